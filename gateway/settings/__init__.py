@@ -1,0 +1,32 @@
+"""Settings: read from files, variables and flags into one typed, read-only value.
+
+``load_settings`` is the only place of the gateway that reads the environment or a settings file.
+"""
+
+from gateway.settings.loading import load_settings
+from gateway.settings.sections import (
+    Action,
+    ChannelSettings,
+    Limits,
+    LogSettings,
+    PluginsSettings,
+    ProviderSettings,
+    ServerSettings,
+    Settings,
+    StoreSettings,
+    is_loopback,
+)
+
+__all__ = [
+    "Action",
+    "ChannelSettings",
+    "Limits",
+    "LogSettings",
+    "PluginsSettings",
+    "ProviderSettings",
+    "ServerSettings",
+    "Settings",
+    "StoreSettings",
+    "is_loopback",
+    "load_settings",
+]

@@ -1,0 +1,295 @@
+"""Every setting, its type, its default and what it is for; ``config/example.toml`` shows them filled in."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from msgspec import structs
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator
+from pydantic_core.core_schema import ValidationInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from gateway.settings.entries import Entry, flat
+from gateway.settings.validation import in_our_spelling, validated
+
+M = TypeVar("M", bound=BaseModel)
+
+Action = Literal["allow", "ask", "deny"]
+
+SHORTEST_TOKEN = 32
+"""Characters of a token that guards a listener beyond this machine."""
+
+
+def _not_blank(secret: SecretStr | None) -> SecretStr | None:
+    if secret is not None and not secret.get_secret_value().strip():
+        raise ValueError("must not be blank; give it a value, or remove the line")
+    return secret
+
+
+Secret = Annotated[SecretStr | None, AfterValidator(_not_blank)]
+
+
+class Section(BaseModel):
+    """A table of settings: read-only, and closed to keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class ServerSettings(Section):
+    """Where the gateway listens, and for whom."""
+
+    # The token stands before the host, so that the host can be judged by it.
+    token: Secret = Field(
+        default=None, description="What clients must show; needed to listen beyond this machine"
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on; 0.0.0.0 for all")
+    port: int = Field(default=8080, ge=0, le=65535, description="TCP port; 0 for any free one")
+    allowed_origins: tuple[str, ...] = Field(
+        default=(), description="Origins of web pages, besides our own, that may connect"
+    )
+
+    @field_validator("host")
+    @classmethod
+    def _guarded(cls, host: str, info: ValidationInfo) -> str:
+        token: SecretStr | None = info.data.get("token")
+        if not is_loopback(host) and (token is None or len(token.get_secret_value()) < SHORTEST_TOKEN):
+            raise ValueError(
+                f"is reachable from other machines, so server.token must have at least {SHORTEST_TOKEN} "
+                'characters; `python3 -c "import secrets; print(secrets.token_urlsafe(32))"` makes one'
+            )
+        return host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to a listener at the host."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class StoreSettings(Section):
+    """Where messages are kept."""
+
+    url: str | None = Field(
+        default=None, repr=False, description="SQLAlchemy URL; a SQLite file in data_dir when not given"
+    )
+
+
+class ProviderSettings(Section):
+    """How to reach one model backend."""
+
+    api_key: Secret = Field(default=None, description="Credential for the backend")
+    base_url: str | None = Field(default=None, description="Address of its API, when it is not the usual one")
+    organization_id: str | None = Field(
+        default=None, description="Organization to bill, where the backend knows them"
+    )
+    project_id: str | None = Field(default=None, description="Project to bill, where the backend knows them")
+    custom_headers: dict[str, SecretStr] = Field(
+        default={}, description="HTTP headers to add to every request"
+    )
+    timeout: int = Field(
+        default=120_000, gt=0, description="Milliseconds to wait for a connection and the first byte"
+    )
+    max_retries: int = Field(
+        default=3, ge=0, le=20, description="Tries after the first one, while nothing has come"
+    )
+    models: tuple[str, ...] = Field(
+        default=(), description="Models it offers, when it cannot list them itself"
+    )
+
+
+class OpenSection(Section):
+    """A table that also takes keys of others' choosing, which may be secret and so never show in its repr."""
+
+    model_config = ConfigDict(extra="allow")
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        yield from ((name, getattr(self, name)) for name in type(self).model_fields)
+        yield from ((name, ...) for name in self.__pydantic_extra__ or {})
+
+
+class ChannelSettings(OpenSection):
+    """One connection to a platform; keys beyond ``enabled`` are the channel's own."""
+
+    enabled: bool = Field(default=True, description="Whether the gateway starts this channel")
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The channel's own settings, as written."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class PluginsSettings(OpenSection):
+    """Which plugins run; each may have a table of its own, ``[plugins.<name>]``."""
+
+    # The library's own way to give a type to further keys, which its own annotation does not foresee.
+    __pydantic_extra__: dict[str, dict[str, Any]] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    enabled: tuple[str, ...] = Field(
+        default=(), description="Plugins to load besides the built-in ones, in this order"
+    )
+    disabled: tuple[str, ...] = Field(default=(), description="Plugins to leave out, built-in ones too")
+
+    def options(self, name: str) -> Mapping[str, Any]:
+        """A plugin's own settings, as written; empty when there are none."""
+        return dict((self.__pydantic_extra__ or {}).get(name, {}))
+
+
+class Limits(Section):
+    """Bounds that keep one sender, tool or model from taking everything."""
+
+    session_inbox: int = Field(default=50, gt=0, description="Messages that may wait in one conversation")
+    global_inbox: int = Field(
+        default=10_000, gt=0, description="Messages that may wait in all conversations together"
+    )
+    backlog_minutes: int = Field(
+        default=10, gt=0, description="Age from which waiting messages are answered as one"
+    )
+    max_attempts: int = Field(default=8, gt=0, description="Tries to answer a message before it is set aside")
+    max_llm_calls: int = Field(default=50, gt=0, description="Calls of the model in one turn")
+    approval_timeout_ms: int = Field(
+        default=60_000, gt=0, description="Milliseconds a tool waits to be allowed"
+    )
+    drain_seconds: int = Field(
+        default=20, ge=0, description="Seconds that running turns get when the gateway stops"
+    )
+    frame_bytes: int = Field(
+        default=1_000_000, gt=0, description="Bytes of one frame or request body from a client"
+    )
+    frames_per_second: int = Field(
+        default=200, gt=0, description="Frames that one connection may send in a second"
+    )
+    websocket_queue: int = Field(
+        default=100, gt=0, description="Frames kept for a slow reader before it is dropped"
+    )
+    tool_output_bytes: int = Field(default=262_144, gt=0, description="Bytes of one tool's output")
+    provider_stream_bytes: int = Field(default=1_048_576, gt=0, description="Bytes of one answer of a model")
+
+
+class LogSettings(Section):
+    """What is logged, and how."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least severity to log"
+    )
+    format: Literal["auto", "console", "json"] = Field(
+        default="auto",
+        description="console for people, json for machines; auto looks whether a terminal reads",
+    )
+
+
+class Settings(BaseSettings):
+    """All settings of a gateway, read-only. ``load_settings`` makes one; ``Settings()`` has the defaults.
+
+    It reads no file and no variable by itself: every value must remember where it was written, so
+    ``load_settings`` merges the sources and hands them in.
+    """
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        env_prefix="TRUNKLINE_",
+        env_nested_delimiter="__",
+        title="Trunkline settings",
+        json_schema_extra={"description": "config/trunkline.toml; config/example.toml shows every key"},
+    )
+
+    model: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Model to use, provider/name; the first provider found when not given",
+    )
+    system_prompt: str = Field(default="", description="What the model is told before every conversation")
+    max_tokens: int = Field(default=4096, gt=0, description="Longest answer of the model, in tokens")
+    temperature: float = Field(default=0.7, ge=0, le=2, description="How freely the model chooses words")
+    stream_timeout_ms: int = Field(
+        default=60_000, gt=0, description="Milliseconds without a byte before a stream is dead"
+    )
+    history_window: int = Field(
+        default=200, gt=0, description="Latest messages of a conversation sent to the model"
+    )
+    steer: bool = Field(
+        default=False, description="Whether a message during an answer changes it, instead of waiting"
+    )
+    data_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(
+        default=Path("data"), description="Directory of all that is kept, relative to the working directory"
+    )
+    durability: Literal["full", "relaxed"] = Field(
+        default="full",
+        description="full survives power loss; relaxed accepts a database that may lose the last moments",
+    )
+    server: ServerSettings = Field(
+        default=ServerSettings(), description="Where the gateway listens, and for whom"
+    )
+    store: StoreSettings = Field(default=StoreSettings(), description="Where messages are kept")
+    providers: dict[str, ProviderSettings] = Field(default={}, description="Model backends, by id")
+    channels: dict[str, ChannelSettings] = Field(
+        default={"websocket": ChannelSettings(enabled=True)}, description="Connections to platforms, by name"
+    )
+    plugins: PluginsSettings = Field(
+        default=PluginsSettings(), description="Which plugins run, and their own settings"
+    )
+    permissions: dict[str, Action | dict[str, Action]] = Field(
+        default={},
+        description="What a tool may do without asking, by tool or by tool and pattern; * is the rest",
+    )
+    limits: Limits = Field(default=Limits(), description="Bounds that keep one from taking everything")
+    log: LogSettings = Field(default=LogSettings(), description="What is logged, and how")
+
+    _entries: tuple[Entry, ...] = PrivateAttr(())
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take only what is handed in; ``load_settings`` calls the other sources itself."""
+        return (init_settings,)
+
+    @property
+    def store_url(self) -> str:
+        """The database to use, as an SQLAlchemy URL; it may hold a password."""
+        return self.store.url or f"sqlite:///{self.data_dir / 'trunkline.db'}"
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """What was written where, in the order of the sources; defaults are not among them."""
+        return self._entries
+
+    def remembering(self, entries: Sequence[Entry]) -> Settings:
+        """The same settings, which know where each of them was written."""
+        copy = self.model_copy()
+        copy._entries = tuple(entries)
+        return copy
+
+    def channel(self, name: str, model: type[M]) -> M:
+        """A channel's own settings, read as its model. Raises SettingsError like ``load_settings``."""
+        settings = self.channels.get(name)
+        return self._own(("channels", name), settings.options if settings else {}, model)
+
+    def plugin(self, name: str, model: type[M]) -> M:
+        """A plugin's own settings, read as its model. Raises SettingsError like ``load_settings``."""
+        return self._own(("plugins", name), self.plugins.options(name), model)
+
+    def _own(self, section: tuple[str, str], options: Mapping[str, Any], model: type[M]) -> M:
+        written = {entry.path: entry for entry in self._entries}
+        given = [
+            structs.replace(written[(*section, *path)], path=path)
+            if (*section, *path) in written
+            else Entry(path=path, value=value, place="settings", base=Path())
+            for path, value in flat(options)
+        ]
+        under = ".".join(section) + "."
+        known, complaints = in_our_spelling(model, given, under)
+        return validated(model, known, complaints, under)
