@@ -1,0 +1,82 @@
+# Everything runs from the tree, in .venv; all it takes is Python >= 3.11 with its venv module.
+# `make` lists what there is to do.
+
+PYTHON ?= python3
+UV ?= uv
+REQUIREMENTS ?= requirements.txt
+STORM_ARGS ?=
+BENCH_ARGS ?=
+TEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
+CODE := gateway channels plugins
+LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
+	--custom-compile-command "make lock"
+
+.PHONY: help run install test check format storm bench lock schema container clean
+
+help:  ## list these
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+run: $(VENV)/.installed  ## install what is missing, and start the gateway
+	@$(BIN)/python -m gateway run $(RUN_ARGS)
+
+install: $(VENV)/.installed  ## make .venv with the pinned dependencies and the command `trunkline`
+
+test: $(VENV)/.installed-dev  ## run the tests
+	$(BIN)/python -m pytest $(TEST_ARGS)
+
+check: $(VENV)/.installed-dev  ## format, lint, types, arrows between packages, settings
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+	$(BIN)/python -W error -m gateway config check --config config/trunkline.toml
+	$(BIN)/python -W error -m gateway config check --config config/example.toml
+
+format: $(VENV)/.installed-dev  ## format the code, and put right what can be
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+storm: $(VENV)/.installed-dev  ## kill real processes at random, and count what was lost or doubled
+	$(BIN)/python tests/storm/run.py $(STORM_ARGS)
+
+bench: $(VENV)/.installed-dev  ## measure against a floor in the same run
+	$(BIN)/python tests/bench/run.py $(BENCH_ARGS)
+
+lock:  ## pin the dependencies anew (needs uv)
+	$(LOCK) pyproject.toml -o requirements.txt
+	$(LOCK) pyproject.toml --extra postgres -c requirements.txt -o requirements-postgres.txt
+	$(LOCK) pyproject.toml --extra postgres --group dev -c requirements.txt -o requirements-dev.txt
+
+schema: $(VENV)/.installed  ## write config/schema.json anew
+	$(BIN)/python -m gateway config schema > $(VENV)/schema.json
+	mv $(VENV)/schema.json config/schema.json
+
+container:  ## build the container image
+	docker build --file Containerfile --tag trunkline .
+
+clean:  ## remove .venv and the caches; data stays
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache .schemathesis dist
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Trunkline needs Python 3.11 or newer: make PYTHON=python3.12")'
+	@echo "making $(VENV) …"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf .venv; echo "Python's venv module is missing: apt install python3-venv"; exit 1; }
+
+# The tree itself is put on the path, so no build tool is needed; pip compiles what it installs.
+$(VENV)/.installed: $(REQUIREMENTS) Makefile | $(VENV)/bin/python
+	@echo "installing the dependencies …"
+	@$(PIP) --requirement $(REQUIREMENTS)
+	@$(BIN)/python -c 'import os, sysconfig; open(sysconfig.get_path("purelib") + "/trunkline.pth", "w").write(os.getcwd() + "\n")'
+	@printf '#!%s\nimport sys\n\nfrom gateway.__main__ import main\n\nsys.exit(main())\n' "$(CURDIR)/$(BIN)/python" > $(BIN)/trunkline
+	@chmod +x $(BIN)/trunkline
+	@$(BIN)/python -m compileall -q $(CODE)
+	@touch $@
+
+$(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
+	@echo "installing what tests and checks need …"
+	@$(PIP) --requirement requirements-dev.txt
+	@touch $@
