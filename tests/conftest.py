@@ -1,0 +1,63 @@
+"""What tests need from outside Python: a PostgreSQL server and a Chromium. Without one, its tests are skipped.
+
+``TRUNKLINE_TEST_POSTGRES_URL`` names a server (as someone who may create databases), ``TRUNKLINE_TEST_CHROMIUM``
+a browser. With ``TRUNKLINE_REQUIRE_SERVICES=1`` a test that lacks one fails instead.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+_MARKED = {"postgres_url": pytest.mark.postgres, "chromium_path": pytest.mark.browser}
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the services they ask for, so that ``-m 'not browser'`` leaves those out."""
+    for item in items:
+        for fixture in getattr(item, "fixturenames", ()):
+            if fixture in _MARKED:
+                item.add_marker(_MARKED[fixture])
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """The SQLAlchemy URL of a new, empty database, which is dropped afterwards."""
+    server = os.environ.get("TRUNKLINE_TEST_POSTGRES_URL")
+    if not server:
+        _lacking("no PostgreSQL: TRUNKLINE_TEST_POSTGRES_URL names no server")
+    from sqlalchemy import create_engine, make_url, text
+
+    name = f"trunkline_{uuid.uuid4().hex}"
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    try:
+        with engine.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+        yield make_url(server).set(database=name).render_as_string(hide_password=False)
+        with engine.connect() as connection:
+            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    finally:
+        engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def chromium_path() -> Path:
+    """The Chromium (or Chrome) to drive."""
+    named = os.environ.get("TRUNKLINE_TEST_CHROMIUM")
+    found = named or next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if not found:
+        _lacking("no Chromium: none is on the path, and TRUNKLINE_TEST_CHROMIUM names none")
+    return Path(found)
+
+
+def _lacking(reason: str) -> NoReturn:
+    if os.environ.get("TRUNKLINE_REQUIRE_SERVICES") == "1":
+        pytest.fail(f"{reason} (and TRUNKLINE_REQUIRE_SERVICES=1 allows no skip)")
+    pytest.skip(reason)
