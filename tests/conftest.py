@@ -1,7 +1,7 @@
-"""What tests need from outside Python: a PostgreSQL server and a Chromium. Without one, its tests are skipped.
+"""What tests need from outside Python: PostgreSQL and Chromium; without one, its tests are skipped.
 
-``TRUNKLINE_TEST_POSTGRES_URL`` names a server (as someone who may create databases), ``TRUNKLINE_TEST_CHROMIUM``
-a browser. With ``TRUNKLINE_REQUIRE_SERVICES=1`` a test that lacks one fails instead.
+``TRUNKLINE_TEST_POSTGRES_URL`` names a server, with a user who may create databases, and
+``TRUNKLINE_TEST_CHROMIUM`` a browser. With ``TRUNKLINE_REQUIRE_SERVICES=1`` a test that lacks one fails.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ SUFFIXES = (".toml", ".json", ".jsonc", ".json5")
 _JSON_TOKEN = re.compile(
     r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[{}\[\]:,]|[^\s{}\[\]:,"'/]+""", re.DOTALL
 )
+_KEY = re.compile(r"""\s*["']?([A-Za-z_][\w-]{0,30})["']?\s*[=:]\s*[^=\s]""")
 
 
 def read_document(file: Path, shown: str) -> list[Entry]:
@@ -46,7 +47,8 @@ def _toml(text: str, shown: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        said, line, column = _position(str(error), r"\(at line (\d+), column (\d+)\)")
+        message = str(error).replace("at end of document", _end(text))
+        said, line, column = _position(message, r"\(at line (\d+), column (\d+)\)")
         raise _syntax(text, shown, said, line, column) from None
 
 
@@ -64,6 +66,11 @@ def _json(text: str, shown: str) -> dict[str, Any]:
     return cast("dict[str, Any]", tree)
 
 
+def _end(text: str) -> str:
+    lines = text.split("\n")
+    return f"at line {len(lines)}, column {len(lines[-1]) + 1}"
+
+
 def _position(message: str, pattern: str) -> tuple[str, int | None, int | None]:
     found = re.search(pattern, message)
     if found is None:
@@ -75,9 +82,8 @@ def _syntax(text: str, shown: str, said: str, line: int | None, column: int | No
     """Say where the file stops making sense; only the key is quoted, its value may be a secret."""
     if line is None or column is None:
         return SettingsError(f"{shown}: {said}")
-    written = (text.splitlines() or [""])[min(line, text.count("\n") + 1) - 1 : line]
-    excerpt = re.split(r"[=:]", written[0])[0].strip() if written else ""
-    return SettingsError(f"{shown}:{line}:{column}: {said}" + (f", near `{excerpt[:40]}`" if excerpt else ""))
+    key = _KEY.match("".join(text.split("\n")[line - 1 : line]))
+    return SettingsError(f"{shown}:{line}:{column}: {said}" + (f", near `{key[1]}`" if key else ""))
 
 
 def _line(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
