@@ -1,0 +1,132 @@
+"""Links that tell the truth: only web and mail addresses, and the real host next to a name that pretends.
+
+Works on the inline tokens of a parsed text, before they become HTML. Nothing is ever loaded: a picture
+becomes a link to it.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import urlsplit
+
+from markdown_it.rules_core import StateCore
+from markdown_it.token import Token
+
+_SCHEMES = ("http", "https", "mailto")
+_BARE = re.compile(r"https?://[^\s<>\"'`]+", re.IGNORECASE)
+_HOST_LIKE = re.compile(r"(?:[\w-]+\.)+[^\W\d_][\w-]*")
+
+
+def link_rule(state: StateCore) -> None:
+    """A core rule for markdown-it: goes over every link, picture and bare address of the text."""
+    for token in state.tokens:
+        if token.children:
+            token.children = list(_relink(_with_bare_links(token.children)))
+
+
+def host_of(href: str) -> str | None:
+    """The host (or the mail address) a link really leads to; None if it may not be a link at all."""
+    try:
+        url = urlsplit(href)
+        host = url.hostname
+    except ValueError:
+        return None
+    if url.scheme not in _SCHEMES:
+        return None
+    return url.path.lower() if url.scheme == "mailto" else host
+
+
+def names_another_host(label: str, host: str) -> bool:
+    """Whether the label of a link reads like a host that is not the link's own."""
+    plain = unicodedata.normalize("NFKC", label).lower()
+    return any(_bare_host(found) != _bare_host(host) for found in _HOST_LIKE.findall(plain))
+
+
+def _bare_host(host: str) -> str:
+    return host.rpartition("@")[2].removeprefix("www.")
+
+
+def _relink(tokens: Iterable[Token]) -> Iterator[Token]:
+    """The tokens with every link made safe; links never nest, so one open link is all there is."""
+    inside: list[Token] | None = None
+    for token in tokens:
+        if token.type == "link_open":
+            inside = [token]
+        elif inside is None:
+            yield from _picture(token) if token.type == "image" else (token,)
+        elif token.type == "link_close":
+            yield from _link(inside[0], inside[1:])
+            inside = None
+        else:
+            inside.append(_picture_name(token) if token.type == "image" else token)
+
+
+def _picture(token: Token) -> Iterator[Token]:
+    opening = Token("link_open", "a", 1, attrs={"href": token.attrs["src"], "class": "picture"})
+    return _link(opening, [_picture_name(token)], always_host=True)
+
+
+def _picture_name(token: Token) -> Token:
+    return _text(_label(token.children or []) or "picture")
+
+
+def _link(opening: Token, label: list[Token], always_host: bool = False) -> Iterator[Token]:
+    """One link: an anchor if it leads somewhere allowed, else its label and the address as plain text."""
+    href = str(opening.attrs.get("href", ""))
+    host, words = host_of(href), _label(label)
+    if host is None:
+        yield from label
+        if words != href:
+            yield _text(f" ({href})")
+        return
+    classes = {"class": opening.attrs["class"]} if "class" in opening.attrs else {}
+    fixed = {"href": href, "target": "_blank", "rel": "noopener noreferrer nofollow"}
+    yield Token("link_open", "a", 1, attrs=fixed | classes)
+    yield from label
+    yield Token("link_close", "a", -1)
+    if always_host or names_another_host(words, host):
+        yield Token("host_open", "span", 1, attrs={"class": "link-host"})
+        yield _text(f" ({host})")
+        yield Token("host_close", "span", -1)
+
+
+def _label(tokens: Sequence[Token]) -> str:
+    return "".join(_label(token.children) if token.children else token.content for token in tokens)
+
+
+def _text(content: str) -> Token:
+    return Token("text", "", 0, content=content)
+
+
+def _with_bare_links(tokens: Sequence[Token]) -> Iterator[Token]:
+    """The tokens with addresses that stand in plain text turned into links."""
+    depth = 0
+    for token in tokens:
+        depth += token.nesting if token.type.startswith("link_") else 0
+        if depth or token.type != "text" or "://" not in token.content:
+            yield token
+        else:
+            yield from _split_text(token.content)
+
+
+def _split_text(content: str) -> Iterator[Token]:
+    done = 0
+    for match in _BARE.finditer(content):
+        address = _without_trailing_marks(match.group())
+        if host_of(address):
+            yield _text(content[done : match.start()])
+            yield Token("link_open", "a", 1, attrs={"href": address})
+            yield _text(address)
+            yield Token("link_close", "a", -1)
+            done = match.start() + len(address)
+    yield _text(content[done:])
+
+
+def _without_trailing_marks(address: str) -> str:
+    """Drop what belongs to the sentence: end marks, and a bracket that was not opened in the address."""
+    address = address.rstrip(".,;:!?*_~")
+    while address.endswith(")") and address.count(")") > address.count("("):
+        address = address[:-1].rstrip(".,;:!?*_~")
+    return address

@@ -1,0 +1,45 @@
+/** `<tl-approval>`: a tool asks for leave. Three answers; once given, the card becomes a line. */
+import { h } from "./dom.js";
+import { duration } from "./figures.js";
+
+const CHOICES = [
+  ["once", "Allow once", "primary"],
+  ["always", "Always allow", ""],
+  ["deny", "Deny", ""],
+];
+const OUTCOMES = { once: "allowed once", always: "always allowed", deny: "denied", timeout: "not answered in time", cancelled: "no longer needed" };
+
+export class ApprovalCard extends HTMLElement {
+  #shown = null;
+
+  /** @param {import("./message_state.js").Approval} approval */
+  render(approval) {
+    if (this.#shown === approval) return;
+    this.#shown = approval;
+    this.setAttribute("role", "group");
+    this.setAttribute("aria-label", `Approval for ${approval.toolName}`);
+    this.toggleAttribute("data-decided", approval.decision !== null);
+    this.replaceChildren(...(approval.decision === null ? question(approval) : [outcome(approval)]));
+  }
+}
+
+function question({ id, toolName, timeoutMs, arguments: given }) {
+  const decide = (decision) => (event) =>
+    event.target.dispatchEvent(new CustomEvent("decide", { bubbles: true, detail: { id, decision } }));
+  const buttons = CHOICES.map(([value, label, look]) => h("button", { type: "button", class: look, onclick: decide(value) }, label));
+  return [
+    h("p", {}, h("code", {}, toolName), " asks for your approval", h("span", { class: "muted" }, limit(timeoutMs))),
+    h("pre", { tabindex: "0", "aria-label": "What it wants to do" }, typeof given === "string" ? given : JSON.stringify(given, null, 2)),
+    h("div", { class: "choices" }, ...buttons),
+  ];
+}
+
+function outcome({ toolName, decision }) {
+  return h("p", {}, h("code", {}, toolName), ` ${OUTCOMES[decision] ?? decision}`);
+}
+
+function limit(timeoutMs) {
+  return timeoutMs ? ` · within ${duration(timeoutMs)}` : "";
+}
+
+customElements.define("tl-approval", ApprovalCard);

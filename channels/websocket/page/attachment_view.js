@@ -1,0 +1,21 @@
+/** Pictures and files inside messages. Only bitmap formats are shown; everything else is a download. */
+import { h } from "./dom.js";
+import { icon } from "./icons.js";
+
+const BITMAP = /^image\/(png|jpeg|gif|webp|avif)$/;
+
+/** @param {{mime_type: string, data: string, name?: string, alt_text?: string, width?: number, height?: number}} file */
+export function attachmentView(file) {
+  const name = file.alt_text || file.name || "";
+  return BITMAP.test(file.mime_type) ? picture(file, name || "Image") : download(file, name || "attachment");
+}
+
+function picture({ mime_type, data, width, height }, name) {
+  return h("img", { class: "picture", src: `data:${mime_type};base64,${data}`, alt: name, width, height, title: name });
+}
+
+/** As opaque bytes: an HTML or SVG file is saved, never opened under this page's name. */
+function download({ data }, name) {
+  const href = `data:application/octet-stream;base64,${data}`;
+  return h("a", { class: "file-chip", href, download: name }, icon("file"), name);
+}

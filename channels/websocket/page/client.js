@@ -1,0 +1,150 @@
+/**
+ * What the user can do, and what must happen on the wire for it. Holds the state; `onChange` is told of
+ * every new one.
+ */
+import { deleteSession, isDenied, listSessions } from "./api.js";
+import { Connection } from "./connection.js";
+import { newId } from "./ids.js";
+import { Outbox } from "./outbox.js";
+import { initialState, reduce } from "./state.js";
+import { saveToken } from "./token.js";
+
+const TRY_AGAIN_MS = 2_000;
+
+export class Client {
+  #outbox = new Outbox();
+  #connection = new Connection({
+    isDenied,
+    onFrame: (frame) => this.#receive(frame),
+    onStatus: (status) => this.#dispatch({ type: "connection", status }),
+  });
+  /** Sessions whose events this socket delivers. */
+  #subscribed = new Set();
+
+  /** @param {(state: import("./state.js").State, action: object) => void} onChange */
+  constructor(onChange) {
+    this.state = initialState();
+    this.onChange = onChange;
+  }
+
+  start() {
+    this.#outbox.watch(() => this.#showOutbox());
+    this.#showOutbox();
+    this.#connection.open();
+  }
+
+  /** Go to a session, or to a new chat (null). */
+  open(session) {
+    this.#dispatch({ type: "open", session });
+    if (session !== null && this.state.connection === "online") this.#subscribe(session);
+  }
+
+  /** Write a message; it is kept until the server confirms it. @returns {string} its session */
+  send(text, parts) {
+    const session = this.state.current ?? newId();
+    const entry = { client_msg_id: newId(), session, text, parts, at: Date.now() };
+    this.#outbox.put(entry);
+    this.#showOutbox();
+    if (this.state.connection === "online") this.#transmit(entry);
+    return session;
+  }
+
+  /** Send a refused message once more, as a new one. */
+  retry(entry) {
+    this.discard(entry.client_msg_id);
+    this.send(entry.text, entry.parts);
+  }
+
+  discard(clientMsgId) {
+    this.#outbox.remove(clientMsgId);
+    this.#showOutbox();
+  }
+
+  stop() {
+    this.#connection.send({ type: "abort", session: this.state.current });
+  }
+
+  decide(approvalId, decision) {
+    const frame = { type: "approval", session: this.state.current, approval_id: approvalId, decision };
+    if (!this.#connection.send(frame)) this.notify("Not connected. Decide again when the connection is back.");
+  }
+
+  async remove(session) {
+    if (await deleteSession(session)) this.#dispatch({ type: "removed", session });
+    else this.notify("The conversation could not be deleted. Try again.");
+  }
+
+  authenticate(token) {
+    saveToken(token);
+    this.#connection.open();
+  }
+
+  notify(text) {
+    this.#dispatch({ type: "notice", text });
+  }
+
+  async refreshSessions() {
+    const sessions = await listSessions();
+    if (sessions) this.#dispatch({ type: "sessions", sessions });
+  }
+
+  #receive(frame) {
+    this.#dispatch({ type: "frame", frame, at: Date.now() });
+    if (frame.type === "ready") this.#resume();
+    if (frame.type === "ack") this.#acknowledged(frame);
+    if (frame.type === "error" && frame.client_msg_id) this.#refused(frame);
+  }
+
+  /** A new socket knows nothing: subscribe again from where we were, then send what was not confirmed. */
+  #resume() {
+    this.#subscribed.clear();
+    const { threads, current, sessions } = this.state;
+    const live = Object.keys(threads).filter((id) => threads[id].seq > 0);
+    const known = current !== null && (sessions.some((info) => info.id === current) || !this.#isUnsent(current));
+    for (const session of new Set(known ? [...live, current] : live)) this.#subscribe(session);
+    this.state.outbox.filter((entry) => !entry.failed).forEach((entry) => this.#transmit(entry));
+    this.refreshSessions();
+  }
+
+  #isUnsent(session) {
+    return this.state.outbox.some((entry) => entry.session === session);
+  }
+
+  #subscribe(session, again = false) {
+    if (this.#subscribed.has(session) && !again) return;
+    this.#subscribed.add(session);
+    this.#connection.send({ type: "resume", session, after: this.state.threads[session]?.seq ?? 0 });
+  }
+
+  #transmit({ client_msg_id, session, text, parts }) {
+    this.#subscribed.add(session);
+    this.#connection.send({ type: "message", client_msg_id, session, text, ...(parts.length ? { parts } : {}) });
+  }
+
+  #acknowledged(ack) {
+    this.#outbox.remove(ack.client_msg_id);
+    // The answer may have begun before this socket existed: fetch what was missed.
+    if (ack.duplicate) this.#subscribe(ack.session, true);
+  }
+
+  #refused(frame) {
+    const entry = this.state.outbox.find((held) => held.client_msg_id === frame.client_msg_id);
+    if (!entry) return;
+    if (frame.retryable) setTimeout(() => this.#transmitIfOpen(entry), TRY_AGAIN_MS);
+    else this.#outbox.put(entry);
+  }
+
+  #transmitIfOpen(entry) {
+    const open = this.state.outbox.some((held) => held.client_msg_id === entry.client_msg_id);
+    if (open && this.state.connection === "online") this.#transmit(entry);
+  }
+
+  #showOutbox() {
+    this.#dispatch({ type: "outbox", entries: this.#outbox.entries() });
+  }
+
+  #dispatch(action) {
+    this.state = reduce(this.state, action);
+    this.onChange(this.state, action);
+  }
+}

@@ -1,0 +1,114 @@
+/**
+ * `<tl-composer>`: where messages are written. Sends `send` {text, parts}, `stop` and `notice` events.
+ * Enter sends, Shift+Enter breaks the line, Escape stops the answer.
+ */
+import "./attachments.js";
+import { CommandMenu } from "./command_menu.js";
+import { h } from "./dom.js";
+import { icon } from "./icons.js";
+
+export class Composer extends HTMLElement {
+  #input = h("textarea", { id: "message", rows: "1", placeholder: "Write a message", "aria-label": "Message", autocomplete: "off" });
+  #files = h("input", { type: "file", accept: "image/*", multiple: true, hidden: true, "aria-label": "Attach images" });
+  #attachments = h("tl-attachments", { hidden: true });
+  #stop = h("button", { type: "button", class: "round stop", "aria-label": "Stop answering", title: "Stop (Esc)", hidden: true }, icon("stop"));
+  #send = h("button", { type: "submit", class: "round send", "aria-label": "Send message", title: "Send (Enter)" }, icon("send"));
+  #menu = new CommandMenu(this.#input);
+  #drafts = new Map();
+  #shown = {};
+
+  connectedCallback() {
+    if (this.firstChild) return;
+    const attach = h("button", { type: "button", class: "round quiet", "aria-label": "Attach images", title: "Attach images" }, icon("attach"));
+    const row = h("div", { class: "row" }, attach, this.#input, this.#stop, this.#send);
+    const form = h("form", { "aria-label": "Write a message" }, this.#menu.element, this.#attachments, row, this.#files);
+    this.append(form, h("p", { class: "hint" }, "Enter to send, Shift + Enter for a new line, / for commands"));
+    form.addEventListener("submit", (event) => this.#submit(event));
+    attach.addEventListener("click", () => this.#files.click());
+    this.#files.addEventListener("change", () => this.#attach(this.#files));
+    this.#stop.addEventListener("click", () => this.#emit("stop"));
+    this.#input.addEventListener("input", () => this.#typed());
+    this.#input.addEventListener("keydown", (event) => this.#pressed(event));
+    this.#attachments.addEventListener("changed", () => this.#showButtons());
+    this.#takePictures();
+  }
+
+  /** @param {{session: string | null, running: boolean, commands: object[]}} props */
+  render(props) {
+    const before = this.#shown;
+    this.#shown = props;
+    this.#menu.commands = props.commands;
+    if (before.session !== props.session && "session" in before) this.#swapDraft(before.session, props.session);
+    if (before.running !== props.running) this.#showButtons();
+  }
+
+  focusInput() {
+    this.#input.focus();
+  }
+
+  #submit(event) {
+    event.preventDefault();
+    const text = this.#input.value.trim();
+    const parts = this.#attachments.parts;
+    if (!text && parts.length === 0) return;
+    this.#input.value = "";
+    this.#attachments.clear();
+    this.#typed();
+    this.#input.focus();
+    this.#emit("send", { text, parts });
+  }
+
+  #pressed(event) {
+    if (event.isComposing || this.#menu.pressed(event)) return;
+    if (event.key === "Enter" && !event.shiftKey) this.#submit(event);
+  }
+
+  #typed() {
+    this.#menu.update();
+    this.#showButtons();
+    this.#input.style.height = "auto";
+    this.#input.style.height = `${this.#input.scrollHeight}px`;
+  }
+
+  /** While an answer runs there is a stop button; with something written, sending queues it. */
+  #showButtons() {
+    const empty = this.#input.value.trim() === "" && this.#attachments.parts.length === 0;
+    const { running } = this.#shown;
+    this.#stop.hidden = !running;
+    this.#send.hidden = Boolean(running) && empty;
+    this.#send.disabled = empty;
+    this.#send.title = running ? "Queue this message (Enter)" : "Send (Enter)";
+  }
+
+  /** What was being written belongs to its session. */
+  #swapDraft(from, to) {
+    this.#drafts.set(from, this.#input.value);
+    this.#input.value = this.#drafts.get(to) ?? "";
+    this.#typed();
+  }
+
+  async #attach(source) {
+    const files = [...source.files];
+    if (source === this.#files) this.#files.value = "";
+    const refusal = await this.#attachments.add(files);
+    if (refusal) this.#emit("notice", refusal);
+  }
+
+  /** Pictures may be pasted into the text or dropped anywhere on the page. */
+  #takePictures() {
+    this.#input.addEventListener("paste", (event) => {
+      if (event.clipboardData.files.length > 0) event.preventDefault(), this.#attach(event.clipboardData);
+    });
+    document.addEventListener("dragover", (event) => event.preventDefault());
+    document.addEventListener("drop", (event) => {
+      event.preventDefault();
+      if (event.dataTransfer.files.length > 0) this.#attach(event.dataTransfer);
+    });
+  }
+
+  #emit(name, detail) {
+    this.dispatchEvent(new CustomEvent(name, { bubbles: true, detail }));
+  }
+}
+
+customElements.define("tl-composer", Composer);

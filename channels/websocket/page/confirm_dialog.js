@@ -1,0 +1,23 @@
+/** A question with two answers, in a dialog that keeps the focus until it is answered. */
+import { h } from "./dom.js";
+
+/** @returns {Promise<boolean>} whether the user agreed */
+export function confirmed(title, text, action) {
+  return new Promise((resolve) => {
+    const answer = (yes) => () => (resolve(yes), dialog.remove());
+    const dialog = h(
+      "dialog",
+      { "aria-labelledby": "confirm-title", oncancel: answer(false) },
+      h("h2", { id: "confirm-title" }, title),
+      h("p", {}, text),
+      h(
+        "div",
+        { class: "choices" },
+        h("button", { type: "button", autofocus: true, onclick: answer(false) }, "Cancel"),
+        h("button", { type: "button", class: "danger", onclick: answer(true) }, action),
+      ),
+    );
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}

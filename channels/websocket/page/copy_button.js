@@ -1,0 +1,51 @@
+/** Buttons that copy: one for every block of code, one for a whole answer. */
+import { h } from "./dom.js";
+import { icon } from "./icons.js";
+
+const SHOWN_MS = 1_600;
+
+/** @param {string} label @param {() => string} text what to copy, asked when it is pressed */
+export function copyButton(label, text) {
+  const button = h("button", { type: "button", class: "copy quiet", "aria-label": label, title: label }, icon("copy"));
+  button.addEventListener("click", async () => {
+    const done = await copied(text());
+    show(button, done ? "check" : "warning", done ? "Copied" : "Copying was refused");
+    setTimeout(() => show(button, "copy", label), SHOWN_MS);
+  });
+  return button;
+}
+
+/** Give every block of code in `element` its button. */
+export function addCopyButtons(element) {
+  const figures = element.matches("figure.code") ? [element] : element.querySelectorAll("figure.code");
+  for (const figure of figures) {
+    const code = figure.querySelector("code");
+    figure.querySelector("figcaption").append(copyButton("Copy code", () => code.textContent));
+  }
+}
+
+function show(button, name, label) {
+  button.replaceChildren(icon(name));
+  button.setAttribute("aria-label", label);
+  button.title = label;
+}
+
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return copiedBySelection(text);
+  }
+}
+
+/** On plain http there is no clipboard object; the old command still works there. */
+function copiedBySelection(text) {
+  const area = h("textarea", { class: "offscreen", "aria-hidden": "true" });
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  const done = document.execCommand("copy");
+  area.remove();
+  return done;
+}

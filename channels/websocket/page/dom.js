@@ -1,0 +1,50 @@
+/** Building elements in one expression. Text stays text: there is no way to pass HTML here. */
+
+/**
+ * @param {string} tag
+ * @param {Record<string, any>} [attributes] `on…` functions are listeners; false and undefined are left out
+ * @param {...(Node | string | null | undefined | false)} children
+ */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else if (value !== false && value !== undefined && value !== null) element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** Set a text node's content, adding to it when it only grew: what is selected in it stays selected. */
+export function growText(node, text) {
+  if (text === node.data) return;
+  if (text.startsWith(node.data)) node.appendData(text.slice(node.data.length));
+  else node.data = text;
+}
+
+/**
+ * Make the children of `parent` those for `items`, in order, keeping the elements of keys that stay.
+ * @template T
+ * @param {Element} parent
+ * @param {readonly T[]} items
+ * @param {(item: T) => string} keyOf
+ * @param {(item: T) => Element} create
+ * @param {(element: Element, item: T) => void} update
+ */
+export function reconcile(parent, items, keyOf, create, update) {
+  const held = new Map(Array.from(parent.children, (child) => [child.dataset.key, child]));
+  let place = parent.firstElementChild;
+  for (const item of items) {
+    const key = keyOf(item);
+    let element = held.get(key);
+    held.delete(key);
+    if (!element) {
+      element = create(item);
+      element.dataset.key = key;
+    }
+    if (element === place) place = place.nextElementSibling;
+    else parent.insertBefore(element, place);
+    update(element, item);
+  }
+  for (const gone of held.values()) gone.remove();
+}

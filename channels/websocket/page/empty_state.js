@@ -1,0 +1,25 @@
+/** What a new chat shows: a greeting and a few things to try, each one press away. */
+import { h } from "./dom.js";
+
+const EXAMPLES = [
+  ["Ask the clock", "What time is it in Tokyo right now?"],
+  ["Let it calculate", "What is 17.5 % of 1,240, plus tax at 8 %?"],
+  ["See a tool at work", "Run the slow tool and show me its progress."],
+  ["Write some code", "Write a Python function that merges two sorted lists, and explain it."],
+];
+
+export function emptyState() {
+  return h(
+    "section",
+    { class: "empty", "aria-labelledby": "empty-title" },
+    h("img", { src: "/page/icon.svg", alt: "", width: 56, height: 56 }),
+    h("h2", { id: "empty-title" }, "What can I do for you?"),
+    h("p", { class: "muted" }, "Ask anything, type / for commands, or start with one of these."),
+    h("div", { class: "examples" }, ...EXAMPLES.map(example)),
+  );
+}
+
+function example([title, prompt]) {
+  const choose = (event) => event.currentTarget.dispatchEvent(new CustomEvent("send", { bubbles: true, detail: { text: prompt, parts: [] } }));
+  return h("button", { type: "button", class: "example", onclick: choose }, h("strong", {}, title), h("span", {}, prompt));
+}

@@ -1,0 +1,32 @@
+/** Numbers as people read them. */
+
+/** @param {number} ms */
+export function duration(ms) {
+  if (ms < 1_000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1_000).toFixed(1)} s`;
+  const seconds = Math.round(ms / 1_000);
+  return `${Math.floor(seconds / 60)} min${seconds % 60 ? ` ${seconds % 60} s` : ""}`;
+}
+
+/** @param {number} usd */
+export function cost(usd) {
+  if (usd === 0) return "$0";
+  return usd < 0.01 ? `$${usd.toPrecision(2)}` : `$${usd.toFixed(2)}`;
+}
+
+/** @param {number} count */
+export function tokens(count) {
+  const text = count < 10_000 ? count.toLocaleString("en") : `${(count / 1_000).toFixed(1)}k`;
+  return `${text} ${count === 1 ? "token" : "tokens"}`;
+}
+
+/** One line of what a message or session took. @param {import("./state.js").Usage} usage */
+export function usageLine({ input_tokens, output_tokens, cost: usd }) {
+  const total = (input_tokens ?? 0) + (output_tokens ?? 0);
+  return [total > 0 ? tokens(total) : "", usd === undefined || usd === null ? "" : cost(usd)].filter(Boolean).join(" · ");
+}
+
+/** @param {number} bytes */
+export function size(bytes) {
+  return bytes < 1_000 ? `${bytes} B` : `${Math.round(bytes / 1_000)} kB`;
+}

@@ -1,0 +1,157 @@
+/**
+ * One message as the page holds it, and what each frame makes of it. Pure: every change is a new object,
+ * and what did not change stays the same object, so views can compare by identity.
+ *
+ * @typedef {import("./text_state.js").TextPart} TextPart
+ * @typedef {{type: "tool_call", tool_call_id: string, tool_name: string, argumentsText: string}} CallPart
+ * @typedef {{type: "tool_result", tool_call_id: string, title?: string, output: string,
+ *   status: "running" | "ok" | "failed", durationMs?: number, attachments: object[]}} ResultPart
+ * @typedef {TextPart | CallPart | ResultPart | {type: "error" | "image" | "file", html?: string}} Part
+ * @typedef {object} Approval
+ * @property {string} id
+ * @property {number} after how many parts the message had when it was asked
+ * @property {string} toolName
+ * @property {unknown} arguments
+ * @property {number} timeoutMs
+ * @property {string | null} decision
+ * @typedef {object} Message
+ * @property {string} id
+ * @property {"user" | "assistant" | "system"} role
+ * @property {readonly Part[]} parts by index; holes are possible
+ * @property {"running" | "done"} status
+ * @property {boolean} queued
+ * @property {boolean} hidden
+ * @property {string} [stopReason]
+ * @property {object} metadata
+ * @property {{retry_after_ms: number, provider: string} | null} rateLimit
+ * @property {readonly Approval[]} approvals
+ */
+import { emptyText, finishedText, withBlock, withChunk } from "./text_state.js";
+
+/** @returns {Message} */
+export function runningAnswer(id, held) {
+  return { ...blank(id, "assistant"), status: "running", approvals: held?.approvals ?? [] };
+}
+
+/** A message of the user that the server has, but has not sent back yet. @returns {Message} */
+export function acceptedMessage(id, entry, queued) {
+  const wire = { id, role: "user", parts: [...(entry.text ? [{ type: "text", content: entry.text }] : []), ...entry.parts] };
+  return { ...storedMessage(wire), queued };
+}
+
+/**
+ * A message of the log. It replaces what was held under its id.
+ * @param {object} wire the Message
+ * @param {[number, string][]} [html] rendered parts
+ * @param {Message} [held]
+ * @returns {Message}
+ */
+export function storedMessage(wire, html = [], held = undefined) {
+  const rendered = new Map(html);
+  const parts = (wire.parts ?? []).map((part, index) => storedPart(part, rendered.get(index), held?.parts[index]));
+  return {
+    ...blank(wire.id, wire.role),
+    parts,
+    metadata: wire.metadata ?? {},
+    stopReason: wire.metadata?.stop_reason,
+    hidden: wire.display?.hidden ?? false,
+    queued: held?.queued ?? false,
+    approvals: held?.approvals ?? [],
+  };
+}
+
+/** The message after one delta. @param {Message} message */
+export function withDelta(message, frame) {
+  switch (frame.type) {
+    case "text_delta":
+      return changed(message, frame, (p) => withChunk(p ?? emptyText(frame.kind), frame.content, frame.accumulated_length));
+    case "block":
+      return changed(message, frame, (part) => part && withBlock(part, frame));
+    case "tool_call_start":
+      return changed(message, frame, () => call(frame.tool_call_id, frame.tool_name, ""));
+    case "tool_call_delta":
+      return changed(message, frame, (p) => p && { ...p, argumentsText: p.argumentsText + frame.arguments_delta });
+    case "tool_result_start":
+      return changed(message, frame, () => startedResult(frame));
+    case "tool_result_delta":
+      return changed(message, frame, (part) => part && { ...part, output: part.output + frame.content });
+    case "tool_result_end":
+      return changed(message, frame, (part) => part && endedResult(part, frame));
+    case "part":
+      return changed(message, frame, (held) => storedPart(frame.part, undefined, held));
+    case "metadata_delta":
+      return { ...message, metadata: { ...message.metadata, ...figures(frame) }, rateLimit: frame.rate_limit ?? null };
+    case "complete":
+      return { ...message, status: "done", metadata: frame.final_metadata, stopReason: frame.stop_reason, rateLimit: null };
+    default:
+      return message;
+  }
+}
+
+/** @param {Message} message @param {Approval} approval */
+export function withApproval(message, approval) {
+  const others = message.approvals.filter((held) => held.id !== approval.id);
+  return { ...message, approvals: [...others, approval] };
+}
+
+/** What a person would copy: the text parts without reasoning. @param {Message} message */
+export function plainText(message) {
+  const texts = message.parts.filter((part) => part?.type === "text" && part.kind !== "reasoning");
+  return texts.map((part) => part.text).join("\n\n");
+}
+
+function blank(id, role) {
+  return {
+    id, role, parts: [], status: "done", queued: false, hidden: false, metadata: {}, rateLimit: null, approvals: [],
+  };
+}
+
+function changed(message, frame, change) {
+  const part = change(message.parts[frame.part_index]);
+  if (part === undefined || part === message.parts[frame.part_index]) return message;
+  const parts = message.parts.slice();
+  parts[frame.part_index] = part;
+  return { ...message, parts };
+}
+
+function storedPart(wire, html, held) {
+  switch (wire.type) {
+    case "text":
+      return finishedText(wire, html, held?.type === "text" ? held : undefined);
+    case "tool_call":
+      return call(wire.tool_call_id, wire.tool_name, wire.invalid_arguments ?? JSON.stringify(wire.arguments ?? {}));
+    case "tool_result":
+      return storedResult(wire);
+    default:
+      return html === undefined ? wire : { ...wire, html };
+  }
+}
+
+function call(id, name, argumentsText) {
+  return { type: "tool_call", tool_call_id: id, tool_name: name, argumentsText };
+}
+
+function startedResult(frame) {
+  const { tool_call_id, title } = frame;
+  return { type: "tool_result", tool_call_id, title, output: "", status: "running", attachments: [] };
+}
+
+function endedResult(part, frame) {
+  return { ...part, status: frame.is_error ? "failed" : "ok", durationMs: frame.duration_ms };
+}
+
+function storedResult(wire) {
+  return {
+    type: "tool_result",
+    tool_call_id: wire.tool_call_id,
+    title: wire.title,
+    output: wire.output ?? "",
+    status: wire.is_error ? "failed" : "ok",
+    durationMs: wire.metadata?.duration_ms,
+    attachments: wire.attachments ?? [],
+  };
+}
+
+function figures({ input_tokens, output_tokens, cost }) {
+  return { input_tokens, output_tokens, cost };
+}

@@ -1,0 +1,113 @@
+/**
+ * `<tl-message>`: one message of the log. Redraws only the parts whose objects changed, and says which
+ * finished blocks are new so that they can be read aloud.
+ */
+import "./approval_card.js";
+import { attachmentView } from "./attachment_view.js";
+import { copyButton } from "./copy_button.js";
+import { h, reconcile } from "./dom.js";
+import { duration, usageLine } from "./figures.js";
+import { itemsOf } from "./message_items.js";
+import { plainText } from "./message_state.js";
+import { errorView, fileView, foldedText } from "./part_views.js";
+import "./text_view.js";
+import "./tool_panel.js";
+
+const WHO = { user: "You", assistant: "Assistant", system: "Notice" };
+const STOPPED = { cancelled: "Stopped", max_tokens: "Cut off at the length limit" };
+
+export class MessageView extends HTMLElement {
+  #message = null;
+  #body = h("div", { class: "body" });
+  #footer = h("footer");
+  #figures = h("span");
+
+  /** @param {import("./message_state.js").Message} message @returns {Element[]} finished blocks that are new */
+  render(message) {
+    if (this.#message === message) return [];
+    if (this.#message === null) this.#build(message);
+    this.#message = message;
+    this.dataset.status = message.status;
+    const fresh = [];
+    const items = itemsOf(message);
+    reconcile(this.#body, items, (item) => `${item.key}-${item.type}`, create, (element, item) => fresh.push(...update(element, item, message)));
+    this.#body.toggleAttribute("data-thinking", message.status === "running" && !items.some(isVisible));
+    this.#renderFooter(message);
+    return fresh;
+  }
+
+  #build({ id, role }) {
+    this.dataset.role = role;
+    this.dataset.id = id;
+    this.setAttribute("role", "article");
+    this.setAttribute("aria-label", WHO[role]);
+    const copy = copyButton("Copy message", () => plainText(this.#message));
+    this.#footer.append(copy, this.#figures);
+    this.append(h("h2", { class: "offscreen" }, WHO[role]), this.#body, this.#footer);
+  }
+
+  #renderFooter(message) {
+    const { model, duration_ms } = message.metadata;
+    const wait = message.rateLimit ? `Rate limited by ${message.rateLimit.provider}, waits ${duration(message.rateLimit.retry_after_ms)}` : "";
+    const facts = message.role === "assistant" ? [model, usageLine(message.metadata), duration_ms ? duration(duration_ms) : ""] : [];
+    const state = message.queued ? "Queued" : STOPPED[message.stopReason];
+    this.#figures.textContent = [wait, state, ...facts].filter(Boolean).join(" · ");
+  }
+}
+
+function isVisible(item) {
+  return item.type !== "text-text" || item.part.length > 0;
+}
+
+function create({ type, part }) {
+  switch (type) {
+    case "text-text":
+      return h("tl-text", { class: "prose" });
+    case "text-reasoning":
+    case "text-summary":
+      return foldedText(part.kind, h("tl-text", { class: "prose" }));
+    case "tool":
+      return h("tl-tool");
+    case "approval":
+      return h("tl-approval");
+    default:
+      return h("div", { class: `part-${type}` });
+  }
+}
+
+/** Bring an element up to its item; returns the finished blocks that are new. */
+function update(element, { type, part, run, approval }, message) {
+  switch (type) {
+    case "text-text":
+      return message.role === "user" ? plain(element, part) : element.render(part);
+    case "text-reasoning":
+    case "text-summary":
+      element.querySelector("tl-text").render(part);
+      return [];
+    case "tool":
+      element.render(run);
+      return [];
+    case "approval":
+      element.render(approval);
+      return [];
+    default:
+      return whole(element, part);
+  }
+}
+
+/** What a person typed is shown as typed. */
+function plain(element, part) {
+  element.className = "typed";
+  element.textContent = part.text;
+  return [];
+}
+
+function whole(element, part) {
+  if (element.shownPart === part) return [];
+  element.shownPart = part;
+  const view = part.type === "error" ? errorView(part) : part.type === "file" ? fileView(part) : attachmentView(part);
+  element.replaceChildren(view);
+  return [];
+}
+
+customElements.define("tl-message", MessageView);

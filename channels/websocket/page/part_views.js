@@ -1,0 +1,40 @@
+/** Parts that come whole: errors, files, and text that folds away (reasoning, summaries). */
+import { addCopyButtons } from "./copy_button.js";
+import { h } from "./dom.js";
+import { icon } from "./icons.js";
+import { renderedBlock } from "./safe_html.js";
+
+/** @param {{error_name: string, message: string, metadata?: object}} part */
+export function errorView({ error_name, message, metadata = {} }) {
+  const details = Object.entries(metadata).map(([name, value]) => `${name}: ${value}`);
+  return h(
+    "section",
+    { class: "error-part", "aria-label": `Error: ${error_name}` },
+    h("strong", {}, icon("warning"), error_name),
+    h("p", {}, message),
+    details.length > 0 && h("details", {}, h("summary", {}, "Details"), h("pre", { tabindex: "0" }, details.join("\n"))),
+  );
+}
+
+/** @param {{path: string, content?: string, line_range?: [number, number], html?: string}} part */
+export function fileView(part) {
+  if (part.html === undefined) return plainFile(part);
+  const box = h("div");
+  box.append(renderedBlock(part.html));
+  addCopyButtons(box);
+  return box;
+}
+
+function plainFile({ path, content, line_range }) {
+  const lines = line_range ? `:${line_range[0]}–${line_range[1]}` : "";
+  const caption = h("figcaption", {}, h("span", {}, path + lines));
+  const figure = h("figure", { class: "code file" }, caption, h("pre", { tabindex: "0" }, h("code", {}, content ?? "")));
+  addCopyButtons(figure);
+  return figure;
+}
+
+/** A folded text: `body` is shown when it is opened. @param {string} kind @param {Element} body */
+export function foldedText(kind, body) {
+  const label = kind === "summary" ? "Summary of the conversation so far" : "Reasoning";
+  return h("details", { class: "folded" }, h("summary", {}, icon("chevron"), h("span", {}, label)), body);
+}

@@ -1,0 +1,35 @@
+/** `<tl-pending>`: a message of the user that the server has not confirmed, or has refused. */
+import { attachmentView } from "./attachment_view.js";
+import { h } from "./dom.js";
+
+export class PendingView extends HTMLElement {
+  #shown = null;
+
+  /** @param {import("./state.js").OutboxEntry} entry */
+  render(entry) {
+    if (this.#shown?.failed === entry.failed && this.#shown !== null) return [];
+    this.#shown = entry;
+    this.dataset.role = "user";
+    this.dataset.id = entry.client_msg_id;
+    this.setAttribute("role", "article");
+    this.setAttribute("aria-label", "You");
+    const pictures = entry.parts.map((part) => h("div", { class: "part-image" }, attachmentView(part)));
+    const typed = entry.text && h("div", { class: "typed" }, entry.text);
+    this.replaceChildren(h("div", { class: "body" }, typed, ...pictures), this.#footer(entry));
+    return [];
+  }
+
+  #footer(entry) {
+    if (!entry.failed) return h("footer", {}, h("span", {}, "Sending…"));
+    const act = (name) => () => this.dispatchEvent(new CustomEvent(name, { bubbles: true, detail: entry }));
+    return h(
+      "footer",
+      { class: "failed" },
+      h("span", {}, `Not sent: ${entry.failed}`),
+      h("button", { type: "button", class: "quiet", onclick: act("retry") }, "Try again"),
+      h("button", { type: "button", class: "quiet", onclick: act("discard") }, "Discard"),
+    );
+  }
+}
+
+customElements.define("tl-pending", PendingView);

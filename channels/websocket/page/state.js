@@ -1,0 +1,138 @@
+/**
+ * All that the page knows, and the one pure function that changes it. Views read it, nothing else writes it.
+ *
+ * @typedef {import("./thread_state.js").Thread} Thread
+ * @typedef {{input_tokens?: number, output_tokens?: number, cost?: number}} Usage
+ * @typedef {{id: string, title: string | null, updated_at: number, usage?: Usage, status?: string}} SessionInfo
+ * @typedef {object} OutboxEntry a message that the server has not confirmed
+ * @property {string} client_msg_id
+ * @property {string} session
+ * @property {string} text
+ * @property {object[]} parts
+ * @property {number} at when it was written
+ * @property {string} [failed] why the server refused it
+ * @typedef {object} State
+ * @property {"connecting" | "online" | "waiting" | "denied"} connection
+ * @property {string | null} current the open session; null is a new chat
+ * @property {Readonly<Record<string, Thread>>} threads
+ * @property {readonly SessionInfo[]} sessions newest first
+ * @property {readonly OutboxEntry[]} outbox in order of writing
+ * @property {{user: string, model: string, version: string, commands: {name: string, description: string}[]}} server
+ * @property {string | null} notice something the user should know
+ */
+import { emptyThread, withAccepted, withEvent } from "./thread_state.js";
+
+/** @returns {State} */
+export function initialState() {
+  return {
+    connection: "connecting",
+    current: null,
+    threads: {},
+    sessions: [],
+    outbox: [],
+    server: { user: "", model: "", version: "", commands: [] },
+    notice: null,
+  };
+}
+
+/** The state after an action. @param {State} state @returns {State} */
+export function reduce(state, action) {
+  switch (action.type) {
+    case "frame":
+      return withFrame(state, action.frame, action.at);
+    case "connection":
+      return { ...state, connection: action.status };
+    case "open":
+      return { ...state, current: action.session, notice: null };
+    case "sessions":
+      return { ...state, sessions: newestFirst(action.sessions) };
+    case "removed":
+      return without(state, action.session);
+    case "outbox":
+      return { ...state, outbox: action.entries };
+    case "notice":
+      return { ...state, notice: action.text };
+    default:
+      return state;
+  }
+}
+
+/** Whether an answer is being made in the session. @param {State} state */
+export function isRunning(state, session) {
+  const thread = state.threads[session ?? ""];
+  return Boolean(thread && (thread.running !== null || thread.awaiting));
+}
+
+/** @param {State} state @returns {SessionInfo | undefined} */
+export function sessionInfo(state, session) {
+  return state.sessions.find((info) => info.id === session);
+}
+
+function withFrame(state, frame, at) {
+  switch (frame.type) {
+    case "ready":
+      return { ...state, connection: "online", server: { ...state.server, ...frame } };
+    case "ack":
+      return withAck(state, frame, at);
+    case "error":
+      return withError(state, frame);
+    case "replayed":
+      return withThread(state, frame.session, (thread) => ({ ...thread, loaded: true }));
+    case "pong":
+      return state;
+    case "session":
+      return withSessionEvent(state, frame, at);
+    default:
+      return frame.session ? withThread(state, frame.session, (thread) => withEvent(thread, frame)) : state;
+  }
+}
+
+function withAck(state, ack, at) {
+  const entry = state.outbox.find((held) => held.client_msg_id === ack.client_msg_id);
+  if (!entry) return state;
+  const outbox = state.outbox.filter((held) => held !== entry);
+  const accepted = withThread({ ...state, outbox }, ack.session, (thread) => withAccepted(thread, ack, entry));
+  const known = sessionInfo(state, ack.session);
+  return withInfo(accepted, { id: ack.session, title: known?.title ?? entry.text.slice(0, 80), updated_at: at });
+}
+
+function withError(state, frame) {
+  if (!frame.client_msg_id) return { ...state, notice: frame.message };
+  if (frame.retryable) return state;
+  const mark = (entry) => (entry.client_msg_id === frame.client_msg_id ? { ...entry, failed: frame.message } : entry);
+  return { ...state, outbox: state.outbox.map(mark) };
+}
+
+function withSessionEvent(state, frame, at) {
+  const { session, title, usage, status } = frame;
+  const known = sessionInfo(state, session) ?? { id: session, title: null, updated_at: at };
+  const fresh = Object.fromEntries(Object.entries({ title, usage, status }).filter(([, value]) => value !== undefined));
+  const next = withThread(state, session, (thread) => withEvent(thread, frame));
+  return withInfo(next, { ...known, ...fresh });
+}
+
+function withThread(state, session, change) {
+  const thread = state.threads[session] ?? emptyThread();
+  const next = change(thread);
+  return next === thread ? state : { ...state, threads: { ...state.threads, [session]: next } };
+}
+
+function withInfo(state, info) {
+  const known = sessionInfo(state, info.id);
+  const others = state.sessions.filter((held) => held !== known);
+  return { ...state, sessions: newestFirst([...others, { ...known, ...info }]) };
+}
+
+function without(state, session) {
+  const { [session]: _gone, ...threads } = state.threads;
+  return {
+    ...state,
+    threads,
+    sessions: state.sessions.filter((info) => info.id !== session),
+    current: state.current === session ? null : state.current,
+  };
+}
+
+function newestFirst(sessions) {
+  return [...sessions].sort((a, b) => b.updated_at - a.updated_at);
+}

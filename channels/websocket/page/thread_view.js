@@ -1,0 +1,87 @@
+/**
+ * `<tl-thread>`: the messages of the open session. Follows the newest text only while the reader is at the
+ * end, and offers the way back otherwise.
+ */
+import { announce } from "./announcer.js";
+import { h, reconcile } from "./dom.js";
+import { emptyState } from "./empty_state.js";
+import { icon } from "./icons.js";
+import "./message_view.js";
+import "./pending_view.js";
+
+const NEAR_END_PX = 32;
+
+export class ThreadView extends HTMLElement {
+  #list = h("div", { class: "messages" });
+  #scroller = h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Messages" });
+  #jump = h("button", { type: "button", class: "jump", hidden: true, onclick: () => this.follow() }, icon("down"), "Jump to latest");
+  #thinking = h("div", { class: "thinking", role: "status", hidden: true }, h("span", { class: "offscreen" }, "The assistant is thinking"), h("i"), h("i"), h("i"));
+  #empty = emptyState();
+  #following = true;
+  #lastTop = 0;
+  #shown = {};
+
+  connectedCallback() {
+    if (this.firstChild) return;
+    const column = h("div", { class: "column" }, this.#empty, this.#list, this.#thinking);
+    this.#scroller.append(column);
+    this.append(this.#scroller, this.#jump);
+    this.#scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    new ResizeObserver(() => this.#following && this.#toEnd()).observe(column);
+  }
+
+  /** @param {{session: string | null, thread?: import("./thread_state.js").Thread, outbox: readonly object[]}} props */
+  render(props) {
+    const { session, thread, outbox } = props;
+    const before = this.#shown;
+    if (before.session === session && before.thread === thread && before.outbox === outbox) return;
+    this.#shown = props;
+    if (before.session !== session) this.#enter();
+    const fresh = this.#renderList(thread, outbox.filter((entry) => entry.session === session));
+    if (before.session === session && before.thread?.loaded) announce(fresh);
+    this.#empty.hidden = this.#list.childElementCount > 0 || (session !== null && !thread?.loaded);
+    this.#thinking.hidden = !thread?.awaiting;
+  }
+
+  /** Go to the end and stay there. */
+  follow() {
+    this.#following = true;
+    this.#toEnd();
+    this.#jump.hidden = true;
+  }
+
+  #enter() {
+    this.#list.replaceChildren();
+    this.follow();
+  }
+
+  #renderList(thread, pending) {
+    const fresh = [];
+    const messages = (thread?.order ?? []).map((id) => thread.messages[id]).filter((message) => !message.hidden);
+    const items = [...messages, ...pending];
+    reconcile(
+      this.#list,
+      items,
+      (item) => item.client_msg_id ?? item.id,
+      (item) => h(item.client_msg_id ? "tl-pending" : "tl-message"),
+      (element, item) => fresh.push(...element.render(item)),
+    );
+    return fresh;
+  }
+
+  /** Reading upwards lets go of the end; reaching it again takes hold. */
+  #scrolled() {
+    const { scrollTop, scrollHeight, clientHeight } = this.#scroller;
+    if (scrollHeight - scrollTop - clientHeight < NEAR_END_PX) this.#following = true;
+    else if (scrollTop < this.#lastTop) this.#following = false;
+    this.#lastTop = scrollTop;
+    this.#jump.hidden = this.#following;
+  }
+
+  #toEnd() {
+    this.#scroller.scrollTop = this.#scroller.scrollHeight;
+    this.#lastTop = this.#scroller.scrollTop;
+  }
+}
+
+customElements.define("tl-thread", ThreadView);

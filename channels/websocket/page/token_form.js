@@ -1,0 +1,51 @@
+/** `<tl-token>`: asks for the access token when the server wants one. Sends `token` with it. */
+import { h } from "./dom.js";
+
+export class TokenForm extends HTMLElement {
+  #input = h("input", { id: "token", type: "password", autocomplete: "off", required: true, spellcheck: "false" });
+  #problem = h("p", { class: "problem", role: "alert" });
+  #tried = false;
+
+  connectedCallback() {
+    if (this.firstChild) return;
+    const form = h(
+      "form",
+      { class: "card", "aria-labelledby": "token-title" },
+      h("img", { src: "/page/icon.svg", alt: "", width: 40, height: 40 }),
+      h("h2", { id: "token-title" }, "Access token"),
+      h("p", { class: "muted" }, "This gateway is protected. Enter its token (server.token in the settings). It is kept for this tab only."),
+      h("label", { for: "token" }, "Token"),
+      this.#input,
+      this.#problem,
+      h("button", { type: "submit", class: "primary" }, "Connect"),
+    );
+    form.addEventListener("submit", (event) => this.#submit(event));
+    this.append(form);
+  }
+
+  /** @param {string} connection the state of it */
+  render(connection) {
+    const needed = connection === "denied";
+    if (connection === "online") this.#tried = false;
+    if (needed === !this.hidden) return;
+    if (!needed && connection !== "online") return;
+    this.hidden = !needed;
+    if (needed) this.#input.focus();
+  }
+
+  #submit(event) {
+    event.preventDefault();
+    this.#problem.textContent = "";
+    this.#tried = true;
+    this.dispatchEvent(new CustomEvent("token", { bubbles: true, detail: this.#input.value.trim() }));
+  }
+
+  /** The server refused again. */
+  refused() {
+    if (!this.#tried) return;
+    this.#problem.textContent = "This token was not accepted.";
+    this.#input.select();
+  }
+}
+
+customElements.define("tl-token", TokenForm);

@@ -1,0 +1,57 @@
+/** `<tl-bar>`: title, cost of the session, state of the connection, and the light switch. Sends `menu`. */
+import { h } from "./dom.js";
+import { usageLine } from "./figures.js";
+import { icon } from "./icons.js";
+import { sessionInfo } from "./state.js";
+import { isDark, toggleTheme } from "./theme.js";
+
+const CONNECTION = {
+  connecting: "Connecting…",
+  online: "Connected",
+  waiting: "Connection lost, trying again…",
+  denied: "Access token needed",
+};
+
+export class TopBar extends HTMLElement {
+  #title = h("h1");
+  #usage = h("span", { class: "usage", title: "Tokens and cost of this conversation" });
+  #model = h("span", { class: "model" });
+  #connection = h("span", { class: "connection", role: "status" }, h("i", { "aria-hidden": "true" }), h("span"));
+  #theme = h("button", { type: "button", class: "round quiet" });
+
+  connectedCallback() {
+    if (this.firstChild) return;
+    const menu = h("button", { type: "button", class: "round quiet menu", "aria-label": "Conversations", "aria-controls": "sessions" }, icon("menu"));
+    menu.addEventListener("click", () => this.dispatchEvent(new CustomEvent("menu", { bubbles: true, detail: menu })));
+    this.#theme.addEventListener("click", () => (toggleTheme(), this.#showTheme()));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#showTheme());
+    this.#showTheme();
+    const facts = h("div", { class: "facts" }, this.#usage, this.#model, this.#connection);
+    this.append(h("header", {}, menu, this.#title, facts, this.#theme));
+  }
+
+  /** @param {import("./state.js").State} state */
+  render(state) {
+    const info = sessionInfo(state, state.current);
+    this.#title.textContent = state.current === null ? "New chat" : info?.title || "Conversation";
+    this.#usage.textContent = usageLine(info?.usage ?? {});
+    this.#model.textContent = state.server.model;
+    this.#showConnection(state.connection);
+  }
+
+  #showConnection(connection) {
+    if (this.#connection.dataset.state === connection) return;
+    this.#connection.dataset.state = connection;
+    this.#connection.title = CONNECTION[connection];
+    this.#connection.lastChild.textContent = CONNECTION[connection];
+  }
+
+  #showTheme() {
+    const label = isDark() ? "Use the light theme" : "Use the dark theme";
+    this.#theme.replaceChildren(icon(isDark() ? "sun" : "moon"));
+    this.#theme.setAttribute("aria-label", label);
+    this.#theme.title = label;
+  }
+}
+
+customElements.define("tl-bar", TopBar);

@@ -1,0 +1,279 @@
+"""A small gateway that plays scripts to the web page: the corner cases a real one shows only by luck.
+
+It speaks the websocket protocol and serves the page under the real content security policy. A script is
+an async generator of frames for one message; the server adds ``session`` and ``seq``, renders blocks and
+keeps a log, so that resuming works as it does for real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiohttp import WSCloseCode, web
+
+from channels.websocket.blocks import BlockRenderer
+from channels.websocket.markdown_html import render_html
+from gateway.deltas import DeltaWriter
+
+PAGE = Path(__file__).parents[2] / "channels" / "websocket" / "page"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types trunkline"
+)
+Frame = dict[str, Any]
+Script = Callable[["Turn"], AsyncIterator[Frame]]
+
+
+class Turn:
+    """What a script gets: the message it answers, and a writer for its deltas."""
+
+    def __init__(self, server: PageServer, message: Frame, session: str, answer_id: str) -> None:
+        self.server = server
+        self.message = message
+        self.session = session
+        self.answer_id = answer_id
+        self.write = DeltaWriter(answer_id)
+        self.approved: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.stopped = asyncio.Event()
+
+
+class PageServer:
+    """The server of a test: ``script`` says how it answers; ``received`` is all that pages sent."""
+
+    def __init__(self, script: Script, token: str | None = None) -> None:
+        self.script = script
+        self.token = token
+        self.received: list[Frame] = []
+        self.logs: dict[str, list[Frame]] = {}
+        self.titles: dict[str, str] = {}
+        self.seen: dict[str, Frame] = {}
+        self.turns: dict[str, Turn] = {}
+        self.ignore_messages = False
+        self.sockets: dict[web.WebSocketResponse, set[str]] = {}
+        self.port = 0
+        self._tasks: asyncio.TaskGroup
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    @asynccontextmanager
+    async def running(self, port: int = 0) -> AsyncIterator[PageServer]:
+        """Listen until the block is left; ``port`` 0 takes a free one."""
+        app = web.Application()
+        app.router.add_get("/", self._index)
+        app.router.add_get("/page/{name}", self._file)
+        app.router.add_get("/ws", self._socket)
+        app.router.add_get("/api/sessions", self._sessions)
+        app.router.add_delete("/api/sessions/{id}", self._delete)
+        app.on_response_prepare.append(_add_policy)
+        runner = web.AppRunner(app, shutdown_timeout=1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        await site.start()
+        self.port = runner.addresses[0][1]
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                yield self
+                for turn in self.turns.values():
+                    turn.stopped.set()
+                await self.drop_sockets()
+        finally:
+            await runner.cleanup()
+
+    async def drop_sockets(self) -> None:
+        """Cut every connection, as a lost network would."""
+        for socket in list(self.sockets):
+            await socket.close(code=WSCloseCode.GOING_AWAY)
+
+    async def emit(self, session: str, frame: Frame) -> None:
+        """Log a session event and send it to whoever listens."""
+        log = self.logs.setdefault(session, [])
+        frame = frame | {"session": session, "seq": len(log) + 1}
+        log.append(frame)
+        await self._send(session, frame)
+
+    def answer(self, session: str, frames: AsyncIterator[Frame], answer_id: str, reply_to: str) -> None:
+        """Play an answer in the background."""
+        self._tasks.create_task(self._play(session, frames, answer_id, reply_to))
+
+    async def _send(self, session: str, frame: Frame) -> None:
+        for socket, subscribed in list(self.sockets.items()):
+            if session in subscribed and not socket.closed:
+                await socket.send_json(frame)
+
+    async def _play(self, session: str, frames: AsyncIterator[Frame], answer_id: str, reply_to: str) -> None:
+        await self.emit(session, {"type": "session", "status": "running"})
+        await self.emit(
+            session, {"type": "turn_start", "message_id": answer_id, "reply_to": reply_to, "attempt": 1}
+        )
+        renderers: dict[int, BlockRenderer] = {}
+        async for frame in frames:
+            await self.emit(session, frame)
+            if frame["type"] == "text_delta":
+                renderer = renderers.setdefault(frame["part_index"], BlockRenderer())
+                await self._emit_blocks(
+                    session, answer_id, frame["part_index"], renderer.feed(frame["content"])
+                )
+            if frame["type"] == "complete":
+                for index, renderer in renderers.items():
+                    await self._emit_blocks(session, answer_id, index, renderer.finish())
+        await self.emit(
+            session,
+            {
+                "type": "session",
+                "status": "idle",
+                "usage": {"input_tokens": 12, "output_tokens": 34, "cost": 0.0123},
+            },
+        )
+
+    async def _emit_blocks(self, session: str, answer_id: str, part: int, blocks: list[Any]) -> None:
+        for block in blocks:
+            place = {"message_id": answer_id, "part_index": part, "block_index": block.index}
+            await self.emit(session, {"type": "block", **place, "html": block.html, "upto": block.upto})
+
+    async def _socket(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(protocols=["trunkline.v1.html"])
+        await socket.prepare(request)
+        if self.token is not None and _token_of(request) != self.token:
+            await socket.close(code=4001, message=b"token")
+            return socket
+        self.sockets[socket] = set()
+        try:
+            await socket.send_json(READY)
+            async for message in socket:
+                await self._received(socket, json.loads(message.data))
+        finally:
+            del self.sockets[socket]
+        return socket
+
+    async def _received(self, socket: web.WebSocketResponse, frame: Frame) -> None:
+        self.received.append(frame)
+        match frame["type"]:
+            case "message" if not self.ignore_messages:
+                await self._accept(socket, frame)
+            case "resume":
+                await self._resume(socket, frame)
+            case "abort":
+                self.turns[frame["session"]].stopped.set()
+            case "approval":
+                self.turns[frame["session"]].approved.set_result(frame["decision"])
+            case "ping":
+                await socket.send_json({"type": "pong"})
+
+    async def _resume(self, socket: web.WebSocketResponse, frame: Frame) -> None:
+        session, log = frame["session"], self.logs.get(frame["session"], [])
+        for event in log[frame["after"] :]:
+            await socket.send_json(event)
+        self.sockets[socket].add(session)
+        await socket.send_json({"type": "replayed", "session": session, "seq": len(log)})
+
+    async def _accept(self, socket: web.WebSocketResponse, frame: Frame) -> None:
+        key, session = frame["client_msg_id"], frame["session"]
+        self.sockets[socket].add(session)
+        if frame["text"].startswith("refuse"):
+            refusal = {
+                "type": "error",
+                "error_name": "OverloadedError",
+                "message": "the queue is full",
+                "retryable": False,
+            }
+            await socket.send_json(refusal | {"client_msg_id": key})
+            return
+        if key in self.seen:
+            await socket.send_json(self.seen[key] | {"duplicate": True})
+            return
+        ack = {
+            "type": "ack",
+            "client_msg_id": key,
+            "message_id": f"m-{key}",
+            "answer_id": f"a-{key}",
+            "session": session,
+            "seq": 1,
+        }
+        self.seen[key] = ack
+        self.titles.setdefault(session, frame["text"][:60])
+        await socket.send_json(ack)
+        await self.emit(session, _user_message(ack, frame))
+        turn = self.turns[session] = Turn(self, frame, session, ack["answer_id"])
+        self.answer(session, self.script(turn), ack["answer_id"], ack["message_id"])
+
+    async def _index(self, request: web.Request) -> web.FileResponse:
+        return web.FileResponse(PAGE / "index.html")
+
+    async def _file(self, request: web.Request) -> web.FileResponse:
+        path = PAGE / request.match_info["name"]
+        if not path.is_file():
+            raise web.HTTPNotFound
+        return web.FileResponse(path)
+
+    async def _sessions(self, request: web.Request) -> web.Response:
+        if self.token is not None and request.headers.get("Authorization") != f"Bearer {self.token}":
+            raise web.HTTPUnauthorized
+        infos = [
+            {"id": id, "title": title, "updated_at": number, "messages": 2, "status": "idle", "usage": {}}
+            for number, (id, title) in enumerate(self.titles.items())
+        ]
+        return web.json_response({"sessions": infos})
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        self.titles.pop(request.match_info["id"], None)
+        return web.Response(status=204)
+
+
+READY = {
+    "type": "ready",
+    "protocol": 1,
+    "user": "local",
+    "model": "demo/small",
+    "version": "0.1.0",
+    "commands": [
+        {"name": "help", "description": "What I can do"},
+        {"name": "new", "description": "Start over"},
+        {"name": "stop", "description": "Stop the answer"},
+    ],
+}
+
+
+def stored(turn: Turn, parts: list[Frame], **metadata: Any) -> Frame:
+    """The frame of a finished answer, as the log keeps it."""
+    message = {"id": turn.answer_id, "session_id": turn.session, "role": "assistant", "parts": parts}
+    html = [
+        [index, render_html(part["content"])] for index, part in enumerate(parts) if part["type"] == "text"
+    ]
+    return {"type": "message", "message": message | {"created_at": 0, "metadata": metadata}, "html": html}
+
+
+def _user_message(ack: Frame, frame: Frame) -> Frame:
+    text = [{"type": "text", "content": frame["text"]}] if frame["text"] else []
+    parts = [*text, *frame.get("parts", [])]
+    message = {
+        "id": ack["message_id"],
+        "session_id": ack["session"],
+        "role": "user",
+        "parts": parts,
+        "created_at": 0,
+    }
+    return {"type": "message", "message": message}
+
+
+def _token_of(request: web.Request) -> str | None:
+    import base64
+
+    offered = request.headers.get("Sec-WebSocket-Protocol", "").replace(" ", "").split(",")
+    found = [item.removeprefix("token.") for item in offered if item.startswith("token.")]
+    return base64.urlsafe_b64decode(found[0] + "=" * (-len(found[0]) % 4)).decode() if found else None
+
+
+async def _add_policy(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Content-Security-Policy"] = POLICY
+    response.headers["X-Content-Type-Options"] = "nosniff"
+
+
+OnRequest = Callable[[web.Request], Awaitable[web.StreamResponse]]
