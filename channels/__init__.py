@@ -1,0 +1,1 @@
+"""The channels: one folder each, all of the same shape."""

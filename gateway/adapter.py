@@ -1,0 +1,174 @@
+"""The adapter contract: what one vendor's wire protocol needs to say, and where its answers are written.
+
+An adapter builds requests and makes parsers; it does no I/O and holds no connection. ``HttpProvider``
+does the rest, the same for all vendors.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from gateway.deltas import Assembler, Complete, Delta, DeltaWriter, MetadataDelta, StopReason
+from gateway.exchange import RequestSpec
+from gateway.messages import Message, Metadata, TextKind, new_id
+from gateway.provider import Capabilities, ChatOptions, ModelInfo, ProviderConfig
+from gateway.transport import StreamEvent, TransportKind
+
+Stream = Callable[[Sequence[Message], ChatOptions], AsyncIterator[Delta]]
+
+
+class AnswerWriter:
+    """Gathers what a model says and hands it out as deltas.
+
+    Text (or arguments of one call) that was added between two ``take`` becomes a single delta: what
+    arrived together is shown together. Parts are numbered from ``first_part``.
+    """
+
+    __slots__ = (
+        "_cached",
+        "_call",
+        "_calls",
+        "_deltas",
+        "_input",
+        "_kind",
+        "_output",
+        "_pieces",
+        "_stop",
+        "_writer",
+    )
+
+    def __init__(self, message_id: str, first_part: int = 0) -> None:
+        self._writer = DeltaWriter(message_id, first_part)
+        self._deltas: list[Delta] = []
+        self._pieces: list[str] = []
+        self._kind: TextKind | None = None
+        self._call: str | None = None
+        self._calls: set[str] = set()
+        self._stop: StopReason | None = None
+        self._input: int | None = None
+        self._output = 0
+        self._cached = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the model said why it stopped."""
+        return self._stop is not None
+
+    def text(self, content: str, kind: TextKind = "text") -> None:
+        """More of the answer, or of the reasoning before it."""
+        if self._kind != kind:
+            self._flush()
+            self._kind = kind
+        self._pieces.append(content)
+
+    def call(self, name: str, call_id: str | None = None) -> str:
+        """A tool call begins. Returns its id: the one given, or a fresh one if that is empty or taken."""
+        self._flush()
+        if not call_id or call_id in self._calls:
+            call_id = f"call_{secrets.token_hex(12)}"
+        self._calls.add(call_id)
+        self._deltas.append(self._writer.tool_call(call_id, name))
+        return call_id
+
+    def arguments(self, call_id: str, fragment: str) -> None:
+        """More of a call's arguments."""
+        if self._call != call_id:
+            self._flush()
+            self._call = call_id
+        self._pieces.append(fragment)
+
+    def usage(self, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> None:
+        """The call's tokens as known now; the last word counts. Cached tokens are part of the input."""
+        self._input, self._output, self._cached = input_tokens, output_tokens, cached_tokens
+
+    def stop(self, reason: StopReason) -> None:
+        """Why the model stopped; only the first word counts. Asking for tools outranks a plain end."""
+        if self._stop is None:
+            self._stop = "tool_use" if reason == "end_turn" and self._calls else reason
+
+    def take(self) -> list[Delta]:
+        """The deltas since the last time."""
+        if self._pieces:
+            self._flush()
+        deltas = self._deltas
+        if deltas:
+            self._deltas = []
+        return deltas
+
+    def close(self, model: str, provider: str) -> list[Delta]:
+        """What is left, the tokens if they are known, and the end."""
+        deltas = self.take()
+        metadata = Metadata(model=model, provider=provider)
+        if self._input is not None:
+            deltas.append(
+                MetadataDelta(self._writer.message_id, self._input, self._output, 0.0, self._cached),
+            )
+            metadata = Metadata(model, provider, self._input, self._output, self._cached)
+        deltas.append(Complete(self._writer.message_id, metadata, self._stop or "end_turn"))
+        return deltas
+
+    def _flush(self) -> None:
+        if self._pieces:
+            content = self._pieces[0] if len(self._pieces) == 1 else "".join(self._pieces)
+            self._pieces.clear()
+            if self._kind is not None:
+                self._deltas.append(self._writer.text(content, self._kind))
+            elif self._call is not None:
+                self._deltas.append(self._writer.arguments(self._call, content))
+        self._kind = self._call = None
+
+
+async def assembled(stream: Stream, messages: Sequence[Message], options: ChatOptions) -> Message:
+    """The message that a provider's ``stream`` comes to."""
+    session_id = messages[-1].session_id if messages else ""
+    options = msgspec.structs.replace(options, message_id=options.message_id or new_id(), first_part=0)
+    assembler = Assembler(session_id, options.message_id)
+    async for delta in stream(messages, options):
+        assembler.apply(delta)
+    return assembler.message()
+
+
+class ChatParser(Protocol):
+    """Reads one answer, event by event, into an AnswerWriter. Made afresh for every call."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the backend said that nothing more will come."""
+        ...
+
+    def feed(self, event: StreamEvent) -> None:
+        """Take one event in. Raises DeltaParseError, or the error that the backend sent."""
+        ...
+
+    def finish(self) -> None:
+        """The stream has ended. Raises StreamAbortedError if the answer had not."""
+        ...
+
+
+class ProviderAdapter(Protocol):
+    """One vendor's protocol. ``base_url`` is its usual address; ``transport`` is how answers are framed."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def base_url(self) -> str: ...
+    @property
+    def transport(self) -> TransportKind: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def build_chat_request(
+        self, messages: Sequence[Message], options: ChatOptions, config: ProviderConfig
+    ) -> RequestSpec: ...
+
+    def parser(self, writer: AnswerWriter) -> ChatParser: ...
+
+    def build_models_request(self, config: ProviderConfig) -> RequestSpec: ...
+
+    def parse_models_response(self, body: bytes, config: ProviderConfig) -> list[ModelInfo]: ...

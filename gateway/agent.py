@@ -1,0 +1,303 @@
+"""The agent: asks the model, runs the tools it asks for, and asks again until it has answered.
+
+It knows no channel and no vendor. Everything it does is told to the turn as deltas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+
+import msgspec
+import structlog
+
+from gateway.bus import ActivityBus
+from gateway.deltas import Complete, MetadataDelta, PartDelta, StopReason
+from gateway.deltas import ToolResultDelta as ResultDelta
+from gateway.deltas import ToolResultEnd as ResultEnd
+from gateway.errors import ProviderError, StreamAbortedError, TrunklineError
+from gateway.events import TurnEndEvent, UsageEvent
+from gateway.loops import follow, result_of, rewrite
+from gateway.messages import (
+    ErrorMetadata,
+    ErrorPart,
+    Message,
+    ResultMetadata,
+    ToolCallPart,
+    ToolResultPart,
+)
+from gateway.plugin import AgentLoop, LoopRun, ToolCall, TurnResult
+from gateway.provider import ChatOptions, ToolDefinition
+from gateway.registry import PluginRegistry
+from gateway.routing import Models, Prices, Route
+from gateway.session import Turn
+from gateway.steps import Step, Steps, key_of
+from gateway.tool import Tool, ToolOutput
+from gateway.toolbox import Toolbox
+
+log = structlog.get_logger("trunkline.agent")
+
+
+class Generation(msgspec.Struct, frozen=True):
+    """How the model is asked: settings of the gateway, the same for every session."""
+
+    model: Callable[[], str]
+    system_prompt: str = ""
+    max_tokens: int | None = None
+    temperature: float | None = None
+    max_calls: int = 50
+    steer: bool = False
+
+
+class Agent:
+    """Runs turns."""
+
+    def __init__(
+        self,
+        registry: PluginRegistry,
+        models: Models,
+        toolbox: Toolbox,
+        steps: Steps,
+        activity: ActivityBus,
+        generation: Generation,
+    ) -> None:
+        self._registry = registry
+        self._models = models
+        self._toolbox = toolbox
+        self._steps = steps
+        self._activity = activity
+        self._generation = generation
+        self._prices = Prices()
+        self._defined_for: tuple[int, ...] = ()
+        self._definitions: tuple[ToolDefinition, ...] = ()
+
+    async def run(self, turn: Turn) -> StopReason:
+        """Answer a turn's message. An abort or an error ends it as ``cancelled``, with what it has so far."""
+        self._activity.emit("agent_start", turn.ctx.agent, turn.session.id)
+        try:
+            async with turn.abortable():
+                return await self._answer(turn)
+        except TimeoutError:
+            if not turn.aborted:
+                raise
+            return "cancelled"
+        except TrunklineError as error:
+            log.warning("a turn failed", error=error.name, reason=str(error), session=turn.session.id)
+            turn.emit(turn.writer.part(error_part(error)))
+            return "cancelled"
+        finally:
+            reason = "aborted" if turn.aborted else "complete"
+            await self._registry.get_hooks().after_agent_run(reason, turn.ctx)
+            self._activity.emit("agent_end", turn.ctx.agent, reason)
+
+    async def _answer(self, turn: Turn) -> StopReason:
+        route = await self._models.resolve(turn.session.row.model or self._generation.model())
+        turn.tally.model, turn.tally.provider = route.model, route.provider.id
+        prompt = await self._system_prompt(turn)
+        strategy = self._registry.get_agent_loop()
+        if strategy is not None:
+            return await self._custom(turn, strategy, route, prompt)
+        await self._resume(turn)
+        for _ in range(self._generation.max_calls):
+            tools = await self._registry.get_filtered_tools(turn.ctx)
+            first = turn.writer.next_index
+            stop = await self._call_model(turn, route, prompt, tools)
+            calls = calls_of(turn, first)
+            if not calls:
+                return stop
+            await self._run_tools(turn, tools, first, calls)
+            turn.tell(TurnEndEvent())
+            if self._generation.steer and turn.session.pending > 1:
+                return "tool_use"
+        raise TrunklineError(f"stopped after {self._generation.max_calls} calls of the model in one turn")
+
+    async def _system_prompt(self, turn: Turn) -> str:
+        prompts = (self._generation.system_prompt, *await self._registry.get_system_prompts())
+        prompt = "\n\n".join(prompt for prompt in prompts if prompt)
+        return await self._registry.apply_system_prompt_transforms(prompt, turn.ctx)
+
+    async def _call_model(
+        self,
+        turn: Turn,
+        route: Route,
+        prompt: str,
+        tools: tuple[Tool, ...],
+        given: Sequence[Message] | None = None,
+    ) -> StopReason:
+        """One call of the model: its deltas go to the turn. Returns why it stopped."""
+        hooks = self._registry.get_hooks()
+        first = turn.writer.next_index
+        options = self._options(turn, route, prompt, tools)
+        transcript = turn.transcript() if given is None else tuple(given)
+        messages = await hooks.before_llm_call(transcript, options, turn.ctx)
+        stop: StopReason | None = None
+        usage = MetadataDelta(turn.message_id, 0, 0, 0.0)
+        async with aclosing(route.provider.stream(messages, options)) as stream:
+            async for delta in stream:
+                kind = type(delta)
+                if kind is Complete:
+                    stop = delta.stop_reason
+                elif kind is MetadataDelta:
+                    usage = self._counted(turn, usage, delta)
+                else:
+                    turn.emit(delta)
+        if stop is None:
+            raise StreamAbortedError("the model's answer ended without an end", provider=route.provider.id)
+        turn.tally.add(usage, self._prices.cost(route.provider.id, route.model, usage))
+        turn.writer.skip_to(turn.assembler.next_index)
+        await self._after_call(turn, first, usage)
+        return stop
+
+    def _options(self, turn: Turn, route: Route, prompt: str, tools: tuple[Tool, ...]) -> ChatOptions:
+        generation = self._generation
+        return ChatOptions(
+            model=route.model,
+            temperature=generation.temperature,
+            max_tokens=generation.max_tokens,
+            tools=self._defined(tools) if route.provider.capabilities.tools else (),
+            system_prompt=prompt,
+            message_id=turn.message_id,
+            first_part=turn.writer.next_index,
+        )
+
+    def _defined(self, tools: tuple[Tool, ...]) -> tuple[ToolDefinition, ...]:
+        """The definitions of the tools: the same tuple for the same tools, so that adapters encode it once."""
+        key = tuple(id(tool) for tool in tools)
+        if key != self._defined_for:
+            self._defined_for = key
+            self._definitions = tuple(tool.definition for tool in tools)
+        return self._definitions
+
+    def _counted(self, turn: Turn, usage: MetadataDelta, delta: MetadataDelta) -> MetadataDelta:
+        """Show the turn's tokens so far; a rate limit is shown as it is and counts nothing."""
+        if delta.rate_limit is not None:
+            turn.emit(delta)
+            return usage
+        tally = turn.tally
+        turn.emit(
+            MetadataDelta(
+                turn.message_id,
+                tally.input_tokens + delta.input_tokens,
+                tally.output_tokens + delta.output_tokens,
+                tally.cost or 0.0,
+                tally.cached_tokens + delta.cached_tokens,
+            )
+        )
+        return delta
+
+    async def _after_call(self, turn: Turn, first: int, usage: MetadataDelta) -> None:
+        total = usage.input_tokens + usage.output_tokens
+        turn.tell(UsageEvent(total, usage.cached_tokens))
+        hooks = self._registry.get_hooks()
+        if not hooks.uses("after_llm_call"):
+            return
+        before = result_of(turn, first, total, usage.cached_tokens)
+        after = await hooks.after_llm_call(before, turn.ctx)
+        if after != before:
+            rewrite(turn, first, before, after)
+
+    async def _run_tools(
+        self, turn: Turn, tools: tuple[Tool, ...], first: int, calls: Sequence[ToolCallPart]
+    ) -> None:
+        """Run the calls one after another, each recorded before it runs and after."""
+        by_name = {tool.name: tool for tool in reversed(tools)}
+        step = turn.steps_written
+        said = [part for _, part in turn.assembler.parts_from(first)]
+        await self._steps.intend(turn.entry.id, step, said, calls)
+        turn.steps_written = step + 1 + len(calls)
+        for number, call in enumerate(calls, step + 1):
+            await self._run_tool(turn, by_name, call, number)
+
+    async def _run_tool(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCallPart, number: int) -> None:
+        tool = tools.get(call.tool_name)
+        title = tool.display.verb if tool is not None else None
+        start = turn.writer.result(call.tool_call_id, title)
+        turn.emit(start)
+
+        def show(text: str) -> None:
+            turn.emit(ResultDelta(turn.message_id, start.part_index, call.tool_call_id, text))
+
+        output, took = await self._toolbox.run(turn, tools, call, show)
+        result = _result(call, output, title, took)
+        await self._steps.report(turn.entry.id, number, result)
+        end = ResultEnd(
+            turn.message_id, start.part_index, call.tool_call_id, output.is_error, took, result.metadata
+        )
+        turn.emit(end)
+        shown = turn.assembler.parts_from(start.part_index)[0][1]
+        if shown != result:
+            turn.emit(PartDelta(turn.message_id, start.part_index, result))
+
+    async def _resume(self, turn: Turn) -> None:
+        """Take over what an earlier attempt had done before the gateway died."""
+        if turn.entry.attempts <= 1:
+            return
+        calls: dict[str, ToolCallPart] = {}
+        tools = {tool.name: tool for tool in await self._registry.get_filtered_tools(turn.ctx)}
+        for step in await self._steps.load(turn.entry.id):
+            turn.steps_written = step.number + 1
+            for part in step.parts:
+                turn.emit_part(part)
+                if isinstance(part, ToolCallPart):
+                    calls[key_of(turn.entry.id, part.tool_call_id)] = part
+            if step.kind == "tool" and step.state == "intent":
+                await self._resume_tool(turn, tools, calls[step.key], step)
+
+    async def _resume_tool(
+        self, turn: Turn, tools: Mapping[str, Tool], call: ToolCallPart, step: Step
+    ) -> None:
+        tool = tools.get(call.tool_name)
+        if tool is not None and tool.idempotent:
+            await self._run_tool(turn, tools, call, step.number)
+            return
+        unknown = ToolResultPart(call.tool_call_id, OUTCOME_UNKNOWN, is_error=True)
+        await self._steps.report(turn.entry.id, step.number, unknown)
+        turn.emit_part(unknown)
+
+    async def _custom(self, turn: Turn, strategy: AgentLoop, route: Route, prompt: str) -> StopReason:
+        """Let a plugin's loop answer; its cumulative texts become deltas here."""
+        tools = await self._registry.get_filtered_tools(turn.ctx)
+        by_name = {tool.name: tool for tool in reversed(tools)}
+
+        async def call_model(messages: Sequence[Message]) -> TurnResult:
+            first = turn.writer.next_index
+            await self._call_model(turn, route, prompt, tools, messages)
+            return result_of(turn, first, turn.tally.input_tokens + turn.tally.output_tokens, 0)
+
+        async def call_tool(call: ToolCall) -> ToolOutput:
+            part = ToolCallPart(call.id, call.name, dict(call.arguments))
+            return (await self._toolbox.run(turn, by_name, part, lambda _text: None))[0]
+
+        options = self._options(turn, route, prompt, tools)
+        run = LoopRun(turn.transcript(), options, tools, call_model, call_tool)
+        await follow(turn, strategy.run(run))
+        return "end_turn"
+
+
+OUTCOME_UNKNOWN = (
+    "Error: the gateway stopped while this tool was running. Its outcome is unknown and it was not run again."
+)
+
+
+def calls_of(turn: Turn, first: int) -> list[ToolCallPart]:
+    """The tool calls among a turn's parts from an index on."""
+    return [part for _, part in turn.assembler.parts_from(first) if isinstance(part, ToolCallPart)]
+
+
+def _result(call: ToolCallPart, output: ToolOutput, title: str | None, took: int) -> ToolResultPart:
+    known = output.metadata or ResultMetadata()
+    metadata = msgspec.structs.replace(known, duration_ms=took)
+    return ToolResultPart(
+        call.tool_call_id,
+        output.content,
+        output.title or title,
+        metadata,
+        output.attachments,
+        is_error=output.is_error,
+    )
+
+
+def error_part(error: TrunklineError) -> ErrorPart:
+    """An error as a part of a message."""
+    code = str(error.upstream_status) if isinstance(error, ProviderError) and error.upstream_status else None
+    return ErrorPart(error.name, str(error), ErrorMetadata(code=code, retryable=error.retryable))

@@ -1,0 +1,257 @@
+"""The composition root: what the gateway is made of, and the order it starts and stops in.
+
+Start: store, registries, plugins (configured ones, then the caller's), sessions, channels, server, and
+last what was accepted before and not answered. Stop: server, channels, sessions, plugins, providers, store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+
+import structlog
+
+from gateway.agent import Agent, Generation
+from gateway.approvals import Approvals
+from gateway.auth import Auth
+from gateway.bus import ActivityBus
+from gateway.channel import ServesHttp
+from gateway.commands import Commands
+from gateway.dispatcher import Dispatcher
+from gateway.errors import InvalidStateError, PluginError
+from gateway.host import Host, HostLimits
+from gateway.inbox import Inbox
+from gateway.intake import Bounds, Intake
+from gateway.loader import BUILTIN_PLUGINS, load_channel, load_plugin
+from gateway.outbox import Outbox
+from gateway.permissions import Permissions
+from gateway.plugin import Plugin, PluginContext
+from gateway.provider import ProviderConfig
+from gateway.registry import AgentSources, ChannelRegistry, PluginRegistry, ProviderRegistry
+from gateway.routing import Models, first_model
+from gateway.routing.models import LOCAL_URL
+from gateway.runner import Runner
+from gateway.session import Sessions
+from gateway.settings import Settings
+from gateway.steps import Steps
+from gateway.store import Store
+from gateway.supervisor import Supervisor
+from gateway.toolbox import Toolbox
+from gateway.ui import ConsoleUI
+
+log = structlog.get_logger("trunkline")
+
+Fatal = Callable[[BaseException], None]
+
+
+def die(error: BaseException) -> None:
+    """End the process at once: the store failed, and what cannot be stored must not be acknowledged."""
+    log.critical("the store failed; the gateway ends so that it can be started again", error=str(error))
+    os._exit(70)
+
+
+def version() -> str:
+    """The version that is installed."""
+    try:
+        return installed_version("trunkline")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+class Gateway:
+    """A gateway, put together from settings. ``running`` starts it and, at the end, stops it.
+
+    ``plugins`` are registered after the configured ones, so their hooks compose after them.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        environ: Mapping[str, str] | None = None,
+        plugins: Sequence[Plugin] = (),
+        on_fatal: Fatal = die,
+    ) -> None:
+        self.settings = settings
+        self.activity = ActivityBus()
+        self.agents = AgentSources()
+        self.channels = ChannelRegistry()
+        self.providers = ProviderRegistry(self._provider_config)
+        self.registry = PluginRegistry(self._context)
+        self.supervisors: list[Supervisor] = []
+        self.model = settings.model or ""
+        self.ready = False
+        self._environ = environ or {}
+        self._plugins = plugins
+        self._on_fatal = on_fatal
+        self._sessions: Sessions | None = None
+        self._channel_tasks: list[asyncio.Task[None]] = []
+        self.stop = asyncio.Event()
+
+    @property
+    def sessions(self) -> Sessions:
+        """The sessions. Raises InvalidStateError before the gateway has started."""
+        if self._sessions is None:
+            raise InvalidStateError("sessions are not yet initialised")
+        return self._sessions
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Host]:
+        """Start; hand out the host; stop when the block ends."""
+        settings = self.settings
+        async with AsyncExitStack() as stack:
+            self.store = Store.open(settings.store_url, settings.durability, self._on_fatal)
+            stack.push_async_callback(self.store.close)
+            stack.push_async_callback(self.providers.close)
+            stack.push_async_callback(self.registry.shutdown)
+            self._sessions = Sessions(self.store, settings.history_window)
+            await self._register_plugins()
+            self.model = settings.model or await first_model(self._environ, self.providers)
+            async with asyncio.TaskGroup() as tasks:
+                host = self._assemble(tasks)
+                self._start_channels(tasks)
+                await self.intake.recover()
+                self.ready = True
+                try:
+                    yield host
+                finally:
+                    self.ready = False
+                    await self._stop_channels()
+                    await self._drain()
+
+    def health(self) -> dict[str, tuple[bool, str]]:
+        """The state of each part: whether it works, and if not, why."""
+        states = {s.channel.id: s.health() for s in self.supervisors}
+        return {"gateway": (self.ready, "" if self.ready else "starting")} | {
+            name: (state.ok, state.detail) for name, state in states.items()
+        }
+
+    def _assemble(self, tasks: asyncio.TaskGroup) -> Host:
+        settings, limits = self.settings, self.settings.limits
+        self.approvals = Approvals(self.channels, limits.approval_timeout_ms)
+        models, steps = Models(self.providers), Steps(self.store)
+        outbox, inbox = Outbox(self.store, self.channels), Inbox(self.store)
+        rules = dict(settings.permissions)
+        default = rules.pop("*", "allow")
+        permissions = Permissions(rules, default if isinstance(default, str) else "deny")
+        permissions.check({tool.name: tool for tool in self.registry.get_tools()})
+        toolbox = Toolbox(self.registry, permissions, self.approvals, self.activity, limits.tool_output_bytes)
+        agent = Agent(self.registry, models, toolbox, steps, self.activity, self._generation())
+        runner = Runner(self.store, self.registry, agent, steps, outbox, str(settings.data_dir))
+        self.dispatcher = Dispatcher(tasks, runner, self.store, limits.max_attempts)
+        bounds = Bounds(limits.session_inbox, limits.global_inbox, limits.backlog_minutes)
+        self.intake = Intake(self.store, inbox, self.sessions, self.dispatcher, bounds)
+        token = settings.server.token
+        self.host = Host(
+            intake=self.intake,
+            inbox=inbox,
+            sessions=self.sessions,
+            registry=self.registry,
+            approvals=self.approvals,
+            auth=Auth(token.get_secret_value() if token else None),
+            limits=HostLimits(limits.frame_bytes, limits.frames_per_second, limits.websocket_queue),
+            model=lambda: self.model,
+            version=version(),
+        )
+        return self.host
+
+    def _generation(self) -> Generation:
+        settings = self.settings
+        return Generation(
+            model=lambda: self.model,
+            system_prompt=settings.system_prompt,
+            max_tokens=settings.max_tokens,
+            temperature=settings.temperature,
+            max_calls=settings.limits.max_llm_calls,
+            steer=settings.steer,
+        )
+
+    async def _register_plugins(self) -> None:
+        names = [*BUILTIN_PLUGINS, *self.settings.plugins.enabled]
+        models = Models(self.providers)
+        await self.registry.register(Commands(self.registry, self.sessions, models, lambda: self.model))
+        for name in dict.fromkeys(names):
+            if name in self.settings.plugins.disabled:
+                continue
+            try:
+                await self.registry.register(load_plugin(name))
+            except PluginError as error:
+                log.error("a plugin was left out", plugin=name, error=str(error))
+        for plugin in self._plugins:
+            await self.registry.register(plugin)
+
+    def _start_channels(self, tasks: asyncio.TaskGroup) -> None:
+        for channel_id, channel in self.settings.channels.items():
+            if channel.enabled:
+                self.channels.register(load_channel(self.host, channel_id, channel.options))
+        for channel in self.channels.list():
+            supervisor = Supervisor(channel, self.intake.receiver(channel.id))
+            self.supervisors.append(supervisor)
+            self._channel_tasks.append(tasks.create_task(supervisor.run(), name=f"channel {channel.id}"))
+
+    async def _stop_channels(self) -> None:
+        for task in self._channel_tasks:
+            task.cancel()
+        await asyncio.gather(*self._channel_tasks, return_exceptions=True)
+
+    async def _drain(self) -> None:
+        """Let running turns end; those that do not in time stay accepted and are answered after the restart."""
+        if not await self.dispatcher.drain(self.settings.limits.drain_seconds):
+            log.warning("some turns did not end in time; they are answered after the restart")
+            self.dispatcher.cancel()
+
+    def routes(self) -> list[object]:
+        """The routes that channels add to the server."""
+        return [
+            route
+            for channel in self.channels.list()
+            if isinstance(channel, ServesHttp)
+            for route in channel.routes()
+        ]
+
+    def _context(self, registry: PluginRegistry, plugin: Plugin) -> PluginContext:
+        contributions, name = registry.contributions, plugin.name
+        return PluginContext(
+            cwd=str(self.settings.data_dir),
+            config=self.settings.plugins.options(name),
+            registry=registry,
+            get_plugin=registry.get,
+            set_status_line=lambda segments: contributions.set_status(name, segments),
+            register_message_renderer=lambda key, value: contributions.add(name, "renderer", key, value),
+            register_shortcut=lambda key, value: contributions.add(name, "shortcut", key, value),
+            register_mention_provider=lambda key, value: contributions.add(name, "mention", key, value),
+            ui=ConsoleUI(),
+            shutdown=lambda _code: self.stop.set(),
+            providers=self.providers,
+            channels=self.channels,
+            sessions=self._sessions,
+            activity=self.activity,
+            agents=self.agents,
+        )
+
+    def _provider_config(self, provider_id: str) -> ProviderConfig:
+        given = self.settings.providers.get(provider_id)
+        key = self._environ.get(f"{provider_id.upper().replace('-', '_')}_API_KEY")
+        local = LOCAL_URL if provider_id == "local" else None
+        if given is None:
+            return ProviderConfig(
+                id=provider_id,
+                api_key=key,
+                base_url=local,
+                stream_timeout_ms=self.settings.stream_timeout_ms,
+            )
+        return ProviderConfig(
+            id=provider_id,
+            api_key=given.api_key.get_secret_value() if given.api_key else key,
+            base_url=given.base_url or local,
+            organization_id=given.organization_id,
+            project_id=given.project_id,
+            custom_headers={k: v.get_secret_value() for k, v in given.custom_headers.items()},
+            timeout=given.timeout,
+            max_retries=given.max_retries,
+            stream_timeout_ms=self.settings.stream_timeout_ms,
+        )

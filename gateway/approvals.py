@@ -1,0 +1,88 @@
+"""Approvals: a tool waits for a person's word, in the session it runs in."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from gateway.channel import ApprovalRequest, AsksApproval
+from gateway.errors import NotFoundError, UnauthorizedError
+from gateway.frames import ApprovalAsked, ApprovalResolved
+from gateway.messages import now_ms
+from gateway.registry import ChannelRegistry
+from gateway.session import Turn
+from gateway.tool import Tool
+
+Decision = Literal["once", "always", "deny"]
+Outcome = Literal["once", "always", "deny", "timeout"]
+
+
+class Approvals:
+    """Open requests. Each is answered once, by someone of the session it came from."""
+
+    def __init__(self, channels: ChannelRegistry, timeout_ms: int) -> None:
+        self._channels = channels
+        self._timeout_ms = timeout_ms
+        self._open: dict[str, tuple[ApprovalRequest, asyncio.Future[Decision]]] = {}
+        self._granted: set[tuple[str, str, str]] = set()
+
+    async def ask(self, turn: Turn, tool: Tool, call_id: str, arguments: Mapping[str, Any]) -> Outcome:
+        """Ask in the turn's session and wait for the answer, at most the configured time."""
+        key = (tool.match_key(arguments) or "") if tool.match_key is not None else ""
+        grant = (turn.session.id, tool.name, key)
+        if grant in self._granted:
+            return "always"
+        request = self._request(turn, tool.name, arguments)
+        future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        self._open[request.id] = (request, future)
+        outcome: str = "cancelled"
+        try:
+            await self._show(turn, request)
+            outcome = decision = await self._answer(future)
+        finally:
+            del self._open[request.id]
+            turn.asked.pop(request.id, None)
+            turn.session.publish(ApprovalResolved(request.id, outcome))
+        if decision == "always":
+            self._granted.add(grant)
+        return decision
+
+    def resolve(self, approval_id: str, decision: Decision, *, session: str) -> None:
+        """A person answered. Raises NotFoundError if nothing (or nothing any more) waits for it there."""
+        waiting = self._open.get(approval_id)
+        if waiting is None or waiting[1].done():
+            raise NotFoundError("this approval is settled or never was asked")
+        if waiting[0].session != session:
+            raise UnauthorizedError("this approval belongs to another session")
+        waiting[1].set_result(decision)
+
+    async def _answer(self, future: asyncio.Future[Decision]) -> Outcome:
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000) as limit:
+                return await future
+        except TimeoutError:
+            if limit.expired():
+                return "timeout"
+            raise
+
+    async def _show(self, turn: Turn, request: ApprovalRequest) -> None:
+        frame = ApprovalAsked(request.id, request.tool_name, request.arguments, request.timeout_ms)
+        turn.asked[request.id] = frame
+        turn.session.publish(frame)
+        channel = self._channels.get(turn.address.channel)
+        if isinstance(channel, AsksApproval):
+            await channel.ask_approval(request)
+
+    def _request(self, turn: Turn, tool_name: str, arguments: Mapping[str, Any]) -> ApprovalRequest:
+        return ApprovalRequest(
+            id=secrets.token_urlsafe(12),
+            session=turn.session.id,
+            address=turn.address,
+            user=turn.sender.id,
+            tool_name=tool_name,
+            arguments=arguments,
+            created_at=now_ms(),
+            timeout_ms=self._timeout_ms,
+        )

@@ -1,0 +1,57 @@
+"""Who may talk to the gateway's own server: whoever shows the token, or this machine alone when there is none."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections import deque
+
+from gateway.errors import OverloadedError, UnauthorizedError
+
+OWNER = "owner"
+_GUESSES = 10
+_WINDOW = 60.0
+
+
+class Auth:
+    """Checks tokens in constant time, and slows down whoever guesses.
+
+    Without a token everybody who can connect is the owner; settings see to it that only this machine can.
+    """
+
+    def __init__(self, token: str | None) -> None:
+        self._token = None if token is None else token.encode()
+        self._wrong: dict[str, deque[float]] = {}
+
+    @property
+    def open(self) -> bool:
+        """Whether no token is needed."""
+        return self._token is None
+
+    def user_of(self, token: str | None, peer: str) -> str:
+        """The user a token stands for.
+
+        Raises UnauthorizedError, or OverloadedError after ten wrong tokens of a peer within a minute.
+        """
+        if self._token is None:
+            return OWNER
+        if token is None:
+            raise UnauthorizedError("this needs a token")
+        guesses = self._recent(peer)
+        if len(guesses) >= _GUESSES:
+            raise OverloadedError("too many wrong tokens; try again in a minute")
+        if not hmac.compare_digest(token.encode(errors="surrogatepass"), self._token):
+            guesses.append(time.monotonic())
+            self._wrong[peer] = guesses
+            raise UnauthorizedError("the token is wrong")
+        self._wrong.pop(peer, None)
+        return OWNER
+
+    def _recent(self, peer: str) -> deque[float]:
+        horizon = time.monotonic() - _WINDOW
+        if len(self._wrong) > 1_000:
+            self._wrong = {p: seen for p, seen in self._wrong.items() if seen[-1] > horizon}
+        guesses = self._wrong.get(peer, deque())
+        while guesses and guesses[0] < horizon:
+            guesses.popleft()
+        return guesses

@@ -1,0 +1,227 @@
+"""The channel contract: a connection to a platform is ``run`` and ``send``; all else is an ability.
+
+An ability is a protocol of one method, looked up with ``isinstance``. Nothing here inherits; a channel
+that can do more simply has the method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from gateway.messages import Message, Part
+
+InboundKind = Literal["text", "audio"]
+ResponseMode = Literal["text", "voice"]
+
+
+class SessionKey(Struct, frozen=True):
+    """Which conversation a message belongs to; built by a channel, read by nobody else."""
+
+    channel: str
+    account: str
+    chat: str
+    thread: str | None = None
+    user: str | None = None
+
+    def __str__(self) -> str:
+        parts = [self.channel, self.account, self.chat]
+        if self.thread is not None:
+            parts.append(f"t{self.thread}")
+        if self.user is not None:
+            parts.append(f"u{self.user}")
+        return ":".join(parts)
+
+
+class Address(Struct, frozen=True, omit_defaults=True):
+    """Where an answer goes: the room, and the message it answers."""
+
+    channel: str
+    account: str = ""
+    chat: str = ""
+    thread: str | None = None
+    reply_to: str | None = None
+
+
+class Sender(Struct, frozen=True, omit_defaults=True):
+    """Who wrote. ``id`` is the platform's own, never a display name."""
+
+    id: str
+    name: str = ""
+
+
+class Audio(Struct, frozen=True, omit_defaults=True):
+    """A voice message."""
+
+    url: str | None = None
+    mime_type: str | None = None
+    file_path: str | None = None
+
+
+class InboundMessage(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a channel received, in the one form the gateway understands.
+
+    ``dedup_key`` (and ``alt_key``) name the message within channel and account: the same key is the same
+    message, however often it arrives. ``order`` is the platform's own order within the conversation.
+    """
+
+    session: str
+    dedup_key: str
+    address: Address
+    sender: Sender
+    kind: InboundKind = "text"
+    text: str = ""
+    parts: tuple[Part, ...] = ()
+    alt_key: str | None = None
+    order: int = 0
+    response_mode: ResponseMode = "text"
+    audio: Audio | None = None
+    raw: dict[str, Any] | None = None
+
+
+class Receipt(Struct, frozen=True):
+    """The message is committed. ``answer_id`` is the id its answer will have; ``seq`` its place in the session."""
+
+    message_id: str
+    answer_id: str
+    session: str
+    seq: int
+    duplicate: bool = False
+
+
+class Cursor(Struct, frozen=True):
+    """How far a platform was read; committed together with what was read up to there."""
+
+    account: str
+    value: str
+    shard: str = ""
+
+
+class Rejected(Struct, frozen=True):
+    """An event that could not be parsed: kept, raw, in quarantine."""
+
+    account: str
+    key: str
+    raw: str
+    reason: str
+
+
+class Receive(Protocol):
+    """What the gateway hands to ``run``: returns once everything given is durable.
+
+    Raises OverloadedError when a bound is reached; nothing was accepted then.
+    """
+
+    async def __call__(
+        self,
+        *messages: InboundMessage,
+        cursor: Cursor | None = None,
+        rejected: Sequence[Rejected] = (),
+    ) -> Sequence[Receipt]: ...
+
+
+class OutboundMessage(Struct, frozen=True, kw_only=True):
+    """One message to place in a room. ``nonce`` is its idempotency key, at most 25 characters."""
+
+    address: Address
+    message: Message
+    part: int = 0
+    nonce: str
+    final: bool = True
+
+
+class Placed(Struct, frozen=True):
+    """Where the platform put it: its own id for the message, for edits."""
+
+    platform_id: str
+
+
+@runtime_checkable
+class Channel(Protocol):
+    """A connection to a platform. Stopping is cancelling ``run``; ``send`` places one new message.
+
+    ``send`` raises PlacementUncertain when it cannot know whether the platform took the message.
+    """
+
+    @property
+    def id(self) -> str: ...
+
+    async def run(self, receive: Receive) -> None: ...
+
+    async def send(self, outbound: OutboundMessage) -> Placed: ...
+
+
+class PlacementUncertain(Exception):  # noqa: N818 - a state, not a failure
+    """The request left, and no answer came: the message may or may not stand in the room."""
+
+
+@runtime_checkable
+class FollowsSession(Protocol):
+    """Its clients read the session's own log and resume there, so nothing is placed and nothing can double."""
+
+    @property
+    def follows_session(self) -> Literal[True]: ...
+
+
+@runtime_checkable
+class Edits(Protocol):
+    """Can change a message it placed; putting the same content twice is no error."""
+
+    async def edit(self, placed: Placed, outbound: OutboundMessage) -> None: ...
+
+
+@runtime_checkable
+class Reconciles(Protocol):
+    """Can find out whether a message with this nonce stands in the room."""
+
+    async def find(self, outbound: OutboundMessage) -> Placed | None: ...
+
+
+@runtime_checkable
+class ShowsTyping(Protocol):
+    """Can show that an answer is being made."""
+
+    async def typing(self, address: Address) -> None: ...
+
+
+@runtime_checkable
+class AsksApproval(Protocol):
+    """Can ask a person in the room; the answer comes back through the gateway's approvals."""
+
+    async def ask_approval(self, request: ApprovalRequest) -> None: ...
+
+
+@runtime_checkable
+class ServesHttp(Protocol):
+    """Adds routes to the gateway's own web server (an aiohttp ``RouteTableDef`` or a list of route definitions)."""
+
+    def routes(self) -> Sequence[Any]: ...
+
+
+@runtime_checkable
+class ReportsHealth(Protocol):
+    """Knows whether its connection really works."""
+
+    def health(self) -> Health: ...
+
+
+class Health(Struct, frozen=True):
+    """State of a part of the gateway, shown at ``/readyz``."""
+
+    ok: bool
+    detail: str = ""
+
+
+class ApprovalRequest(Struct, frozen=True, kw_only=True):
+    """A tool waits for a person. ``id`` is single-use; ``arguments`` are the real ones."""
+
+    id: str
+    session: str
+    address: Address
+    user: str
+    tool_name: str
+    arguments: Mapping[str, Any]
+    created_at: int
+    timeout_ms: int

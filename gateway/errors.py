@@ -1,0 +1,208 @@
+"""The named errors.
+
+Every error that may reach a person, a client or a log carries a stable ``name`` (sent on the wire) and
+says whether trying again can help (``retryable``). Errors of other libraries are mapped to these once,
+at the seam where they enter.
+
+::
+
+    TrunklineError
+    ├── SettingsError                 a setting is unknown, missing or wrong
+    ├── StoreError                    the database cannot do what was asked
+    │   ├── StoreLockedError          another process owns this SQLite file
+    │   └── WeakDurabilityError       the server would acknowledge writes it may lose
+    ├── InvalidRequestError           what a client sent is not understood
+    │   ├── InvalidPartTypeError      a part of a kind we do not know
+    │   ├── PartValidationError       a part of a known kind with wrong fields
+    │   └── InvalidStateError         asked at a moment when it makes no sense
+    ├── NotFoundError                 no such session, message, dead letter …
+    ├── UnauthorizedError             no token, or a wrong one
+    ├── OverloadedError               a bound is reached; nothing was accepted
+    │   └── BackpressureError         a reader was too slow and was dropped
+    ├── PluginError                   a plugin or a registration went wrong
+    │   └── AlreadyRegisteredError    the name is taken
+    ├── ToolError                     a tool refused or failed
+    └── ProviderError                 a model backend went wrong
+        ├── ProviderUnavailableError  it cannot be reached
+        ├── ProviderResolutionError   no provider serves the model that was asked for
+        ├── AuthFailedError           it refused our credentials
+        ├── RateLimitError            it wants us to wait
+        ├── ServerFailedError         it failed on its side
+        ├── ModelNotFoundError        it does not have the model
+        ├── ContextLengthError        the conversation is too long for the model
+        ├── ContentFilterError        it declined to answer
+        ├── BadRequestError           it did not accept our request
+        ├── StreamTimeoutError        it went silent
+        ├── StreamAbortedError        the stream ended before the answer did
+        └── DeltaParseError           what it sent cannot be read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class TrunklineError(Exception):
+    """The root of the tree. ``str(error)`` is a sentence fit to be shown; it never holds a secret."""
+
+    retryable: bool = False
+    status: int = 500
+    """The HTTP status this error has when it answers a request."""
+
+    @property
+    def name(self) -> str:
+        """The stable name clients may switch on."""
+        return type(self).__name__
+
+
+class SettingsError(TrunklineError):
+    """A setting is unknown, missing or wrong; the text names key, value and place."""
+
+
+class StoreError(TrunklineError):
+    """The database cannot do what was asked."""
+
+
+class StoreLockedError(StoreError):
+    """Another process owns this SQLite file."""
+
+
+class WeakDurabilityError(StoreError):
+    """The database would acknowledge writes that it may lose."""
+
+
+class InvalidRequestError(TrunklineError):
+    """What a client sent is not understood."""
+
+    status = 400
+
+
+class InvalidPartTypeError(InvalidRequestError):
+    """A message part of a kind that does not exist."""
+
+
+class PartValidationError(InvalidRequestError):
+    """A message part of a known kind whose fields are missing or wrong."""
+
+
+class InvalidStateError(InvalidRequestError):
+    """Asked at a moment when it makes no sense."""
+
+    status = 409
+
+
+class NotFoundError(TrunklineError):
+    """No such session, message or dead letter."""
+
+    status = 404
+
+
+class UnauthorizedError(TrunklineError):
+    """No token was given, or a wrong one."""
+
+    status = 401
+
+
+class OverloadedError(TrunklineError):
+    """A bound is reached. Nothing was accepted; the sender may try again later."""
+
+    retryable = True
+    status = 503
+
+
+class BackpressureError(OverloadedError):
+    """A reader was too slow and was dropped; it can resume where it stopped."""
+
+
+class PluginError(TrunklineError):
+    """A plugin raised, or was registered wrongly."""
+
+
+class AlreadyRegisteredError(PluginError):
+    """The name is taken in its registry."""
+
+
+class ToolError(TrunklineError):
+    """A tool refused or failed; the text goes to the model."""
+
+
+class ProviderError(TrunklineError):
+    """A model backend went wrong. ``provider`` is its id, ``status`` the HTTP status it answered."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        provider: str = "",
+        status: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.provider = provider
+        self.upstream_status = status
+        self.retry_after = retry_after
+        """Seconds the backend asked us to wait, when it said so."""
+
+    status = 502
+
+
+class ProviderUnavailableError(ProviderError):
+    """The backend cannot be reached."""
+
+    retryable = True
+
+
+class ProviderResolutionError(ProviderError):
+    """No provider serves the model that was asked for. ``suggestions`` are the nearest that exist."""
+
+    def __init__(self, message: str, *, suggestions: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.suggestions = tuple(suggestions)
+
+
+class AuthFailedError(ProviderError):
+    """The backend refused our credentials."""
+
+
+class RateLimitError(ProviderError):
+    """The backend wants us to wait (``retry_after`` seconds, when it said how long)."""
+
+    retryable = True
+
+
+class ServerFailedError(ProviderError):
+    """The backend failed on its side (5xx, overloaded)."""
+
+    retryable = True
+
+
+class ModelNotFoundError(ProviderError):
+    """The backend does not have the model."""
+
+
+class ContextLengthError(ProviderError):
+    """The conversation is too long for the model."""
+
+
+class ContentFilterError(ProviderError):
+    """The backend declined to answer."""
+
+
+class BadRequestError(ProviderError):
+    """The backend did not accept our request."""
+
+
+class StreamTimeoutError(ProviderError):
+    """The backend sent nothing for longer than ``stream_timeout_ms``."""
+
+    retryable = True
+
+
+class StreamAbortedError(ProviderError):
+    """The connection ended before the answer did."""
+
+    retryable = True
+
+
+class DeltaParseError(ProviderError):
+    """What the backend sent cannot be read."""

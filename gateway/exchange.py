@@ -1,0 +1,138 @@
+"""One HTTP exchange with a model backend: the request as a value, sending it, and what can go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import aiohttp
+from msgspec import Struct
+from yarl import URL
+
+from gateway.errors import (
+    BadRequestError,
+    DeltaParseError,
+    ProviderUnavailableError,
+    SettingsError,
+    StreamAbortedError,
+    StreamTimeoutError,
+)
+from gateway.provider import ProviderConfig
+
+REDIRECTS = 3
+"""How often one request may be sent elsewhere on the same host."""
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+
+class RequestSpec(Struct, frozen=True):
+    """One HTTP request, ready to be sent."""
+
+    url: str
+    method: Literal["GET", "POST"]
+    headers: Mapping[str, str]
+    body: bytes | None = None
+
+
+def client_session(connections: int = 1000) -> aiohttp.ClientSession:
+    """A session fit for many streams at once: kept-alive connections, no cookies, no deadline of its own.
+
+    Call it in a running loop; close it when done. Idle connections are dropped after 30 seconds, before
+    usual servers do it.
+    """
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=30, ttl_dns_cache=60),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None),
+    )
+
+
+async def send(
+    session: aiohttp.ClientSession, request: RequestSpec, seconds: float
+) -> aiohttp.ClientResponse:
+    """Send a request; return the response once its head is there, whatever its status.
+
+    ``seconds`` bound the connection (half of them) and the wait for the head. Raises
+    ProviderUnavailableError, StreamTimeoutError, StreamAbortedError or DeltaParseError.
+    """
+    url = URL(request.url)
+    try:
+        async with asyncio.timeout(seconds):
+            return await _follow(session, request, url, aiohttp.ClientTimeout(sock_connect=seconds / 2))
+    except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as error:
+        raise ProviderUnavailableError(f"cannot reach {_place(url)}: {_reason(error)}") from error
+    except TimeoutError as error:
+        raise StreamTimeoutError(f"{_place(url)} did not answer within {seconds:g} s") from error
+    except aiohttp.ClientConnectionError as error:
+        raise StreamAbortedError(f"{_place(url)} closed the connection before it answered") from error
+    except aiohttp.ClientError as error:
+        raise DeltaParseError(f"{_place(url)} does not speak HTTP: {type(error).__name__}") from error
+
+
+async def body_of(response: aiohttp.ClientResponse, limit: int, seconds: float) -> bytes:
+    """The start of a body, at most ``limit`` bytes, as far as it comes within ``seconds``."""
+    pieces: list[bytes] = []
+    try:
+        async with asyncio.timeout(seconds):
+            while limit > 0 and (piece := await response.content.readany()):
+                pieces.append(piece[:limit])
+                limit -= len(piece)
+    except (TimeoutError, aiohttp.ClientError):
+        response.close()
+    return b"".join(pieces)
+
+
+def check_reachable(config: ProviderConfig, base_url: str) -> None:
+    """Refuse an address or header that can never be sent. Raises SettingsError; it quotes no value."""
+    url = URL(base_url)
+    if url.scheme not in ("http", "https") or not url.host:
+        raise SettingsError(f"providers.{config.id}.base_url must be an http or https address")
+    if config.api_key is not None and not _HEADER_VALUE.fullmatch(config.api_key):
+        raise SettingsError(f"providers.{config.id}.api_key holds a character that no header may hold")
+    for name, value in config.custom_headers.items():
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            raise SettingsError(f"providers.{config.id}.custom_headers: {name!r} is not a valid header")
+
+
+async def _follow(
+    session: aiohttp.ClientSession, request: RequestSpec, url: URL, limits: aiohttp.ClientTimeout
+) -> aiohttp.ClientResponse:
+    for _ in range(REDIRECTS):
+        response = await session.request(
+            request.method,
+            url,
+            data=request.body,
+            headers=request.headers,
+            allow_redirects=False,
+            timeout=limits,
+        )
+        if response.status not in (301, 302, 307, 308):
+            return response
+        response.close()
+        url = _next(url, response)
+    raise BadRequestError(f"{_place(url)} redirects in circles")
+
+
+def _next(url: URL, response: aiohttp.ClientResponse) -> URL:
+    """Where a redirect leads. Only the same host may get our key and the conversation."""
+    target = url.join(URL(response.headers.get("location", "")))
+    secure = target.scheme == url.scheme or (url.scheme, target.scheme) == ("http", "https")
+    same_port = target.port == url.port or target.scheme != url.scheme
+    if target.host != url.host or not secure or not same_port:
+        raise BadRequestError(f"{_place(url)} redirects to another server ({_place(target)}); refused")
+    return target
+
+
+def _place(url: URL) -> str:
+    return f"{url.host}:{url.port}"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ServerTimeoutError):
+        return "no connection in time"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.strerror or type(error.os_error).__name__
+    return type(error).__name__

@@ -1,0 +1,98 @@
+"""A feed: the bounded buffer between sessions and one reader.
+
+The reader takes whatever waits at once. When 100 events wait, adjacent text of the same part is merged;
+when that no longer helps the reader is too slow and is dropped. It can resume where it stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from gateway.deltas import TextDelta, merge_text, same_text
+from gateway.errors import BackpressureError
+from gateway.frames import Event
+
+log = structlog.get_logger("trunkline.feed")
+
+CAPACITY = 100
+_HARD_CAPACITY = 10 * CAPACITY
+
+
+class Feed:
+    """Events for one reader, in order. ``offer`` never waits; ``take`` does."""
+
+    __slots__ = ("_closed", "_events", "_on_drop", "_waiter", "capacity", "coalesced")
+
+    def __init__(self, capacity: int = CAPACITY, on_drop: Callable[[], None] | None = None) -> None:
+        self.capacity = capacity
+        self._on_drop = on_drop
+        self.coalesced = 0
+        self._events: list[Event] = []
+        self._closed: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def offer(self, event: Event) -> None:
+        """Add an event. A feed that is closed drops it."""
+        if self._closed is not None:
+            return
+        events = self._events
+        if len(events) >= self.capacity:
+            self._squeeze()
+        if len(self._events) >= max(_HARD_CAPACITY, 10 * self.capacity):
+            self._drop()
+            return
+        self._events.append(event)
+        self._wake()
+
+    async def take(self) -> list[Event]:
+        """All that waits, at least one event. Raises BackpressureError once the reader was dropped."""
+        while not self._events:
+            if self._closed is not None:
+                raise self._closed
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        events, self._events = self._events, []
+        return events
+
+    def close(self, reason: Exception) -> None:
+        """End the feed: ``take`` raises ``reason`` from now on, and what waited is forgotten."""
+        self._closed = self._closed or reason
+        self._events.clear()
+        self._wake()
+
+    def _drop(self) -> None:
+        log.warning("a reader was too slow and is dropped", waiting=len(self._events))
+        self.close(BackpressureError("this reader was too slow; resume from the last seq it has"))
+        if self._on_drop is not None:
+            self._on_drop()
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _squeeze(self) -> None:
+        """Merge runs of text: per session, events that follow each other and continue the same part."""
+        before = len(self._events)
+        runs: list[list[Event]] = []
+        latest: dict[str, list[Event]] = {}
+        for event in self._events:
+            run = latest.get(event.session)
+            if run is not None and same_text(run[-1].frame, event.frame):
+                run.append(event)
+            else:
+                latest[event.session] = run = [event]
+                runs.append(run)
+        self._events = [_merged(run) for run in runs]
+        self.coalesced += before - len(self._events)
+        log.debug("coalesced", before=before, after=len(self._events))
+
+
+def _merged(run: list[Event]) -> Event:
+    last = run[-1]
+    if len(run) == 1:
+        return last
+    return Event(last.session, last.seq, merge_text([e.frame for e in run if isinstance(e.frame, TextDelta)]))

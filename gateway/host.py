@@ -1,0 +1,96 @@
+"""The host: what channels and the server may ask of the running gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from gateway.approvals import Approvals, Decision
+from gateway.auth import Auth
+from gateway.channel import Cursor, InboundMessage, Receipt
+from gateway.feed import Feed
+from gateway.inbox import Inbox
+from gateway.intake import Intake
+from gateway.plugin import SlashCommand
+from gateway.registry import PluginRegistry
+from gateway.session import Session, Sessions
+
+
+class HostLimits(Struct, frozen=True):
+    """Bounds for connections: bytes of a frame, frames per second, events kept for a slow reader."""
+
+    frame_bytes: int = 1_000_000
+    frames_per_second: int = 200
+    queue: int = 100
+
+
+class Host:
+    """The running gateway, as its edges see it."""
+
+    def __init__(
+        self,
+        *,
+        intake: Intake,
+        inbox: Inbox,
+        sessions: Sessions,
+        registry: PluginRegistry,
+        approvals: Approvals,
+        auth: Auth,
+        limits: HostLimits,
+        model: Callable[[], str],
+        version: str,
+    ) -> None:
+        self.sessions = sessions
+        self.auth = auth
+        self.limits = limits
+        self.version = version
+        self._intake = intake
+        self._inbox = inbox
+        self._registry = registry
+        self._approvals = approvals
+        self._model = model
+
+    @property
+    def model(self) -> str:
+        """The model that answers where nothing else is chosen."""
+        return self._model()
+
+    def commands(self) -> Sequence[SlashCommand]:
+        """The slash commands, by name."""
+        return sorted(self._registry.get_commands().values(), key=lambda command: command.name)
+
+    async def accept(self, channel: str, message: InboundMessage, *, fresh: bool = False) -> Receipt:
+        """Commit one message and hand it on. ``fresh`` says that its session's id was just minted."""
+        return (await self._intake.accept(channel, (message,), fresh=fresh))[0]
+
+    async def follow(self, session_id: str, feed: Feed, after: int) -> None:
+        """Let a feed read a session from now on, after what it missed. Raises NotFoundError."""
+        session = await self.sessions.find(session_id)
+        await session.follow(feed, after)
+
+    def unfollow(self, session_id: str, feed: Feed) -> None:
+        """Let a feed go."""
+        session = self.sessions.get(session_id)
+        if session is not None:
+            session.unfollow(feed)
+
+    async def abort(self, session_id: str) -> bool:
+        """Stop the answer a session is making. Returns whether there was one. Raises NotFoundError."""
+        session = await self.sessions.find(session_id)
+        if session.turn is None:
+            return False
+        session.turn.abort()
+        return True
+
+    def approve(self, approval_id: str, decision: Decision, *, session: str) -> None:
+        """Pass a person's word on. Raises NotFoundError or UnauthorizedError."""
+        self._approvals.resolve(approval_id, decision, session=session)
+
+    async def cursors(self, channel: str) -> Sequence[Cursor]:
+        """How far a channel's platforms were read before."""
+        return await self._inbox.cursors(channel)
+
+    def live(self, session_id: str) -> Session | None:
+        """A session that is in memory."""
+        return self.sessions.get(session_id)

@@ -1,0 +1,166 @@
+"""The inbox: every accepted message, durable before its sender is told.
+
+A message is named by its channel, account and ``dedup_key`` (or ``alt_key``), so the same one is accepted
+once however often it comes. It stays ``new`` until its outcome is durable too; what is ``new`` when the
+gateway starts is run (again).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import Struct
+from sqlalchemy import Connection, RowMapping, and_, or_, select
+
+from gateway.channel import Cursor, InboundMessage, Rejected
+from gateway.messages import new_id, now_ms
+from gateway.store import Op, Store
+from gateway.store import schema as t
+from gateway.store.writes import Write
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(InboundMessage).decode
+
+ACCEPT = Write(
+    "insert-new",
+    10,
+    t.inbox,
+    "id channel account dedup_key alt_key session ord seq answer_id payload state attempts not_before received_at",
+)
+CLAIM = Write("update", 30, t.inbox, "id attempts not_before")
+SETTLE = Write("update", 31, t.inbox, "id state merged_into")
+REOPEN = Write("update", 32, t.inbox, "id state attempts not_before")
+CURSOR = Write("upsert", 20, t.cursor, "channel account shard value", key="channel account shard")
+QUARANTINE = Write("insert", 20, t.quarantine, "id channel account key raw reason at")
+BURY = Write("upsert", 33, t.dead_letter, "inbox_id reason trace at", key="inbox_id")
+EXHUME = Write("delete", 34, t.dead_letter, "inbox_id", key="inbox_id")
+
+
+class Entry(Struct, kw_only=True):
+    """One accepted message. ``id`` is the user message's id, ``answer_id`` the answer's."""
+
+    id: str
+    channel: str
+    session: str
+    ord: int
+    seq: int
+    answer_id: str
+    inbound: InboundMessage
+    attempts: int = 0
+    not_before: int = 0
+    received_at: int = 0
+    merged: tuple[Entry, ...] = ()
+    """Older entries that are answered together with this one."""
+    late: bool = False
+    """Whether it waited so long that the answer begins with a notice."""
+    recovered: bool = False
+    """Whether it was accepted by an earlier process."""
+
+    @classmethod
+    def of(cls, channel: str, inbound: InboundMessage, seq: int, attempts: int) -> Entry:
+        """A new entry. Without an order of its own, a message is ordered by its arrival."""
+        return cls(
+            id=new_id(),
+            channel=channel,
+            session=inbound.session,
+            ord=inbound.order or seq,
+            seq=seq,
+            answer_id=new_id(),
+            inbound=inbound,
+            attempts=attempts,
+            received_at=now_ms(),
+        )
+
+    def accept(self) -> Op:
+        """The write that accepts it."""
+        inbound = self.inbound
+        row = (
+            self.id,
+            self.channel,
+            inbound.address.account,
+            inbound.dedup_key,
+            inbound.alt_key,
+            self.session,
+            self.ord,
+            self.seq,
+            self.answer_id,
+            _encode(inbound).decode(),
+            "new",
+            self.attempts,
+            0,
+            self.received_at,
+        )
+        return ACCEPT, row
+
+    def claim(self) -> Op:
+        """The write that counts one more attempt."""
+        return CLAIM, (self.id, self.attempts, self.not_before)
+
+    def done(self) -> list[Op]:
+        """The writes that settle it, and what was merged into it."""
+        merged: list[Op] = [(SETTLE, (entry.id, "merged", self.id)) for entry in self.merged]
+        return [(SETTLE, (self.id, "done", None)), *merged]
+
+    def dead(self, reason: str, trace: str | None) -> list[Op]:
+        """The writes that give it up."""
+        return [(SETTLE, (self.id, "dead", None)), (BURY, (self.id, reason, trace, now_ms()))]
+
+
+def cursor_op(channel: str, cursor: Cursor) -> Op:
+    """The write that moves a platform cursor."""
+    return CURSOR, (channel, cursor.account, cursor.shard, cursor.value)
+
+
+def quarantine_op(channel: str, rejected: Rejected) -> Op:
+    """The write that keeps an event nobody could read."""
+    row = (new_id(), channel, rejected.account, rejected.key, rejected.raw, rejected.reason, now_ms())
+    return QUARANTINE, row
+
+
+class Inbox:
+    """Reads of the inbox; the writes above travel with whatever else must be committed with them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def open(self) -> list[Entry]:
+        """What was accepted and not settled, in the order it has to be answered."""
+        query = select(t.inbox).where(t.inbox.c.state == "new").order_by(t.inbox.c.session, t.inbox.c.ord)
+        return await self._store.read(lambda c: [_entry(row) for row in c.execute(query).mappings()])
+
+    async def existing(self, entries: Iterable[Entry]) -> dict[str, Entry]:
+        """For entries that turned out to be duplicates: what was accepted before, by the new entry's id."""
+        wanted = list(entries)
+        return await self._store.read(lambda c: {e.id: _find(c, e) for e in wanted})
+
+    async def cursors(self, channel: str) -> Sequence[Cursor]:
+        """How far a channel's platforms were read."""
+        query = select(t.cursor).where(t.cursor.c.channel == channel)
+        return await self._store.read(
+            lambda c: [Cursor(row.account, row.value, row.shard) for row in c.execute(query)]
+        )
+
+
+def _find(connection: Connection, entry: Entry) -> Entry:
+    inbound = entry.inbound
+    same = t.inbox.c.dedup_key == inbound.dedup_key
+    if inbound.alt_key is not None:
+        same = or_(same, t.inbox.c.alt_key == inbound.alt_key)
+    where = and_(t.inbox.c.channel == entry.channel, t.inbox.c.account == inbound.address.account, same)
+    return _entry(connection.execute(select(t.inbox).where(where)).mappings().one())
+
+
+def _entry(values: RowMapping) -> Entry:
+    return Entry(
+        id=values["id"],
+        channel=values["channel"],
+        session=values["session"],
+        ord=values["ord"],
+        seq=values["seq"],
+        answer_id=values["answer_id"],
+        inbound=_decode(values["payload"]),
+        attempts=values["attempts"],
+        not_before=values["not_before"],
+        received_at=values["received_at"],
+    )

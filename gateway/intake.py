@@ -1,0 +1,146 @@
+"""The intake: what channels hand their messages to. It returns when they are durable.
+
+Bounds are checked before anything is accepted. A message that was committed is dispatched even if the
+connection it came from is gone by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gateway.channel import Cursor, InboundMessage, Receipt, Receive, Rejected
+from gateway.dispatcher import Dispatcher
+from gateway.errors import OverloadedError
+from gateway.inbox import Entry, Inbox, cursor_op, quarantine_op
+from gateway.messages import now_ms
+from gateway.session import Session, Sessions
+from gateway.store import Inserted, Op, Store
+
+
+class Bounds(NamedTuple):
+    """How much may wait: in one session, in all; and after how many minutes waiting counts as backlog."""
+
+    session: int = 50
+    total: int = 10_000
+    backlog_minutes: float = 10
+
+
+class _Arrival(NamedTuple):
+    session: Session
+    entry: Entry
+
+
+class Intake:
+    """Accepts messages for all channels."""
+
+    def __init__(
+        self, store: Store, inbox: Inbox, sessions: Sessions, dispatcher: Dispatcher, bounds: Bounds
+    ) -> None:
+        self._store = store
+        self._inbox = inbox
+        self._sessions = sessions
+        self._dispatcher = dispatcher
+        self._bounds = bounds
+
+    def receiver(self, channel: str) -> Receive:
+        """The ``receive`` of one channel."""
+
+        async def receive(
+            *messages: InboundMessage, cursor: Cursor | None = None, rejected: Sequence[Rejected] = ()
+        ) -> Sequence[Receipt]:
+            extra = [quarantine_op(channel, event) for event in rejected]
+            if cursor is not None:
+                extra.append(cursor_op(channel, cursor))
+            return await self.accept(channel, messages, extra)
+
+        return receive
+
+    async def accept(
+        self,
+        channel: str,
+        messages: Sequence[InboundMessage],
+        extra: Sequence[Op] = (),
+        *,
+        fresh: bool = False,
+    ) -> Sequence[Receipt]:
+        """Commit messages and hand them on. Raises OverloadedError when a bound is reached."""
+        sessions = [await self._session(channel, message, fresh) for message in messages]
+        self._check(sessions)
+        arrivals = [self._arrival(channel, *pair) for pair in zip(sessions, messages, strict=True)]
+        ops = [a.entry.accept() for a in arrivals]
+        ops += [s.touch() for s in {id(s): s for s in sessions if not s.saved}.values()]
+        committed = self._store.submit([*ops, *extra])
+        committed.add_done_callback(lambda done: self._committed(arrivals, done))
+        inserted = await asyncio.shield(committed)
+        return await self._receipts(arrivals, inserted)
+
+    async def recover(self) -> int:
+        """Take up what was accepted before this process began. Returns how many messages that is."""
+        waiting: dict[str, list[Entry]] = {}
+        for entry in await self._inbox.open():
+            waiting.setdefault(entry.session, []).append(entry)
+        for entries in waiting.values():
+            for entry in self._with_backlog_merged(entries):
+                session = await self._session(entry.channel, entry.inbound, fresh=False)
+                self._dispatcher.expect(session)
+                entry.recovered = True
+                self._dispatcher.deliver(session, entry)
+        return sum(len(entries) for entries in waiting.values())
+
+    def _with_backlog_merged(self, entries: list[Entry]) -> list[Entry]:
+        """Old messages of a session become one turn, so that a long outage ends without a burst of answers."""
+        horizon = now_ms() - round(self._bounds.backlog_minutes * 60_000)
+        old = [e for e in entries if e.received_at < horizon and not e.inbound.text.startswith("/")]
+        if not old:
+            return entries
+        last = old[-1]
+        last.late, last.merged = True, tuple(old[:-1])
+        return [entry for entry in entries if entry is last or entry not in old]
+
+    async def _session(self, channel: str, message: InboundMessage, fresh: bool) -> Session:
+        return await self._sessions.get_or_create(
+            message.session, channel=channel, owner=message.sender.id, address=message.address, fresh=fresh
+        )
+
+    def _check(self, sessions: Sequence[Session]) -> None:
+        if self._dispatcher.stopping:
+            raise OverloadedError("the gateway is shutting down; send this again")
+        if self._dispatcher.waiting + len(sessions) > self._bounds.total:
+            raise OverloadedError(f"{self._bounds.total} messages are waiting; send this again later")
+        for session in sessions:
+            if session.pending >= self._bounds.session:
+                raise OverloadedError(
+                    f"{self._bounds.session} messages wait in this session; send this again later"
+                )
+
+    def _arrival(self, channel: str, session: Session, message: InboundMessage) -> _Arrival:
+        session.seq += 1
+        attempts = self._dispatcher.expect(session)
+        return _Arrival(session, Entry.of(channel, message, session.seq, attempts))
+
+    def _committed(self, arrivals: Sequence[_Arrival], done: asyncio.Future[Inserted]) -> None:
+        failed = done.cancelled() or done.exception() is not None
+        inserted: Inserted = frozenset() if failed else done.result()
+        for session, entry in arrivals:
+            session.saved = session.saved or not failed
+            if entry.id in inserted:
+                self._stop_if_asked(session, entry)
+                self._dispatcher.deliver(session, entry)
+            else:
+                self._dispatcher.forget(session)
+
+    def _stop_if_asked(self, session: Session, entry: Entry) -> None:
+        """/stop must not wait behind what it is meant to stop."""
+        if session.turn is not None and entry.inbound.text.strip() == "/stop":
+            session.turn.abort()
+
+    async def _receipts(self, arrivals: Sequence[_Arrival], inserted: Inserted) -> list[Receipt]:
+        twice = [entry for _, entry in arrivals if entry.id not in inserted]
+        known = await self._inbox.existing(twice) if twice else {}
+        return [_receipt(known.get(e.id, e), duplicate=e.id in known) for _, e in arrivals]
+
+
+def _receipt(entry: Entry, *, duplicate: bool) -> Receipt:
+    return Receipt(entry.id, entry.answer_id, entry.session, entry.seq, duplicate)

@@ -1,0 +1,48 @@
+"""Permissions: which tools may run, which need a person's word.
+
+A rule is ``allow``, ``deny`` or ``ask``, or a map of globs to those, held in order against the text a tool
+offers for it (its ``match_key``): the first glob that matches decides, none means deny. ``*`` matches
+anything, slashes too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from gateway.errors import SettingsError
+from gateway.tool import Tool
+
+Action = Literal["allow", "deny", "ask"]
+Rule = Action | Mapping[str, Action]
+
+
+class Permissions:
+    """The rules of an agent. A tool without a rule gets ``default``."""
+
+    def __init__(self, rules: Mapping[str, Rule] | None = None, default: Action = "allow") -> None:
+        self._rules = dict(rules or {})
+        self._default: Action = default
+
+    def decide(self, tool: Tool, arguments: Mapping[str, Any]) -> Action:
+        """What the rules say of this call; whatever is unclear is denied."""
+        rule = self._rules.get(tool.name, self._default)
+        if isinstance(rule, str):
+            return rule
+        try:
+            key = tool.match_key(arguments) if tool.match_key is not None else None
+        except Exception:  # noqa: BLE001 - a tool's own code; unclear means no
+            return "deny"
+        if key is None:
+            return "deny"
+        return next((action for glob, action in rule.items() if fnmatchcase(key, glob)), "deny")
+
+    def check(self, tools: Mapping[str, Tool]) -> None:
+        """Raise SettingsError for glob rules on a tool that offers nothing to match."""
+        for name, rule in self._rules.items():
+            tool = tools.get(name)
+            if tool is not None and not isinstance(rule, str) and tool.match_key is None:
+                raise SettingsError(
+                    f"permissions.{name}: this tool has nothing to match globs against; use allow, deny or ask"
+                )

@@ -1,0 +1,109 @@
+"""The provider contract: a model backend is one streaming function with a few facts around it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import msgspec
+from msgspec import Struct
+
+from gateway.deltas import Delta
+from gateway.messages import Message
+
+AuthMethod = Literal["api_key", "oauth", "custom"]
+
+
+class Capabilities(Struct, frozen=True):
+    """What a provider (or one of its models) can do; features it lacks are not asked of it."""
+
+    streaming: bool = True
+    tools: bool = True
+    images: bool = True
+    reasoning: bool = False
+    json_mode: bool = True
+
+
+class ProviderConfig(Struct, frozen=True, kw_only=True):
+    """How to reach a provider. ``timeout`` is milliseconds for the connection and the first byte."""
+
+    id: str
+    api_key: str | None = msgspec.field(default=None)
+    base_url: str | None = None
+    organization_id: str | None = None
+    project_id: str | None = None
+    custom_headers: Mapping[str, str] = {}
+    timeout: int = 120_000
+    max_retries: int = 3
+    stream_timeout_ms: int = 60_000
+    """Milliseconds without a byte after which a stream counts as dead."""
+
+    def __repr__(self) -> str:
+        return f"ProviderConfig(id={self.id!r}, base_url={self.base_url!r})"
+
+
+class ToolDefinition(Struct, frozen=True):
+    """A tool as a model sees it; ``parameters`` is a JSON schema of type object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+class ChatOptions(Struct, frozen=True, kw_only=True):
+    """How to run one call of a model.
+
+    ``message_id`` and ``first_part`` say where in which message the produced deltas belong.
+    """
+
+    model: str
+    temperature: float | None = None
+    max_tokens: int | None = None
+    tools: tuple[ToolDefinition, ...] = ()
+    system_prompt: str = ""
+    stop_sequences: tuple[str, ...] = ()
+    response_format: Literal["text", "json"] = "text"
+    message_id: str = ""
+    first_part: int = 0
+
+
+class ModelInfo(Struct, frozen=True, omit_defaults=True):
+    """A model a provider offers. Token limits are counts."""
+
+    id: str
+    provider: str
+    name: str = ""
+    context_window: int | None = None
+    output_limit: int | None = None
+
+
+@runtime_checkable
+class Provider(Protocol):
+    """A model backend.
+
+    ``stream`` yields deltas as they come (text, reasoning, tool calls, ``metadata_delta`` with the call's
+    own token counts and cost 0, and last ``complete`` with the model's stop reason), and raises a
+    ProviderError otherwise. Closing the iterator ends the call at once. Whoever implements it retries
+    only as long as nothing was yielded.
+    """
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def api_endpoint(self) -> str: ...
+    @property
+    def auth_method(self) -> AuthMethod: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    async def initialize(self, config: ProviderConfig) -> None: ...
+
+    async def chat(self, messages: Sequence[Message], options: ChatOptions) -> Message: ...
+
+    def stream(self, messages: Sequence[Message], options: ChatOptions) -> AsyncIterator[Delta]: ...
+
+    async def list_models(self) -> Sequence[ModelInfo]: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,350 @@
+"""The registries: channels, providers, agent sources, and the plugins with all they contribute."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import structlog
+
+from gateway.channel import Channel
+from gateway.errors import AlreadyRegisteredError, PluginError, ProviderResolutionError
+from gateway.hooks import Hooks
+from gateway.plugin import (
+    AgentLoop,
+    MentionProvider,
+    MessageRenderer,
+    Plugin,
+    PluginContext,
+    ShortcutHandler,
+    SlashCommand,
+    StatusSegment,
+    TurnContext,
+    Unregister,
+)
+from gateway.provider import Provider, ProviderConfig
+from gateway.tool import Tool
+
+log = structlog.get_logger("trunkline.registry")
+
+
+class Named(Protocol):
+    """Anything with an id."""
+
+    @property
+    def id(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+class Registry(Generic[N]):
+    """Things by id, in the order they were registered."""
+
+    kind = "entry"
+
+    def __init__(self) -> None:
+        self._entries: dict[str, N] = {}
+
+    def register(self, entry: N) -> Unregister:
+        """Add one. Raises AlreadyRegisteredError if the id is taken; the returned function removes it."""
+        if entry.id in self._entries:
+            raise AlreadyRegisteredError(f"{self.kind} {entry.id!r} is already registered")
+        self._entries[entry.id] = entry
+
+        def unregister() -> None:
+            if self._entries.get(entry.id) is entry:
+                del self._entries[entry.id]
+
+        return unregister
+
+    def get(self, entry_id: str) -> N | None:
+        """The one with this id, or None."""
+        return self._entries.get(entry_id)
+
+    def list(self) -> tuple[N, ...]:
+        """All, oldest first."""
+        return tuple(self._entries.values())
+
+
+class ChannelRegistry(Registry[Channel]):
+    """The channels that the gateway runs."""
+
+    kind = "channel"
+
+
+CUSTOM = "custom"
+"""The factory that serves every provider of the settings which has an address but no factory of its own."""
+
+ProviderFactory = Callable[[ProviderConfig], Provider]
+
+
+class ProviderRegistry(Registry[Provider]):
+    """Providers that are ready, and factories of those that can be made when first asked for."""
+
+    kind = "provider"
+
+    def __init__(self, configure: Callable[[str], ProviderConfig]) -> None:
+        super().__init__()
+        self._configure = configure
+        self._factories: dict[str, ProviderFactory] = {}
+
+    def add_factory(self, provider_id: str, factory: ProviderFactory) -> Unregister:
+        """Make the provider known without loading it. Raises AlreadyRegisteredError."""
+        if provider_id in self._factories:
+            raise AlreadyRegisteredError(f"provider {provider_id!r} is already registered")
+        self._factories[provider_id] = factory
+
+        def remove() -> None:
+            self._factories.pop(provider_id, None)
+
+        return remove
+
+    def known(self) -> tuple[str, ...]:
+        """The ids that ``ready`` accepts."""
+        return tuple(dict.fromkeys((*self._entries, *self._factories)))
+
+    async def ready(self, provider_id: str) -> Provider:
+        """The provider, made and initialised on first use. Raises ProviderResolutionError."""
+        provider = self.get(provider_id)
+        if provider is not None:
+            return provider
+        config = self._configure(provider_id)
+        factory = self._factories.get(provider_id)
+        if factory is None and config.base_url is not None:
+            factory = self._factories.get(CUSTOM)
+        if factory is None:
+            raise ProviderResolutionError(
+                f"no provider {provider_id!r}; known are {', '.join(self.known()) or 'none'}",
+                suggestions=self.known(),
+            )
+        provider = factory(config)
+        self._entries[provider_id] = provider
+        await provider.initialize(config)
+        return provider
+
+    async def close(self) -> None:
+        """Close every provider that was made."""
+        for provider in self.list():
+            await provider.close()
+
+
+class AgentSources:
+    """Folders that hold agent definitions."""
+
+    def __init__(self) -> None:
+        self._folders: list[Path] = []
+
+    def register_source(self, folder: Path) -> Unregister:
+        """Add a folder (absolute). Raises PluginError if it is relative."""
+        if not folder.is_absolute():
+            raise PluginError(f"agent source {folder} must be an absolute path")
+        self._folders.append(folder)
+
+        def remove() -> None:
+            if folder in self._folders:
+                self._folders.remove(folder)
+
+        return remove
+
+    def list(self) -> tuple[Path, ...]:
+        """The folders, oldest first."""
+        return tuple(self._folders)
+
+
+class RegistryView(Protocol):
+    """What a plugin may read of the plugin registry."""
+
+    def get_tools(self) -> tuple[Tool, ...]: ...
+
+    async def get_filtered_tools(self, ctx: TurnContext) -> tuple[Tool, ...]: ...
+
+    def get_hooks(self) -> Hooks: ...
+
+    async def get_system_prompts(self) -> tuple[str, ...]: ...
+
+    async def apply_system_prompt_transforms(self, prompt: str, ctx: TurnContext) -> str: ...
+
+
+class Contributions:
+    """What plugins registered beside their classes: renderers, shortcuts, mentions, status segments."""
+
+    def __init__(self) -> None:
+        self.status: dict[str, tuple[StatusSegment, ...]] = {}
+        self._entries: list[tuple[str, str, str, Any]] = []
+        self._changed: dict[str, list[Callable[[], None]]] = {}
+
+    def add(self, plugin: str, kind: str, key: str, value: Any) -> Unregister:
+        """Add an entry of a kind (``renderer``, ``shortcut``, ``mention``) for a plugin."""
+        entry = (plugin, kind, key, value)
+        self._entries.append(entry)
+        self._tell(kind)
+
+        def remove() -> None:
+            if entry in self._entries:
+                self._entries.remove(entry)
+                self._tell(kind)
+
+        return remove
+
+    def find(self, kind: str, key: str) -> tuple[Any, ...]:
+        """All values of a kind under a key, oldest first."""
+        return tuple(value for _, k, name, value in self._entries if k == kind and name == key)
+
+    def set_status(self, plugin: str, segments: Iterable[StatusSegment]) -> None:
+        """Replace a plugin's part of the status line; the same again tells nobody, nothing clears it."""
+        new = tuple(segments)
+        if new == self.status.get(plugin, ()):
+            return
+        if new:
+            self.status[plugin] = new
+        else:
+            self.status.pop(plugin, None)
+        self._tell("status")
+
+    def drop(self, plugin: str) -> None:
+        """Remove everything of a plugin."""
+        kinds = {kind for owner, kind, _, _ in self._entries if owner == plugin}
+        self._entries = [entry for entry in self._entries if entry[0] != plugin]
+        for kind in sorted(kinds):
+            self._tell(kind)
+        self.set_status(plugin, ())
+
+    def on_change(self, kind: str, listener: Callable[[], None]) -> Unregister:
+        """Call ``listener`` whenever entries of a kind (or ``status``) change."""
+        listeners = self._changed.setdefault(kind, [])
+        listeners.append(listener)
+        return lambda: listeners.remove(listener) if listener in listeners else None
+
+    def _tell(self, kind: str) -> None:
+        for listener in tuple(self._changed.get(kind, ())):
+            listener()
+
+
+class PluginRegistry:
+    """The plugins, and what they contribute, read live.
+
+    ``context`` makes the context for a plugin; the host fills in what it has.
+    """
+
+    def __init__(self, context: Callable[[PluginRegistry, Plugin], PluginContext]) -> None:
+        self._context = context
+        self._plugins: dict[str, Plugin] = {}
+        self._contexts: dict[str, PluginContext] = {}
+        self._hooks = Hooks()
+        self.contributions = Contributions()
+
+    async def register(self, plugin: Plugin) -> None:
+        """Activate a plugin and add it. If it fails to activate it is not registered (PluginError)."""
+        if not plugin.name:
+            raise PluginError(f"plugin {type(plugin).__name__} has no name")
+        if plugin.name in self._plugins:
+            raise AlreadyRegisteredError(f"plugin {plugin.name!r} is already registered")
+        self._refuse_duplicates(plugin)
+        context = self._context(self, plugin)
+        self._plugins[plugin.name], self._contexts[plugin.name] = plugin, context
+        self._hooks = Hooks(self.list())
+        try:
+            await _awaited(plugin.activate(context))
+        except Exception as error:
+            self._forget(plugin.name)
+            raise PluginError(f"plugin {plugin.name!r} failed to activate: {error}") from error
+
+    async def unregister(self, name: str) -> None:
+        """Deactivate a plugin and remove all it contributed; an unknown name does nothing."""
+        plugin = self._plugins.get(name)
+        if plugin is None:
+            return
+        try:
+            await _awaited(plugin.deactivate())
+        except Exception:  # noqa: BLE001 - a plugin's farewell must not keep it alive
+            log.exception("a plugin failed to deactivate", plugin=name)
+        self._forget(name)
+
+    async def shutdown(self) -> None:
+        """Unregister all, last first."""
+        for name in reversed(tuple(self._plugins)):
+            await self.unregister(name)
+
+    def get(self, name: str) -> Plugin | None:
+        """The plugin with this name, or None."""
+        return self._plugins.get(name)
+
+    def list(self) -> tuple[Plugin, ...]:
+        """All plugins, oldest first."""
+        return tuple(self._plugins.values())
+
+    def get_tools(self) -> tuple[Tool, ...]:
+        """All tools, in plugin order."""
+        return tuple(tool for plugin in self._plugins.values() for tool in plugin.tools())
+
+    async def get_filtered_tools(self, ctx: TurnContext) -> tuple[Tool, ...]:
+        """The tools the plugins let through for this turn."""
+        return await self._hooks.filter_tools(self.get_tools(), ctx)
+
+    def get_hooks(self) -> Hooks:
+        """The composed hooks."""
+        return self._hooks
+
+    async def get_system_prompts(self) -> tuple[str, ...]:
+        """The plugins' system prompts, in order; empty ones are left out."""
+        prompts = [await self._prompt(plugin) for plugin in self.list()]
+        return tuple(prompt for prompt in prompts if prompt)
+
+    async def apply_system_prompt_transforms(self, prompt: str, ctx: TurnContext) -> str:
+        """The prompt after every plugin's ``transform_system_prompt``."""
+        return await self._hooks.transform_system_prompt(prompt, ctx)
+
+    def get_commands(self) -> Mapping[str, SlashCommand]:
+        """Slash commands by name; the first plugin to offer a name has it."""
+        commands: dict[str, SlashCommand] = {}
+        for plugin in self._plugins.values():
+            for command in plugin.commands():
+                commands.setdefault(command.name, command)
+        return commands
+
+    def get_agent_loop(self) -> AgentLoop | None:
+        """The loop of the first plugin that has one."""
+        return next((p.agent_loop for p in self._plugins.values() if p.agent_loop is not None), None)
+
+    def get_renderer(self, custom_type: str) -> MessageRenderer | None:
+        """The renderer that was registered first for a message type."""
+        return next(iter(self.contributions.find("renderer", custom_type)), None)
+
+    def get_shortcut(self, key: str) -> ShortcutHandler | None:
+        """The handler of a key, which is consumed if there is one."""
+        return next(iter(self.contributions.find("shortcut", key)), None)
+
+    def get_mention_providers(self, trigger: str = "@") -> tuple[MentionProvider, ...]:
+        """The completers of a trigger."""
+        return self.contributions.find("mention", trigger)
+
+    def get_status_segments(self) -> tuple[StatusSegment, ...]:
+        """The status line, in plugin order."""
+        status = self.contributions.status
+        return tuple(segment for name in self._plugins for segment in status.get(name, ()))
+
+    async def _prompt(self, plugin: Plugin) -> str:
+        prompt = plugin.system_prompt
+        if isinstance(prompt, str):
+            return prompt
+        answer = prompt(self._contexts[plugin.name])
+        return await answer if inspect.isawaitable(answer) else answer
+
+    def _refuse_duplicates(self, plugin: Plugin) -> None:
+        taken = {tool.name for tool in self.get_tools()}
+        twice = sorted(tool.name for tool in plugin.tools() if tool.name in taken)
+        if twice:
+            raise AlreadyRegisteredError(f"plugin {plugin.name!r}: tool {twice[0]!r} is already registered")
+
+    def _forget(self, name: str) -> None:
+        del self._plugins[name], self._contexts[name]
+        self._hooks = Hooks(self.list())
+        self.contributions.drop(name)
+
+
+async def _awaited(answer: Any) -> None:
+    if inspect.isawaitable(answer):
+        await answer

@@ -1,0 +1,7 @@
+"""Sessions: conversations, their turns, and their log."""
+
+from gateway.session.session import Session
+from gateway.session.sessions import Sessions
+from gateway.session.turn import Turn
+
+__all__ = ["Session", "Sessions", "Turn"]

@@ -1,0 +1,196 @@
+"""A session's log in the database: sessions, their messages and parts, written and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from sqlalchemy import Connection, RowMapping, func, select
+
+from gateway.channel import Address
+from gateway.messages import Display, Message, Metadata, Part, decode_part, encode_part
+from gateway.store import Op
+from gateway.store import schema as t
+from gateway.store.writes import Write
+
+_encode = msgspec.json.Encoder().encode
+
+PUT_SESSION = Write(
+    "upsert",
+    0,
+    t.sessions,
+    "id channel owner address title model seq messages input_tokens output_tokens cost context_from"
+    " created_at updated_at",
+)
+PUT_MESSAGE = Write("insert", 1, t.messages, "id session_id seq role metadata extra cost created_at")
+PUT_PART = Write("insert", 2, t.parts, "id message_id type content index created_at")
+DROP_SESSION = Write("delete", 40, t.sessions, "id")
+DROP_MESSAGE = Write("delete", 0, t.messages, "id")
+
+
+class Extra(Struct, frozen=True, omit_defaults=True):
+    """The rarer fields of a message, kept together in one column."""
+
+    custom_type: str | None = None
+    display: Display | None = None
+    for_model: bool = True
+    meta: dict[str, Any] | None = None
+
+
+class SessionRow(Struct, kw_only=True):
+    """A session as it is stored."""
+
+    id: str
+    channel: str
+    owner: str
+    address: Address
+    title: str = ""
+    model: str | None = None
+    seq: int = 0
+    messages: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+    context_from: int = 0
+    created_at: int = 0
+    updated_at: int = 0
+
+    def put(self) -> Op:
+        """The write that creates or updates it."""
+        row = (
+            self.id,
+            self.channel,
+            self.owner,
+            _encode(self.address).decode(),
+            self.title,
+            self.model,
+            self.seq,
+            self.messages,
+            self.input_tokens,
+            self.output_tokens,
+            self.cost,
+            self.context_from,
+            self.created_at,
+            self.updated_at,
+        )
+        return PUT_SESSION, row
+
+
+def put_message(message: Message, seq: int) -> list[Op]:
+    """The writes that add a message with its parts at a place in the log."""
+    row = (
+        message.id,
+        message.session_id,
+        seq,
+        message.role,
+        _encode(message.metadata).decode(),
+        _extra(message),
+        message.metadata.cost,
+        message.created_at,
+    )
+    return [
+        (PUT_MESSAGE, row),
+        *(_put_part(message, index, part) for index, part in enumerate(message.parts)),
+    ]
+
+
+def _put_part(message: Message, index: int, part: Part) -> Op:
+    kind: str = part.__struct_config__.tag  # type: ignore[assignment]
+    content = encode_part(part).decode()
+    return PUT_PART, (f"{message.id}.{index}", message.id, kind, content, index, message.created_at)
+
+
+def _extra(message: Message) -> str | None:
+    if message.for_model and not (message.custom_type or message.display or message.meta):
+        return None
+    extra = Extra(message.custom_type, message.display, message.for_model, message.meta)
+    return _encode(extra).decode()
+
+
+def read_session(connection: Connection, session_id: str) -> SessionRow | None:
+    """A session by id."""
+    row = connection.execute(select(t.sessions).where(t.sessions.c.id == session_id)).mappings().first()
+    return None if row is None else _session(row)
+
+
+def read_sessions(connection: Connection, limit: int = 200, before: int | None = None) -> list[SessionRow]:
+    """Sessions, newest activity first; ``before`` (ms) continues an earlier page."""
+    query = select(t.sessions).order_by(t.sessions.c.updated_at.desc()).limit(limit)
+    if before is not None:
+        query = query.where(t.sessions.c.updated_at < before)
+    return [_session(row) for row in connection.execute(query).mappings()]
+
+
+def read_messages(
+    connection: Connection, session_id: str, *, after: int = 0, last: int | None = None
+) -> list[tuple[int, Message]]:
+    """Messages with their seq in order: those after a seq, or only the last so many of them."""
+    m = t.messages.c
+    query = select(t.messages).where(m.session_id == session_id, m.seq > after).order_by(m.seq.desc())
+    rows = connection.execute(query if last is None else query.limit(last)).mappings().all()
+    parts = _read_parts(connection, [row["id"] for row in rows])
+    return [(row["seq"], _message(row, parts.get(row["id"], ()))) for row in reversed(rows)]
+
+
+def read_tool_calls(connection: Connection, session_id: str) -> list[Part]:
+    """All tool calls of a session, oldest first."""
+    m, p = t.messages.c, t.parts.c
+    query = (
+        select(p.content)
+        .join(t.messages, m.id == p.message_id)
+        .where(m.session_id == session_id, p.type == "tool_call")
+        .order_by(m.seq, p.index)
+    )
+    return [decode_part(content) for content in connection.execute(query).scalars()]
+
+
+def count_errors(connection: Connection, session_id: str) -> int:
+    """How many error parts a session holds."""
+    m, p = t.messages.c, t.parts.c
+    query = select(func.count()).select_from(t.parts.join(t.messages, m.id == p.message_id))
+    return connection.execute(query.where(m.session_id == session_id, p.type == "error")).scalar_one()
+
+
+def session_cost(connection: Connection, session_id: str) -> float:
+    """The sum of the session's message costs, in US dollars."""
+    m = t.messages.c
+    query = select(func.coalesce(func.sum(m.cost), 0.0)).where(m.session_id == session_id)
+    return connection.execute(query).scalar_one()
+
+
+def _read_parts(connection: Connection, message_ids: Sequence[str]) -> dict[str, list[Part]]:
+    found: dict[str, list[Part]] = {}
+    for start in range(0, len(message_ids), 500):
+        chunk = message_ids[start : start + 500]
+        query = (
+            select(t.parts.c.message_id, t.parts.c.content)
+            .where(t.parts.c.message_id.in_(chunk))
+            .order_by(t.parts.c.message_id, t.parts.c.index)
+        )
+        for message_id, content in connection.execute(query):
+            found.setdefault(message_id, []).append(decode_part(content))
+    return found
+
+
+def _message(row: RowMapping, parts: Iterable[Part]) -> Message:
+    extra = Extra() if row["extra"] is None else msgspec.json.decode(row["extra"], type=Extra)
+    return Message(
+        id=row["id"],
+        session_id=row["session_id"],
+        role=row["role"],
+        parts=tuple(parts),
+        created_at=row["created_at"],
+        metadata=msgspec.json.decode(row["metadata"], type=Metadata),
+        custom_type=extra.custom_type,
+        display=extra.display,
+        for_model=extra.for_model,
+        meta=extra.meta,
+    )
+
+
+def _session(row: RowMapping) -> SessionRow:
+    values = dict(row)
+    address = msgspec.json.decode(values.pop("address"), type=Address)
+    return SessionRow(address=address, **values)

@@ -1,0 +1,202 @@
+"""A session: one conversation, its log in memory, and those who read along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from gateway.bus import Listeners, MessageBus
+from gateway.channel import Address
+from gateway.deltas import Complete
+from gateway.events import AgentEvent
+from gateway.feed import Feed
+from gateway.frames import Event, Frame, MessageFrame, Replayed, SessionFrame, Totals, TurnStart
+from gateway.messages import Message, now_ms
+from gateway.session.log import SessionRow, put_message, read_messages
+from gateway.store import Op, Store
+
+if TYPE_CHECKING:
+    from gateway.session.turn import Turn
+
+_SEQ_BLOCK = 1 << 20
+_COMMIT_HEADROOM = 1 << 10
+_REPLAYED_MESSAGES = 500
+_TITLE_LENGTH = 60
+
+
+class Session:
+    """A conversation.
+
+    Everything shown gets a number (``seq``) that only grows. Only whole messages are durable, so when a
+    session is loaded its numbers go on in a fresh block: what a killed turn had shown keeps numbers of its
+    own, and a reader that resumes behind it gets the log's messages and the running turn as it stands.
+    """
+
+    def __init__(self, row: SessionRow, log: list[tuple[int, Message]], store: Store, window: int) -> None:
+        self.id = row.id
+        self.row = row
+        self.saved = bool(row.created_at)
+        self.seq = (row.seq | (_SEQ_BLOCK - 1)) + 1 if self.saved else 0
+        self.turn: Turn | None = None
+        self.bus = MessageBus(self._show, lambda: tuple(message for _, message in self._log))
+        self.agent_events: Listeners[AgentEvent] = Listeners()
+        self.pending = 0
+        self._store = store
+        self._window = window
+        self._log = log
+        self._feeds: list[Feed] = []
+        self._model_view = [m for seq, m in log if m.for_model and seq > row.context_from]
+        self._whole = not self.saved or len(log) == row.messages
+
+    @property
+    def weight(self) -> int:
+        """How many messages it keeps in memory."""
+        return len(self._log)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody needs it in memory."""
+        return not (self.pending or self.turn or self._feeds)
+
+    @property
+    def address(self) -> Address:
+        """Where its chat is."""
+        return self.row.address
+
+    @property
+    def totals(self) -> Totals:
+        """What it took so far."""
+        return Totals(self.row.input_tokens, self.row.output_tokens, self.row.cost)
+
+    def messages(self) -> tuple[Message, ...]:
+        """The newest messages of the log."""
+        return tuple(message for _, message in self._log)
+
+    def model_view(self) -> tuple[Message, ...]:
+        """What the model is shown: the newest messages meant for it."""
+        return tuple(self._model_view[-self._window :])
+
+    def publish(self, frame: Frame) -> int:
+        """Show a frame to everyone who reads along. Returns its number."""
+        self.seq += 1
+        if self._feeds:
+            event = Event(self.id, self.seq, frame)
+            for feed in self._feeds:
+                feed.offer(event)
+        return self.seq
+
+    async def follow(self, feed: Feed, after: int) -> None:
+        """Let a feed read along from now on; first it gets what it missed since ``after``."""
+        older: list[tuple[int, Message]] = []
+        if not self._whole and after < self._log_start():
+            older = await self._store.read(
+                lambda c: read_messages(c, self.id, after=after, last=_REPLAYED_MESSAGES)
+            )
+        if feed not in self._feeds:
+            self._feeds.append(feed)
+        for event in self._missed(0 if after > self.seq else after, older):
+            feed.offer(event)
+        feed.offer(Event(self.id, self.seq, Replayed()))
+
+    def unfollow(self, feed: Feed) -> None:
+        """Let a feed go."""
+        if feed in self._feeds:
+            self._feeds.remove(feed)
+
+    def begin(self, turn: Turn, shown: Iterable[Message]) -> None:
+        """Show what the user said, and that its answer begins."""
+        self.turn = turn
+        for message in shown:
+            self._remember(self.publish(MessageFrame(message)), message)
+        self.publish(TurnStart(turn.message_id, turn.entry.id, max(1, turn.entry.attempts)))
+        self.publish(SessionFrame(status="running"))
+
+    async def commit(self, answer: Message | None, new: Sequence[Message], settled: Sequence[Op]) -> int:
+        """Make a turn's messages and its outcome durable at once. Returns the answer's number."""
+        seq = self.seq + _COMMIT_HEADROOM
+        row = self.row
+        added = [m for m in (*new, answer) if m is not None]
+        if answer is not None:
+            row.input_tokens += answer.metadata.input_tokens or 0
+            row.output_tokens += answer.metadata.output_tokens or 0
+            row.cost += answer.metadata.cost or 0.0
+        row.messages += len(added)
+        numbers = {message.id: number for number, message in self._log[-len(added) - 8 :]}
+        ops = [op for m in added for op in put_message(m, numbers.get(m.id, seq))]
+        await self._store.write(self._touched(seq), *ops, *settled)
+        self.saved = True
+        return seq
+
+    def complete(self, answer: Message, seq: int, done: Complete) -> None:
+        """Show that the answer, committed as number ``seq``, is finished."""
+        self.seq = max(seq - 1, self.seq)
+        self._remember(self.publish(done), answer)
+        self.bus.changed()
+
+    def finish(self, turn: Turn) -> None:
+        """The turn is over, whatever its outcome."""
+        if self.turn is turn:
+            self.turn = None
+            self.publish(SessionFrame(usage=self.totals, status="idle"))
+
+    def touch(self) -> Op:
+        """The write that makes the session itself exist."""
+        return self._touched(self.seq)
+
+    def name_after(self, text: str) -> None:
+        """Give a session without a title the first line of a text."""
+        line = " ".join(text.strip().split("\n")[0].split())
+        if self.row.title or not line:
+            return
+        self.row.title = line if len(line) <= _TITLE_LENGTH else line[: _TITLE_LENGTH - 1].rstrip() + "…"
+        self.publish(SessionFrame(title=self.row.title))
+
+    def cut_context(self) -> None:
+        """Let the model forget what was said so far; readers keep it."""
+        self.row.context_from = self.seq
+        self._model_view.clear()
+
+    def replace(self, message: Message) -> None:
+        """Put another message in the place of one with the same id, and show it."""
+        self.publish(MessageFrame(message))
+
+    def _show(self, message: Message) -> None:
+        seq = self.publish(MessageFrame(message))
+        self._remember(seq, message)
+        self.row.messages += 1
+        self._store.submit([self._touched(seq), *put_message(message, seq)]).add_done_callback(_retrieve)
+
+    def _touched(self, seq: int) -> Op:
+        row = self.row
+        row.seq, row.updated_at = max(seq, row.seq), now_ms()
+        row.created_at = row.created_at or row.updated_at
+        return row.put()
+
+    def _remember(self, seq: int, message: Message) -> None:
+        self._log.append((seq, message))
+        if message.for_model:
+            self._model_view.append(message)
+        if len(self._log) > 2 * self._window:
+            del self._log[: -self._window]
+            self._whole = False
+        if len(self._model_view) > 2 * self._window:
+            del self._model_view[: -self._window]
+
+    def _log_start(self) -> int:
+        return self._log[0][0] if self._log else self.seq
+
+    def _missed(self, after: int, older: Sequence[tuple[int, Message]]) -> list[Event]:
+        start = self._log_start()
+        log = [entry for entry in older if entry[0] < start] + self._log
+        missed = [Event(self.id, seq, MessageFrame(message)) for seq, message in log if seq > after]
+        if self.turn is not None and after < self.seq:
+            turn = self.turn
+            begin = TurnStart(turn.message_id, turn.entry.id, max(1, turn.entry.attempts))
+            frames: list[Frame] = [begin, *turn.assembler.snapshot(), *turn.asked.values()]
+            missed += [Event(self.id, self.seq, frame) for frame in frames]
+        return missed
+
+
+def _retrieve(future: object) -> None:
+    """A notice that could not be stored was logged by the writer; nobody waits for it."""
+    future.exception()  # type: ignore[attr-defined]

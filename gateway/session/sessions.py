@@ -1,0 +1,127 @@
+"""All sessions: loaded when first needed, kept while there is room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from sqlalchemy import Connection
+
+from gateway.channel import Address
+from gateway.errors import InvalidStateError, NotFoundError
+from gateway.messages import Message
+from gateway.session.log import DROP_SESSION, SessionRow, read_messages, read_session, read_sessions
+from gateway.session.session import Session
+from gateway.store import Store
+
+_ROOM = 200_000
+"""How many messages (and sessions) may be kept in memory; idle sessions beyond that are let go."""
+
+
+class Sessions:
+    """Sessions by id. The least recently used idle ones leave memory when it is full."""
+
+    def __init__(self, store: Store, window: int, room: int = _ROOM) -> None:
+        self._store = store
+        self._window = window
+        self._room = room
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._loading: dict[str, asyncio.Future[Session | None]] = {}
+        self._weight = 0
+
+    def get(self, session_id: str) -> Session | None:
+        """A session that is in memory, or None."""
+        return self._sessions.get(session_id)
+
+    def live(self) -> tuple[Session, ...]:
+        """The sessions in memory."""
+        return tuple(self._sessions.values())
+
+    async def find(self, session_id: str) -> Session:
+        """A session that exists. Raises NotFoundError."""
+        session = self._sessions.get(session_id) or await self._load(session_id)
+        if session is None:
+            raise NotFoundError(f"no session {session_id!r}")
+        return session
+
+    async def get_or_create(
+        self, session_id: str, *, channel: str, owner: str, address: Address, fresh: bool = False
+    ) -> Session:
+        """The session, made on first use. ``fresh`` says that its id was just minted, so it is not stored."""
+        session = self._sessions.get(session_id)
+        if session is None and not fresh:
+            session = await self._load(session_id)
+        if session is None:
+            row = SessionRow(id=session_id, channel=channel, owner=owner, address=address)
+            session = self._keep(Session(row, [], self._store, self._window))
+        self._sessions.move_to_end(session_id)
+        return session
+
+    async def list(self, limit: int = 200, before: int | None = None) -> list[SessionRow]:
+        """Sessions that are stored, newest activity first."""
+        return await self._store.read(lambda c: read_sessions(c, limit, before))
+
+    async def read(
+        self, session_id: str, after: int = 0, last: int | None = None
+    ) -> list[tuple[int, Message]]:
+        """The stored messages of a session."""
+        return await self._store.read(lambda c: read_messages(c, session_id, after=after, last=last))
+
+    async def delete(self, session_id: str) -> None:
+        """Remove a session with all its messages. Raises NotFoundError, or InvalidStateError while it answers."""
+        session = await self.find(session_id)
+        if session.turn is not None or session.pending:
+            raise InvalidStateError(f"session {session_id!r} is answering; stop it first")
+        self._sessions.pop(session_id, None)
+        self._weight -= session.weight + 1
+        await self._store.write((DROP_SESSION, (session_id,)))
+
+    def close(self, session_id: str) -> None:
+        """Abort what a session runs and let it leave memory when it is done."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.turn is not None:
+            session.turn.abort()
+
+    async def _load(self, session_id: str) -> Session | None:
+        """Read a session once, however many ask for it at the same time."""
+        loading = self._loading.get(session_id)
+        if loading is not None:
+            return await asyncio.shield(loading)
+        self._loading[session_id] = future = asyncio.get_running_loop().create_future()
+        try:
+            found = await self._store.read(lambda c: self._read(c, session_id))
+            session = None if found is None else self._keep(Session(*found, self._store, self._window))
+            future.set_result(session)
+        except BaseException as error:
+            future.set_exception(error)
+            future.exception()
+            raise
+        finally:
+            del self._loading[session_id]
+        return session
+
+    def _read(
+        self, connection: Connection, session_id: str
+    ) -> tuple[SessionRow, list[tuple[int, Message]]] | None:
+        row = read_session(connection, session_id)
+        return None if row is None else (row, read_messages(connection, session_id, last=self._window))
+
+    def _keep(self, session: Session) -> Session:
+        present = self._sessions.get(session.id)
+        if present is not None:
+            return present
+        self._sessions[session.id] = session
+        self._weight += session.weight + 1
+        if self._weight > self._room:
+            self._make_room()
+        return session
+
+    def _make_room(self) -> None:
+        """Let go of the oldest idle sessions, and count anew: sessions grow while they are kept."""
+        self._weight = sum(session.weight + 1 for session in self._sessions.values())
+        for session in tuple(self._sessions.values())[:-1]:
+            if self._weight <= self._room * 9 // 10:
+                return
+            if session.idle:
+                del self._sessions[session.id]
+                self._weight -= session.weight + 1

@@ -1,0 +1,128 @@
+"""A turn: one answer being made, and everything that is known while it is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from gateway.channel import Address, Sender
+from gateway.deltas import Assembler, Delta, DeltaWriter, MetadataDelta, StopReason, deltas_of
+from gateway.events import AgentEvent, Narrator
+from gateway.frames import ApprovalAsked
+from gateway.inbox import Entry
+from gateway.messages import Message, Metadata, Part
+from gateway.plugin import TurnContext
+from gateway.session.session import Session
+
+_METADATA_EVERY = 0.5
+"""Seconds between two metadata deltas; the newest values come with ``complete`` anyway."""
+
+
+class Tally:
+    """What the calls of a turn took so far: tokens, US dollars, and who answered last."""
+
+    __slots__ = ("cached_tokens", "cost", "input_tokens", "model", "output_tokens", "provider")
+
+    def __init__(self) -> None:
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.cached_tokens = 0
+        self.cost: float | None = None
+        self.model: str | None = None
+        self.provider: str | None = None
+
+    def add(self, call: MetadataDelta, cost: float | None) -> None:
+        """Count one finished call of a model."""
+        self.input_tokens += call.input_tokens
+        self.output_tokens += call.output_tokens
+        self.cached_tokens += call.cached_tokens
+        if cost is not None:
+            self.cost = (self.cost or 0.0) + cost
+
+
+class Turn:
+    """One run of the agent for one accepted message (or a nested run, which has no session to show it in).
+
+    ``emit`` takes every delta: into the assembler, and to the session's readers.
+    """
+
+    def __init__(self, session: Session, entry: Entry) -> None:
+        self.session = session
+        self.entry = entry
+        self.message_id = entry.answer_id
+        self.writer = DeltaWriter(self.message_id)
+        self.assembler = Assembler(session.id, self.message_id)
+        self.tally = Tally()
+        self.steps_written = 0
+        self.ctx = TurnContext(session.id, entry.inbound.sender, session.bus)
+        self._started = time.monotonic()
+        self._metadata_at = 0.0
+        self._scope: asyncio.Timeout | None = None
+        self._narrator = Narrator()
+        self.asked: dict[str, ApprovalAsked] = {}
+        self.aborted = False
+
+    @property
+    def sender(self) -> Sender:
+        """Who asked."""
+        return self.entry.inbound.sender
+
+    @property
+    def address(self) -> Address:
+        """Where the answer goes."""
+        return self.entry.inbound.address
+
+    def emit(self, delta: Delta) -> None:
+        """Take one delta in and show it."""
+        self.assembler.apply(delta)
+        if type(delta) is MetadataDelta and delta.rate_limit is None:
+            now = time.monotonic()
+            if now - self._metadata_at < _METADATA_EVERY:
+                return
+            self._metadata_at = now
+        self.session.publish(delta)
+        if self.session.agent_events:
+            self._narrator.tell(delta, self.tell)
+
+    def emit_part(self, part: Part) -> None:
+        """Take in a part that is already whole."""
+        for delta in deltas_of(part, self.message_id, self.writer.next_index):
+            self.emit(delta)
+        self.writer.skip_to(self.assembler.next_index)
+
+    def transcript(self) -> tuple[Message, ...]:
+        """What the model is shown: the session, the new messages, and what the answer holds so far."""
+        if not self.assembler.next_index:
+            return self.session.model_view()
+        return (*self.session.model_view(), self.assembler.message())
+
+    def tell(self, event: AgentEvent) -> None:
+        """Tell an event of the run to whoever listens on the session."""
+        self.session.agent_events.tell(event)
+
+    def abort(self) -> None:
+        """End the turn as soon as it can be; what it has so far is kept."""
+        self.aborted = True
+        if self._scope is not None and not self._scope.expired():
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    def abortable(self) -> asyncio.Timeout:
+        """The block that ``abort`` ends, with TimeoutError at its end."""
+        self._scope = asyncio.timeout(0 if self.aborted else None)
+        return self._scope
+
+    def result(self, stop_reason: StopReason) -> Message:
+        """The finished message."""
+        tally = self.tally
+        metadata = Metadata(
+            model=tally.model,
+            provider=tally.provider,
+            input_tokens=tally.input_tokens,
+            output_tokens=tally.output_tokens,
+            cached_tokens=tally.cached_tokens or None,
+            cost=tally.cost,
+            duration_ms=round((time.monotonic() - self._started) * 1000),
+            stop_reason=stop_reason,
+        )
+        self.assembler.metadata = metadata
+        return self.assembler.message()

@@ -1,0 +1,131 @@
+"""Opening the database: pragmas, durability, and the lock that keeps a second gateway out."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError
+
+from gateway.errors import StoreError, StoreLockedError, WeakDurabilityError
+
+Durability = Literal["full", "relaxed"]
+Release = Callable[[], None]
+
+_BUSY_MS = 5_000
+_ADVISORY_LOCK = 0x7472756E6B  # one gateway at a time on a PostgreSQL database
+
+
+def open_engine(url: str, durability: Durability = "full") -> Engine:
+    """An engine for a ``sqlite:///…`` or ``postgresql+psycopg://…`` address.
+
+    Raises StoreError for an address that cannot be used, WeakDurabilityError for a database that may lose
+    what it acknowledged.
+    """
+    target = _parsed(url)
+    engine = _sqlite(target, durability) if target.get_backend_name() == "sqlite" else _postgres(target)
+    if durability == "full":
+        _refuse_weak(engine)
+    return engine
+
+
+def _parsed(url: str) -> URL:
+    try:
+        target = make_url(url)
+    except ArgumentError:
+        raise StoreError("store.url is not a database address, such as sqlite:///data/trunkline.db") from None
+    backend = target.get_backend_name()
+    if backend == "postgresql":
+        return target.set(drivername="postgresql+psycopg")
+    if backend != "sqlite":
+        raise StoreError(f"store.url: {backend!r} is not supported; use sqlite or postgresql")
+    return target
+
+
+def _sqlite(url: URL, durability: Durability) -> Engine:
+    if not url.database or url.database == ":memory:":
+        raise StoreError("store.url: a SQLite database needs a file, such as sqlite:///data/trunkline.db")
+    Path(url.database).absolute().parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url, pool_size=4, max_overflow=0)
+    level = "FULL" if durability == "full" else "NORMAL"
+
+    def prepare(connection: Any, _record: Any) -> None:
+        for pragma in (
+            f"busy_timeout={_BUSY_MS}",
+            "journal_mode=WAL",
+            f"synchronous={level}",
+            "foreign_keys=ON",
+            "temp_store=MEMORY",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    event.listen(engine, "connect", prepare)
+    return engine
+
+
+def _postgres(url: URL) -> Engine:
+    try:
+        return create_engine(url, pool_size=4, max_overflow=1, pool_pre_ping=True)
+    except (NoSuchModuleError, ModuleNotFoundError):
+        raise StoreError(
+            "store.url names PostgreSQL, whose driver is not installed; run: pip install 'trunkline[postgres]'"
+        ) from None
+
+
+def _refuse_weak(engine: Engine) -> None:
+    if engine.dialect.name != "postgresql":
+        return
+    with reached(engine) as connection:
+        for setting in ("synchronous_commit", "fsync", "full_page_writes"):
+            value = connection.execute(text(f"SHOW {setting}")).scalar_one()
+            if value == "off":
+                raise WeakDurabilityError(
+                    f"PostgreSQL has {setting} = off and may lose messages it acknowledged; "
+                    f'turn it on, or set durability = "relaxed" to accept that'
+                )
+
+
+def reached(engine: Engine) -> Connection:
+    """A connection. Raises StoreError, without the password, if the database cannot be reached."""
+    try:
+        return engine.connect()
+    except OperationalError as error:
+        reason = str(error.orig).strip().split("\n")[0]
+        raise StoreError(f"cannot open {engine.url.render_as_string()}: {reason}") from None
+
+
+def lock(engine: Engine) -> Release:
+    """Make this process the only gateway on the database, or raise StoreLockedError."""
+    return _lock_server(engine) if engine.dialect.name == "postgresql" else _lock_file(engine)
+
+
+def _lock_file(engine: Engine) -> Release:
+    path = f"{engine.url.database}.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise StoreLockedError(
+            f"another gateway already uses {engine.url.database}; stop it, or give this one its own data_dir"
+        ) from None
+    return lambda: os.close(descriptor)
+
+
+def _lock_server(engine: Engine) -> Release:
+    connection = reached(engine).execution_options(isolation_level="AUTOCOMMIT")
+    taken = connection.execute(text("SELECT pg_try_advisory_lock(:id)"), {"id": _ADVISORY_LOCK}).scalar_one()
+    if not taken:
+        connection.close()
+        raise StoreLockedError("another gateway already uses this PostgreSQL database; stop it first")
+
+    def release() -> None:
+        connection.invalidate()
+        connection.close()
+
+    return release

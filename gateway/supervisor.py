@@ -1,0 +1,54 @@
+"""Keeping channels running: one that ends or fails is started again, later each time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from gateway.channel import Channel, Health, Receive, ReportsHealth
+
+log = structlog.get_logger("trunkline.channels")
+
+_LONGEST = 60.0
+_STEADY = 60.0
+
+
+class Supervisor:
+    """Runs one channel for as long as it is wanted."""
+
+    def __init__(self, channel: Channel, receive: Receive) -> None:
+        self.channel = channel
+        self._receive = receive
+        self._failure: str | None = None
+        self._running = False
+
+    async def run(self) -> None:
+        """Run the channel until cancelled."""
+        delay = 1.0
+        while True:
+            begun = asyncio.get_running_loop().time()
+            await self._once()
+            if asyncio.get_running_loop().time() - begun > _STEADY:
+                delay = 1.0
+            await asyncio.sleep(delay)
+            delay = min(_LONGEST, delay * 2)
+
+    def health(self) -> Health:
+        """Whether the channel works, as far as it can tell."""
+        if self._failure is not None:
+            return Health(ok=False, detail=self._failure)
+        if isinstance(self.channel, ReportsHealth):
+            return self.channel.health()
+        return Health(ok=self._running, detail="" if self._running else "starting")
+
+    async def _once(self) -> None:
+        self._running, self._failure = True, None
+        try:
+            await self.channel.run(self._receive)
+            self._failure = "it ended by itself"
+        except Exception as error:
+            self._failure = f"{type(error).__name__}: {error}"
+            log.exception("a channel failed and will be started again", channel=self.channel.id)
+        finally:
+            self._running = False

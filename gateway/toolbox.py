@@ -1,0 +1,143 @@
+"""Running one tool call: permission, hooks, the tool itself, its bounds. Whatever fails is a result.
+
+The order around a call: permission (and a person's approval), ``before_tool_exec``, the tool,
+``after_tool_exec``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+import structlog
+
+from gateway.approvals import Approvals
+from gateway.bus import ActivityBus
+from gateway.errors import ToolError
+from gateway.messages import ToolCallPart
+from gateway.permissions import Permissions
+from gateway.plugin import ToolBlock, ToolCall
+from gateway.registry import PluginRegistry
+from gateway.session import Turn
+from gateway.steps import key_of
+from gateway.tool import Tool, ToolContext, ToolOutput, as_output
+
+log = structlog.get_logger("trunkline.tools")
+
+Show = Callable[[str], None]
+
+
+class Toolbox:
+    """Runs tools for turns."""
+
+    def __init__(
+        self,
+        registry: PluginRegistry,
+        permissions: Permissions,
+        approvals: Approvals,
+        activity: ActivityBus,
+        output_bytes: int,
+    ) -> None:
+        self._registry = registry
+        self._permissions = permissions
+        self._approvals = approvals
+        self._activity = activity
+        self._output_bytes = output_bytes
+
+    async def run(
+        self, turn: Turn, tools: Mapping[str, Tool], call: ToolCallPart, show: Show
+    ) -> tuple[ToolOutput, int]:
+        """The output of a call, and how many milliseconds it took. ``show`` displays it as it grows."""
+        self._activity.emit("tool_start", call.tool_name, turn.session.id)
+        begun = time.monotonic()
+        output = await self._outcome(turn, tools, call, show)
+        took = round((time.monotonic() - begun) * 1000)
+        self._activity.emit("tool_end", call.tool_name, "failed" if output.is_error else "ok")
+        return output, took
+
+    async def _outcome(
+        self, turn: Turn, tools: Mapping[str, Tool], part: ToolCallPart, show: Show
+    ) -> ToolOutput:
+        if part.invalid_arguments is not None:
+            return _shown(ToolOutput("Error: Invalid JSON arguments", is_error=True), show)
+        hooks = self._registry.get_hooks()
+        original = ToolCall(part.tool_call_id, part.tool_name, part.arguments)
+        call = await self._permitted(turn, tools, original)
+        if isinstance(call, ToolCall):
+            call = await hooks.before_tool_exec(call, turn.ctx)
+        if isinstance(call, ToolBlock):
+            content = await hooks.after_tool_exec(original, call.content, turn.ctx)
+            return _shown(ToolOutput(content, is_error=call.is_error), show)
+        transcript = _Transcript(show, self._output_bytes)
+        output = await self._execute(turn, tools, call, transcript)
+        whole = transcript.text + output.content
+        changed = await hooks.after_tool_exec(call, whole, turn.ctx)
+        if changed == whole:
+            transcript.add(output.content)
+            return msgspec.structs.replace(output, content=transcript.text)
+        return msgspec.structs.replace(output, content=changed)
+
+    async def _permitted(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> ToolCall | ToolBlock:
+        tool = tools.get(call.name)
+        if tool is None:
+            return ToolBlock(f"Error: Unknown tool: {call.name}")
+        action = self._permissions.decide(tool, call.arguments)
+        if action == "allow":
+            return call
+        if action == "deny":
+            return ToolBlock(f"Error: Tool '{call.name}' denied by the permissions.")
+        outcome = await self._approvals.ask(turn, tool, call.id, call.arguments)
+        if outcome == "timeout":
+            return ToolBlock(f"Error: Tool '{call.name}': approval timed out.")
+        return call if outcome != "deny" else ToolBlock(f"Error: Tool '{call.name}' denied by user.")
+
+    async def _execute(
+        self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall, transcript: _Transcript
+    ) -> ToolOutput:
+        tool = tools.get(call.name)
+        if tool is None:
+            return ToolOutput(f"Error: Unknown tool: {call.name}", is_error=True)
+        context = ToolContext(
+            session=turn.session.id,
+            message_id=turn.message_id,
+            call_id=call.id,
+            key=key_of(turn.entry.id, call.id),
+            user=turn.sender.id,
+            progress=transcript.add,
+        )
+        try:
+            return as_output(await tool.execute(call.arguments, context))
+        except ToolError as error:
+            return ToolOutput(f"Error: {error}", is_error=True)
+        except Exception as error:  # noqa: BLE001 - a tool is a plugin's code; its failure is its result
+            log.exception("a tool failed", tool=call.name, session=turn.session.id)
+            return ToolOutput(f"Error: {type(error).__name__}: {error}", is_error=True)
+
+
+class _Transcript:
+    """What a tool has said so far, shown as it comes and cut at a bound."""
+
+    def __init__(self, show: Show, limit: int) -> None:
+        self._show = show
+        self._room = limit
+        self._said: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._said)
+
+    def add(self, text: str) -> None:
+        if not text or self._room <= 0:
+            return
+        size = len(text.encode())
+        if size > self._room:
+            text = text.encode()[: self._room].decode(errors="ignore") + "\n[output cut here]"
+        self._room -= size
+        self._said.append(text)
+        self._show(text)
+
+
+def _shown(output: ToolOutput, show: Show) -> ToolOutput:
+    show(output.content)
+    return output

@@ -1,0 +1,1 @@
+"""The built-in plugins; they use the same contract as anybody's."""

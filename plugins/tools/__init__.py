@@ -1,0 +1,26 @@
+"""The built-in tools, as one plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway import Plugin, Tool
+from plugins.tools.builtin import tools
+
+
+class BuiltinTools(Plugin):
+    """The current time, a calculator, and a slow counter that shows progress."""
+
+    name = "tools"
+
+    def __init__(self) -> None:
+        self._tools = tuple(tools())
+
+    def tools(self) -> Sequence[Tool]:
+        """The three."""
+        return self._tools
+
+
+def create() -> Plugin:
+    """The plugin."""
+    return BuiltinTools()
