@@ -16,6 +16,8 @@ from markdown_it.token import Token
 
 _SCHEMES = ("http", "https", "mailto")
 _BARE = re.compile(r"https?://[^\s<>\"'`]+", re.IGNORECASE)
+_ADDRESS = re.compile(r"https?://([^/?#\s]*)\S*")
+_PORT = re.compile(r":\d*$")
 _HOST_LIKE = re.compile(r"(?:[\w-]+\.)+[^\W\d_][\w-]*")
 
 
@@ -41,11 +43,9 @@ def host_of(href: str) -> str | None:
 def names_another_host(label: str, host: str) -> bool:
     """Whether the label of a link reads like a host that is not the link's own."""
     plain = unicodedata.normalize("NFKC", label).lower()
-    return any(_bare_host(found) != _bare_host(host) for found in _HOST_LIKE.findall(plain))
-
-
-def _bare_host(host: str) -> str:
-    return host.rpartition("@")[2].removeprefix("www.")
+    named = _ADDRESS.findall(plain) + _HOST_LIKE.findall(_ADDRESS.sub(" ", plain))
+    real = host.rpartition("@")[2].removeprefix("www.")
+    return any(_PORT.sub("", name).removeprefix("www.") != real for name in named)
 
 
 def _relink(tokens: Iterable[Token]) -> Iterator[Token]:

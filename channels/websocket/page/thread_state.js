@@ -18,14 +18,15 @@ export function emptyThread() {
 }
 
 /**
- * The thread after one event of its session. Events at or before `seq` were seen already. A block is no
- * event of its own: it carries the number of the one it goes with, before or after it, and is itself
- * protected against being applied twice.
+ * The thread after one event of its session. What is older than `seq` was seen already. Several events may
+ * share a number: a running answer is replayed as its start and all it has so far, and a block carries the
+ * number of the event it goes with, before or after it. Neither can be applied twice by that: a start
+ * empties the answer, and a block knows its place.
  * @param {Thread} thread
  */
 export function withEvent(thread, frame) {
   if (frame.type === "block") return applied(thread, frame);
-  if (frame.seq <= thread.seq) return thread;
+  if (frame.seq < thread.seq) return thread;
   return { ...applied(thread, frame), seq: frame.seq ?? thread.seq };
 }
 
