@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -22,8 +22,10 @@ from channels.websocket.parse import (
     parse_frame,
     parse_message,
 )
-from channels.websocket.view import HtmlView
 from gateway import BackpressureError, Event, Feed, Host, TrunklineError, UnauthorizedError
+
+if TYPE_CHECKING:
+    from channels.websocket.view import HtmlView
 
 log = structlog.get_logger("trunkline.websocket")
 
@@ -135,7 +137,7 @@ class Connection:
         self._followed.add(session)
 
     async def _pump(self, feed: Feed) -> None:
-        view = HtmlView() if self._html else None
+        view = _html_view() if self._html else None
         try:
             while True:
                 for event in await feed.take():
@@ -188,6 +190,13 @@ class Connection:
             "version": self._host.version,
             "commands": commands,
         }
+
+
+def _html_view() -> HtmlView:
+    # Markdown and its renderer weigh as much as the rest of the channel, and only pages want them.
+    from channels.websocket.view import HtmlView
+
+    return HtmlView()
 
 
 class _Gone(Exception):

@@ -10,7 +10,7 @@ Row values are what JSON has: text, whole numbers, floats, true, false, None.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -29,7 +29,6 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import Executable
 from sqlalchemy.sql.expression import ColumnElement, FromClause
 
@@ -85,8 +84,7 @@ class Write:
         rows = select(*values).select_from(source).where(true())
         if self.kind == "insert":
             return insert(self.table).from_select(self.columns, rows)
-        specific = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
-        statement = specific(self.table).from_select(self.columns, rows)
+        statement = _insert_for(dialect)(self.table).from_select(self.columns, rows)
         if self.kind == "insert-new":
             return statement.on_conflict_do_nothing().returning(self.table.c[self.columns[0]])
         changed = {name: statement.excluded[name] for name in self.columns if name not in self.key}
@@ -97,6 +95,15 @@ class Write:
         matches = [self.table.c[name] == given.c[name] for name in self.key]
         changed = {name: given.c[name] for name in self.columns if name not in self.key}
         return update(self.table).values(changed).where(*matches)
+
+
+def _insert_for(dialect: Dialect) -> Callable[[Table], Any]:
+    """The dialect's own insert, which knows ON CONFLICT. Each dialect is only loaded where it is used."""
+    if dialect.name == "postgresql":
+        from sqlalchemy.dialects.postgresql import insert as specific
+    else:
+        from sqlalchemy.dialects.sqlite import insert as specific
+    return specific
 
 
 def unpacked(
