@@ -90,10 +90,11 @@ class Intake:
         return sum(len(entries) for entries in waiting.values())
 
     def _with_backlog_merged(self, entries: list[Entry]) -> list[Entry]:
-        """Old messages of a session become one turn, so that a long outage ends without a burst of answers."""
+        """Old messages of a session become one turn: a long outage ends without a burst of answers."""
         horizon = now_ms() - round(self._bounds.backlog_minutes * 60_000)
         old = [e for e in entries if e.received_at < horizon and not e.inbound.text.startswith("/")]
-        if not old:
+        # One of them may be what killed the gateway: then each is tried alone, so that only that one dies.
+        if not old or any(entry.attempts > 1 for entry in old):
             return entries
         last = old[-1]
         last.late, last.merged = True, tuple(old[:-1])
@@ -130,6 +131,7 @@ class Intake:
                 self._dispatcher.deliver(session, entry)
             else:
                 self._dispatcher.forget(session)
+                self._sessions.drop_if_empty(session)
 
     def _stop_if_asked(self, session: Session, entry: Entry) -> None:
         """/stop must not wait behind what it is meant to stop."""

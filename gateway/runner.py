@@ -63,9 +63,9 @@ class Runner:
         trace = "".join(traceback.format_exception(error))
         part = error_part(error) if isinstance(error, TrunklineError) else _failure(error)
         turn = Turn(session, entry)
-        session.begin(turn, ())
+        session.begin(turn, [_said(session, entry)])
         turn.emit(turn.writer.part(part))
-        await self._commit(turn, "cancelled", [_said(session, entry)], entry.dead(reason, trace))
+        await self._commit(turn, "cancelled", entry.dead(reason, trace))
         session.finish(turn)
 
     async def _outcome(self, turn: Turn) -> None:
@@ -105,11 +105,11 @@ class Runner:
         asked = msgspec.structs.replace(_said(turn.session, turn.entry), for_model=False)
         turn.session.begin(turn, [asked])
         if part is None:
-            await turn.session.commit(None, [asked], turn.entry.done())
+            await turn.session.commit(turn, None, turn.entry.done())
             turn.session.publish(Complete(turn.message_id, Metadata(), "end_turn"))
             return
         turn.emit_part(part)
-        await self._commit(turn, "end_turn", [asked], turn.entry.done(), for_model=False)
+        await self._commit(turn, "end_turn", turn.entry.done(), for_model=False)
 
     async def _ask(self, turn: Turn, text: str) -> None:
         session, entry = turn.session, turn.entry
@@ -124,15 +124,15 @@ class Runner:
         settled = entry.done()
         if turn.steps_written:
             settled.append(self._steps.drop(entry.id))
-        await self._commit(turn, stop, asked, settled)
+        await self._commit(turn, stop, settled)
 
     async def _commit(
-        self, turn: Turn, stop: StopReason, asked: list[Message], settled: list[Op], *, for_model: bool = True
+        self, turn: Turn, stop: StopReason, settled: list[Op], *, for_model: bool = True
     ) -> None:
         answer = msgspec.structs.replace(turn.result(stop), for_model=for_model)
         placing = self._outbox.places(turn.entry)
         ops = [self._outbox.intend(turn.entry, answer)] if placing else settled
-        seq = await turn.session.commit(answer, asked, ops)
+        seq = await turn.session.commit(turn, answer, ops)
         turn.session.complete(answer, seq, Complete(answer.id, answer.metadata, stop))
         if placing:
             await self._outbox.place(turn.entry, answer, ambiguous=False)

@@ -107,24 +107,25 @@ class Session:
         """Show what the user said, and that its answer begins."""
         self.turn = turn
         for message in shown:
-            self._remember(self.publish(MessageFrame(message)), message)
+            seq = self.publish(MessageFrame(message))
+            turn.shown.append((seq, message))
+            self._remember(seq, message)
         self.publish(TurnStart(turn.message_id, turn.entry.id, max(1, turn.entry.attempts)))
         self.publish(SessionFrame(status="running"))
 
-    async def commit(self, answer: Message | None, new: Sequence[Message], settled: Sequence[Op]) -> int:
+    async def commit(self, turn: Turn, answer: Message | None, settled: Sequence[Op]) -> int:
         """Make a turn's messages and its outcome durable at once. Returns the answer's number."""
         seq = self.seq + _COMMIT_HEADROOM
+        added = turn.shown if answer is None else [*turn.shown, (seq, answer)]
         row = self.row
-        added = [m for m in (*new, answer) if m is not None]
         if answer is not None:
             row.input_tokens += answer.metadata.input_tokens or 0
             row.output_tokens += answer.metadata.output_tokens or 0
             row.cost += answer.metadata.cost or 0.0
         row.messages += len(added)
-        numbers = {message.id: number for number, message in self._log[-len(added) - 8 :]}
-        ops = [op for m in added for op in put_message(m, numbers.get(m.id, seq))]
+        ops = [op for number, message in added for op in put_message(message, number)]
         await self._store.write(self._touched(seq), *ops, *settled)
-        self.saved = True
+        turn.committed = True
         return seq
 
     def complete(self, answer: Message, seq: int, done: Complete) -> None:
@@ -135,6 +136,8 @@ class Session:
 
     def finish(self, turn: Turn) -> None:
         """The turn is over, whatever its outcome."""
+        if not turn.committed:
+            self._withdraw(turn)
         if self.turn is turn:
             self.turn = None
             self.publish(SessionFrame(usage=self.totals, status="idle"))
@@ -181,6 +184,12 @@ class Session:
             self._whole = False
         if len(self._model_view) > 2 * self._window:
             del self._model_view[: -self._window]
+
+    def _withdraw(self, turn: Turn) -> None:
+        """Forget what a turn without an outcome has shown; the next attempt shows it again."""
+        shown = {message.id for _, message in turn.shown}
+        self._log = [entry for entry in self._log if entry[1].id not in shown]
+        self._model_view = [message for message in self._model_view if message.id not in shown]
 
     def _log_start(self) -> int:
         return self._log[0][0] if self._log else self.seq

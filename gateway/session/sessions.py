@@ -68,13 +68,20 @@ class Sessions:
         return await self._store.read(lambda c: read_messages(c, session_id, after=after, last=last))
 
     async def delete(self, session_id: str) -> None:
-        """Remove a session with all its messages. Raises NotFoundError, or InvalidStateError while it answers."""
+        """Remove a session and its messages. Raises NotFoundError, or InvalidStateError while it answers."""
         session = await self.find(session_id)
         if session.turn is not None or session.pending:
             raise InvalidStateError(f"session {session_id!r} is answering; stop it first")
         self._sessions.pop(session_id, None)
         self._weight -= session.weight + 1
         await self._store.write((DROP_SESSION, (session_id,)))
+
+    def drop_if_empty(self, session: Session) -> None:
+        """Remove a session that was made for a message which turned out to be another session's."""
+        if session.idle and not session.weight and not session.row.messages:
+            self._sessions.pop(session.id, None)
+            if session.saved:
+                self._store.submit([(DROP_SESSION, (session.id,))])
 
     def close(self, session_id: str) -> None:
         """Abort what a session runs and let it leave memory when it is done."""

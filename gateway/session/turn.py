@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from gateway.channel import Address, Sender
 from gateway.deltas import Assembler, Delta, DeltaWriter, MetadataDelta, StopReason, deltas_of
@@ -54,6 +56,9 @@ class Turn:
         self.assembler = Assembler(session.id, self.message_id)
         self.tally = Tally()
         self.steps_written = 0
+        self.shown: list[tuple[int, Message]] = []
+        """What was shown with the turn's beginning, by number; committed together with the answer."""
+        self.committed = False
         self.ctx = TurnContext(session.id, entry.inbound.sender, session.bus)
         self._started = time.monotonic()
         self._metadata_at = 0.0
@@ -103,13 +108,17 @@ class Turn:
     def abort(self) -> None:
         """End the turn as soon as it can be; what it has so far is kept."""
         self.aborted = True
-        if self._scope is not None and not self._scope.expired():
+        if self._scope is not None:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
-    def abortable(self) -> asyncio.Timeout:
+    @asynccontextmanager
+    async def abortable(self) -> AsyncIterator[None]:
         """The block that ``abort`` ends, with TimeoutError at its end."""
-        self._scope = asyncio.timeout(0 if self.aborted else None)
-        return self._scope
+        try:
+            async with asyncio.timeout(0 if self.aborted else None) as self._scope:
+                yield
+        finally:
+            self._scope = None
 
     def result(self, stop_reason: StopReason) -> Message:
         """The finished message."""
