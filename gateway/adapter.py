@@ -101,6 +101,7 @@ class AnswerWriter:
 
     def close(self, model: str, provider: str) -> list[Delta]:
         """What is left, the tokens if they are known, and the end."""
+        self.stop("end_turn")
         deltas = self.take()
         metadata = Metadata(model=model, provider=provider)
         if self._input is not None:

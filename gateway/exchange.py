@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import re
 from collections.abc import Mapping
 from typing import Literal
@@ -24,6 +25,7 @@ from gateway.provider import ProviderConfig
 REDIRECTS = 3
 """How often one request may be sent elsewhere on the same host."""
 
+_AT_ONCE = 1024 * 1024
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
@@ -104,7 +106,7 @@ async def _follow(
         response = await session.request(
             request.method,
             url,
-            data=request.body,
+            data=_payload(request.body),
             headers=request.headers,
             allow_redirects=False,
             timeout=limits,
@@ -114,6 +116,11 @@ async def _follow(
         response.close()
         url = _next(url, response)
     raise BadRequestError(f"{_place(url)} redirects in circles")
+
+
+def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
+    """Large bodies go out piece by piece, so that other streams are not held up meanwhile."""
+    return io.BytesIO(body) if body is not None and len(body) > _AT_ONCE else body
 
 
 def _next(url: URL, response: aiohttp.ClientResponse) -> URL:

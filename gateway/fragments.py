@@ -39,14 +39,12 @@ class FragmentCache:
 
     def join(self, messages: Sequence[Message]) -> bytes:
         """The fragments of all messages with commas between them; empty ones are left out."""
-        known = self._young.get
-        found: list[bytes] = []
-        for message in messages:
-            entry = known(message.id)
-            fragment = entry[1] if entry is not None and entry[0] is message else self._other(message)
-            if fragment:
-                found.append(fragment)
-        return b",".join(found)
+        known, other = self._young.get, self._other
+        found = [
+            entry[1] if (entry := known(message.id)) is not None and entry[0] is message else other(message)
+            for message in messages
+        ]
+        return b",".join(filter(None, found))
 
     def _other(self, message: Message) -> bytes:
         entry = self._old.pop(message.id, None)

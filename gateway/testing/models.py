@@ -114,7 +114,7 @@ class FakeModels:
             return _refuse(Refusal(401, fault, code="invalid_api_key"), openai_wire.error)
         if fault := openai_wire.problem(body):
             return _refuse(Refusal(400, fault), openai_wire.error)
-        reply = self._reply(openai_wire.asked(request.path, _headers(request), body))
+        reply = self._reply(openai_wire.asked(request.path, _headers(request), body), request)
         if isinstance(reply, Refusal):
             return _refuse(reply, openai_wire.error, request)
         if not body.get("stream"):
@@ -129,7 +129,7 @@ class FakeModels:
             return _refuse(Refusal(401, fault), anthropic_wire.error)
         if fault := anthropic_wire.problem(body, headers):
             return _refuse(Refusal(400, fault), anthropic_wire.error)
-        reply = self._reply(anthropic_wire.asked(request.path, headers, body))
+        reply = self._reply(anthropic_wire.asked(request.path, headers, body), request)
         if isinstance(reply, Refusal):
             return _refuse(reply, anthropic_wire.error, request)
         if not body.get("stream"):
@@ -149,7 +149,9 @@ class FakeModels:
     def _wrong_key(self, given: str) -> str:
         return "" if self._key in (None, given) else f"Incorrect API key provided: {given}"
 
-    def _reply(self, asked: Asked) -> Reply | Refusal:
+    def _reply(self, asked: Asked, request: web.Request) -> Reply | Refusal:
+        assert request.transport is not None
+        asked = msgspec.structs.replace(asked, peer=str(request.transport.get_extra_info("peername")))
         self.requests.append(asked)
         return self._next.popleft() if self._next else self._answer(asked)
 

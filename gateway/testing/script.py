@@ -119,6 +119,8 @@ class Asked(Struct, frozen=True):
     results: tuple[str, ...] = ()
     """The tool results since the last words of the user."""
     tools: tuple[str, ...] = ()
+    peer: str = ""
+    """The client's end of the connection."""
 
 
 Answer = Callable[[Asked], Reply | Refusal]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -27,7 +27,7 @@ def assistant(*parts: Part) -> Message:
 @asynccontextmanager
 async def connected(
     create: Callable[[ProviderConfig], Provider], base_url: str, **settings: Any
-) -> AsyncIterator[Provider]:
+) -> AsyncGenerator[Provider]:
     """A provider, initialized and in the end closed. Its id is ``fake``."""
     config = ProviderConfig(id="fake", base_url=base_url, **settings)
     provider = create(config)

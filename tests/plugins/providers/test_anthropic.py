@@ -1,0 +1,278 @@
+"""The Anthropic provider against a server that speaks the real protocol and refuses what Anthropic would."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gateway.deltas import Complete, MetadataDelta, TextDelta
+from gateway.errors import (
+    AuthFailedError,
+    BadRequestError,
+    ContentFilterError,
+    ContextLengthError,
+    DeltaParseError,
+    ModelNotFoundError,
+    ProviderError,
+    RateLimitError,
+    ServerFailedError,
+    StreamAbortedError,
+)
+from gateway.messages import (
+    Attachment,
+    ImagePart,
+    Message,
+    Metadata,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from gateway.provider import ChatOptions, Provider, ToolDefinition
+from gateway.testing.models import FakeModels
+from gateway.testing.script import (
+    Asked,
+    Bytes,
+    Cut,
+    Refusal,
+    Reply,
+    Say,
+    Stop,
+    Think,
+    Tokens,
+    Use,
+    UseTogether,
+)
+from gateway.testing.talk import OPTIONS, assistant, connected, deltas_of, text_of, user
+from plugins.providers.anthropic import create
+
+TOOL = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
+
+
+async def asked_with(*messages: Message, options: ChatOptions = OPTIONS, **settings: object) -> Asked:
+    async with FakeModels() as fake, connected(create, fake.anthropic_url, **settings) as provider:
+        await deltas_of(provider, *messages, options=options)
+        return fake.requests[0]
+
+
+async def test_002_30_an_answer_streams_through_the_adapter() -> None:
+    async with FakeModels() as fake, connected(create, fake.anthropic_url) as provider:
+        fake.then(Reply((Say("Hel"), Say("lo")), tokens=Tokens(7, 2)))
+
+        assert await deltas_of(provider) == [
+            TextDelta("answer", 0, "Hello", 5),
+            MetadataDelta("answer", 7, 2, 0.0),
+            Complete("answer", Metadata("fake-small", "fake", 7, 2, 0), "end_turn"),
+        ]
+
+
+async def test_002_19_cached_tokens_are_reported_once_and_counted_as_input() -> None:
+    async with FakeModels() as fake, connected(create, fake.anthropic_url) as provider:
+        fake.then(Reply((Say("a"),), tokens=Tokens(100, 2, 80)))
+        reports = [d for d in await deltas_of(provider) if isinstance(d, MetadataDelta)]
+
+    assert reports == [MetadataDelta("answer", 100, 2, 0.0, 80)]
+
+
+async def test_thinking_is_reasoning_and_calls_follow_the_text() -> None:
+    calls = UseTogether((Use("clock", '{"zone": "UTC"}', "toolu_a", 4), Use("now", "{}", "toolu_b")))
+    async with FakeModels() as fake, connected(create, fake.anthropic_url) as provider:
+        fake.then(Reply((Think("Hm"), Think("m."), Say("Let me see."), calls), "tools"))
+        message = await provider.chat((user("Hi"),), OPTIONS)
+
+    assert message.parts == (
+        TextPart("Hmm.", "reasoning"),
+        TextPart("Let me see."),
+        ToolCallPart("toolu_a", "clock", {"zone": "UTC"}),
+        ToolCallPart("toolu_b", "now", {}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("stop", "reason"), [("end", "end_turn"), ("length", "max_tokens"), ("tools", "tool_use")]
+)
+async def test_stop_reasons_are_translated(stop: Stop, reason: str) -> None:
+    async with FakeModels() as fake, connected(create, fake.anthropic_url) as provider:
+        fake.then(Reply((Say("Hi"),), stop))
+        last = (await deltas_of(provider))[-1]
+
+    assert isinstance(last, Complete)
+    assert last.stop_reason == reason
+
+
+async def test_a_refusal_is_an_error() -> None:
+    async with FakeModels() as fake, connected(create, fake.anthropic_url) as provider:
+        fake.then(Reply((Say("I"),), "filter"))
+        with pytest.raises(ContentFilterError):
+            await deltas_of(provider)
+
+
+async def test_004_30_the_contract_is_whole() -> None:
+    async with (
+        FakeModels(key="right") as fake,
+        connected(create, fake.anthropic_url, api_key="right") as provider,
+    ):
+        assert isinstance(provider, Provider)
+        assert (provider.name, provider.auth_method) == ("Anthropic", "api_key")
+        assert [model.name for model in await provider.list_models()] == ["Fake-Small", "Fake-Large"]
+        assert (await provider.chat((user("Hi"),), OPTIONS)).text == "You said: Hi"
+
+
+async def test_004_31_every_provider_setting_reaches_the_wire() -> None:
+    asked = await asked_with(user("Hi"), api_key="key-1", custom_headers={"X-Team": "blue"})
+
+    assert asked.headers["x-api-key"] == "key-1"
+    assert asked.headers["anthropic-version"] == "2026-10-21"
+    assert asked.headers["x-team"] == "blue"
+
+
+async def test_a_base_url_may_end_in_the_version() -> None:
+    async with FakeModels() as fake, connected(create, fake.anthropic_url + "/v1/") as provider:
+        assert text_of(await deltas_of(provider)) == "You said: Hi"
+
+
+async def test_004_32_all_seven_options_reach_the_wire() -> None:
+    options = ChatOptions(
+        model="fake-large",
+        temperature=0.25,
+        max_tokens=99,
+        tools=(TOOL,),
+        system_prompt="Be brief.",
+        stop_sequences=("END",),
+        response_format="json",
+    )
+    asked = await asked_with(user("Hi"), options=options)
+
+    assert asked.headers["anthropic-version"] == "2023-06-01"
+    assert dict(asked.body) == {
+        "model": "fake-large",
+        "temperature": 0.25,
+        "max_tokens": 99,
+        "tools": [{"name": "clock", "description": "Tells the time.", "input_schema": TOOL.parameters}],
+        "system": [
+            {"type": "text", "text": "Be brief."},
+            {"type": "text", "text": "Answer with a single JSON object and nothing else."},
+        ],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+        "stop_sequences": ["END"],
+        "stream": True,
+    }
+
+
+async def test_a_limit_is_always_sent() -> None:
+    assert (await asked_with(user("Hi"))).body["max_tokens"] == 4096
+
+
+async def test_002_38_images_reach_the_model() -> None:
+    asked = await asked_with(user("Look", ImagePart("aGVsbG8=", "image/png")))
+
+    assert asked.body["messages"][0]["content"] == [
+        {"type": "text", "text": "Look"},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}},
+    ]
+
+
+async def test_an_assistant_message_is_told_in_the_roles_of_the_wire() -> None:
+    picture = ToolResultPart("a:1", "here", attachments=(Attachment("image/png", "aGk="),))
+    spoken = assistant(
+        TextPart("Let me see. "),
+        ToolCallPart("a:1", "chart", {"of": "x"}),
+        ToolCallPart("b", "clock", {}),
+        picture,
+        ToolResultPart("b", "no clock", is_error=True),
+        TextPart("There it is."),
+    )
+    asked = await asked_with(user("Draw"), spoken, user("Thanks"))
+
+    _, said, results, after, _ = asked.body["messages"]
+    assert said["content"] == [
+        {"type": "text", "text": "Let me see."},
+        {"type": "tool_use", "id": "a_1", "name": "chart", "input": {"of": "x"}},
+        {"type": "tool_use", "id": "b", "name": "clock", "input": {}},
+    ]
+    assert [block["tool_use_id"] for block in results["content"]] == ["a_1", "b"]
+    assert results["content"][0]["content"][1]["type"] == "image"
+    assert results["content"][1]["is_error"] is True
+    assert after == {"role": "assistant", "content": [{"type": "text", "text": "There it is."}]}
+
+
+async def test_calls_that_were_aborted_never_make_a_transcript_that_is_refused() -> None:
+    broken = assistant(
+        ToolCallPart("a", "clock", {}),
+        ToolCallPart("b", "clock", {}),
+        ToolResultPart("a", ""),
+        ToolResultPart("stray", "?"),
+        ToolCallPart("c", "clock", {}),
+    )
+    asked = await asked_with(user("Time?"), broken, user("Well?"))
+
+    results = [
+        block for m in asked.body["messages"] for block in m["content"] if block["type"] == "tool_result"
+    ]
+    assert [block.get("is_error", False) for block in results] == [False, True, True]
+
+
+async def test_a_window_that_begins_with_the_assistant_is_opened_for_it() -> None:
+    asked = await asked_with(assistant(TextPart("Earlier.")), user("Now?"))
+
+    assert [message["role"] for message in asked.body["messages"]] == ["user", "assistant", "user"]
+
+
+async def test_system_messages_go_to_the_system_prompt() -> None:
+    note = Message(session_id="s", role="system", parts=(TextPart("Note"),))
+    asked = await asked_with(user("one"), note, user("two"))
+
+    assert asked.body["system"] == [{"type": "text", "text": "Note"}]
+    assert len(asked.body["messages"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("refusal", "named"),
+    [
+        (Refusal(400, "prompt is too long: 250000 tokens > 200000 maximum"), ContextLengthError),
+        (Refusal(400, "bad"), BadRequestError),
+        (Refusal(401, "no"), AuthFailedError),
+        (Refusal(404, "model: nope"), ModelNotFoundError),
+        (Refusal(413, "large"), ContextLengthError),
+        (Refusal(429, "slow"), RateLimitError),
+        (Refusal(529, "Overloaded"), ServerFailedError),
+    ],
+)
+async def test_refusals_have_names(refusal: Refusal, named: type[ProviderError]) -> None:
+    async with FakeModels() as fake, connected(create, fake.anthropic_url, max_retries=0) as provider:
+        fake.then(refusal)
+        with pytest.raises(ProviderError) as caught:
+            await deltas_of(provider)
+    assert type(caught.value) is named
+
+
+def error_event(kind: str) -> Bytes:
+    event = {"type": "error", "error": {"type": kind, "message": "no"}}
+    return Bytes(b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n")
+
+
+@pytest.mark.parametrize(
+    ("end", "named"),
+    [
+        (error_event("overloaded_error"), ServerFailedError),
+        (error_event("rate_limit_error"), RateLimitError),
+        (error_event("something_new"), ServerFailedError),
+        (Bytes(b"event: message_delta\ndata: {no json\n\n"), DeltaParseError),
+        (Cut(), StreamAbortedError),
+    ],
+)
+async def test_004_25_a_stream_that_breaks_is_named(end: Bytes | Cut, named: type[ProviderError]) -> None:
+    async with FakeModels() as fake, connected(create, fake.anthropic_url, max_retries=0) as provider:
+        fake.then(Reply((Say("Half"), end)))
+        with pytest.raises(ProviderError) as caught:
+            await deltas_of(provider)
+    assert type(caught.value) is named
+
+
+async def test_events_and_blocks_of_kinds_unknown_are_passed_over() -> None:
+    strange = Bytes(b'event: x\ndata: {"type":"something_new","value":1}\n\n')
+    block = Bytes(
+        b'data: {"type":"content_block_start","index":9,"content_block":{"type":"server_tool"}}\n\n'
+    )
+    async with FakeModels() as fake, connected(create, fake.anthropic_url) as provider:
+        fake.then(Reply((strange, block, Say("Hi"))))
+        assert text_of(await deltas_of(provider)) == "Hi"

@@ -1,0 +1,194 @@
+"""Our adapters and the vendors' own libraries, pointed at the same server, must read the same answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anthropic
+import openai
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from gateway.deltas import Complete
+from gateway.messages import Metadata, TextPart, ToolCallPart
+from gateway.provider import Provider, ToolDefinition
+from gateway.testing.models import FakeModels
+from gateway.testing.script import Bytes, Pause, Reply, Say, Think, Tokens, Use, UseTogether
+from gateway.testing.talk import OPTIONS, connected, user
+from plugins.providers import anthropic as our_anthropic
+from plugins.providers import openai as our_openai
+
+EXAMPLES = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+class Read(Struct, frozen=True):
+    """An answer as a client understood it. ``calls`` are (id, name, arguments)."""
+
+    text: str
+    reasoning: str
+    calls: list[tuple[str, str, dict[str, Any]]]
+    tokens: Tokens
+    stop: str
+
+
+words = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
+json_values = st.recursive(st.integers(-(2**31), 2**31) | st.booleans() | words, st.lists, max_leaves=4)
+arguments = st.dictionaries(words, json_values, max_size=3).map(json.dumps)
+
+
+@st.composite
+def replies(draw: st.DrawFn) -> Reply:
+    """Reasoning, then text, then tool calls, each perhaps; cut and paused anywhere."""
+    said = [*map(Think, draw(st.lists(words, max_size=3))), *map(Say, draw(st.lists(words, max_size=6)))]
+    count = draw(st.integers(0, 3))
+    calls = tuple(
+        Use(
+            draw(st.sampled_from(("clock", "sum"))),
+            draw(arguments),
+            f"call_{number}",
+            draw(st.integers(1, 5)),
+        )
+        for number in range(count)
+    )
+    moves: list[Any] = [*said, *([UseTogether(calls)] if calls else [])]
+    for place in draw(st.lists(st.integers(0, len(moves)), max_size=2)):
+        moves.insert(place, draw(st.sampled_from((Pause(0), Bytes(b": keep-alive\n\n")))))
+    cached = draw(st.integers(0, 50))
+    tokens = Tokens(cached + draw(st.integers(1, 50)), draw(st.integers(1, 99)), cached)
+    return Reply(tuple(moves), "tools" if calls else draw(st.sampled_from(("end", "length"))), tokens)
+
+
+async def ours(provider: Provider) -> Read:
+    last: Complete | None = None
+    message = await provider.chat((user("Hi"),), OPTIONS)
+    async for delta in provider.stream((user("Hi"),), OPTIONS):
+        last = delta if isinstance(delta, Complete) else last
+    assert last is not None
+    assert last.final_metadata == message.metadata
+    texts = [part for part in message.parts if isinstance(part, TextPart)]
+    return Read(
+        "".join(part.content for part in texts if part.kind == "text"),
+        "".join(part.content for part in texts if part.kind == "reasoning"),
+        [
+            (part.tool_call_id, part.tool_name, part.arguments)
+            for part in message.parts
+            if isinstance(part, ToolCallPart)
+        ],
+        tokens_of(last.final_metadata),
+        last.stop_reason,
+    )
+
+
+def tokens_of(metadata: Metadata) -> Tokens:
+    assert metadata.input_tokens is not None
+    assert metadata.output_tokens is not None
+    return Tokens(metadata.input_tokens, metadata.output_tokens, metadata.cached_tokens or 0)
+
+
+async def by_openai(url: str) -> Read:
+    reasoning = ""
+    async with (
+        openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client,
+        client.chat.completions.stream(
+            model="fake-small",
+            messages=[{"role": "user", "content": "Hi"}],
+            stream_options={"include_usage": True},
+        ) as stream,
+    ):
+        async for event in stream:
+            if event.type == "chunk":
+                for choice in event.chunk.choices:
+                    reasoning += (choice.delta.model_extra or {}).get("reasoning_content", "")
+        try:
+            whole = await stream.get_final_completion()
+        except openai.LengthFinishReasonError as cut:
+            whole = cut.completion
+    choice, usage = whole.choices[0], whole.usage
+    assert usage is not None
+    cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0
+    return Read(
+        choice.message.content or "",
+        reasoning,
+        [
+            (call.id, call.function.name, json.loads(call.function.arguments))
+            for call in choice.message.tool_calls or ()
+            if call.type == "function"
+        ],
+        Tokens(usage.prompt_tokens, usage.completion_tokens, cached or 0),
+        {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}[choice.finish_reason],
+    )
+
+
+async def by_anthropic(url: str) -> Read:
+    async with (
+        anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client,
+        client.messages.stream(
+            model="fake-small", max_tokens=100, messages=[{"role": "user", "content": "Hi"}]
+        ) as stream,
+    ):
+        whole = await stream.get_final_message()
+    usage = whole.usage
+    cached = usage.cache_read_input_tokens or 0
+    assert whole.stop_reason is not None
+    return Read(
+        "".join(block.text for block in whole.content if block.type == "text"),
+        "".join(block.thinking for block in whole.content if block.type == "thinking"),
+        [(block.id, block.name, dict(block.input)) for block in whole.content if block.type == "tool_use"],
+        Tokens(usage.input_tokens + cached, usage.output_tokens, cached),
+        whole.stop_reason,
+    )
+
+
+@EXAMPLES
+@given(reply=replies())
+async def test_openai_and_its_own_library_read_the_same(reply: Reply) -> None:
+    async with FakeModels(lambda _: reply) as fake, connected(our_openai.create, fake.openai_url) as provider:
+        assert await ours(provider) == await by_openai(fake.openai_url)
+
+
+@EXAMPLES
+@given(reply=replies())
+async def test_anthropic_and_its_own_library_read_the_same(reply: Reply) -> None:
+    async with (
+        FakeModels(lambda _: reply) as fake,
+        connected(our_anthropic.create, fake.anthropic_url) as provider,
+    ):
+        assert await ours(provider) == await by_anthropic(fake.anthropic_url)
+
+
+async def test_the_vendors_libraries_read_whole_answers_from_the_same_server() -> None:
+    reply = Reply((Say("Hello"), Use("clock", '{"a": 1}')), "tools", Tokens(9, 3, 2))
+    async with FakeModels(lambda _: reply) as fake:
+        async with openai.AsyncOpenAI(base_url=fake.openai_url, api_key="none") as one:
+            completion = await one.chat.completions.create(
+                model="fake-small", messages=[{"role": "user", "content": "Hi"}]
+            )
+            assert completion.choices[0].message.content == "Hello"
+            assert [model.id async for model in one.models.list()] == ["fake-small", "fake-large"]
+        async with anthropic.AsyncAnthropic(base_url=fake.anthropic_url, api_key="none") as two:
+            message = await two.messages.create(
+                model="fake-small", max_tokens=9, messages=[{"role": "user", "content": "Hi"}]
+            )
+            assert [block.type for block in message.content] == ["text", "tool_use"]
+
+
+async def test_both_sides_accept_a_tool_as_the_vendors_describe_it() -> None:
+    tool = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
+    async with FakeModels() as fake:
+        async with openai.AsyncOpenAI(base_url=fake.openai_url, api_key="none") as one:
+            await one.chat.completions.create(
+                model="fake-small",
+                messages=[{"role": "user", "content": "Hi"}],
+                tools=[
+                    {
+                        "type": "function",
+                        "function": {"name": "clock", "description": "Tells the time.", "parameters": {}},
+                    }
+                ],
+            )
+        async with connected(our_openai.create, fake.openai_url) as provider:
+            options = type(OPTIONS)(model="fake-small", tools=(tool,))
+            await provider.chat((user("Hi"),), options)
+        assert [asked.tools for asked in fake.requests] == [("clock",), ("clock",)]
