@@ -134,10 +134,9 @@ class Agent:
         usage = MetadataDelta(turn.message_id, 0, 0, 0.0)
         async with aclosing(route.provider.stream(messages, options)) as stream:
             async for delta in stream:
-                kind = type(delta)
-                if kind is Complete:
+                if isinstance(delta, Complete):
                     stop = delta.stop_reason
-                elif kind is MetadataDelta:
+                elif isinstance(delta, MetadataDelta):
                     usage = self._counted(turn, usage, delta)
                 else:
                     turn.emit(delta)
@@ -161,7 +160,7 @@ class Agent:
         )
 
     def _defined(self, tools: tuple[Tool, ...]) -> tuple[ToolDefinition, ...]:
-        """The definitions of the tools: the same tuple for the same tools, so that adapters encode it once."""
+        """The definitions of the tools: one tuple for the same tools, so that adapters encode it once."""
         key = tuple(id(tool) for tool in tools)
         if key != self._defined_for:
             self._defined_for = key

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
@@ -100,7 +100,7 @@ class Gateway:
         return self._sessions
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Host]:
+    async def running(self) -> AsyncGenerator[Host]:
         """Start; hand out the host; stop when the block ends."""
         settings = self.settings
         async with AsyncExitStack() as stack:
@@ -199,7 +199,7 @@ class Gateway:
         await asyncio.gather(*self._channel_tasks, return_exceptions=True)
 
     async def _drain(self) -> None:
-        """Let running turns end; those that do not in time stay accepted and are answered after the restart."""
+        """Let running turns end; those that do not in time are answered after the restart."""
         if not await self.dispatcher.drain(self.settings.limits.drain_seconds):
             log.warning("some turns did not end in time; they are answered after the restart")
             self.dispatcher.cancel()

@@ -59,13 +59,12 @@ class Approvals:
         waiting[1].set_result(decision)
 
     async def _answer(self, future: asyncio.Future[Decision]) -> Outcome:
+        limit = asyncio.timeout(self._timeout_ms / 1000)
         try:
-            async with asyncio.timeout(self._timeout_ms / 1000) as limit:
+            async with limit:
                 return await future
         except TimeoutError:
-            if limit.expired():
-                return "timeout"
-            raise
+            return "timeout"
 
     async def _show(self, turn: Turn, request: ApprovalRequest) -> None:
         frame = ApprovalAsked(request.id, request.tool_name, request.arguments, request.timeout_ms)

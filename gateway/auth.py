@@ -1,4 +1,4 @@
-"""Who may talk to the gateway's own server: whoever shows the token, or this machine alone when there is none."""
+"""Who may talk to the gateway's server: whoever shows the token; without one, whoever can connect."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Listeners(Generic[T]):
         for listener in tuple(self._listeners):
             try:
                 listener(value)
-            except Exception:  # noqa: BLE001 - a plugin's callback must not end the turn
+            except Exception:
                 log.exception("a listener failed", value=type(value).__name__)
 
 

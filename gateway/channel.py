@@ -82,7 +82,7 @@ class InboundMessage(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Receipt(Struct, frozen=True):
-    """The message is committed. ``answer_id`` is the id its answer will have; ``seq`` its place in the session."""
+    """The message is committed; its answer will have the id ``answer_id``."""
 
     message_id: str
     answer_id: str
@@ -153,13 +153,13 @@ class Channel(Protocol):
     async def send(self, outbound: OutboundMessage) -> Placed: ...
 
 
-class PlacementUncertain(Exception):  # noqa: N818 - a state, not a failure
+class PlacementUncertain(Exception):
     """The request left, and no answer came: the message may or may not stand in the room."""
 
 
 @runtime_checkable
 class FollowsSession(Protocol):
-    """Its clients read the session's own log and resume there, so nothing is placed and nothing can double."""
+    """Its clients read the session's own log and resume there: nothing is placed, nothing can double."""
 
     @property
     def follows_session(self) -> Literal[True]: ...
@@ -195,7 +195,7 @@ class AsksApproval(Protocol):
 
 @runtime_checkable
 class ServesHttp(Protocol):
-    """Adds routes to the gateway's own web server (an aiohttp ``RouteTableDef`` or a list of route definitions)."""
+    """Adds routes to the gateway's own web server: aiohttp route definitions."""
 
     def routes(self) -> Sequence[Any]: ...
 

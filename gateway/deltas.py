@@ -334,7 +334,7 @@ class Assembler:
         length = self._lengths.get(delta.part_index, 0) + len(delta.content)
         if length != delta.accumulated_length:
             raise DeltaParseError(
-                f"part {delta.part_index} holds {length} code points, the delta says {delta.accumulated_length}"
+                f"part {delta.part_index} holds {length} code points, not {delta.accumulated_length}"
             )
         self._lengths[delta.part_index] = length
         draft.chunks.append(delta.content)

@@ -26,7 +26,8 @@ ACCEPT = Write(
     "insert-new",
     10,
     t.inbox,
-    "id channel account dedup_key alt_key session ord seq answer_id payload state attempts not_before received_at",
+    "id channel account dedup_key alt_key session ord seq answer_id payload state attempts not_before"
+    " received_at",
 )
 CLAIM = Write("update", 30, t.inbox, "id attempts not_before")
 SETTLE = Write("update", 31, t.inbox, "id state merged_into")

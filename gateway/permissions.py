@@ -22,7 +22,7 @@ class Permissions:
     """The rules of an agent. A tool without a rule gets ``default``."""
 
     def __init__(self, rules: Mapping[str, Rule] | None = None, default: Action = "allow") -> None:
-        self._rules = dict(rules or {})
+        self._rules: dict[str, Rule] = dict(rules or {})
         self._default: Action = default
 
     def decide(self, tool: Tool, arguments: Mapping[str, Any]) -> Action:
@@ -36,7 +36,10 @@ class Permissions:
             return "deny"
         if key is None:
             return "deny"
-        return next((action for glob, action in rule.items() if fnmatchcase(key, glob)), "deny")
+        for glob, action in rule.items():
+            if fnmatchcase(key, glob):
+                return action
+        return "deny"
 
     def check(self, tools: Mapping[str, Tool]) -> None:
         """Raise SettingsError for glob rules on a tool that offers nothing to match."""
@@ -44,5 +47,5 @@ class Permissions:
             tool = tools.get(name)
             if tool is not None and not isinstance(rule, str) and tool.match_key is None:
                 raise SettingsError(
-                    f"permissions.{name}: this tool has nothing to match globs against; use allow, deny or ask"
+                    f"permissions.{name}: this tool offers nothing to match globs; use allow, deny or ask"
                 )

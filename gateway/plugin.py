@@ -129,7 +129,7 @@ class AgentLoop(Protocol):
 
 
 class LoopRun(Struct, frozen=True):
-    """What a custom loop works with. ``call_model`` streams one call; ``call_tool`` runs one tool with hooks."""
+    """What a custom loop works with: ``call_model`` streams one call, ``call_tool`` runs one tool."""
 
     messages: tuple[Message, ...]
     options: ChatOptions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -102,7 +102,7 @@ class Provider(Protocol):
 
     async def chat(self, messages: Sequence[Message], options: ChatOptions) -> Message: ...
 
-    def stream(self, messages: Sequence[Message], options: ChatOptions) -> AsyncIterator[Delta]: ...
+    def stream(self, messages: Sequence[Message], options: ChatOptions) -> AsyncGenerator[Delta, None]: ...
 
     async def list_models(self) -> Sequence[ModelInfo]: ...
 

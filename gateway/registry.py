@@ -259,7 +259,7 @@ class PluginRegistry:
             return
         try:
             await _awaited(plugin.deactivate())
-        except Exception:  # noqa: BLE001 - a plugin's farewell must not keep it alive
+        except Exception:
             log.exception("a plugin failed to deactivate", plugin=name)
         self._forget(name)
 

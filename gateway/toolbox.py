@@ -110,7 +110,7 @@ class Toolbox:
             return as_output(await tool.execute(call.arguments, context))
         except ToolError as error:
             return ToolOutput(f"Error: {error}", is_error=True)
-        except Exception as error:  # noqa: BLE001 - a tool is a plugin's code; its failure is its result
+        except Exception as error:
             log.exception("a tool failed", tool=call.name, session=turn.session.id)
             return ToolOutput(f"Error: {type(error).__name__}: {error}", is_error=True)
 

@@ -56,7 +56,7 @@ class Server:
             await self._runner.cleanup()
 
     def _address(self, site: web.TCPSite) -> str:
-        server = site._server  # noqa: SLF001 - aiohttp offers no other way to learn a port it chose
+        server = site._server
         sockets: list[socket.socket] = list(server.sockets) if isinstance(server, asyncio.Server) else []
         port = sockets[0].getsockname()[1] if sockets else self._settings.port
         name = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host

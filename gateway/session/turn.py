@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from gateway.channel import Address, Sender
@@ -112,7 +112,7 @@ class Turn:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
     @asynccontextmanager
-    async def abortable(self) -> AsyncIterator[None]:
+    async def abortable(self) -> AsyncGenerator[None]:
         """The block that ``abort`` ends, with TimeoutError at its end."""
         try:
             async with asyncio.timeout(0 if self.aborted else None) as self._scope:

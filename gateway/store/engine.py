@@ -73,7 +73,7 @@ def _postgres(url: URL) -> Engine:
         return create_engine(url, pool_size=4, max_overflow=1, pool_pre_ping=True)
     except (NoSuchModuleError, ModuleNotFoundError):
         raise StoreError(
-            "store.url names PostgreSQL, whose driver is not installed; run: pip install 'trunkline[postgres]'"
+            "store.url names PostgreSQL, whose driver is not installed: pip install 'trunkline[postgres]'"
         ) from None
 
 

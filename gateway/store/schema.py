@@ -37,7 +37,7 @@ sessions = Table(
     Column("updated_at", BigInteger, nullable=False),
     Index("sessions_updated", "updated_at"),
 )
-"""``seq`` is the highest number given to something durable; ``context_from`` is where /new cut the context."""
+"""``seq`` is the highest durable number; ``context_from`` is where /new cut the context."""
 
 messages = Table(
     "messages",

@@ -42,7 +42,7 @@ class Write:
     """One way to write rows of one table.
 
     ``insert`` adds rows; ``insert-new`` leaves out rows that already exist and tells which went in (their
-    first column); ``upsert`` adds or changes by ``key``; ``update`` changes and ``delete`` removes by ``key``.
+    first column); ``upsert`` adds or changes, ``update`` changes and ``delete`` removes by ``key``.
     In a batch, writes run in the order of their ``rank``.
     """
 
