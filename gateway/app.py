@@ -32,6 +32,7 @@ from gateway.permissions import Permissions
 from gateway.plugin import Plugin, PluginContext
 from gateway.provider import ProviderConfig
 from gateway.registry import AgentSources, ChannelRegistry, PluginRegistry, ProviderRegistry
+from gateway.retention import Retention
 from gateway.routing import Models, first_model
 from gateway.routing.models import LOCAL_URL
 from gateway.runner import Runner
@@ -89,7 +90,7 @@ class Gateway:
         self._plugins = plugins
         self._on_fatal = on_fatal
         self._sessions: Sessions | None = None
-        self._channel_tasks: list[asyncio.Task[None]] = []
+        self._background: list[asyncio.Task[None]] = []
         self.stop = asyncio.Event()
 
     @property
@@ -115,12 +116,14 @@ class Gateway:
                 host = self._assemble(tasks)
                 self._start_channels(tasks)
                 await self.intake.recover()
+                retention = Retention(self.store, settings.store.keep_days)
+                self._background.append(tasks.create_task(retention.run(), name="retention"))
                 self.ready = True
                 try:
                     yield host
                 finally:
                     self.ready = False
-                    await self._stop_channels()
+                    await self._stop_background()
                     await self._drain()
 
     def health(self) -> dict[str, tuple[bool, str]]:
@@ -191,12 +194,12 @@ class Gateway:
         for channel in self.channels.list():
             supervisor = Supervisor(channel, self.intake.receiver(channel.id))
             self.supervisors.append(supervisor)
-            self._channel_tasks.append(tasks.create_task(supervisor.run(), name=f"channel {channel.id}"))
+            self._background.append(tasks.create_task(supervisor.run(), name=f"channel {channel.id}"))
 
-    async def _stop_channels(self) -> None:
-        for task in self._channel_tasks:
+    async def _stop_background(self) -> None:
+        for task in self._background:
             task.cancel()
-        await asyncio.gather(*self._channel_tasks, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
 
     async def _drain(self) -> None:
         """Let running turns end; those that do not in time are answered after the restart."""

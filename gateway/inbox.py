@@ -35,6 +35,7 @@ REOPEN = Write("update", 32, t.inbox, "id state attempts not_before")
 CURSOR = Write("upsert", 20, t.cursor, "channel account shard value", key="channel account shard")
 QUARANTINE = Write("insert", 20, t.quarantine, "id channel account key raw reason at")
 BURY = Write("upsert", 33, t.dead_letter, "inbox_id reason trace at", key="inbox_id")
+FORGET_INBOX = Write("delete", 50, t.inbox, "id")
 EXHUME = Write("delete", 34, t.dead_letter, "inbox_id", key="inbox_id")
 
 

@@ -36,6 +36,7 @@ log = structlog.get_logger("trunkline.outbox")
 INTEND = Write(
     "insert", 37, t.outbox, "id inbox_id part nonce state channel address platform_id hiwater body sent_at"
 )
+FORGET_OUTBOX = Write("delete", 51, t.outbox, "id")
 PLACE = Write("update", 38, t.outbox, "id state platform_id sent_at")
 
 _encode = msgspec.json.Encoder().encode

@@ -79,6 +79,9 @@ class StoreSettings(Section):
     url: str | None = Field(
         default=None, repr=False, description="SQLAlchemy URL; a SQLite file in data_dir when not given"
     )
+    keep_days: int = Field(
+        default=30, gt=0, description="Days to recognise a message that a platform or client repeats"
+    )
 
 
 class ProviderSettings(Section):
