@@ -1,11 +1,5 @@
 """Trunkline's public contract: all that a channel or a plugin may import."""
 
-from gateway.adapter import (
-    AnswerWriter,
-    ChatParser,
-    ProviderAdapter,
-    assembled,
-)
 from gateway.bus import (
     ActivityBus,
     MessageBus,
@@ -95,15 +89,8 @@ from gateway.events import (
     TurnEndEvent,
     UsageEvent,
 )
-from gateway.exchange import (
-    RequestSpec,
-)
 from gateway.feed import (
     Feed,
-)
-from gateway.fragments import (
-    FragmentCache,
-    RecentEncodings,
 )
 from gateway.frames import (
     ApprovalAsked,
@@ -118,10 +105,6 @@ from gateway.frames import (
 from gateway.host import (
     Host,
     HostLimits,
-)
-from gateway.http_provider import (
-    HttpProvider,
-    create_provider,
 )
 from gateway.messages import (
     PART_TYPES,
@@ -185,18 +168,35 @@ from gateway.tool import (
     ToolOutput,
     tool_from,
 )
-from gateway.transcript import (
+from gateway.wire.adapter import (
+    AnswerWriter,
+    ChatParser,
+    ProviderAdapter,
+    assembled,
+)
+from gateway.wire.exchange import (
+    RequestSpec,
+)
+from gateway.wire.fragments import (
+    FragmentCache,
+    RecentEncodings,
+)
+from gateway.wire.http_provider import (
+    HttpProvider,
+    create_provider,
+)
+from gateway.wire.transcript import (
     Step,
     output_text,
     pictures,
-    steps,
+    steps_of,
     told,
 )
-from gateway.transport import (
+from gateway.wire.transport import (
     StreamEvent,
     TransportKind,
 )
-from gateway.upstream import (
+from gateway.wire.upstream import (
     raise_said,
     unreadable,
 )
@@ -358,7 +358,7 @@ __all__ = [
     "part_from",
     "pictures",
     "raise_said",
-    "steps",
+    "steps_of",
     "told",
     "tool_from",
     "unreadable",

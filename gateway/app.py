@@ -92,6 +92,8 @@ class Gateway:
         self._sessions: Sessions | None = None
         self._background: list[asyncio.Task[None]] = []
         self.stop = asyncio.Event()
+        self.exit_code = 0
+        """The exit status a plugin asked for when it stopped the gateway."""
 
     @property
     def sessions(self) -> Sessions:
@@ -216,6 +218,10 @@ class Gateway:
             for route in channel.routes()
         ]
 
+    def _shut_down(self, code: int) -> None:
+        self.exit_code = code
+        self.stop.set()
+
     def _context(self, registry: PluginRegistry, plugin: Plugin) -> PluginContext:
         contributions, name = registry.contributions, plugin.name
         return PluginContext(
@@ -228,7 +234,7 @@ class Gateway:
             register_shortcut=lambda key, value: contributions.add(name, "shortcut", key, value),
             register_mention_provider=lambda key, value: contributions.add(name, "mention", key, value),
             ui=ConsoleUI(),
-            shutdown=lambda _code: self.stop.set(),
+            shutdown=self._shut_down,
             providers=self.providers,
             channels=self.channels,
             sessions=self._sessions,

@@ -123,19 +123,50 @@ class Receive(Protocol):
 
 
 class OutboundMessage(Struct, frozen=True, kw_only=True):
-    """One message to place in a room. ``nonce`` is its idempotency key, at most 25 characters."""
+    """One message to place in a room. ``nonce`` is its idempotency key, at most 25 characters.
+
+    ``response_mode`` is what the sender asked for; a channel that cannot speak sends text.
+    """
 
     address: Address
     message: Message
     part: int = 0
     nonce: str
     final: bool = True
+    response_mode: ResponseMode = "text"
 
 
 class Placed(Struct, frozen=True):
     """Where the platform put it: its own id for the message, for edits."""
 
     platform_id: str
+
+
+class Responder(Protocol):
+    """Takes the reply to one submitted message. Voice, receipts and errors are abilities of their own."""
+
+    async def send_text(self, text: str) -> None: ...
+
+
+@runtime_checkable
+class SendsVoice(Protocol):
+    """Can speak; used when the message asked for a voice answer."""
+
+    async def send_voice(self, text: str) -> None: ...
+
+
+@runtime_checkable
+class SendsAck(Protocol):
+    """Wants to know that the message is durable; ``text`` is the message's id."""
+
+    async def send_ack(self, text: str) -> None: ...
+
+
+@runtime_checkable
+class SendsError(Protocol):
+    """Shows failures in another way than text."""
+
+    async def send_error(self, text: str) -> None: ...
 
 
 @runtime_checkable

@@ -24,6 +24,7 @@ from gateway.messages import (
     ToolCallPart,
     ToolResultPart,
     now_ms,
+    to_json,
 )
 
 StopReason = Literal["end_turn", "max_tokens", "tool_use", "cancelled"]
@@ -132,21 +133,20 @@ Delta = (
     | Complete
 )
 
-_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Delta)
 _arguments_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 def encode_delta(delta: Delta) -> bytes:
     """One JSON object, the same for every transport."""
-    return _encoder.encode(delta)
+    return to_json(delta)
 
 
 def decode_delta(payload: bytes | str) -> Delta:
     """Read a delta back; unknown fields are ignored. Raises DeltaParseError."""
     try:
         return _decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DeltaParseError(f"not a delta: {error}") from None
 
 
@@ -251,7 +251,7 @@ def _result(start: ToolResultStart, output: str, end: ToolResultEnd | None) -> T
 def _call(start: ToolCallStart, text: str) -> ToolCallPart:
     try:
         arguments = _arguments_decoder.decode(text) if text.strip() else {}
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
         return ToolCallPart(start.tool_call_id, start.tool_name, {}, invalid_arguments=text)
     return ToolCallPart(start.tool_call_id, start.tool_name, arguments)
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
 
 from gateway.deltas import Delta
-from gateway.messages import Message
+from gateway.messages import Message, to_json
 
 Status = Literal["idle", "queued", "running"]
 
@@ -70,9 +69,6 @@ class Replayed(Struct, frozen=True, tag_field="type", tag="replayed"):
 
 Frame = Delta | Replayed | MessageFrame | TurnStart | ApprovalAsked | ApprovalResolved | SessionFrame
 
-_encode = msgspec.json.Encoder().encode
-
-
 class Event:
     """A frame at its place in a session."""
 
@@ -88,6 +84,6 @@ class Event:
     def json(self) -> bytes:
         """The frame as every transport sends it."""
         if self._json is None:
-            tail = b',"session":%b,"seq":%d}' % (_encode(self.session), self.seq)
-            self._json = _encode(self.frame)[:-1] + tail
+            tail = b',"session":%b,"seq":%d}' % (to_json(self.session), self.seq)
+            self._json = to_json(self.frame)[:-1] + tail
         return self._json

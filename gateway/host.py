@@ -8,13 +8,15 @@ from msgspec import Struct
 
 from gateway.approvals import Approvals, Decision
 from gateway.auth import Auth
-from gateway.channel import Cursor, InboundMessage, Receipt
+from gateway.channel import Cursor, InboundMessage, Receipt, Responder
 from gateway.feed import Feed
 from gateway.inbox import Inbox
 from gateway.intake import Intake
+from gateway.messages import Message
 from gateway.plugin import SlashCommand
 from gateway.registry import PluginRegistry
 from gateway.session import Session, Sessions
+from gateway.submission import Submission
 
 
 class HostLimits(Struct, frozen=True):
@@ -32,6 +34,7 @@ class Host:
         self,
         *,
         intake: Intake,
+        submission: Submission,
         inbox: Inbox,
         sessions: Sessions,
         registry: PluginRegistry,
@@ -46,6 +49,7 @@ class Host:
         self.limits = limits
         self.version = version
         self._intake = intake
+        self._submission = submission
         self._inbox = inbox
         self._registry = registry
         self._approvals = approvals
@@ -63,6 +67,12 @@ class Host:
     async def accept(self, channel: str, message: InboundMessage, *, fresh: bool = False) -> Receipt:
         """Commit one message and hand it on. ``fresh`` says that its session's id was just minted."""
         return (await self._intake.accept(channel, (message,), fresh=fresh))[0]
+
+    async def submit(
+        self, message: InboundMessage, responder: Responder | None = None, *, exclusive: bool = False
+    ) -> Message | None:
+        """Accept a message, wait for its outcome and return the answer; see ``Submission.submit``."""
+        return await self._submission.submit(message, responder, exclusive=exclusive)
 
     async def follow(self, session_id: str, feed: Feed, after: int) -> None:
         """Let a feed read a session from now on, after what it missed. Raises NotFoundError."""

@@ -70,7 +70,7 @@ class Intake:
         self._check(sessions)
         arrivals = [self._arrival(channel, *pair) for pair in zip(sessions, messages, strict=True)]
         ops = [a.entry.accept() for a in arrivals]
-        ops += [s.touch() for s in {id(s): s for s in sessions if not s.saved}.values()]
+        ops += [s.touch() for s in {id(s): s for s in sessions if not s.reserved}.values()]
         committed = self._store.submit([*ops, *extra])
         committed.add_done_callback(lambda done: self._committed(arrivals, done))
         inserted = await asyncio.shield(committed)
@@ -126,6 +126,7 @@ class Intake:
         inserted: Inserted = frozenset() if failed else done.result()
         for session, entry in arrivals:
             session.saved = session.saved or not failed
+            session.reserved = session.reserved or not failed
             if entry.id in inserted:
                 self._stop_if_asked(session, entry)
                 self._dispatcher.deliver(session, entry)

@@ -6,10 +6,11 @@ translate to each provider's roles. Times are milliseconds since the epoch, cost
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 import uuid
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +19,7 @@ from gateway.errors import InvalidPartTypeError, PartValidationError
 
 Role = Literal["user", "assistant", "system"]
 TextKind = Literal["text", "reasoning", "summary"]
+T = TypeVar("T")
 
 
 def new_id() -> str:
@@ -164,18 +166,69 @@ class Message(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 _part_decoder = msgspec.json.Decoder(Part)
 _encoder = msgspec.json.Encoder()
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def to_json(value: object) -> bytes:
+    """A value as JSON. Texts that hold lone surrogates, which no wire takes, are written as ``sound`` ones."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(_mended(msgspec.to_builtins(value)))
+
+
+def sound(value: T) -> T:
+    """The value with U+FFFD for every lone surrogate in its texts; the value itself if there is none.
+
+    File names and careless JSON readers bring such halves of characters; neither UTF-8 nor a database
+    knows them. Lengths stay as they are.
+    """
+    try:
+        _encoder.encode(value)
+    except UnicodeEncodeError:
+        return cast("T", msgspec.convert(_mended(msgspec.to_builtins(value)), type(value)))
+    return value
+
+
+def _mended(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, dict):
+        entries = cast("dict[Any, Any]", value).items()
+        return {_mended(key): _mended(item) for key, item in entries}
+    if isinstance(value, list | tuple):
+        return [_mended(item) for item in cast("list[Any]", value)]
+    return value
 
 
 def encode_part(part: Part) -> bytes:
     """The part as one JSON object: what the store keeps and the wire carries."""
-    return _encoder.encode(part)
+    return to_json(part)
+
+
+def checked_part(part: object) -> bytes:
+    """A part as JSON that is sure to be readable again.
+
+    Parts made in Python may hold anything. Raises InvalidPartTypeError for what is no part, and
+    PartValidationError for a part with wrong fields.
+    """
+    if not isinstance(part, Part):
+        raise InvalidPartTypeError(
+            f"{type(part).__name__} is no part; the part types are {', '.join(PART_TYPES)}"
+        )
+    try:
+        payload = to_json(part)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PartValidationError(f"a part of type {part.__struct_config__.tag}: {error}") from None
+    decode_part(payload)
+    return payload
 
 
 def decode_part(payload: bytes | str) -> Part:
     """Read a part back. Raises PartValidationError or InvalidPartTypeError."""
     try:
         return _part_decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _part_error(error) from None
 
 
@@ -183,7 +236,7 @@ def part_from(value: object) -> Part:
     """A part from plain data of a client. Raises PartValidationError or InvalidPartTypeError."""
     try:
         return msgspec.convert(value, Part)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise _part_error(error) from None
 
 

@@ -16,7 +16,6 @@ import structlog
 from sqlalchemy import select
 
 from gateway.channel import (
-    Address,
     Channel,
     FollowsSession,
     OutboundMessage,
@@ -73,7 +72,7 @@ class Outbox:
         if channel is None:
             log.warning("the channel is gone; its answer stays in the session", channel=entry.channel)
             return
-        outbound = self._outbound(entry.inbound.address, entry.id, answer)
+        outbound = _outbound(entry, answer)
         placed = await self._once(channel, outbound, ambiguous=ambiguous)
         await self._store.write(
             (PLACE, (entry.answer_id, "final", placed.platform_id, now_ms())), *entry.done()
@@ -88,8 +87,15 @@ class Outbox:
             found = await _find(channel, outbound)
             return found if found is not None else await channel.send(outbound)
 
-    def _outbound(self, address: Address, inbox_id: str, answer: Message) -> OutboundMessage:
-        return OutboundMessage(address=address, message=answer, nonce=nonce_of(inbox_id, 0))
+
+def _outbound(entry: Entry, answer: Message) -> OutboundMessage:
+    inbound = entry.inbound
+    return OutboundMessage(
+        address=inbound.address,
+        message=answer,
+        nonce=nonce_of(entry.id, 0),
+        response_mode=inbound.response_mode,
+    )
 
 
 async def _find(channel: Channel, outbound: OutboundMessage) -> Placed | None:

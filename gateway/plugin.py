@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct
 
-from gateway.channel import Sender
+from gateway.channel import InboundMessage, Sender
 from gateway.events import AgentEvent
 from gateway.messages import Message
 from gateway.provider import ChatOptions
@@ -27,11 +27,15 @@ AgentEndReason = Literal["complete", "aborted"]
 
 
 class TurnContext(Struct, frozen=True):
-    """What a hook knows of the moment it is called in. ``messages`` is the session's own bus."""
+    """What a hook knows of the moment it is called in.
+
+    ``messages`` is the session's own bus, ``inbound`` what the channel received, audio and raw event included.
+    """
 
     session: str
     sender: Sender
     messages: MessageBus
+    inbound: InboundMessage
     agent: str = "main"
 
 

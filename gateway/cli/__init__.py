@@ -1,10 +1,14 @@
-"""The command line: one file per group of commands."""
+"""The command line: one file per command or group of commands.
+
+Their modules are light; what a command works with is imported when it runs, so that ``--help``, ``version``
+and shell completion answer at once.
+"""
 
 from __future__ import annotations
 
 import typer
 
-from gateway.cli import config, run
+from gateway.cli import config, run, version
 
 app = typer.Typer(
     name="trunkline",
@@ -14,3 +18,4 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.add_typer(config.app, name="config")
+app.command("version")(version.version)

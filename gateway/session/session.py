@@ -36,7 +36,9 @@ class Session:
         self.id = row.id
         self.row = row
         self.saved = bool(row.created_at)
-        self.seq = (row.seq | (_SEQ_BLOCK - 1)) + 1 if self.saved else 0
+        self.reserved = False
+        """Whether the block its numbers come from is durable, so that no later process uses it again."""
+        self.seq = _next_block(row.seq) if self.saved else 0
         self.turn: Turn | None = None
         self.bus = MessageBus(self._show, lambda: tuple(message for _, message in self._log))
         self.agent_events: Listeners[AgentEvent] = Listeners()
@@ -202,8 +204,15 @@ class Session:
             turn = self.turn
             begin = TurnStart(turn.message_id, turn.entry.id, max(1, turn.entry.attempts))
             frames: list[Frame] = [begin, *turn.assembler.snapshot(), *turn.asked.values()]
-            missed += [Event(self.id, self.seq, frame) for frame in frames]
+            # Numbered like what came before: a reader that is cut off here has to get all of them again.
+            behind = missed[-1].seq if missed else after
+            missed += [Event(self.id, behind, frame) for frame in frames]
         return missed
+
+
+def _next_block(seq: int) -> int:
+    """The first number of a block that nothing was shown in; a turn may have run far past what is stored."""
+    return (seq + _SEQ_BLOCK // 2 | (_SEQ_BLOCK - 1)) + 1
 
 
 def _retrieve(future: object) -> None:

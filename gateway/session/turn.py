@@ -59,7 +59,7 @@ class Turn:
         self.shown: list[tuple[int, Message]] = []
         """What was shown with the turn's beginning, by number; committed together with the answer."""
         self.committed = False
-        self.ctx = TurnContext(session.id, entry.inbound.sender, session.bus)
+        self.ctx = TurnContext(session.id, entry.inbound.sender, session.bus, entry.inbound)
         self._started = time.monotonic()
         self._metadata_at = 0.0
         self._scope: asyncio.Timeout | None = None

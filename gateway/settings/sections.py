@@ -211,7 +211,12 @@ class Settings(BaseSettings):
     )
     system_prompt: str = Field(default="", description="What the model is told before every conversation")
     max_tokens: int = Field(default=4096, gt=0, description="Longest answer of the model, in tokens")
-    temperature: float = Field(default=0.7, ge=0, le=2, description="How freely the model chooses words")
+    temperature: float | None = Field(
+        default=None,
+        ge=0,
+        le=2,
+        description="How freely the model chooses words, 0 to 2; its own way when not given",
+    )
     stream_timeout_ms: int = Field(
         default=60_000, gt=0, description="Milliseconds without a byte before a stream is dead"
     )

@@ -5,7 +5,9 @@ A batch of rows reaches the database as a single bound parameter, and the databa
 however many rows it has: the writer thread does not have to win the interpreter lock back for every row,
 which under load costs far more than the rows themselves.
 
-Row values are what JSON has: text, whole numbers, floats, true, false, None.
+Row values are what JSON has: text, whole numbers, floats, true, false, None. Of the texts, neither database
+can hold a lone surrogate or (both would: PostgreSQL refuses it, SQLite cuts the text there) the character
+NUL; each is stored as U+FFFD.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import msgspec
 from sqlalchemy import (
     JSON,
     Connection,
@@ -32,10 +33,10 @@ from sqlalchemy import (
 from sqlalchemy.sql import Executable
 from sqlalchemy.sql.expression import ColumnElement, FromClause
 
+from gateway.messages import to_json
+
 Row = Sequence[str | int | float | bool | None]
 Kind = Literal["insert", "insert-new", "upsert", "update", "delete"]
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Write:
@@ -59,7 +60,7 @@ class Write:
         statement = self._statement(connection.dialect)
         if self.kind in ("upsert", "update"):
             rows = self._last_of_each(rows)
-        result = connection.execute(statement, {"rows": _encode(rows).decode()})
+        result = connection.execute(statement, {"rows": document(rows)})
         return result.scalars().all() if self.kind == "insert-new" else ()
 
     def _last_of_each(self, rows: Sequence[Row]) -> Sequence[Row]:
@@ -95,6 +96,18 @@ class Write:
         matches = [self.table.c[name] == given.c[name] for name in self.key]
         changed = {name: given.c[name] for name in self.columns if name not in self.key}
         return update(self.table).values(changed).where(*matches)
+
+
+def document(rows: Sequence[Row]) -> str:
+    """The rows as a JSON document whose texts both databases take."""
+    text = to_json(rows).decode()
+    if "\\u0000" not in text:
+        return text
+    return to_json([[_without_nul(value) for value in row] for row in rows]).decode()
+
+
+def _without_nul(value: str | float | None) -> str | float | None:
+    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
 def _insert_for(dialect: Dialect) -> Callable[[Table], Any]:

@@ -14,7 +14,7 @@ MODULES = {
     "local": "openai",
     "custom": "openai",
 }
-"""Which module speaks for which provider. ``local`` is a server on this machine, ``custom`` any other address."""
+"""Which module speaks for which provider: ``local`` is on this machine, ``custom`` any other address."""
 
 
 class Providers(Plugin):

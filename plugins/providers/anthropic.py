@@ -35,7 +35,7 @@ from gateway import (
     output_text,
     pictures,
     raise_said,
-    steps,
+    steps_of,
     told,
     unreadable,
 )
@@ -170,7 +170,7 @@ def _message(message: Message) -> bytes:
     if not message.for_model or message.role == "system":
         return b""
     if message.role == "assistant":
-        items = [item for step in steps(message) for item in _step(step)]
+        items = [item for step in steps_of(message) for item in _step(step)]
     else:
         content = _content(message)
         items = [{"role": "user", "content": content}] if content else []

@@ -34,7 +34,7 @@ from gateway import (
     output_text,
     pictures,
     raise_said,
-    steps,
+    steps_of,
     told,
     unreadable,
 )
@@ -144,7 +144,7 @@ def _message(message: Message) -> bytes:
     if not message.for_model:
         return b""
     if message.role == "assistant":
-        items = [item for step in steps(message) for item in _step(step)]
+        items = [item for step in steps_of(message) for item in _step(step)]
     else:
         content = _content(message)
         items = [{"role": message.role, "content": content}] if content else []

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from gateway.adapter import AnswerWriter, ChatParser, ProviderAdapter, assembled
 from gateway.deltas import Delta, MetadataDelta, RateLimit
 from gateway.errors import DeltaParseError, ProviderError, RateLimitError, StreamAbortedError
-from gateway.exchange import RequestSpec, body_of, check_reachable, client_session, send
 from gateway.messages import Message
 from gateway.provider import AuthMethod, Capabilities, ChatOptions, ModelInfo, ProviderConfig
-from gateway.transport import EventStream
-from gateway.upstream import redacted, refusal, said_in
+from gateway.wire.adapter import AnswerWriter, ChatParser, ProviderAdapter, assembled
+from gateway.wire.exchange import RequestSpec, body_of, check_reachable, client_session, send
+from gateway.wire.transport import EventStream
+from gateway.wire.upstream import redacted, refusal, said_in
 
 if TYPE_CHECKING:
     import stamina

@@ -47,7 +47,7 @@ class _Draft:
         return Step("\n\n".join(self.texts), tuple(self.calls.values()), tuple(results))
 
 
-def steps(message: Message) -> list[Step]:
+def steps_of(message: Message) -> list[Step]:
     """Cut an assistant message into steps that every backend accepts.
 
     Text or a call after a result begins a new step. A call without a result gets one that says it was

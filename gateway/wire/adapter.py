@@ -13,10 +13,10 @@ from typing import Protocol
 import msgspec
 
 from gateway.deltas import Assembler, Complete, Delta, DeltaWriter, MetadataDelta, StopReason
-from gateway.exchange import RequestSpec
 from gateway.messages import Message, Metadata, TextKind, new_id
 from gateway.provider import Capabilities, ChatOptions, ModelInfo, ProviderConfig
-from gateway.transport import StreamEvent, TransportKind
+from gateway.wire.exchange import RequestSpec
+from gateway.wire.transport import StreamEvent, TransportKind
 
 Stream = Callable[[Sequence[Message], ChatOptions], AsyncIterator[Delta]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.fragments import FragmentCache, RecentEncodings
+from gateway.wire.fragments import FragmentCache, RecentEncodings
 from gateway.messages import Message
 from gateway.testing.talk import user
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import DeltaParseError, StreamAbortedError, StreamTimeoutError
-from gateway.transport import EventStream, NDJSONReader, SSEReader, StreamEvent
+from gateway.wire.transport import EventStream, NDJSONReader, SSEReader, StreamEvent
 
 ENDS = (b"\n", b"\r\n", b"\r")
 

@@ -1,0 +1,1 @@
+"""The wire to model backends: requests out, streamed events in. Knows protocols, but no vendor."""
