@@ -107,7 +107,7 @@ class Gateway:
         """Start; hand out the host; stop when the block ends."""
         settings = self.settings
         async with AsyncExitStack() as stack:
-            self.store = Store.open(settings.store_url, settings.durability, self._on_fatal)
+            self.store = self.open_store()
             stack.push_async_callback(self.store.close)
             stack.push_async_callback(self.providers.close)
             stack.push_async_callback(self.registry.shutdown)
@@ -116,8 +116,9 @@ class Gateway:
             self.model = settings.model or await first_model(self._environ, self.providers)
             async with asyncio.TaskGroup() as tasks:
                 host = self._assemble(tasks)
+                self._register_channels()
+                await self.recover()
                 self._start_channels(tasks)
-                await self.intake.recover()
                 retention = Retention(self.store, settings.store.keep_days)
                 self._background.append(tasks.create_task(retention.run(), name="retention"))
                 self.ready = True
@@ -127,6 +128,14 @@ class Gateway:
                     self.ready = False
                     await self._stop_background()
                     await self._drain()
+
+    def open_store(self) -> Store:
+        """The store that the gateway writes to."""
+        return Store.open(self.settings.store_url, self.settings.durability, self._on_fatal)
+
+    async def recover(self) -> None:
+        """Take up what was accepted and not answered, before any channel can bring more."""
+        await self.intake.recover()
 
     def health(self) -> dict[str, tuple[bool, str]]:
         """The state of each part: whether it works, and if not, why."""
@@ -189,10 +198,12 @@ class Gateway:
         for plugin in self._plugins:
             await self.registry.register(plugin)
 
-    def _start_channels(self, tasks: asyncio.TaskGroup) -> None:
+    def _register_channels(self) -> None:
         for channel_id, channel in self.settings.channels.items():
             if channel.enabled:
                 self.channels.register(load_channel(self.host, channel_id, channel.options))
+
+    def _start_channels(self, tasks: asyncio.TaskGroup) -> None:
         for channel in self.channels.list():
             supervisor = Supervisor(channel, self.intake.receiver(channel.id))
             self.supervisors.append(supervisor)
