@@ -170,7 +170,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def to_json(value: object) -> bytes:
-    """A value as JSON. Texts that hold lone surrogates, which no wire takes, are written as ``sound`` ones."""
+    """A value as JSON. Lone surrogates in its texts, which no wire takes, are written as U+FFFD."""
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:
@@ -186,7 +186,7 @@ def sound(value: T) -> T:
     try:
         _encoder.encode(value)
     except UnicodeEncodeError:
-        return cast("T", msgspec.convert(_mended(msgspec.to_builtins(value)), type(value)))
+        return msgspec.convert(_mended(msgspec.to_builtins(value)), type(value))
     return value
 
 

@@ -5,9 +5,8 @@ A batch of rows reaches the database as a single bound parameter, and the databa
 however many rows it has: the writer thread does not have to win the interpreter lock back for every row,
 which under load costs far more than the rows themselves.
 
-Row values are what JSON has: text, whole numbers, floats, true, false, None. Of the texts, neither database
-can hold a lone surrogate or (both would: PostgreSQL refuses it, SQLite cuts the text there) the character
-NUL; each is stored as U+FFFD.
+Row values are what JSON has: text, whole numbers, floats, true, false, None. Lone surrogates and the
+character NUL (PostgreSQL refuses both, SQLite would cut a text at NUL) are stored as U+FFFD.
 """
 
 from __future__ import annotations
