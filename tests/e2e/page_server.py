@@ -8,8 +8,9 @@ keeps a log, so that resuming works as it does for real.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ Script = Callable[["Turn"], AsyncIterator[Frame]]
 
 
 class Turn:
-    """What a script gets: the message it answers, and a writer for its deltas."""
+    """What a script gets: the message it answers, a writer for its deltas, and when to go on.
+
+    ``go`` is set by the test, or by the user stopping the answer; then ``cancelled`` is true.
+    """
 
     def __init__(self, server: PageServer, message: Frame, session: str, answer_id: str) -> None:
         self.server = server
@@ -40,7 +44,16 @@ class Turn:
         self.answer_id = answer_id
         self.write = DeltaWriter(answer_id)
         self.approved: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.stopped = asyncio.Event()
+        self.go = asyncio.Event()
+        self.over = asyncio.Event()
+        self.cancelled = False
+
+    def stop(self) -> None:
+        """Let the script end as soon as it can."""
+        self.cancelled = not self.go.is_set()
+        self.go.set()
+        if not self.approved.done():
+            self.approved.set_result("deny")
 
 
 class PageServer:
@@ -55,6 +68,7 @@ class PageServer:
         self.seen: dict[str, Frame] = {}
         self.turns: dict[str, Turn] = {}
         self.ignore_messages = False
+        self.swallow_acks = 0
         self.sockets: dict[web.WebSocketResponse, set[str]] = {}
         self.port = 0
         self._tasks: asyncio.TaskGroup
@@ -81,9 +95,9 @@ class PageServer:
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 yield self
-                for turn in self.turns.values():
-                    turn.stopped.set()
                 await self.drop_sockets()
+                for turn in self.turns.values():
+                    turn.stop()
         finally:
             await runner.cleanup()
 
@@ -95,26 +109,36 @@ class PageServer:
     async def emit(self, session: str, frame: Frame) -> None:
         """Log a session event and send it to whoever listens."""
         log = self.logs.setdefault(session, [])
-        frame = frame | {"session": session, "seq": len(log) + 1}
+        frame = frame | {"session": session, "seq": log[-1]["seq"] + 1 if log else 1}
         log.append(frame)
         await self._send(session, frame)
 
-    def answer(self, session: str, frames: AsyncIterator[Frame], answer_id: str, reply_to: str) -> None:
-        """Play an answer in the background."""
-        self._tasks.create_task(self._play(session, frames, answer_id, reply_to))
+    def squeeze(self, session: str) -> None:
+        """Keep of the running answer what a real session keeps: its start and its text, under one number."""
+        turn, log = self.turns[session], self.logs[session]
+        mine = [frame for frame in log if frame.get("message_id") == turn.answer_id]
+        start = next(frame for frame in mine if frame["type"] == "turn_start")
+        pieces = [frame for frame in mine if frame["type"] == "text_delta"]
+        text = pieces[-1] | {"content": "".join(frame["content"] for frame in pieces)}
+        head = [frame for frame in log if frame not in mine]
+        self.logs[session] = head + [frame | {"seq": len(log)} for frame in (start, text)]
 
     async def _send(self, session: str, frame: Frame) -> None:
         for socket, subscribed in list(self.sockets.items()):
             if session in subscribed and not socket.closed:
                 await socket.send_json(frame)
 
-    async def _play(self, session: str, frames: AsyncIterator[Frame], answer_id: str, reply_to: str) -> None:
+    async def _play(self, turn: Turn, reply_to: str, before: asyncio.Event | None) -> None:
+        """Answer a message, once the answer before it is over."""
+        if before is not None:
+            await before.wait()
+        session, answer_id = turn.session, turn.answer_id
         await self.emit(session, {"type": "session", "status": "running"})
         await self.emit(
             session, {"type": "turn_start", "message_id": answer_id, "reply_to": reply_to, "attempt": 1}
         )
         renderers: dict[int, BlockRenderer] = {}
-        async for frame in frames:
+        async for frame in self.script(turn):
             await self.emit(session, frame)
             if frame["type"] == "text_delta":
                 renderer = renderers.setdefault(frame["part_index"], BlockRenderer())
@@ -124,14 +148,9 @@ class PageServer:
             if frame["type"] == "complete":
                 for index, renderer in renderers.items():
                     await self._emit_blocks(session, answer_id, index, renderer.finish())
-        await self.emit(
-            session,
-            {
-                "type": "session",
-                "status": "idle",
-                "usage": {"input_tokens": 12, "output_tokens": 34, "cost": 0.0123},
-            },
-        )
+        usage = {"input_tokens": 12, "output_tokens": 34, "cost": 0.0123}
+        await self.emit(session, {"type": "session", "status": "idle", "usage": usage})
+        turn.over.set()
 
     async def _emit_blocks(self, session: str, answer_id: str, part: int, blocks: list[Any]) -> None:
         for block in blocks:
@@ -161,7 +180,7 @@ class PageServer:
             case "resume":
                 await self._resume(socket, frame)
             case "abort":
-                self.turns[frame["session"]].stopped.set()
+                self.turns[frame["session"]].stop()
             case "approval":
                 self.turns[frame["session"]].approved.set_result(frame["decision"])
             case "ping":
@@ -169,8 +188,9 @@ class PageServer:
 
     async def _resume(self, socket: web.WebSocketResponse, frame: Frame) -> None:
         session, log = frame["session"], self.logs.get(frame["session"], [])
-        for event in log[frame["after"] :]:
-            await socket.send_json(event)
+        for event in log:
+            if event["seq"] > frame["after"]:
+                await socket.send_json(event)
         self.sockets[socket].add(session)
         await socket.send_json({"type": "replayed", "session": session, "seq": len(log)})
 
@@ -199,10 +219,13 @@ class PageServer:
         }
         self.seen[key] = ack
         self.titles.setdefault(session, frame["text"][:60])
-        await socket.send_json(ack)
+        self.swallow_acks -= 1
+        if self.swallow_acks < 0:
+            await socket.send_json(ack)
         await self.emit(session, _user_message(ack, frame))
+        earlier = self.turns.get(session)
         turn = self.turns[session] = Turn(self, frame, session, ack["answer_id"])
-        self.answer(session, self.script(turn), ack["answer_id"], ack["message_id"])
+        self._tasks.create_task(self._play(turn, ack["message_id"], earlier.over if earlier else None))
 
     async def _index(self, request: web.Request) -> web.FileResponse:
         return web.FileResponse(PAGE / "index.html")
@@ -264,8 +287,6 @@ def _user_message(ack: Frame, frame: Frame) -> Frame:
 
 
 def _token_of(request: web.Request) -> str | None:
-    import base64
-
     offered = request.headers.get("Sec-WebSocket-Protocol", "").replace(" ", "").split(",")
     found = [item.removeprefix("token.") for item in offered if item.startswith("token.")]
     return base64.urlsafe_b64decode(found[0] + "=" * (-len(found[0]) % 4)).decode() if found else None
@@ -274,6 +295,3 @@ def _token_of(request: web.Request) -> str | None:
 async def _add_policy(request: web.Request, response: web.StreamResponse) -> None:
     response.headers["Content-Security-Policy"] = POLICY
     response.headers["X-Content-Type-Options"] = "nosniff"
-
-
-OnRequest = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -1,6 +1,7 @@
 /** Reads finished blocks to people who listen: politely, and never the text that still changes. */
 
-const KEPT = 20;
+/** Long enough to be read; left longer, it would be met again at the end of the page. */
+const KEPT_MS = 10_000;
 
 /** @param {Element[]} blocks */
 export function announce(blocks) {
@@ -9,6 +10,6 @@ export function announce(blocks) {
     const line = document.createElement("p");
     line.textContent = block.textContent;
     region.append(line);
+    setTimeout(() => line.remove(), KEPT_MS);
   }
-  while (region.childElementCount > KEPT) region.firstElementChild.remove();
 }

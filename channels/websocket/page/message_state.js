@@ -21,6 +21,7 @@
  * @property {"running" | "done"} status
  * @property {boolean} queued
  * @property {boolean} hidden
+ * @property {boolean} live it came while one was looking, and is not history
  * @property {string} [stopReason]
  * @property {object} metadata
  * @property {{retry_after_ms: number, provider: string} | null} rateLimit
@@ -102,7 +103,7 @@ export function plainText(message) {
 
 function blank(id, role) {
   return {
-    id, role, parts: [], status: "done", queued: false, hidden: false, metadata: {}, rateLimit: null, approvals: [],
+    id, role, parts: [], status: "done", queued: false, hidden: false, live: false, metadata: {}, rateLimit: null, approvals: [],
   };
 }
 

@@ -26,7 +26,7 @@ export function fileView(part) {
 }
 
 function plainFile({ path, content, line_range }) {
-  const lines = line_range ? `:${line_range[0]}–${line_range[1]}` : "";
+  const lines = line_range ? `:${line_range[0]}-${line_range[1]}` : "";
   const caption = h("figcaption", {}, h("span", {}, path + lines));
   const figure = h("figure", { class: "code file" }, caption, h("pre", { tabindex: "0" }, h("code", {}, content ?? "")));
   addCopyButtons(figure);

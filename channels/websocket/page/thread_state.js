@@ -97,10 +97,12 @@ function withDecision(thread, frame) {
   return thread;
 }
 
-/** @param {Thread} thread @param {Message} message */
+/** Keep a message; one that comes when the history is here is new to the reader. @param {Message} message */
 function put(thread, message) {
-  const order = message.id in thread.messages ? thread.order : [...thread.order, message.id];
-  return { ...thread, order, messages: { ...thread.messages, [message.id]: message } };
+  const held = thread.messages[message.id];
+  const order = held ? thread.order : [...thread.order, message.id];
+  const kept = { ...message, live: held?.live ?? thread.loaded };
+  return { ...thread, order, messages: { ...thread.messages, [message.id]: kept } };
 }
 
 /** The messages with none waiting any more up to the one that is being answered. */

@@ -37,8 +37,7 @@ export class ThreadView extends HTMLElement {
     if (before.session === session && before.thread === thread && before.outbox === outbox) return;
     this.#shown = props;
     if (before.session !== session) this.#enter();
-    const fresh = this.#renderList(thread, outbox.filter((entry) => entry.session === session));
-    if (before.session === session && before.thread?.loaded) announce(fresh);
+    announce(this.#renderList(thread, outbox.filter((entry) => entry.session === session)));
     this.#empty.hidden = this.#list.childElementCount > 0 || (session !== null && !thread?.loaded);
     this.#thinking.hidden = !thread?.awaiting;
   }
@@ -55,6 +54,7 @@ export class ThreadView extends HTMLElement {
     this.follow();
   }
 
+  /** Returns the finished blocks that are news. */
   #renderList(thread, pending) {
     const fresh = [];
     const messages = (thread?.order ?? []).map((id) => thread.messages[id]).filter((message) => !message.hidden);
@@ -64,7 +64,10 @@ export class ThreadView extends HTMLElement {
       items,
       (item) => item.client_msg_id ?? item.id,
       (item) => h(item.client_msg_id ? "tl-pending" : "tl-message"),
-      (element, item) => fresh.push(...element.render(item)),
+      (element, item) => {
+        const blocks = element.render(item);
+        if (item.live) fresh.push(...blocks);
+      },
     );
     return fresh;
   }

@@ -1,0 +1,68 @@
+"""Opening the web page in a browser, and listening to what it complains about."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from playwright.async_api import Browser, Locator, Page, expect
+
+# What a browser itself reports when a server is gone or refuses; the page cannot keep it from doing so.
+_LOST = ("net::ERR_", "WebSocket connection to", "status of 401")
+
+
+@asynccontextmanager
+async def chat(
+    browser: Browser, url: str, *, connected: bool = True, expected: str = "", **context: Any
+) -> AsyncIterator[Page]:
+    """The page at ``url``. Leaving fails on any error, warning or breach of its policy on the console.
+
+    ``expected`` is part of a complaint that the test provokes.
+    """
+    excused = (*_LOST, expected) if expected else _LOST
+    opened = await browser.new_context(**context)
+    page = await opened.new_page()
+    complaints: list[str] = []
+    page.on(
+        "console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None
+    )
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    await page.goto(url)
+    if connected:
+        await expect(connection(page)).to_have_text("Connected")
+    yield page
+    await opened.close()
+    assert [said for said in complaints if not any(sign in said for sign in excused)] == []
+
+
+async def say(page: Page, text: str) -> None:
+    """Type a message and send it, by the keyboard alone."""
+    await message_field(page).fill(text)
+    await page.keyboard.press("Enter")
+
+
+def message_field(page: Page) -> Locator:
+    return page.get_by_role("textbox", name="Message")
+
+
+def answers(page: Page) -> Locator:
+    return page.get_by_role("article", name="Assistant")
+
+
+def questions(page: Page) -> Locator:
+    return page.get_by_role("article", name="You")
+
+
+def words(articles: Locator) -> Locator:
+    """What is said in them, without names and figures."""
+    return articles.locator(".body")
+
+
+def connection(page: Page) -> Locator:
+    return page.locator(".connection")
+
+
+def session_of(page: Page) -> str:
+    """The session in the page's address."""
+    return page.url.rpartition("#/s/")[2]

@@ -1,0 +1,271 @@
+"""The web page in a real browser: what a person sees and can do. A scripted server plays the gateway."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from tests.e2e.page_browser import answers, chat, connection, message_field, questions, say, session_of, words
+from tests.e2e.page_scripts import answering, asking_leave, every_part, halting, picture
+from tests.e2e.page_server import PageServer
+
+MARKDOWN = (
+    "# Title\n\nSome **bold** text.\n\n```python\ndef f(): return 1\n```\n\n"
+    "- one\n- two\n\n| a |\n|---|\n| b |\n"
+)
+ATTACKS = (
+    "<script>window.hit = 1</script> <img src=x onerror='window.hit = 1'>\n\n"
+    "[press](javascript:window.hit=1) <javascript:window.hit=1>\n\n"
+    "![pic](https://tracker.example/pixel.png)\n\n```html\n<script>window.hit = 1</script>\n```\n"
+)
+
+
+async def test_a_message_typed_is_answered_as_it_streams(browser: Browser) -> None:
+    server = PageServer(halting("First paragraph.\n\nSecond pa", "ragraph.\n"))
+    async with server.running(), chat(browser, server.url) as page:
+        await say(page, "Hello there")
+        await expect(words(questions(page))).to_have_text("Hello there")
+        answer = answers(page)
+        await expect(answer.locator("tl-text > p:not(.tail)")).to_have_text("First paragraph.")
+        await expect(answer.locator(".tail")).to_have_text("Second pa")
+        await expect(page).to_have_title("● Hello there · Trunkline")
+        server.turns[session_of(page)].go.set()
+        await expect(answer.locator("tl-text > p")).to_have_text(["First paragraph.", "Second paragraph."])
+        await expect(answer.locator("footer")).to_contain_text("30 tokens · $0.0042 · 1.5 s")
+        await expect(page.locator(".usage")).to_have_text("46 tokens · $0.01")
+        await expect(page).to_have_title("Hello there · Trunkline")
+
+
+async def test_finished_blocks_are_never_drawn_again(browser: Browser) -> None:
+    server = PageServer(halting("First paragraph.\n\nSecond pa", "ragraph.\n\nThird.\n"))
+    async with server.running(), chat(browser, server.url) as page:
+        await say(page, "Hello")
+        first = await answers(page).locator("tl-text > p:not(.tail)").element_handle()
+        assert first is not None
+        server.turns[session_of(page)].go.set()
+        await expect(answers(page).locator("tl-text > p")).to_have_count(3)
+        await expect(answers(page).locator("footer")).to_contain_text("tokens")
+        assert await first.evaluate("(element) => element.isConnected")
+
+
+async def test_markdown_is_shown_and_code_can_be_copied(browser: Browser) -> None:
+    server = PageServer(answering(MARKDOWN))
+    permissions = ["clipboard-read", "clipboard-write"]
+    async with server.running(), chat(browser, server.url, permissions=permissions) as page:
+        await say(page, "Show me")
+        answer = answers(page)
+        await expect(answer.get_by_role("heading", name="Title")).to_be_visible()
+        await expect(answer.locator("strong")).to_have_text("bold")
+        await expect(answer.get_by_role("listitem")).to_have_text(["one", "two"])
+        await expect(answer.get_by_role("cell")).to_have_text("b")
+        await expect(answer.locator(".k").first).to_have_text("def")
+        await answer.get_by_role("button", name="Copy code").click()
+        await expect(answer.get_by_role("button", name="Copied")).to_be_visible()
+        assert await page.evaluate("navigator.clipboard.readText()") == "def f(): return 1\n"
+
+
+async def test_what_a_model_or_a_person_writes_stays_inert(browser: Browser) -> None:
+    server = PageServer(answering(ATTACKS))
+    async with server.running(), chat(browser, server.url) as page:
+        requests: list[str] = []
+        page.on("request", lambda request: requests.append(request.url))
+        await say(page, ATTACKS)
+        await expect(answers(page).locator("footer")).to_contain_text("tokens")
+        await expect(answers(page).locator("script, img, [onerror]")).to_have_count(0)
+        await expect(questions(page).locator("script, img, a")).to_have_count(0)
+        await expect(answers(page).locator("a")).to_have_attribute(
+            "href", "https://tracker.example/pixel.png"
+        )
+        assert await page.evaluate("window.hit") is None
+        assert all(url.startswith(server.url) for url in requests)
+
+
+async def test_no_other_door_lets_html_in(browser: Browser) -> None:
+    server = PageServer(answering("Hi."))
+    async with server.running(), chat(browser, server.url, expected="TrustedHTML") as page:
+        assign = "() => { try { document.body.innerHTML = '<b>x</b>' } catch (error) { return error.name } }"
+        assert await page.evaluate(assign) == "TypeError"
+
+
+async def test_004_07_every_kind_of_part_is_shown_by_its_contract(browser: Browser) -> None:
+    server = PageServer(every_part)
+    async with server.running(), chat(browser, server.url) as page:
+        await say(page, "Everything, please")
+        answer = answers(page)
+        clock, forecast = answer.locator("tl-tool").nth(0), answer.locator("tl-tool").nth(1)
+        await expect(clock.locator("summary")).to_contain_text("clock")
+        await expect(clock.locator(".tool-status")).to_have_text("running")
+        await expect(clock.locator(".tool-hint")).to_have_text("winding up")
+        await expect(clock.get_by_role("region", name="Output")).to_be_hidden()
+        server.turns[session_of(page)].go.set()
+        await expect(clock.locator(".tool-status")).to_have_text("done · 1.2 s")
+        await expect(forecast.locator(".tool-status")).to_have_text("failed · 40 ms")
+        await clock.locator("summary").click()
+        await expect(clock.get_by_role("region", name="Arguments")).to_have_text(
+            '{\n  "zone": "Asia/Tokyo"\n}'
+        )
+        await expect(clock.get_by_role("region", name="Output")).to_have_text("winding up\n12:38 in Tokyo")
+        await expect(answer.get_by_role("img", name="A green field")).to_be_visible()
+        await expect(answer.locator("figure", has_text="notes/plan.py:3-3").locator("code")).to_have_text(
+            "x = 1\n"
+        )
+        error = answer.get_by_role("region", name="Error: RateLimitError")
+        await expect(error.locator("strong")).to_have_text("RateLimitError")
+        await expect(error).to_contain_text("The provider asked us to slow down.")
+        await expect(error.locator("pre")).to_be_hidden()
+        await error.get_by_text("Details").click()
+        await expect(error.locator("pre")).to_have_text("code: 429\nretryable: true")
+        reasoning = answer.locator("details.folded")
+        await expect(reasoning.locator("tl-text")).to_be_hidden()
+        await reasoning.locator("summary").click()
+        await expect(reasoning.locator("tl-text")).to_have_text("I should look at the clock.")
+
+
+@pytest.mark.parametrize("by_key", [True, False])
+async def test_an_answer_can_be_stopped(browser: Browser, by_key: bool) -> None:
+    server = PageServer(halting("As far as this.\n\n", "never said"))
+    async with server.running(), chat(browser, server.url) as page:
+        await say(page, "Go on")
+        await expect(answers(page)).to_contain_text("As far as this.")
+        if by_key:
+            await page.keyboard.press("Escape")
+        else:
+            await page.get_by_role("button", name="Stop answering").click()
+        await expect(answers(page).locator("footer")).to_contain_text("Stopped")
+        await expect(page.get_by_role("button", name="Stop answering")).to_be_hidden()
+        await expect(page.get_by_role("button", name="Send message")).to_be_visible()
+
+
+async def test_another_message_can_be_queued_while_an_answer_runs(browser: Browser) -> None:
+    server = PageServer(halting("One. ", "Two."))
+    async with server.running(), chat(browser, server.url) as page:
+        await say(page, "first")
+        await expect(answers(page)).to_contain_text("One.")
+        first = server.turns[session_of(page)]
+        await say(page, "second")
+        await expect(questions(page).nth(1).locator("footer")).to_contain_text("Queued")
+        first.go.set()
+        await expect(answers(page)).to_have_count(2)
+        await expect(questions(page).nth(1).locator("footer")).not_to_contain_text("Queued")
+
+
+@pytest.mark.parametrize(
+    ("button", "decision"), [("Allow once", "once"), ("Always allow", "always"), ("Deny", "deny")]
+)
+async def test_an_approval_is_decided_in_place(browser: Browser, button: str, decision: str) -> None:
+    server = PageServer(asking_leave)
+    async with server.running(), chat(browser, server.url) as page:
+        await say(page, "status?")
+        card = page.get_by_role("group", name="Approval for shell")
+        await expect(card.locator("pre")).to_contain_text('"git"')
+        await card.get_by_role("button", name=button).click()
+        await expect(card.get_by_role("button")).to_have_count(0)
+        await expect(page.locator(".tool-status")).to_have_text("done · 5 ms")
+        assert [f["decision"] for f in server.received if f["type"] == "approval"] == [decision]
+
+
+async def test_pictures_are_attached_shown_and_sent(browser: Browser) -> None:
+    server = PageServer(answering("Nice."))
+    async with server.running(), chat(browser, server.url) as page:
+        file = {"name": "field.png", "mimeType": "image/png", "buffer": picture(40, 20)}
+        await page.locator("input[type=file]").set_input_files([file])  # type: ignore[list-item]
+        await expect(page.get_by_role("button", name="Remove field.png")).to_be_visible()
+        await say(page, "look")
+        await expect(questions(page).get_by_role("img", name="field.png")).to_be_visible()
+        await expect(page.locator("tl-attachments")).to_be_hidden()
+        (sent,) = [frame for frame in server.received if frame["type"] == "message"]
+        (part,) = sent["parts"]
+        assert (part["type"], part["mime_type"], part["width"], part["height"]) == (
+            "image",
+            "image/png",
+            40,
+            20,
+        )
+
+
+async def test_what_cannot_be_attached_is_said_and_not_sent(browser: Browser) -> None:
+    server = PageServer(answering("Nice."))
+    async with server.running(), chat(browser, server.url) as page:
+        file = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"text"}
+        await page.locator("input[type=file]").set_input_files([file])  # type: ignore[list-item]
+        await expect(page.get_by_role("alert")).to_contain_text("notes.txt is not a picture")
+        await expect(page.locator("tl-attachments")).to_be_hidden()
+
+
+async def test_sessions_are_listed_opened_and_deleted_after_a_question(browser: Browser) -> None:
+    server = PageServer(answering("Answer."))
+    async with server.running(), chat(browser, server.url) as page:
+        await say(page, "first talk")
+        await expect(answers(page)).to_contain_text("Answer.")
+        await page.get_by_role("link", name="New chat").click()
+        await expect(page.get_by_role("heading", name="What can I do for you?")).to_be_visible()
+        await say(page, "second talk")
+        links = page.get_by_role("navigation").get_by_role("listitem")
+        await expect(links).to_have_count(2)
+        await page.get_by_role("link", name="first talk").click()
+        await expect(words(questions(page))).to_have_text("first talk")
+        await page.get_by_role("button", name="Delete first talk").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+        await expect(links).to_have_count(2)
+        await page.get_by_role("button", name="Delete first talk").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        await expect(links).to_have_count(1)
+        await expect(page.get_by_role("heading", name="What can I do for you?")).to_be_visible()
+
+
+async def test_a_link_to_a_session_opens_it_and_never_moves_the_endpoint(browser: Browser) -> None:
+    server = PageServer(answering("Answer."))
+    async with server.running(), chat(browser, server.url) as page:
+        await say(page, "remember me")
+        await expect(answers(page)).to_contain_text("Answer.")
+        address = page.url.replace("#", "?gatewayUrl=ws://evil.example/ws&ws=//evil.example#")
+        other = await page.context.new_page()
+        sockets: list[str] = []
+        other.on("websocket", lambda socket: sockets.append(socket.url))
+        await other.goto(address)
+        await expect(words(questions(other))).to_have_text("remember me")
+        await expect(answers(other)).to_contain_text("Answer.")
+        assert sockets == [server.url.replace("http", "ws") + "ws"]
+
+
+async def test_the_view_follows_the_end_only_while_one_is_there(browser: Browser) -> None:
+    long = "".join(f"Paragraph {number}.\n\n" for number in range(60))
+    server = PageServer(halting(long, long))
+    async with server.running(), chat(browser, server.url) as page:
+        await say(page, "talk a lot")
+        await expect(answers(page).get_by_text("Paragraph 59.")).to_be_in_viewport()
+        jump = page.get_by_role("button", name="Jump to latest")
+        await expect(jump).to_be_hidden()
+        await page.locator(".scroller").evaluate("(element) => element.scrollTo(0, 100)")
+        await expect(jump).to_be_visible()
+        server.turns[session_of(page)].go.set()
+        await expect(answers(page).locator("footer")).to_contain_text("tokens")
+        assert await page.locator(".scroller").evaluate("(element) => element.scrollTop") == 100
+        await jump.click()
+        await expect(answers(page).locator("tl-text > p").last).to_be_in_viewport()
+        await expect(jump).to_be_hidden()
+
+
+async def test_commands_are_completed_by_the_keyboard(browser: Browser) -> None:
+    server = PageServer(answering("Hi."))
+    async with server.running(), chat(browser, server.url) as page:
+        await message_field(page).press_sequentially("/")
+        await expect(page.get_by_role("option")).to_have_count(3)
+        await page.keyboard.press("ArrowDown")
+        await expect(page.get_by_role("option", selected=True)).to_contain_text("/new")
+        await page.keyboard.press("Tab")
+        await expect(message_field(page)).to_have_value("/new ")
+        await expect(page.get_by_role("listbox")).to_be_hidden()
+        await message_field(page).fill("/he")
+        await page.keyboard.press("Enter")
+        await page.keyboard.press("Enter")
+        await expect(words(questions(page))).to_have_text("/help")
+
+
+async def test_an_example_is_one_press_away(browser: Browser) -> None:
+    server = PageServer(answering("It is noon."))
+    async with server.running(), chat(browser, server.url) as page:
+        await page.get_by_role("button", name="Ask the clock").click()
+        await expect(words(questions(page))).to_have_text("What time is it in Tokyo right now?")
+        await expect(answers(page)).to_contain_text("It is noon.")
+        await expect(connection(page)).to_have_text("Connected")
