@@ -6,7 +6,7 @@ import hmac
 import time
 from collections import deque
 
-from gateway.errors import OverloadedError, UnauthorizedError
+from gateway.errors import TooManyRequestsError, UnauthorizedError
 
 OWNER = "owner"
 _GUESSES = 10
@@ -31,7 +31,7 @@ class Auth:
     def user_of(self, token: str | None, peer: str) -> str:
         """The user a token stands for.
 
-        Raises UnauthorizedError, or OverloadedError after ten wrong tokens of a peer within a minute.
+        Raises UnauthorizedError, or TooManyRequestsError after ten wrong tokens of a peer within a minute.
         """
         if self._token is None:
             return OWNER
@@ -39,7 +39,7 @@ class Auth:
             raise UnauthorizedError("this needs a token")
         guesses = self._recent(peer)
         if len(guesses) >= _GUESSES:
-            raise OverloadedError("too many wrong tokens; try again in a minute")
+            raise TooManyRequestsError("too many wrong tokens; try again in a minute")
         if not hmac.compare_digest(token.encode(errors="surrogatepass"), self._token):
             guesses.append(time.monotonic())
             self._wrong[peer] = guesses
@@ -55,3 +55,9 @@ class Auth:
         while guesses and guesses[0] < horizon:
             guesses.popleft()
         return guesses
+
+
+def bearer_token(header: str) -> str | None:
+    """The token of an ``Authorization`` header, or None if it holds none."""
+    scheme, _, token = header.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None

@@ -14,14 +14,21 @@ at the seam where they enter.
     ├── InvalidRequestError           what a client sent is not understood
     │   ├── InvalidPartTypeError      a part of a kind we do not know
     │   ├── PartValidationError       a part of a known kind with wrong fields
-    │   └── InvalidStateError         asked at a moment when it makes no sense
+    │   ├── InvalidStateError         asked at a moment when it makes no sense
+    │   ├── TooLargeError             a body or frame beyond its bound
+    │   ├── SlowRequestError          a body that does not come
+    │   ├── MethodNotAllowedError     an address that takes another method
+    │   └── MisdirectedRequestError   reached under a name that is not ours
     ├── NotFoundError                 no such session, message, dead letter …
     ├── UnauthorizedError             no token, or a wrong one
+    │   └── ForeignPageError          a web page of somebody else asks
     ├── OverloadedError               a bound is reached; nothing was accepted
+    │   ├── TooManyRequestsError      this client asks too often
     │   └── BackpressureError         a reader was too slow and was dropped
     ├── PluginError                   a plugin or a registration went wrong
     │   └── AlreadyRegisteredError    the name is taken
     ├── ToolError                     a tool refused or failed
+    ├── InternalError                 a fault of our own; the log tells more under its id
     └── ProviderError                 a model backend went wrong
         ├── ProviderUnavailableError  it cannot be reached
         ├── ProviderResolutionError   no provider serves the model that was asked for
@@ -91,6 +98,31 @@ class InvalidStateError(InvalidRequestError):
     status = 409
 
 
+class TooLargeError(InvalidRequestError):
+    """A request body or a frame has more bytes than ``limits.frame_bytes``."""
+
+    status = 413
+
+
+class SlowRequestError(InvalidRequestError):
+    """A request whose body did not arrive in time."""
+
+    retryable = True
+    status = 408
+
+
+class MethodNotAllowedError(InvalidRequestError):
+    """The address exists, and takes other methods."""
+
+    status = 405
+
+
+class MisdirectedRequestError(InvalidRequestError):
+    """The request came under a host name that is not ours."""
+
+    status = 421
+
+
 class NotFoundError(TrunklineError):
     """No such session, message or dead letter."""
 
@@ -103,11 +135,23 @@ class UnauthorizedError(TrunklineError):
     status = 401
 
 
+class ForeignPageError(UnauthorizedError):
+    """A browser asks on behalf of a web page that may not."""
+
+    status = 403
+
+
 class OverloadedError(TrunklineError):
     """A bound is reached. Nothing was accepted; the sender may try again later."""
 
     retryable = True
     status = 503
+
+
+class TooManyRequestsError(OverloadedError):
+    """This client asks, or guesses, too often."""
+
+    status = 429
 
 
 class BackpressureError(OverloadedError):
@@ -124,6 +168,10 @@ class AlreadyRegisteredError(PluginError):
 
 class ToolError(TrunklineError):
     """A tool refused or failed; the text goes to the model."""
+
+
+class InternalError(TrunklineError):
+    """A fault of our own. Its text names the id under which the log tells more."""
 
 
 class ProviderError(TrunklineError):
