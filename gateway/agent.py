@@ -168,21 +168,20 @@ class Agent:
         return self._definitions
 
     def _counted(self, turn: Turn, usage: MetadataDelta, delta: MetadataDelta) -> MetadataDelta:
-        """Show the turn's tokens so far; a rate limit is shown as it is and counts nothing."""
-        if delta.rate_limit is not None:
-            turn.emit(delta)
-            return usage
+        """Show the turn's tokens so far; the news of a rate limit counts nothing."""
+        counted = delta if delta.rate_limit is None else usage
         tally = turn.tally
         turn.emit(
             MetadataDelta(
                 turn.message_id,
-                tally.input_tokens + delta.input_tokens,
-                tally.output_tokens + delta.output_tokens,
+                tally.input_tokens + counted.input_tokens,
+                tally.output_tokens + counted.output_tokens,
                 tally.cost or 0.0,
-                tally.cached_tokens + delta.cached_tokens,
+                tally.cached_tokens + counted.cached_tokens,
+                delta.rate_limit,
             )
         )
-        return delta
+        return counted
 
     async def _after_call(self, turn: Turn, first: int, usage: MetadataDelta) -> None:
         total = usage.input_tokens + usage.output_tokens
@@ -229,7 +228,7 @@ class Agent:
 
     async def _resume(self, turn: Turn) -> None:
         """Take over what an earlier attempt had done before the gateway died."""
-        if turn.entry.attempts <= 1:
+        if turn.entry.attempts <= 1 and not turn.entry.recovered:
             return
         calls: dict[str, ToolCallPart] = {}
         tools = {tool.name: tool for tool in await self._registry.get_filtered_tools(turn.ctx)}
