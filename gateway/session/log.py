@@ -10,12 +10,11 @@ from msgspec import Struct
 from sqlalchemy import Connection, RowMapping, func, select
 
 from gateway.channel import Address
-from gateway.messages import Display, Message, Metadata, Part, decode_part, encode_part
+from gateway.errors import InvalidRequestError
+from gateway.messages import Display, Message, Metadata, Part, checked_part, decode_part, to_json
 from gateway.store import Op
 from gateway.store import schema as t
 from gateway.store.writes import Write
-
-_encode = msgspec.json.Encoder().encode
 
 PUT_SESSION = Write(
     "upsert",
@@ -63,7 +62,7 @@ class SessionRow(Struct, kw_only=True):
             self.id,
             self.channel,
             self.owner,
-            _encode(self.address).decode(),
+            to_json(self.address).decode(),
             self.title,
             self.model,
             self.seq,
@@ -79,13 +78,17 @@ class SessionRow(Struct, kw_only=True):
 
 
 def put_message(message: Message, seq: int) -> list[Op]:
-    """The writes that add a message with its parts at a place in the log."""
+    """The writes that add a message with its parts at a place in the log.
+
+    What could not be read back is refused here: raises InvalidPartTypeError, PartValidationError, or
+    InvalidRequestError for a ``meta`` that is no JSON.
+    """
     row = (
         message.id,
         message.session_id,
         seq,
         message.role,
-        _encode(message.metadata).decode(),
+        to_json(message.metadata).decode(),
         _extra(message),
         message.metadata.cost,
         message.created_at,
@@ -97,8 +100,8 @@ def put_message(message: Message, seq: int) -> list[Op]:
 
 
 def _put_part(message: Message, index: int, part: Part) -> Op:
-    kind: str = part.__struct_config__.tag  # type: ignore[assignment]
-    content = encode_part(part).decode()
+    content = checked_part(part).decode()
+    kind = str(part.__struct_config__.tag)
     return PUT_PART, (f"{message.id}.{index}", message.id, kind, content, index, message.created_at)
 
 
@@ -106,7 +109,10 @@ def _extra(message: Message) -> str | None:
     if message.for_model and not (message.custom_type or message.display or message.meta):
         return None
     extra = Extra(message.custom_type, message.display, message.for_model, message.meta)
-    return _encode(extra).decode()
+    try:
+        return to_json(extra).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"the meta of message {message.id} is no JSON: {error}") from None
 
 
 def read_session(connection: Connection, session_id: str) -> SessionRow | None:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 from gateway.channel import Address, Sender
-from gateway.deltas import Assembler, Delta, DeltaWriter, MetadataDelta, StopReason, deltas_of
+from gateway.deltas import Assembler, Delta, DeltaWriter, MetadataDelta, StopReason, TextDelta, deltas_of
 from gateway.events import AgentEvent, Narrator
 from gateway.frames import ApprovalAsked
 from gateway.inbox import Entry
-from gateway.messages import Message, Metadata, Part
+from gateway.messages import Message, Metadata, Part, sound
 from gateway.plugin import TurnContext
 from gateway.session.session import Session
 
 _METADATA_EVERY = 0.5
 """Seconds between two metadata deltas; the newest values come with ``complete`` anyway."""
+
+_MOST_TOKENS = 1 << 40
 
 
 class Tally:
@@ -35,20 +37,25 @@ class Tally:
 
     def add(self, call: MetadataDelta, cost: float | None) -> None:
         """Count one finished call of a model."""
-        self.input_tokens += call.input_tokens
-        self.output_tokens += call.output_tokens
-        self.cached_tokens += call.cached_tokens
+        self.input_tokens += _plausible(call.input_tokens)
+        self.output_tokens += _plausible(call.output_tokens)
+        self.cached_tokens += _plausible(call.cached_tokens)
         if cost is not None:
             self.cost = (self.cost or 0.0) + cost
+
+
+def _plausible(count: int) -> int:
+    """A backend's count of tokens, kept within what can be stored."""
+    return min(max(count, 0), _MOST_TOKENS)
 
 
 class Turn:
     """One run of the agent for one accepted message (or a nested run, which has no session to show it in).
 
-    ``emit`` takes every delta: into the assembler, and to the session's readers.
+    ``emit`` takes every delta: into the assembler, and to the session's readers. ``clock`` tells seconds.
     """
 
-    def __init__(self, session: Session, entry: Entry) -> None:
+    def __init__(self, session: Session, entry: Entry, clock: Callable[[], float] = time.monotonic) -> None:
         self.session = session
         self.entry = entry
         self.message_id = entry.answer_id
@@ -60,8 +67,9 @@ class Turn:
         """What was shown with the turn's beginning, by number; committed together with the answer."""
         self.committed = False
         self.ctx = TurnContext(session.id, entry.inbound.sender, session.bus, entry.inbound)
-        self._started = time.monotonic()
-        self._metadata_at = 0.0
+        self._clock = clock
+        self._started = clock()
+        self._metadata_at = -_METADATA_EVERY + self._started
         self._scope: asyncio.Timeout | None = None
         self._narrator = Narrator()
         self.asked: dict[str, ApprovalAsked] = {}
@@ -79,15 +87,22 @@ class Turn:
 
     def emit(self, delta: Delta) -> None:
         """Take one delta in and show it."""
+        if not (isinstance(delta, TextDelta) and delta.content.isascii()):
+            delta = sound(delta)
         self.assembler.apply(delta)
-        if type(delta) is MetadataDelta and delta.rate_limit is None:
-            now = time.monotonic()
-            if now - self._metadata_at < _METADATA_EVERY:
-                return
-            self._metadata_at = now
+        if isinstance(delta, MetadataDelta) and not self._is_due(delta):
+            return
         self.session.publish(delta)
         if self.session.agent_events:
             self._narrator.tell(delta, self.tell)
+
+    def _is_due(self, delta: MetadataDelta) -> bool:
+        """Whether to show a count; a rate limit is always shown."""
+        now = self._clock()
+        if delta.rate_limit is None and now - self._metadata_at < _METADATA_EVERY:
+            return False
+        self._metadata_at = now
+        return True
 
     def emit_part(self, part: Part) -> None:
         """Take in a part that is already whole."""
@@ -130,7 +145,7 @@ class Turn:
             output_tokens=tally.output_tokens,
             cached_tokens=tally.cached_tokens or None,
             cost=tally.cost,
-            duration_ms=round((time.monotonic() - self._started) * 1000),
+            duration_ms=round((self._clock() - self._started) * 1000),
             stop_reason=stop_reason,
         )
         self.assembler.metadata = metadata
