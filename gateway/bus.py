@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from gateway.events import Activity, ActivityKind, SubAgentEvent
-from gateway.messages import Message, now_ms
+from gateway.messages import Message, now_ms, sound
 
 log = structlog.get_logger("trunkline.bus")
 
@@ -61,12 +61,12 @@ class MessageBus:
 
     def append(self, message: Message) -> None:
         """Show the message now. It stays in the transcript, hidden from the model."""
-        self._show(msgspec.structs.replace(message, for_model=False))
+        self._show(sound(msgspec.structs.replace(message, for_model=False)))
         self.changed()
 
     def inject_next(self, message: Message) -> None:
         """Let the message follow the next user message; the model sees it then."""
-        self._next.append(message)
+        self._next.append(sound(message))
 
     def drain_next(self) -> tuple[Message, ...]:
         """Take what waits for the next turn."""

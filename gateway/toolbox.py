@@ -15,7 +15,7 @@ import structlog
 from gateway.approvals import Approvals
 from gateway.bus import ActivityBus
 from gateway.errors import ToolError
-from gateway.messages import ToolCallPart
+from gateway.messages import ToolCallPart, sound
 from gateway.permissions import Permissions
 from gateway.plugin import ToolBlock, ToolCall
 from gateway.registry import PluginRegistry
@@ -51,7 +51,7 @@ class Toolbox:
         """The output of a call, and how many milliseconds it took. ``show`` displays it as it grows."""
         self._activity.emit("tool_start", call.tool_name, turn.session.id)
         begun = time.monotonic()
-        output = await self._outcome(turn, tools, call, show)
+        output = sound(await self._outcome(turn, tools, call, show))
         took = round((time.monotonic() - begun) * 1000)
         self._activity.emit("tool_end", call.tool_name, "failed" if output.is_error else "ok")
         return output, took
@@ -130,6 +130,7 @@ class _Transcript:
     def add(self, text: str) -> None:
         if not text or self._room <= 0:
             return
+        text = sound(text)
         size = len(text.encode())
         if size > self._room:
             text = text.encode()[: self._room].decode(errors="ignore") + "\n[output cut here]"
