@@ -13,6 +13,7 @@ import structlog
 
 from gateway.deltas import TextDelta, merge_text, same_text
 from gateway.errors import BackpressureError
+from gateway.figures import Figures
 from gateway.frames import Event
 
 log = structlog.get_logger("trunkline.feed")
@@ -24,12 +25,17 @@ _HARD_CAPACITY = 10 * CAPACITY
 class Feed:
     """Events for one reader, in order. ``offer`` never waits; ``take`` does."""
 
-    __slots__ = ("_closed", "_events", "_on_drop", "_waiter", "capacity", "coalesced")
+    __slots__ = ("_closed", "_events", "_figures", "_on_drop", "_waiter", "capacity")
 
-    def __init__(self, capacity: int = CAPACITY, on_drop: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        capacity: int = CAPACITY,
+        on_drop: Callable[[], None] | None = None,
+        figures: Figures | None = None,
+    ) -> None:
         self.capacity = capacity
         self._on_drop = on_drop
-        self.coalesced = 0
+        self._figures = figures or Figures()
         self._events: list[Event] = []
         self._closed: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -66,6 +72,7 @@ class Feed:
     def _drop(self) -> None:
         log.warning("a reader was too slow and is dropped", waiting=len(self._events))
         self.close(BackpressureError("this reader was too slow; resume from the last seq it has"))
+        self._figures.dropped += 1
         if self._on_drop is not None:
             self._on_drop()
 
@@ -87,7 +94,7 @@ class Feed:
                 latest[event.session] = run = [event]
                 runs.append(run)
         self._events = [_merged(run) for run in runs]
-        self.coalesced += before - len(self._events)
+        self._figures.coalesced += before - len(self._events)
         log.debug("coalesced", before=before, after=len(self._events))
 
 
