@@ -269,3 +269,17 @@ async def test_an_example_is_one_press_away(browser: Browser) -> None:
         await expect(words(questions(page))).to_have_text("What time is it in Tokyo right now?")
         await expect(answers(page)).to_contain_text("It is noon.")
         await expect(connection(page)).to_have_text("Connected")
+
+
+async def test_what_one_opens_stays_under_the_pointer(browser: Browser) -> None:
+    server = PageServer(every_part)
+    async with server.running(), chat(browser, server.url, viewport={"width": 900, "height": 500}) as page:
+        await say(page, "Everything")
+        server.turns[session_of(page)].go.set()
+        await expect(answers(page).locator("footer")).to_contain_text("tokens")
+        details = answers(page).get_by_text("Details")
+        place = await details.bounding_box()
+        await details.click()
+        await expect(page.get_by_text("retryable: true")).to_be_visible()
+        await expect(page.get_by_role("button", name="Jump to latest")).to_be_visible()
+        assert await details.bounding_box() == place

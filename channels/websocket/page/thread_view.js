@@ -27,6 +27,7 @@ export class ThreadView extends HTMLElement {
     this.#scroller.append(column);
     this.append(this.#scroller, this.#jump);
     this.#scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    this.#scroller.addEventListener("click", (event) => event.target.closest("summary") && this.#letGo());
     new ResizeObserver(() => this.#following && this.#toEnd()).observe(column);
   }
 
@@ -81,8 +82,14 @@ export class ThreadView extends HTMLElement {
     this.#jump.hidden = this.#following;
   }
 
+  /** What the reader opens must stay under the pointer, although the page grows by it. */
+  #letGo() {
+    this.#following = false;
+    requestAnimationFrame(() => requestAnimationFrame(() => this.#scrolled()));
+  }
+
   #toEnd() {
-    this.#scroller.scrollTop = this.#scroller.scrollHeight;
+    this.#scroller.scrollTop = this.#list.childElementCount > 0 ? this.#scroller.scrollHeight : 0;
     this.#lastTop = this.#scroller.scrollTop;
   }
 }

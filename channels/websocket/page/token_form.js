@@ -10,7 +10,7 @@ export class TokenForm extends HTMLElement {
     if (this.firstChild) return;
     const form = h(
       "form",
-      { class: "card", "aria-labelledby": "token-title" },
+      { class: "card", role: "dialog", "aria-modal": "true", "aria-labelledby": "token-title" },
       h("img", { src: "/page/icon.svg", alt: "", width: 40, height: 40 }),
       h("h2", { id: "token-title" }, "Access token"),
       h("p", { class: "muted" }, "This gateway is protected. Enter its token (server.token in the settings). It is kept for this tab only."),
@@ -30,6 +30,7 @@ export class TokenForm extends HTMLElement {
     if (needed === !this.hidden) return;
     if (!needed && connection !== "online") return;
     this.hidden = !needed;
+    for (const behind of document.querySelectorAll("tl-sidebar, .room")) behind.inert = needed;
     if (needed) this.#input.focus();
   }
 
