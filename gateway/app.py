@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
@@ -19,14 +19,16 @@ from gateway.agent import Agent, Generation
 from gateway.approvals import Approvals
 from gateway.auth import Auth
 from gateway.bus import ActivityBus
-from gateway.channel import ServesHttp
+from gateway.channel import InboundMessage, Responder, ServesHttp
 from gateway.commands import Commands
 from gateway.dispatcher import Dispatcher
 from gateway.errors import InvalidStateError, PluginError
+from gateway.figures import Figures
 from gateway.host import Host, HostLimits
 from gateway.inbox import Inbox
 from gateway.intake import Bounds, Intake
 from gateway.loader import BUILTIN_PLUGINS, load_channel, load_plugin
+from gateway.messages import Message
 from gateway.outbox import Outbox
 from gateway.permissions import Permissions
 from gateway.plugin import Plugin, PluginContext
@@ -40,6 +42,7 @@ from gateway.session import Sessions
 from gateway.settings import Settings
 from gateway.steps import Steps
 from gateway.store import Store
+from gateway.submission import Submission
 from gateway.supervisor import Supervisor
 from gateway.toolbox import Toolbox
 from gateway.ui import ConsoleUI
@@ -47,6 +50,10 @@ from gateway.ui import ConsoleUI
 log = structlog.get_logger("trunkline")
 
 Fatal = Callable[[BaseException], None]
+PluginResolver = Callable[[str], Plugin | None]
+
+_STEP_SECONDS = 10
+"""How long one step of stopping may take before the next one follows."""
 
 
 def die(error: BaseException) -> None:
@@ -67,6 +74,8 @@ class Gateway:
     """A gateway, put together from settings. ``running`` starts it and, at the end, stops it.
 
     ``plugins`` are registered after the configured ones, so their hooks compose after them.
+    ``resolve_plugin`` finds the configured ones by name: None from it leaves one out, and without it all of
+    them are left out. A configured plugin that fails is left out too; one of the caller's raises PluginError.
     """
 
     def __init__(
@@ -75,10 +84,12 @@ class Gateway:
         *,
         environ: Mapping[str, str] | None = None,
         plugins: Sequence[Plugin] = (),
+        resolve_plugin: PluginResolver | None = load_plugin,
         on_fatal: Fatal = die,
     ) -> None:
         self.settings = settings
         self.activity = ActivityBus()
+        self.figures = Figures()
         self.agents = AgentSources()
         self.channels = ChannelRegistry()
         self.providers = ProviderRegistry(self._provider_config)
@@ -88,9 +99,11 @@ class Gateway:
         self.ready = False
         self._environ = environ or {}
         self._plugins = plugins
+        self._resolve_plugin = resolve_plugin
         self._on_fatal = on_fatal
         self._sessions: Sessions | None = None
         self._background: list[asyncio.Task[None]] = []
+        self._submission: Submission | None = None
         self.stop = asyncio.Event()
         self.exit_code = 0
         """The exit status a plugin asked for when it stopped the gateway."""
@@ -102,15 +115,21 @@ class Gateway:
             raise InvalidStateError("sessions are not yet initialised")
         return self._sessions
 
+    def shutdown(self, code: int = 0) -> None:
+        """Ask the gateway to end in good order; ``trunkline run`` exits with the code that came first."""
+        if not self.stop.is_set():
+            self.exit_code = code
+            self.stop.set()
+
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Host]:
         """Start; hand out the host; stop when the block ends."""
         settings = self.settings
         async with AsyncExitStack() as stack:
             self.store = self.open_store()
-            stack.push_async_callback(self.store.close)
-            stack.push_async_callback(self.providers.close)
-            stack.push_async_callback(self.registry.shutdown)
+            stack.push_async_callback(_end, "store", self.store.close)
+            stack.push_async_callback(_end, "providers", self.providers.close)
+            stack.push_async_callback(_end, "plugins", self.registry.shutdown)
             self._sessions = Sessions(self.store, settings.history_window)
             await self._register_plugins()
             self.model = settings.model or await first_model(self._environ, self.providers)
@@ -126,8 +145,9 @@ class Gateway:
                     yield host
                 finally:
                     self.ready = False
-                    await self._stop_background()
+                    await self.stop_background()
                     await self._drain()
+                    self._submission.close()
 
     def open_store(self) -> Store:
         """The store that the gateway writes to."""
@@ -155,19 +175,22 @@ class Gateway:
         permissions.check({tool.name: tool for tool in self.registry.get_tools()})
         toolbox = Toolbox(self.registry, permissions, self.approvals, self.activity, limits.tool_output_bytes)
         agent = Agent(self.registry, models, toolbox, steps, self.activity, self._generation())
-        runner = Runner(self.store, self.registry, agent, steps, outbox, str(settings.data_dir))
+        runner = Runner(self.store, self.registry, agent, steps, outbox, self.figures, str(settings.data_dir))
         self.dispatcher = Dispatcher(tasks, runner, self.store, limits.max_attempts)
         bounds = Bounds(limits.session_inbox, limits.global_inbox, limits.backlog_minutes)
-        self.intake = Intake(self.store, inbox, self.sessions, self.dispatcher, bounds)
+        self.intake = Intake(self.store, inbox, self.sessions, self.dispatcher, bounds, self.figures)
+        self._submission = Submission(self.intake, self.sessions)
         token = settings.server.token
         self.host = Host(
             intake=self.intake,
+            submission=self._submission,
             inbox=inbox,
             sessions=self.sessions,
             registry=self.registry,
             approvals=self.approvals,
             auth=Auth(token.get_secret_value() if token else None),
             limits=HostLimits(limits.frame_bytes, limits.frames_per_second, limits.websocket_queue),
+            figures=self.figures,
             model=lambda: self.model,
             version=version(),
         )
@@ -185,18 +208,26 @@ class Gateway:
         )
 
     async def _register_plugins(self) -> None:
-        names = [*BUILTIN_PLUGINS, *self.settings.plugins.enabled]
-        models = Models(self.providers)
-        await self.registry.register(Commands(self.registry, self.sessions, models, lambda: self.model))
-        for name in dict.fromkeys(names):
-            if name in self.settings.plugins.disabled:
-                continue
-            try:
-                await self.registry.register(load_plugin(name))
-            except PluginError as error:
-                log.error("a plugin was left out", plugin=name, error=str(error))
+        await self._register_named(("commands",), lambda _name: self._commands())
+        await self._register_named(BUILTIN_PLUGINS, load_plugin)
+        if self._resolve_plugin is not None:
+            await self._register_named(self.settings.plugins.enabled, self._resolve_plugin)
         for plugin in self._plugins:
             await self.registry.register(plugin)
+
+    async def _register_named(self, names: Sequence[str], resolve: PluginResolver) -> None:
+        for name in names:
+            if name in self.settings.plugins.disabled or self.registry.get(name) is not None:
+                continue
+            try:
+                plugin = resolve(name)
+                if plugin is not None:
+                    await self.registry.register(plugin)
+            except PluginError as error:
+                log.error("a plugin was left out", plugin=name, error=str(error))
+
+    def _commands(self) -> Plugin:
+        return Commands(self.registry, self.sessions, Models(self.providers), lambda: self.model)
 
     def _register_channels(self) -> None:
         for channel_id, channel in self.settings.channels.items():
@@ -209,10 +240,15 @@ class Gateway:
             self.supervisors.append(supervisor)
             self._background.append(tasks.create_task(supervisor.run(), name=f"channel {channel.id}"))
 
-    async def _stop_background(self) -> None:
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+    async def stop_background(self) -> None:
+        """Cancel what runs beside the sessions, channels first; what lingers is cancelled again."""
+        for _ in range(2):
+            for task in self._background:
+                task.cancel()
+            _, lingering = await asyncio.wait(self._background, timeout=_STEP_SECONDS)
+            if not lingering:
+                return
+            log.error("these did not stop in time", tasks=[task.get_name() for task in lingering])
 
     async def _drain(self) -> None:
         """Let running turns end; those that do not in time are answered after the restart."""
@@ -229,10 +265,6 @@ class Gateway:
             for route in channel.routes()
         ]
 
-    def _shut_down(self, code: int) -> None:
-        self.exit_code = code
-        self.stop.set()
-
     def _context(self, registry: PluginRegistry, plugin: Plugin) -> PluginContext:
         contributions, name = registry.contributions, plugin.name
         return PluginContext(
@@ -245,13 +277,21 @@ class Gateway:
             register_shortcut=lambda key, value: contributions.add(name, "shortcut", key, value),
             register_mention_provider=lambda key, value: contributions.add(name, "mention", key, value),
             ui=ConsoleUI(),
-            shutdown=self._shut_down,
+            shutdown=self.shutdown,
+            submit=self._submit,
             providers=self.providers,
             channels=self.channels,
             sessions=self._sessions,
             activity=self.activity,
             agents=self.agents,
         )
+
+    async def _submit(
+        self, message: InboundMessage, responder: Responder | None = None, *, exclusive: bool = False
+    ) -> Message | None:
+        if self._submission is None:
+            raise InvalidStateError("sessions are not yet initialised")
+        return await self._submission.submit(message, responder, exclusive=exclusive)
 
     def _provider_config(self, provider_id: str) -> ProviderConfig:
         given = self.settings.providers.get(provider_id)
@@ -275,3 +315,12 @@ class Gateway:
             max_retries=given.max_retries,
             stream_timeout_ms=self.settings.stream_timeout_ms,
         )
+
+
+async def _end(part: str, close: Callable[[], Awaitable[None]]) -> None:
+    """One step of stopping: if it fails or takes too long, the next ones still follow."""
+    try:
+        async with asyncio.timeout(_STEP_SECONDS):
+            await close()
+    except Exception:
+        log.exception("stopping a part failed", part=part)

@@ -173,7 +173,9 @@ class SendsError(Protocol):
 class Channel(Protocol):
     """A connection to a platform. Stopping is cancelling ``run``; ``send`` places one new message.
 
-    ``send`` raises PlacementUncertain when it cannot know whether the platform took the message.
+    ``send`` may be called before ``run`` has connected. It says what became of a message it did not place
+    with PlacementDeferred, PlacementRefused or PlacementUncertain. A channel whose platform does not know
+    nonces should reconcile (see Reconciles): after a crash its messages may otherwise appear twice.
     """
 
     @property
@@ -186,6 +188,18 @@ class Channel(Protocol):
 
 class PlacementUncertain(Exception):
     """The request left, and no answer came: the message may or may not stand in the room."""
+
+
+class PlacementDeferred(Exception):  # noqa: N818 - a state, not a failure
+    """Nothing was placed, and it may work later: no connection, or the platform asked to wait ``seconds``."""
+
+    def __init__(self, reason: str = "", seconds: float | None = None) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
+
+
+class PlacementRefused(Exception):  # noqa: N818 - a state, not a failure
+    """The platform will never take this message: the room is gone, or the bot may not write there."""
 
 
 @runtime_checkable

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gateway.bus import ActivityBus, MessageBus
     from gateway.registry import AgentSources, ChannelRegistry, ProviderRegistry, RegistryView
     from gateway.session import Sessions
+    from gateway.submission import Submit
     from gateway.ui import UIService
 
 AgentEndReason = Literal["complete", "aborted"]
@@ -29,7 +30,7 @@ AgentEndReason = Literal["complete", "aborted"]
 class TurnContext(Struct, frozen=True):
     """What a hook knows of the moment it is called in.
 
-    ``messages`` is the session's own bus, ``inbound`` what the channel received, audio and raw event included.
+    ``messages`` is the session's own bus, ``inbound`` what the channel received, with audio and raw event.
     """
 
     session: str
@@ -155,6 +156,7 @@ class PluginContext(Struct, frozen=True, kw_only=True):
     register_mention_provider: Callable[[str, MentionProvider], Unregister]
     ui: UIService | None = None
     shutdown: Callable[[int], None] | None = None
+    submit: Submit | None = None
     providers: ProviderRegistry | None = None
     channels: ChannelRegistry | None = None
     sessions: Sessions | None = None

@@ -1,0 +1,215 @@
+"""A gateway to chat with in tests: in process, everything real, and a model that follows a script.
+
+::
+
+    async with chatting(tmp_path, MyPlugin()) as chat:
+        chat.model.then(Reply((Use("clock"),), "tools"), Reply((Say("Noon."),)))
+        assert (await chat.say("What time is it?")).text == "Noon."
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from gateway.app import Gateway
+from gateway.channel import Address, InboundMessage, Sender
+from gateway.deltas import Delta, StopReason
+from gateway.errors import StreamAbortedError
+from gateway.feed import Feed
+from gateway.frames import Event, Frame
+from gateway.host import Host
+from gateway.messages import Message, new_id
+from gateway.plugin import Plugin, PluginContext
+from gateway.provider import AuthMethod, Capabilities, ChatOptions, ModelInfo, ProviderConfig
+from gateway.settings import Settings
+from gateway.testing.script import Cut, Gate, Pause, Reply, Say, Stop, Think, Use, UseTogether
+from gateway.wire.adapter import AnswerWriter, assembled
+
+_STOPS: dict[Stop, StopReason] = {
+    "end": "end_turn",
+    "length": "max_tokens",
+    "tools": "tool_use",
+    "filter": "end_turn",
+}
+
+
+class Call(Struct, frozen=True):
+    """One call of the model, as the provider got it."""
+
+    messages: tuple[Message, ...]
+    options: ChatOptions
+
+
+class ScriptedModel:
+    """A provider in this process. Replies given to ``then`` come in order; after them it repeats the user.
+
+    An exception among the replies is raised. ``calls`` is what it was asked.
+    """
+
+    id = "script"
+    name = "Script"
+    api_endpoint = "in this process"
+    auth_method: AuthMethod = "custom"
+    capabilities = Capabilities()
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.closed = False
+        self._next: deque[Reply | Exception] = deque()
+
+    def then(self, *replies: Reply | Exception) -> None:
+        """What to answer next."""
+        self._next.extend(replies)
+
+    async def initialize(self, config: ProviderConfig) -> None:
+        """Nothing to prepare."""
+
+    async def chat(self, messages: Sequence[Message], options: ChatOptions) -> Message:
+        """The whole answer at once."""
+        return await assembled(self.stream, messages, options)
+
+    async def stream(self, messages: Sequence[Message], options: ChatOptions) -> AsyncGenerator[Delta]:
+        """The answer, one delta for each move of the script."""
+        self.calls.append(Call(tuple(messages), options))
+        reply = self._next.popleft() if self._next else _echo(messages)
+        if isinstance(reply, Exception):
+            raise reply
+        writer = AnswerWriter(options.message_id, options.first_part)
+        for move in reply.moves:
+            await _make(move, writer)
+            for delta in writer.take():
+                yield delta
+        writer.stop(_STOPS[reply.stop])
+        writer.usage(reply.tokens.input, reply.tokens.output, reply.tokens.cached)
+        for delta in writer.close(options.model, self.id):
+            yield delta
+
+    async def list_models(self) -> Sequence[ModelInfo]:
+        """The one model there is."""
+        return [ModelInfo("one", self.id)]
+
+    async def close(self) -> None:
+        """Remember that it was closed."""
+        self.closed = True
+
+
+def _echo(messages: Sequence[Message]) -> Reply:
+    said = next((message.text for message in reversed(messages) if message.role == "user"), "")
+    return Reply((Say(f"You said: {said}"),))
+
+
+async def _make(move: object, writer: AnswerWriter) -> None:
+    match move:
+        case Say():
+            writer.text(move.text)
+        case Think():
+            writer.text(move.text, "reasoning")
+        case Use():
+            _use(move, writer)
+        case UseTogether():
+            for call in move.calls:
+                _use(call, writer)
+        case Pause():
+            await asyncio.sleep(move.ms / 1000)
+        case Gate():
+            await move.opened.wait()
+        case Cut():
+            raise StreamAbortedError("the script cut the stream", provider="script")
+        case _:
+            raise TypeError(f"a scripted model cannot {type(move).__name__.lower()}")
+
+
+def _use(call: Use, writer: AnswerWriter) -> None:
+    call_id = writer.call(call.name, call.id)
+    for fragment in call.fragments():
+        writer.arguments(call_id, fragment)
+
+
+class _Script(Plugin):
+    """Brings the scripted model into the gateway."""
+
+    name = "script"
+
+    def __init__(self, model: ScriptedModel) -> None:
+        self._model = model
+
+    async def activate(self, ctx: PluginContext) -> None:
+        if ctx.providers is not None:
+            ctx.providers.register(self._model)
+
+
+class Watcher:
+    """Reads along in a session; ``frames`` is what it saw."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self.events: list[Event] = []
+
+    @property
+    def frames(self) -> list[Frame]:
+        """What was shown so far, oldest first."""
+        return [event.frame for event in self.events]
+
+    async def until(self, wanted: Callable[[Any], bool]) -> Any:
+        """The first frame that is wanted, be it one that was seen already."""
+        while True:
+            for frame in self.frames:
+                if wanted(frame):
+                    return frame
+            self.events += await self._feed.take()
+
+
+class Chat:
+    """A running gateway with its scripted model, and a user who writes to it."""
+
+    def __init__(self, gateway: Gateway, host: Host, model: ScriptedModel) -> None:
+        self.gateway = gateway
+        self.host = host
+        self.model = model
+
+    async def say(self, text: str, session: str = "s", **fields: Any) -> Message:
+        """Write, and wait for the answer. Raises AssertionError when there is none."""
+        answer = await self.host.submit(written(text, session, **fields))
+        assert answer is not None, f"{text!r} was not answered"
+        return answer
+
+    async def accept(self, text: str, session: str = "s", **fields: Any) -> str:
+        """Write, and wait only until it is accepted. Returns the answer's id."""
+        message = written(text, session, **fields)
+        return (await self.host.accept(message.address.channel, message)).answer_id
+
+    async def watch(self, session: str = "s", after: int = 0) -> Watcher:
+        """Read along in a session that exists."""
+        feed = Feed()
+        await self.host.follow(session, feed, after)
+        return Watcher(feed)
+
+
+def written(text: str, session: str = "s", user: str = "ada", **fields: Any) -> InboundMessage:
+    """A message of a user, as a channel named ``test`` would give it."""
+    channel = fields.pop("channel", "test")
+    return InboundMessage(
+        session=session,
+        dedup_key=fields.pop("dedup_key", None) or new_id(),
+        address=Address(channel, "bot", "room"),
+        sender=Sender(user),
+        text=text,
+        **fields,
+    )
+
+
+@asynccontextmanager
+async def chatting(data_dir: Path, *plugins: Plugin, **settings: Any) -> AsyncGenerator[Chat]:
+    """A gateway that runs as long as the block, without channels of its own unless ``settings`` name some."""
+    model = ScriptedModel()
+    settings = {"data_dir": data_dir, "model": "script/one", "channels": {}, **settings}
+    gateway = Gateway(Settings(**settings), plugins=[_Script(model), *plugins])
+    async with gateway.running() as host:
+        yield Chat(gateway, host, model)
