@@ -165,11 +165,18 @@ class Session:
         """Put another message in the place of one with the same id, and show it."""
         self.publish(MessageFrame(message))
 
+    async def note(self, message: Message, settled: Sequence[Op]) -> None:
+        """Show a message that is no turn's, durable together with what it settles."""
+        await self._store.write(*self._added(message), *settled)
+
     def _show(self, message: Message) -> None:
+        self._store.submit(self._added(message)).add_done_callback(_retrieve)
+
+    def _added(self, message: Message) -> list[Op]:
         seq = self.publish(MessageFrame(message))
         self._remember(seq, message)
         self.row.messages += 1
-        self._store.submit([self._touched(seq), *put_message(message, seq)]).add_done_callback(_retrieve)
+        return [self._touched(seq), *put_message(message, seq)]
 
     def _touched(self, seq: int) -> Op:
         row = self.row
@@ -213,6 +220,11 @@ class Session:
 def _next_block(seq: int) -> int:
     """The first number of a block that nothing was shown in; a turn may have run far past what is stored."""
     return (seq + _SEQ_BLOCK // 2 | (_SEQ_BLOCK - 1)) + 1
+
+
+def _fresh_block(seq: int) -> int:
+    """The start of a block that no process can have used: up to a block's worth beyond ``seq`` may be shown."""
+    return (seq // _SEQ_BLOCK + 2) * _SEQ_BLOCK
 
 
 def _retrieve(future: object) -> None:
