@@ -222,11 +222,6 @@ def _next_block(seq: int) -> int:
     return (seq + _SEQ_BLOCK // 2 | (_SEQ_BLOCK - 1)) + 1
 
 
-def _fresh_block(seq: int) -> int:
-    """The start of a block that no process can have used: up to a block's worth beyond ``seq`` may be shown."""
-    return (seq // _SEQ_BLOCK + 2) * _SEQ_BLOCK
-
-
 def _retrieve(future: object) -> None:
     """A notice that could not be stored was logged by the writer; nobody waits for it."""
     future.exception()  # type: ignore[attr-defined]
