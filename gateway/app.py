@@ -147,7 +147,6 @@ class Gateway:
                     self.ready = False
                     await self.stop_background()
                     await self._drain()
-                    self._submission.close()
 
     def open_store(self) -> Store:
         """The store that the gateway writes to."""
@@ -255,6 +254,8 @@ class Gateway:
         if not await self.dispatcher.drain(self.settings.limits.drain_seconds):
             log.warning("some turns did not end in time; they are answered after the restart")
             self.dispatcher.cancel()
+        if self._submission is not None:
+            self._submission.close()
 
     def routes(self) -> list[object]:
         """The routes that channels add to the server."""

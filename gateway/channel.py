@@ -190,7 +190,7 @@ class PlacementUncertain(Exception):
     """The request left, and no answer came: the message may or may not stand in the room."""
 
 
-class PlacementDeferred(Exception):  # noqa: N818 - a state, not a failure
+class PlacementDeferred(Exception):
     """Nothing was placed, and it may work later: no connection, or the platform asked to wait ``seconds``."""
 
     def __init__(self, reason: str = "", seconds: float | None = None) -> None:
@@ -198,7 +198,7 @@ class PlacementDeferred(Exception):  # noqa: N818 - a state, not a failure
         self.seconds = seconds
 
 
-class PlacementRefused(Exception):  # noqa: N818 - a state, not a failure
+class PlacementRefused(Exception):
     """The platform will never take this message: the room is gone, or the bot may not write there."""
 
 

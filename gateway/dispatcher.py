@@ -111,29 +111,33 @@ class Dispatcher:
 
     async def _attempt(self, session: Session, entry: Entry) -> None:
         """Bring one entry to its outcome; whatever goes wrong with it ends here."""
+        first = entry.attempts == 1 and not entry.recovered
+        before = 0 if first else entry.attempts
         try:
-            if await self._claim(session, entry):
+            if first or await self._claim(session, entry):
                 await self._runner.run(session, entry)
+        except asyncio.CancelledError:
+            # The gateway stops in good order: that is no attempt the message could be blamed for.
+            entry.attempts = before
+            self._store.submit([entry.claim()])
+            raise
         except Exception as error:
             log.exception("a message could not be answered", session=session.id, message=entry.id)
             await self._runner.bury(session, entry, error)
 
     async def _claim(self, session: Session, entry: Entry) -> bool:
         """Count the attempt before it is made, so that a message that kills the process counts too."""
-        if entry.attempts == 1 and not entry.recovered:
-            return True
         if entry.attempts >= self._max_attempts:
             died = PoisonedMessageError(f"gave up after {entry.attempts} attempts")
             await self._runner.bury(session, entry, died)
             return False
-        delay = backoff(entry.attempts)
+        await asyncio.sleep(max(0, entry.not_before - now_ms()) / 1000)
         entry.attempts += 1
-        entry.not_before = now_ms() + round(delay * 1000)
-        await self._store.write(entry.claim())
-        await asyncio.sleep(delay)
+        entry.not_before = now_ms() + round(backoff(entry.attempts) * 1000)
+        await self._store.write(entry.claim(), session.touch())
         return True
 
 
 def backoff(attempts: int) -> float:
-    """Seconds to wait before the next attempt: none after one crash, then 1, 2, 4 … at most 60."""
+    """Seconds from one attempt to the next: none after the first crash, then 1, 2, 4 … at most 60."""
     return 0.0 if attempts < 2 else float(min(_LONGEST_BACKOFF, 2 ** (attempts - 2)))

@@ -8,6 +8,7 @@ gateway starts is run (again).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -39,6 +40,9 @@ FORGET_INBOX = Write("delete", 50, t.inbox, "id")
 EXHUME = Write("delete", 34, t.dead_letter, "inbox_id", key="inbox_id")
 
 
+Outcome = Literal["done", "dead"]
+
+
 class Entry(Struct, kw_only=True):
     """One accepted message. ``id`` is the user message's id, ``answer_id`` the answer's."""
 
@@ -58,6 +62,8 @@ class Entry(Struct, kw_only=True):
     """Whether it waited so long that the answer begins with a notice."""
     recovered: bool = False
     """Whether it was accepted by an earlier process."""
+    answered: bool = False
+    """Whether its answer is durable, and only has to be placed yet."""
 
     @classmethod
     def of(cls, channel: str, inbound: InboundMessage, seq: int, attempts: int) -> Entry:
@@ -99,14 +105,25 @@ class Entry(Struct, kw_only=True):
         """The write that counts one more attempt."""
         return CLAIM, (self.id, self.attempts, self.not_before)
 
+    def absorb(self) -> list[Op]:
+        """The writes that settle what was merged into it."""
+        return [(SETTLE, (entry.id, "merged", self.id)) for entry in self.merged]
+
     def done(self) -> list[Op]:
         """The writes that settle it, and what was merged into it."""
-        merged: list[Op] = [(SETTLE, (entry.id, "merged", self.id)) for entry in self.merged]
-        return [(SETTLE, (self.id, "done", None)), *merged]
+        return [self.settle("done"), *self.absorb()]
 
     def dead(self, reason: str, trace: str | None) -> list[Op]:
-        """The writes that give it up."""
-        return [(SETTLE, (self.id, "dead", None)), (BURY, (self.id, reason, trace, now_ms()))]
+        """The writes that give it up, and what was merged into it."""
+        return [self.settle("dead"), *self.absorb(), self.bury(reason, trace)]
+
+    def settle(self, state: Outcome) -> Op:
+        """The write that closes it."""
+        return SETTLE, (self.id, state, None)
+
+    def bury(self, reason: str, trace: str | None) -> Op:
+        """The write that tells the operator why it was given up."""
+        return BURY, (self.id, reason, trace, now_ms())
 
 
 def cursor_op(channel: str, cursor: Cursor) -> Op:
@@ -128,8 +145,10 @@ class Inbox:
 
     async def open(self) -> list[Entry]:
         """What was accepted and not settled, in the order it has to be answered."""
-        query = select(t.inbox).where(t.inbox.c.state == "new").order_by(t.inbox.c.session, t.inbox.c.ord)
-        return await self._store.read(lambda c: [_entry(row) for row in c.execute(query).mappings()])
+        placing = select(t.outbox.c.id).where(t.outbox.c.inbox_id == t.inbox.c.id).exists()
+        query = select(t.inbox, placing.label("answered")).where(t.inbox.c.state == "new")
+        ordered = query.order_by(t.inbox.c.session, t.inbox.c.ord)
+        return await self._store.read(lambda c: [_entry(row) for row in c.execute(ordered).mappings()])
 
     async def existing(self, entries: Iterable[Entry]) -> dict[str, Entry]:
         """For entries that turned out to be duplicates: what was accepted before, by the new entry's id."""
@@ -165,4 +184,5 @@ def _entry(values: RowMapping) -> Entry:
         attempts=values["attempts"],
         not_before=values["not_before"],
         received_at=values["received_at"],
+        answered=bool(values.get("answered", False)),
     )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from gateway.channel import Cursor, InboundMessage, Receipt, Receive, Rejected
 from gateway.dispatcher import Dispatcher
 from gateway.errors import OverloadedError
+from gateway.figures import Figures
 from gateway.inbox import Entry, Inbox, cursor_op, quarantine_op
 from gateway.messages import now_ms
 from gateway.session import Session, Sessions
@@ -36,13 +37,20 @@ class Intake:
     """Accepts messages for all channels."""
 
     def __init__(
-        self, store: Store, inbox: Inbox, sessions: Sessions, dispatcher: Dispatcher, bounds: Bounds
+        self,
+        store: Store,
+        inbox: Inbox,
+        sessions: Sessions,
+        dispatcher: Dispatcher,
+        bounds: Bounds,
+        figures: Figures,
     ) -> None:
         self._store = store
         self._inbox = inbox
         self._sessions = sessions
         self._dispatcher = dispatcher
         self._bounds = bounds
+        self._figures = figures
 
     def receiver(self, channel: str) -> Receive:
         """The ``receive`` of one channel."""
@@ -92,7 +100,8 @@ class Intake:
     def _with_backlog_merged(self, entries: list[Entry]) -> list[Entry]:
         """Old messages of a session become one turn: a long outage ends without a burst of answers."""
         horizon = now_ms() - round(self._bounds.backlog_minutes * 60_000)
-        old = [e for e in entries if e.received_at < horizon and not e.inbound.text.startswith("/")]
+        waiting = [e for e in entries if not (e.answered or e.inbound.text.startswith("/"))]
+        old = [entry for entry in waiting if entry.received_at < horizon]
         # One of them may be what killed the gateway: then each is tried alone, so that only that one dies.
         if not old or any(entry.attempts > 1 for entry in old):
             return entries
@@ -128,6 +137,7 @@ class Intake:
             session.saved = session.saved or not failed
             session.reserved = session.reserved or not failed
             if entry.id in inserted:
+                self._figures.accepted += 1
                 self._stop_if_asked(session, entry)
                 self._dispatcher.deliver(session, entry)
             else:
@@ -142,6 +152,7 @@ class Intake:
     async def _receipts(self, arrivals: Sequence[_Arrival], inserted: Inserted) -> list[Receipt]:
         twice = [entry for _, entry in arrivals if entry.id not in inserted]
         known = await self._inbox.existing(twice) if twice else {}
+        self._figures.duplicates += len(known)
         return [_receipt(known.get(e.id, e), duplicate=e.id in known) for _, e in arrivals]
 
 

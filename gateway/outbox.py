@@ -9,21 +9,25 @@ Channels whose clients follow the session's own log place nothing and need no ro
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from typing import NamedTuple
 
 import msgspec
 import structlog
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from gateway.channel import (
     Channel,
     FollowsSession,
     OutboundMessage,
     Placed,
+    PlacementDeferred,
+    PlacementRefused,
     PlacementUncertain,
     Reconciles,
 )
-from gateway.inbox import Entry
+from gateway.inbox import Entry, Outcome
 from gateway.messages import Message, now_ms
 from gateway.registry import ChannelRegistry
 from gateway.store import Op, Store
@@ -38,7 +42,17 @@ INTEND = Write(
 FORGET_OUTBOX = Write("delete", 51, t.outbox, "id")
 PLACE = Write("update", 38, t.outbox, "id state platform_id sent_at")
 
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.25, 60.0
+_MOST_FAILURES = 8
+
 _encode = msgspec.json.Encoder().encode
+
+
+class Intended(NamedTuple):
+    """An answer that is durable and has to be placed, and what its message is settled as then."""
+
+    answer: Message
+    outcome: Outcome
 
 
 class Outbox:
@@ -53,49 +67,73 @@ class Outbox:
         channel = self._channels.get(entry.channel)
         return channel is not None and not isinstance(channel, FollowsSession)
 
-    def intend(self, entry: Entry, answer: Message) -> Op:
-        """The write that records the answer, and that it is about to be placed."""
+    def intend(self, entry: Entry, answer: Message) -> list[Op]:
+        """The writes that record the answer, and that it is about to be placed; the entry stays open."""
         address = _encode(entry.inbound.address).decode()
         body = _encode(answer).decode()
         row = (entry.answer_id, entry.id, 0, nonce_of(entry.id, 0), "intent", entry.channel, address)
-        return INTEND, (*row, None, None, body, now_ms())
+        return [(INTEND, (*row, None, None, body, now_ms())), *entry.absorb()]
 
-    async def intended(self, entry: Entry) -> Message | None:
-        """The answer an earlier attempt recorded for this entry, if it got that far."""
-        query = select(t.outbox.c.body).where(t.outbox.c.inbox_id == entry.id, t.outbox.c.part == 0)
-        body = await self._store.read(lambda c: c.execute(query).scalar())
-        return None if body is None else msgspec.json.decode(body, type=Message)
+    async def intended(self, entry: Entry) -> Intended:
+        """The answer that an earlier process recorded for an entry."""
+        body = select(t.outbox.c.body).where(t.outbox.c.inbox_id == entry.id, t.outbox.c.part == 0)
+        buried = select(t.dead_letter.c.at).where(t.dead_letter.c.inbox_id == entry.id)
 
-    async def place(self, entry: Entry, answer: Message, *, ambiguous: bool) -> None:
-        """Place the answer and settle the entry. ``ambiguous``: an earlier attempt may have placed it."""
+        def read(connection: Connection) -> Intended:
+            answer = msgspec.json.decode(connection.execute(body).scalar_one(), type=Message)
+            return Intended(answer, "done" if connection.execute(buried).first() is None else "dead")
+
+        return await self._store.read(read)
+
+    async def place(self, entry: Entry, intended: Intended, *, ambiguous: bool) -> None:
+        """Place the answer and settle the entry. ``ambiguous``: an earlier attempt may have placed it.
+
+        While the platform cannot be reached it tries on. Raises PlacementRefused when there is no use.
+        """
         channel = self._channels.get(entry.channel)
         if channel is None:
             log.warning("the channel is gone; its answer stays in the session", channel=entry.channel)
             return
-        outbound = _outbound(entry, answer)
-        placed = await self._once(channel, outbound, ambiguous=ambiguous)
-        await self._store.write(
-            (PLACE, (entry.answer_id, "final", placed.platform_id, now_ms())), *entry.done()
+        outbound = OutboundMessage(
+            address=entry.inbound.address,
+            message=intended.answer,
+            nonce=nonce_of(entry.id, 0),
+            response_mode=entry.inbound.response_mode,
         )
+        placed = await _until_placed(channel, outbound, ambiguous=ambiguous)
+        placement = (entry.answer_id, "final", placed.platform_id, now_ms())
+        await self._store.write((PLACE, placement), entry.settle(intended.outcome))
 
-    async def _once(self, channel: Channel, outbound: OutboundMessage, *, ambiguous: bool) -> Placed:
-        if ambiguous and (found := await _find(channel, outbound)) is not None:
-            return found
+    def give_up(self, entry: Entry, reason: str) -> list[Op]:
+        """The writes that record that the answer will never stand in its room."""
+        return [(PLACE, (entry.answer_id, "dead", None, now_ms())), *entry.dead(reason, None)]
+
+
+async def _until_placed(channel: Channel, outbound: OutboundMessage, *, ambiguous: bool) -> Placed:
+    """Try until it stands in the room. What may have gone through is looked for before it is sent again."""
+    failures = 0
+    while True:
         try:
+            if ambiguous and (found := await _find(channel, outbound)) is not None:
+                return found
             return await channel.send(outbound)
+        except PlacementRefused:
+            raise
+        except PlacementDeferred as deferred:
+            pause = deferred.seconds
         except PlacementUncertain:
-            found = await _find(channel, outbound)
-            return found if found is not None else await channel.send(outbound)
+            ambiguous, pause = True, None
+        except Exception as error:  # a channel is somebody else's code; its surprises are bounded here
+            if failures >= _MOST_FAILURES:
+                raise PlacementRefused(f"{type(error).__name__}: {error}") from error
+            log.exception("a channel failed to place an answer", channel=channel.id)
+            ambiguous, pause = True, None
+        failures += 1
+        await asyncio.sleep(_pause(failures) if pause is None else pause)
 
 
-def _outbound(entry: Entry, answer: Message) -> OutboundMessage:
-    inbound = entry.inbound
-    return OutboundMessage(
-        address=inbound.address,
-        message=answer,
-        nonce=nonce_of(entry.id, 0),
-        response_mode=inbound.response_mode,
-    )
+def _pause(failures: int) -> float:
+    return min(_LONGEST_PAUSE, _SHORTEST_PAUSE * 2.0 ** min(failures - 1, 10))
 
 
 async def _find(channel: Channel, outbound: OutboundMessage) -> Placed | None:

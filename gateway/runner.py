@@ -9,22 +9,27 @@ from __future__ import annotations
 import re
 import traceback
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import structlog
 
 from gateway.agent import Agent, error_part
+from gateway.channel import PlacementRefused
 from gateway.deltas import Complete, StopReason
 from gateway.errors import TrunklineError
-from gateway.inbox import Entry
+from gateway.figures import Figures
+from gateway.inbox import Entry, Outcome
 from gateway.messages import ErrorPart, Message, Metadata, Part, TextPart
-from gateway.outbox import Outbox
+from gateway.outbox import Intended, Outbox
 from gateway.plugin import CommandContext, Intercept, Transform
 from gateway.registry import PluginRegistry
 from gateway.session import Session, Turn
 from gateway.steps import Steps
 from gateway.store import Op, Store
+
+log = structlog.get_logger("trunkline.runner")
 
 _COMMAND = re.compile(r"/(\S+)(?:\s+(.*))?", re.DOTALL)
 _AWAY = "I was away. Here is my answer to what you wrote meanwhile."
@@ -34,39 +39,51 @@ class Runner:
     """Brings accepted messages to their outcome."""
 
     def __init__(
-        self, store: Store, registry: PluginRegistry, agent: Agent, steps: Steps, outbox: Outbox, cwd: str
+        self,
+        store: Store,
+        registry: PluginRegistry,
+        agent: Agent,
+        steps: Steps,
+        outbox: Outbox,
+        figures: Figures,
+        cwd: str,
     ) -> None:
         self._store = store
         self._registry = registry
         self._agent = agent
         self._steps = steps
         self._outbox = outbox
+        self._figures = figures
         self._cwd = cwd
         self._config: Mapping[str, Any] = {}
 
     async def run(self, session: Session, entry: Entry) -> None:
         """Answer one message. Returns once the outcome is durable (and placed, where that is needed)."""
-        if entry.attempts > 1 and self._outbox.places(entry):
-            answer = await self._outbox.intended(entry)
-            if answer is not None:
-                await self._outbox.place(entry, answer, ambiguous=True)
-                return
+        if entry.answered:
+            await self._place(session, entry, await self._outbox.intended(entry), ambiguous=True)
+            return
         turn = Turn(session, entry)
         try:
             await self._outcome(turn)
         finally:
             session.finish(turn)
+        await self._place_new(turn)
 
     async def bury(self, session: Session, entry: Entry, error: BaseException) -> None:
         """Give a message up: a dead letter for the operator, and one visible notice in its place."""
         reason = f"{type(error).__name__}: {error}"
+        if entry.answered:
+            await self._give_up_placing(session, entry, reason)
+            return
         trace = "".join(traceback.format_exception(error))
         part = error_part(error) if isinstance(error, TrunklineError) else _failure(error)
         turn = Turn(session, entry)
-        session.begin(turn, [_said(session, entry)])
+        session.begin(turn, [_said(session, asked) for asked in (*entry.merged, entry)])
         turn.emit(turn.writer.part(part))
-        await self._commit(turn, "cancelled", entry.dead(reason, trace))
+        grave = [entry.bury(reason, trace), self._steps.drop(entry.id)]
+        await self._commit(turn, "cancelled", grave, outcome="dead")
         session.finish(turn)
+        await self._place_new(turn, "dead")
 
     async def _outcome(self, turn: Turn) -> None:
         entry, hooks = turn.entry, self._registry.get_hooks()
@@ -109,7 +126,7 @@ class Runner:
             turn.session.publish(Complete(turn.message_id, Metadata(), "end_turn"))
             return
         turn.emit_part(part)
-        await self._commit(turn, "end_turn", turn.entry.done(), for_model=False)
+        await self._commit(turn, "end_turn", for_model=False)
 
     async def _ask(self, turn: Turn, text: str) -> None:
         session, entry = turn.session, turn.entry
@@ -121,21 +138,54 @@ class Runner:
         session.name_after(text)
         session.begin(turn, asked)
         stop = await self._agent.run(turn)
-        settled = entry.done()
-        if turn.steps_written:
-            settled.append(self._steps.drop(entry.id))
-        await self._commit(turn, stop, settled)
+        await self._commit(turn, stop, [self._steps.drop(entry.id)] if turn.steps_written else ())
 
     async def _commit(
-        self, turn: Turn, stop: StopReason, settled: list[Op], *, for_model: bool = True
+        self,
+        turn: Turn,
+        stop: StopReason,
+        extra: Sequence[Op] = (),
+        *,
+        outcome: Outcome = "done",
+        for_model: bool = True,
     ) -> None:
+        """Make the answer durable, with the settlement or with the intent to place it; then show its end."""
+        entry = turn.entry
         answer = msgspec.structs.replace(turn.result(stop), for_model=for_model)
-        placing = self._outbox.places(turn.entry)
-        ops = [self._outbox.intend(turn.entry, answer)] if placing else settled
-        seq = await turn.session.commit(turn, answer, ops)
+        if self._outbox.places(entry):
+            turn.placing = answer
+            settled = self._outbox.intend(entry, answer)
+        else:
+            settled = [entry.settle(outcome), *entry.absorb()]
+        seq = await turn.session.commit(turn, answer, [*settled, *extra])
         turn.session.complete(answer, seq, Complete(answer.id, answer.metadata, stop))
-        if placing:
-            await self._outbox.place(turn.entry, answer, ambiguous=False)
+        ended = stop if stop != "cancelled" else "aborted" if turn.aborted else "failed"
+        self._figures.turn(ended, answer.metadata, turn.first_text)
+
+    async def _place_new(self, turn: Turn, outcome: Outcome = "done") -> None:
+        if turn.placing is not None:
+            turn.entry.answered = True
+            await self._place(turn.session, turn.entry, Intended(turn.placing, outcome), ambiguous=False)
+
+    async def _place(self, session: Session, entry: Entry, intended: Intended, *, ambiguous: bool) -> None:
+        try:
+            await self._outbox.place(entry, intended, ambiguous=ambiguous)
+        except PlacementRefused as refused:
+            await self._give_up_placing(session, entry, f"PlacementRefused: {refused}")
+
+    async def _give_up_placing(self, session: Session, entry: Entry, reason: str) -> None:
+        """The answer stands in the session but not in its room; the session says so."""
+        log.error("an answer could not be placed", session=session.id, message=entry.id, reason=reason)
+        part = ErrorPart("PlacementRefused", "This answer could not be delivered to its room.")
+        notice = Message(
+            id=str(uuid.uuid5(uuid.UUID(entry.id), "undelivered")),
+            session_id=session.id,
+            role="assistant",
+            parts=(part,),
+            custom_type="notice",
+            for_model=False,
+        )
+        await session.note(notice, self._outbox.give_up(entry, reason))
 
 
 def _said(session: Session, entry: Entry, text: str | None = None) -> Message:

@@ -66,6 +66,8 @@ class Turn:
         self.shown: list[tuple[int, Message]] = []
         """What was shown with the turn's beginning, by number; committed together with the answer."""
         self.committed = False
+        self.placing: Message | None = None
+        """The finished answer, when it is durable and still has to be placed on its platform."""
         self.ctx = TurnContext(session.id, entry.inbound.sender, session.bus, entry.inbound)
         self._clock = clock
         self._started = clock()
@@ -74,6 +76,8 @@ class Turn:
         self._narrator = Narrator()
         self.asked: dict[str, ApprovalAsked] = {}
         self.aborted = False
+        self.first_text: float | None = None
+        """Seconds from the start of the turn to the first text of the answer."""
 
     @property
     def sender(self) -> Sender:
@@ -90,6 +94,8 @@ class Turn:
         if not (isinstance(delta, TextDelta) and delta.content.isascii()):
             delta = sound(delta)
         self.assembler.apply(delta)
+        if self.first_text is None and isinstance(delta, TextDelta):
+            self.first_text = self._clock() - self._started
         if isinstance(delta, MetadataDelta) and not self._is_due(delta):
             return
         self.session.publish(delta)

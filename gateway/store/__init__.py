@@ -22,14 +22,12 @@ __all__ = ["Durability", "Inserted", "Op", "Store", "Writer"]
 class Store:
     """An open database. ``write`` commits durably; ``read`` runs a query beside the writer."""
 
-    def __init__(
-        self, engine: Engine, release: engines.Release, on_fatal: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, engine: Engine, lock: engines.Lock, on_fatal: Callable[[BaseException], None]) -> None:
         self.engine = engine
-        self.writer = Writer(engine, on_fatal)
+        self.writer = Writer(lock.connect, on_fatal)
         self.write = self.writer.write
         self.submit = self.writer.submit
-        self._release = release
+        self._lock = lock
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="store-reader")
 
     @classmethod
@@ -39,9 +37,9 @@ class Store:
         Raises StoreError, StoreLockedError or WeakDurabilityError.
         """
         engine = engines.open_engine(url, durability)
-        release = engines.lock(engine)
+        lock = engines.lock(engine)
         migrate.upgrade(engine)
-        return cls(engine, release, on_fatal)
+        return cls(engine, lock, on_fatal)
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         """Run a query on a reader's connection, in a thread."""
@@ -56,4 +54,4 @@ class Store:
         await asyncio.to_thread(self.writer.close)
         self._readers.shutdown(cancel_futures=True)
         self.engine.dispose()
-        self._release()
+        self._lock.release()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
@@ -15,10 +16,21 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError
 from gateway.errors import StoreError, StoreLockedError, WeakDurabilityError
 
 Durability = Literal["full", "relaxed"]
-Release = Callable[[], None]
 
 _BUSY_MS = 5_000
 _ADVISORY_LOCK = 0x7472756E6B  # one gateway at a time on a PostgreSQL database
+_PREDECESSOR_MS = 3_000  # how long a server may take to notice that a killed gateway is gone
+
+
+class Lock(NamedTuple):
+    """What makes this process the only gateway on a database, and the connection it may write through.
+
+    On PostgreSQL both are one: a killed gateway's lock is free only when nothing of its can be committed
+    any more. Otherwise its successor could look at the inbox too early and miss an accepted message.
+    """
+
+    connect: Callable[[], AbstractContextManager[Connection]]
+    release: Callable[[], None]
 
 
 def open_engine(url: str, durability: Durability = "full") -> Engine:
@@ -99,12 +111,12 @@ def reached(engine: Engine) -> Connection:
         raise StoreError(f"cannot open {engine.url.render_as_string()}: {reason}") from None
 
 
-def lock(engine: Engine) -> Release:
+def lock(engine: Engine) -> Lock:
     """Make this process the only gateway on the database, or raise StoreLockedError."""
     return _lock_server(engine) if engine.dialect.name == "postgresql" else _lock_file(engine)
 
 
-def _lock_file(engine: Engine) -> Release:
+def _lock_file(engine: Engine) -> Lock:
     path = f"{engine.url.database}.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -114,18 +126,23 @@ def _lock_file(engine: Engine) -> Release:
         raise StoreLockedError(
             f"another gateway already uses {engine.url.database}; stop it, or give this one its own data_dir"
         ) from None
-    return lambda: os.close(descriptor)
+    return Lock(engine.connect, lambda: os.close(descriptor))
 
 
-def _lock_server(engine: Engine) -> Release:
-    connection = reached(engine).execution_options(isolation_level="AUTOCOMMIT")
-    taken = connection.execute(text("SELECT pg_try_advisory_lock(:id)"), {"id": _ADVISORY_LOCK}).scalar_one()
-    if not taken:
+def _lock_server(engine: Engine) -> Lock:
+    connection = reached(engine)
+    connection.execute(text(f"SET LOCAL lock_timeout = {_PREDECESSOR_MS}"))
+    try:
+        connection.execute(text("SELECT pg_advisory_lock(:id)"), {"id": _ADVISORY_LOCK})
+    except OperationalError:
         connection.close()
-        raise StoreLockedError("another gateway already uses this PostgreSQL database; stop it first")
+        raise StoreLockedError(
+            "another gateway already uses this PostgreSQL database; stop it first"
+        ) from None
+    connection.commit()
 
     def release() -> None:
         connection.invalidate()
         connection.close()
 
-    return release
+    return Lock(lambda: nullcontext(connection), release)

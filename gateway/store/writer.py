@@ -12,10 +12,11 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import structlog
-from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
+from sqlalchemy import Connection
+from sqlalchemy.exc import DataError, IntegrityError
 
 from gateway.errors import StoreError
 from gateway.store.writes import Row, Write
@@ -24,6 +25,7 @@ log = structlog.get_logger("trunkline.store")
 
 Op = tuple[Write, Row]
 Inserted = frozenset[str]
+Connect = Callable[[], AbstractContextManager[Connection]]
 _MAX_BATCH = 512
 
 
@@ -40,14 +42,14 @@ class Unit:
 
 
 class Writer:
-    """Owns the writing connection of an engine.
+    """Owns the one connection that writes.
 
     ``on_fatal`` is called (in the thread) when the database fails as a whole: a full disk, a lost server.
     Nothing is written after that.
     """
 
-    def __init__(self, engine: Engine, on_fatal: Callable[[BaseException], None]) -> None:
-        self._engine = engine
+    def __init__(self, connect: Connect, on_fatal: Callable[[BaseException], None]) -> None:
+        self._connect = connect
         self._on_fatal = on_fatal
         self._queue: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
@@ -76,14 +78,15 @@ class Writer:
 
     def _run(self) -> None:
         try:
-            with self._engine.connect() as connection:
+            with self._connect() as connection:
                 while (batch := self._take()) is not None:
                     self._commit(connection, batch)
                     self._loop.call_soon_threadsafe(_settle, batch)
-        except RuntimeError:
-            log.debug("the event loop closed before the writer did")
-        except SQLAlchemyError as error:
-            self._on_fatal(error)
+        except Exception as error:  # noqa: BLE001 - whatever ends the writer ends what relies on it
+            if self._loop.is_closed():
+                log.debug("the event loop closed before the writer did")
+            else:
+                self._on_fatal(error)
 
     def _take(self) -> list[Unit] | None:
         """What waits, at least one unit; None when the writer is to end."""
