@@ -119,7 +119,7 @@ class MentionCompletion(Struct, frozen=True):
 
 
 MentionProvider = Callable[[str], "Sequence[MentionCompletion] | Awaitable[Sequence[MentionCompletion]]"]
-MessageRenderer = Callable[[Message], Any]
+MessageRenderer = Callable[[Message], "str | None"]
 ShortcutHandler = Callable[[], Any]
 Unregister = Callable[[], None]
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
 from gateway.channel import Channel
+from gateway.contributions import Contributions
 from gateway.errors import AlreadyRegisteredError, PluginError, ProviderResolutionError
 from gateway.hooks import Hooks
+from gateway.messages import Message
 from gateway.plugin import (
     AgentLoop,
     MentionProvider,
@@ -29,6 +32,9 @@ from gateway.tool import Tool
 
 log = structlog.get_logger("trunkline.registry")
 
+_FAREWELL_SECONDS = 5
+"""How long a plugin may take to deactivate."""
+
 
 class Named(Protocol):
     """Anything with an id."""
@@ -38,6 +44,7 @@ class Named(Protocol):
 
 
 N = TypeVar("N", bound=Named)
+V = TypeVar("V")
 
 
 class Registry(Generic[N]):
@@ -168,61 +175,6 @@ class RegistryView(Protocol):
     async def apply_system_prompt_transforms(self, prompt: str, ctx: TurnContext) -> str: ...
 
 
-class Contributions:
-    """What plugins registered beside their classes: renderers, shortcuts, mentions, status segments."""
-
-    def __init__(self) -> None:
-        self.status: dict[str, tuple[StatusSegment, ...]] = {}
-        self._entries: list[tuple[str, str, str, Any]] = []
-        self._changed: dict[str, list[Callable[[], None]]] = {}
-
-    def add(self, plugin: str, kind: str, key: str, value: Any) -> Unregister:
-        """Add an entry of a kind (``renderer``, ``shortcut``, ``mention``) for a plugin."""
-        entry = (plugin, kind, key, value)
-        self._entries.append(entry)
-        self._tell(kind)
-
-        def remove() -> None:
-            if entry in self._entries:
-                self._entries.remove(entry)
-                self._tell(kind)
-
-        return remove
-
-    def find(self, kind: str, key: str) -> tuple[Any, ...]:
-        """All values of a kind under a key, oldest first."""
-        return tuple(value for _, k, name, value in self._entries if k == kind and name == key)
-
-    def set_status(self, plugin: str, segments: Iterable[StatusSegment]) -> None:
-        """Replace a plugin's part of the status line; the same again tells nobody, nothing clears it."""
-        new = tuple(segments)
-        if new == self.status.get(plugin, ()):
-            return
-        if new:
-            self.status[plugin] = new
-        else:
-            self.status.pop(plugin, None)
-        self._tell("status")
-
-    def drop(self, plugin: str) -> None:
-        """Remove everything of a plugin."""
-        kinds = {kind for owner, kind, _, _ in self._entries if owner == plugin}
-        self._entries = [entry for entry in self._entries if entry[0] != plugin]
-        for kind in sorted(kinds):
-            self._tell(kind)
-        self.set_status(plugin, ())
-
-    def on_change(self, kind: str, listener: Callable[[], None]) -> Unregister:
-        """Call ``listener`` whenever entries of a kind (or ``status``) change."""
-        listeners = self._changed.setdefault(kind, [])
-        listeners.append(listener)
-        return lambda: listeners.remove(listener) if listener in listeners else None
-
-    def _tell(self, kind: str) -> None:
-        for listener in tuple(self._changed.get(kind, ())):
-            listener()
-
-
 class PluginRegistry:
     """The plugins, and what they contribute, read live.
 
@@ -258,7 +210,8 @@ class PluginRegistry:
         if plugin is None:
             return
         try:
-            await _awaited(plugin.deactivate())
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                await _awaited(plugin.deactivate())
         except Exception:
             log.exception("a plugin failed to deactivate", plugin=name)
         self._forget(name)
@@ -277,8 +230,8 @@ class PluginRegistry:
         return tuple(self._plugins.values())
 
     def get_tools(self) -> tuple[Tool, ...]:
-        """All tools, in plugin order."""
-        return tuple(tool for plugin in self._plugins.values() for tool in plugin.tools())
+        """All tools, in plugin order; a plugin that cannot tell its tools is passed over."""
+        return tuple(tool for plugin in self._plugins.values() for tool in _offered(plugin, plugin.tools))
 
     async def get_filtered_tools(self, ctx: TurnContext) -> tuple[Tool, ...]:
         """The tools the plugins let through for this turn."""
@@ -299,11 +252,12 @@ class PluginRegistry:
 
     def get_commands(self) -> Mapping[str, SlashCommand]:
         """Slash commands by name; the first plugin to offer a name has it."""
-        commands: dict[str, SlashCommand] = {}
-        for plugin in self._plugins.values():
-            for command in plugin.commands():
-                commands.setdefault(command.name, command)
-        return commands
+        return {name: command for name, (command, _) in self._commands().items()}
+
+    def find_command(self, name: str) -> tuple[SlashCommand, Mapping[str, Any]] | None:
+        """A slash command, with the settings of the plugin it belongs to."""
+        found = self._commands().get(name)
+        return None if found is None else (found[0], self._contexts[found[1]].config)
 
     def get_agent_loop(self) -> AgentLoop | None:
         """The loop of the first plugin that has one."""
@@ -326,23 +280,54 @@ class PluginRegistry:
         status = self.contributions.status
         return tuple(segment for name in self._plugins for segment in status.get(name, ()))
 
+    def render(self, message: Message) -> str | None:
+        """What the renderer of the message's type makes of it; None without one, or when it fails."""
+        renderer = None if message.custom_type is None else self.get_renderer(message.custom_type)
+        if renderer is None:
+            return None
+        try:
+            return renderer(message)
+        except Exception:
+            log.exception("a renderer failed", custom_type=message.custom_type)
+            return None
+
     async def _prompt(self, plugin: Plugin) -> str:
         prompt = plugin.system_prompt
         if isinstance(prompt, str):
             return prompt
-        answer = prompt(self._contexts[plugin.name])
-        return await answer if inspect.isawaitable(answer) else answer
+        try:
+            answer = prompt(self._contexts[plugin.name])
+            return await answer if inspect.isawaitable(answer) else answer
+        except Exception as error:
+            raise PluginError(f"plugin {plugin.name!r} failed in its system prompt: {error}") from error
+
+    def _commands(self) -> dict[str, tuple[SlashCommand, str]]:
+        commands: dict[str, tuple[SlashCommand, str]] = {}
+        for plugin in self._plugins.values():
+            for command in _offered(plugin, plugin.commands):
+                commands.setdefault(command.name, (command, plugin.name))
+        return commands
 
     def _refuse_duplicates(self, plugin: Plugin) -> None:
         taken = {tool.name for tool in self.get_tools()}
-        twice = sorted(tool.name for tool in plugin.tools() if tool.name in taken)
-        if twice:
-            raise AlreadyRegisteredError(f"plugin {plugin.name!r}: tool {twice[0]!r} is already registered")
+        for tool in _offered(plugin, plugin.tools):
+            if tool.name in taken:
+                told = f"plugin {plugin.name!r}: tool {tool.name!r} is already registered"
+                raise AlreadyRegisteredError(told)
+            taken.add(tool.name)
 
     def _forget(self, name: str) -> None:
         del self._plugins[name], self._contexts[name]
         self._hooks = Hooks(self.list())
         self.contributions.drop(name)
+
+
+def _offered(plugin: Plugin, offer: Callable[[], Sequence[V]]) -> Sequence[V]:
+    try:
+        return offer()
+    except Exception:
+        log.exception("a plugin could not tell what it offers", plugin=plugin.name)
+        return ()
 
 
 async def _awaited(answer: Any) -> None:
