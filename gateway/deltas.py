@@ -72,6 +72,7 @@ class ToolResultStart(Struct, frozen=True, omit_defaults=True, tag_field="type",
     part_index: int
     tool_call_id: str
     title: str | None = None
+    display: DisplayHints | None = None
 
 
 class ToolResultDelta(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_result_delta"):
@@ -187,10 +188,12 @@ class DeltaWriter:
         self._open(None)
         return PartDelta(self.message_id, self.next_index - 1, part)
 
-    def result(self, tool_call_id: str, title: str | None = None) -> ToolResultStart:
+    def result(
+        self, tool_call_id: str, title: str | None = None, display: DisplayHints | None = None
+    ) -> ToolResultStart:
         """A tool's result begins, in a part of its own."""
         self._open(None)
-        return ToolResultStart(self.message_id, self.next_index - 1, tool_call_id, title)
+        return ToolResultStart(self.message_id, self.next_index - 1, tool_call_id, title, display)
 
     def skip_to(self, index: int) -> None:
         """Go on behind parts that somebody else wrote."""
@@ -271,6 +274,8 @@ class Assembler:
         self._created_at = now_ms() if created_at is None else created_at
         self._drafts: dict[int, _Draft] = {}
         self._lengths: dict[int, int] = {}
+        self._counts: MetadataDelta | None = None
+        self._end: Complete | None = None
 
     @property
     def done(self) -> bool:
@@ -293,6 +298,7 @@ class Assembler:
             case ToolResultEnd():
                 self._draft(delta.part_index, ToolResultStart).end = delta
             case MetadataDelta():
+                self._counts = delta
                 self.metadata = Metadata(
                     input_tokens=delta.input_tokens,
                     output_tokens=delta.output_tokens,
@@ -300,11 +306,14 @@ class Assembler:
                     cost=delta.cost,
                 )
             case Complete():
+                self._end = delta
                 self.metadata, self.stop_reason = delta.final_metadata, delta.stop_reason
 
     def snapshot(self) -> list[Delta]:
         """The state so far as the fewest deltas that lead to it; later deltas continue from there."""
-        return [delta for index in sorted(self._drafts) for delta in self._drafts[index].snapshot()]
+        parts = [delta for index in sorted(self._drafts) for delta in self._drafts[index].snapshot()]
+        counts = [] if self._counts is None else [msgspec.structs.replace(self._counts, rate_limit=None)]
+        return [*parts, *counts, *([] if self._end is None else [self._end])]
 
     @property
     def next_index(self) -> int:
