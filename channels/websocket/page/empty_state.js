@@ -2,9 +2,9 @@
 import { h } from "./dom.js";
 
 const EXAMPLES = [
-  ["Ask the clock", "What time is it in Tokyo right now?"],
-  ["Let it calculate", "What is 17.5 % of 1,240, plus tax at 8 %?"],
-  ["See a tool at work", "Run the slow tool and show me its progress."],
+  ["Ask the clock", "What time is it in Asia/Tokyo?"],
+  ["Let it calculate", "What is 1240 * 17.5 / 100?"],
+  ["See a tool at work", "Count slowly to 8, so that I can watch."],
   ["Write some code", "Write a Python function that merges two sorted lists, and explain it."],
 ];
 

@@ -4,7 +4,7 @@ import { h, reconcile } from "./dom.js";
 import { usageLine } from "./figures.js";
 import { icon } from "./icons.js";
 import { linkTo } from "./router.js";
-import { isRunning } from "./state.js";
+import { isRunning, titleOf } from "./state.js";
 
 const PHONE = matchMedia("(max-width: 800px)");
 
@@ -52,10 +52,10 @@ export class Sidebar extends HTMLElement {
   #renderRow(row, info, state) {
     const running = isRunning(state, info.id) || info.status === "running";
     const open = info.id === state.current;
-    const look = JSON.stringify([info.title, info.usage, running, open]);
+    const title = titleOf(state, info.id);
+    const look = JSON.stringify([title, info.usage, running, open]);
     if (row.dataset.look === look) return;
     row.dataset.look = look;
-    const title = info.title || "New conversation";
     const link = h(
       "a",
       { href: linkTo(info.id), "aria-current": open && "page", onclick: () => this.toggle(false) },

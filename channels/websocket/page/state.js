@@ -20,6 +20,7 @@
  * @property {{user: string, model: string, version: string, commands: {name: string, description: string}[]}} server
  * @property {string | null} notice something the user should know
  */
+import { plainText } from "./message_state.js";
 import { emptyThread, withAccepted, withEvent } from "./thread_state.js";
 
 /** @returns {State} */
@@ -68,6 +69,13 @@ export function sessionInfo(state, session) {
   return state.sessions.find((info) => info.id === session);
 }
 
+/** What to call a session: its title, else what the user said first. @param {State} state */
+export function titleOf(state, session) {
+  const title = sessionInfo(state, session)?.title;
+  const first = Object.values(state.threads[session]?.messages ?? {}).find((message) => message.role === "user");
+  return title || (first && plainText(first).slice(0, 80)) || "New conversation";
+}
+
 function withFrame(state, frame, at) {
   switch (frame.type) {
     case "ready":
@@ -93,7 +101,7 @@ function withAck(state, ack, at) {
   const outbox = state.outbox.filter((held) => held !== entry);
   const accepted = withThread({ ...state, outbox }, ack.session, (thread) => withAccepted(thread, ack, entry));
   const known = sessionInfo(state, ack.session);
-  return withInfo(accepted, { id: ack.session, title: known?.title ?? entry.text.slice(0, 80), updated_at: at });
+  return withInfo(accepted, { id: ack.session, title: known?.title ?? null, updated_at: at });
 }
 
 function withError(state, frame) {

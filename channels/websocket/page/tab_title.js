@@ -1,5 +1,5 @@
 /** The title of the tab: what is open, whether an answer is being made, and how many came while one looked away. */
-import { isRunning, sessionInfo } from "./state.js";
+import { isRunning, titleOf } from "./state.js";
 
 export class TabTitle {
   #unread = 0;
@@ -11,8 +11,7 @@ export class TabTitle {
   /** @param {import("./state.js").State} state @param {object} action what led to it */
   render(state, action) {
     if (document.hidden && action.frame?.type === "complete") this.#unread++;
-    const name = sessionInfo(state, state.current)?.title;
-    const base = name ? `${name} · Trunkline` : "Trunkline";
+    const base = state.current === null ? "Trunkline" : `${titleOf(state, state.current)} · Trunkline`;
     const marks = [this.#unread > 0 && `(${this.#unread})`, isRunning(state, state.current) && "●"].filter(Boolean);
     const title = [...marks, base].join(" ");
     if (document.title !== title) document.title = title;

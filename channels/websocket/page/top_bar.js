@@ -2,7 +2,7 @@
 import { h } from "./dom.js";
 import { usageLine } from "./figures.js";
 import { icon } from "./icons.js";
-import { sessionInfo } from "./state.js";
+import { sessionInfo, titleOf } from "./state.js";
 import { isDark, toggleTheme } from "./theme.js";
 
 const CONNECTION = {
@@ -33,7 +33,7 @@ export class TopBar extends HTMLElement {
   /** @param {import("./state.js").State} state */
   render(state) {
     const info = sessionInfo(state, state.current);
-    this.#title.textContent = state.current === null ? "New chat" : info?.title || "Conversation";
+    this.#title.textContent = state.current === null ? "New chat" : titleOf(state, state.current);
     this.#usage.textContent = usageLine(info?.usage ?? {});
     this.#model.textContent = state.server.model;
     this.#showConnection(state.connection);

@@ -1,0 +1,122 @@
+"""The web page on the real gateway, as a new user meets it: no key, no settings, the built-in demo."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from playwright.async_api import Browser, expect
+
+from tests.e2e.page_browser import answers, chat, connection, questions, say, words
+from tests.e2e.page_scripts import picture
+
+ROOT = Path(__file__).parents[2]
+_SLOW_MS = 30_000
+
+
+def _free_port() -> int:
+    """A port to use again: a page finds its gateway under the same address after a restart."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@asynccontextmanager
+async def gateway(home: Path, port: int) -> AsyncIterator[Process]:
+    """A gateway process with nothing but its own empty home; killed at the end."""
+    plain = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": str(ROOT)}
+    log = (home / "log").open("ab")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", "run", "--port", str(port), "--data-dir", str(home / "data")),
+        cwd=home,
+        env=plain,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=log,
+    )
+    try:
+        assert process.stdout is not None
+        said = await process.stdout.readline()
+        assert said.startswith(b"Trunkline is ready"), f"{said.decode()} {(home / 'log').read_text()}"
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        log.close()
+
+
+async def test_a_new_user_gets_an_answer_with_a_tool_and_finds_it_again(
+    browser: Browser, tmp_path: Path
+) -> None:
+    port = _free_port()
+    async with gateway(tmp_path, port), chat(browser, f"http://127.0.0.1:{port}/") as page:
+        await page.get_by_role("button", name="Ask the clock").click()
+        await expect(page.locator(".tool-name")).to_have_text("utc_time")
+        await expect(page.locator(".tool-status")).to_contain_text("done")
+        await expect(answers(page).locator("footer")).to_contain_text("tokens")
+        await expect(answers(page).locator("code")).to_contain_text(["OPENAI_API_KEY", "ANTHROPIC_API_KEY"])
+        before = await words(answers(page)).inner_text()
+        await page.reload()
+        await expect(words(answers(page))).to_have_text(before, use_inner_text=True)
+        await expect(questions(page)).to_have_count(1)
+
+
+async def test_a_killed_gateway_still_gives_its_one_answer(browser: Browser, tmp_path: Path) -> None:
+    port = _free_port()
+    async with gateway(tmp_path, port) as process:
+        opened = chat(browser, f"http://127.0.0.1:{port}/")
+        page = await opened.__aenter__()
+        await say(page, "count slowly to 5")
+        await expect(page.locator(".tool-status")).to_contain_text("running")
+        process.kill()
+    await expect(connection(page)).to_have_attribute("data-state", "waiting")
+    await say(page, "what is 12 * 12?")
+    async with gateway(tmp_path, port):
+        await page.evaluate("dispatchEvent(new Event('online'))")
+        await expect(answers(page)).to_have_count(2, timeout=_SLOW_MS)
+        await expect(answers(page).nth(1)).to_contain_text("144", timeout=_SLOW_MS)
+        await expect(words(questions(page))).to_have_text(["count slowly to 5", "what is 12 * 12?"])
+        await expect(answers(page).nth(0)).to_contain_text("The tool says")
+        await opened.__aexit__(None, None, None)
+
+
+async def test_a_real_answer_can_be_stopped(browser: Browser, tmp_path: Path) -> None:
+    port = _free_port()
+    async with gateway(tmp_path, port), chat(browser, f"http://127.0.0.1:{port}/") as page:
+        await say(page, "count slowly to 20")
+        await expect(page.locator(".tool-status")).to_contain_text("running")
+        await page.keyboard.press("Escape")
+        await expect(answers(page).locator("footer")).to_contain_text("Stopped")
+        await expect(page.get_by_role("button", name="Send message")).to_be_visible()
+
+
+async def test_a_picture_is_taken_and_kept(browser: Browser, tmp_path: Path) -> None:
+    port = _free_port()
+    async with gateway(tmp_path, port), chat(browser, f"http://127.0.0.1:{port}/") as page:
+        file = {"name": "field.png", "mimeType": "image/png", "buffer": picture(300, 200)}
+        await page.locator("input[type=file]").set_input_files([file])  # type: ignore[list-item]
+        await say(page, "look at this")
+        await expect(answers(page).locator("footer")).to_contain_text("tokens")
+        await page.reload()
+        await expect(questions(page).get_by_role("img", name="field.png")).to_be_visible()
+
+
+async def test_sessions_are_listed_and_can_be_deleted(browser: Browser, tmp_path: Path) -> None:
+    port = _free_port()
+    async with gateway(tmp_path, port), chat(browser, f"http://127.0.0.1:{port}/") as page:
+        await say(page, "what is 6 * 7?")
+        await expect(answers(page).locator("footer")).to_contain_text("tokens")
+        await page.reload()
+        await expect(page.get_by_role("link", name="what is 6 * 7?")).to_be_visible()
+        await page.get_by_role("button", name="Delete what is 6 * 7?").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        await expect(page.get_by_role("heading", name="What can I do for you?")).to_be_visible()
+        await page.reload()
+        await expect(connection(page)).to_have_text("Connected")
+        await expect(page.get_by_role("navigation").get_by_role("listitem")).to_have_count(0)
