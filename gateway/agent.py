@@ -5,34 +5,32 @@ It knows no channel and no vendor. Everything it does is told to the turn as del
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
 import msgspec
 import structlog
 
 from gateway.bus import ActivityBus
-from gateway.deltas import Complete, MetadataDelta, PartDelta, StopReason
-from gateway.deltas import ToolResultDelta as ResultDelta
-from gateway.deltas import ToolResultEnd as ResultEnd
-from gateway.errors import ProviderError, StreamAbortedError, TrunklineError
+from gateway.calls import Calls
+from gateway.deltas import Complete, MetadataDelta, StopReason
+from gateway.errors import PluginError, ProviderError, StreamAbortedError, TrunklineError
 from gateway.events import TurnEndEvent, UsageEvent
 from gateway.loops import follow, result_of, rewrite
 from gateway.messages import (
     ErrorMetadata,
     ErrorPart,
     Message,
-    ResultMetadata,
     ToolCallPart,
-    ToolResultPart,
 )
+from gateway.nested import Nested
 from gateway.plugin import AgentLoop, LoopRun, ToolCall, TurnResult
 from gateway.provider import ChatOptions, ToolDefinition
 from gateway.registry import PluginRegistry
 from gateway.routing import Models, Prices, Route
 from gateway.session import Turn
-from gateway.steps import Step, Steps, key_of
-from gateway.tool import Tool, ToolOutput
+from gateway.steps import Steps
+from gateway.tool import RunNested, Tool, ToolOutput
 from gateway.toolbox import Toolbox
 
 log = structlog.get_logger("trunkline.agent")
@@ -63,8 +61,7 @@ class Agent:
     ) -> None:
         self._registry = registry
         self._models = models
-        self._toolbox = toolbox
-        self._steps = steps
+        self._calls = Calls(toolbox, steps, self._nest)
         self._activity = activity
         self._generation = generation
         self._prices = Prices()
@@ -91,28 +88,39 @@ class Agent:
             self._activity.emit("agent_end", turn.ctx.agent, reason)
 
     async def _answer(self, turn: Turn) -> StopReason:
-        route = await self._models.resolve(turn.session.row.model or self._generation.model())
+        wanted = turn.brief.model or turn.session.row.model or self._generation.model()
+        route = await self._models.resolve(wanted)
         turn.tally.model, turn.tally.provider = route.model, route.provider.id
         prompt = await self._system_prompt(turn)
         strategy = self._registry.get_agent_loop()
-        if strategy is not None:
+        if strategy is not None and not turn.depth:
             return await self._custom(turn, strategy, route, prompt)
-        await self._resume(turn)
+        if turn.entry.attempts > 1:
+            await self._calls.resume(turn, await self._tools(turn))
         for _ in range(self._generation.max_calls):
-            tools = await self._registry.get_filtered_tools(turn.ctx)
+            tools = await self._tools(turn)
             first = turn.writer.next_index
             stop = await self._call_model(turn, route, prompt, tools)
             calls = calls_of(turn, first)
             if not calls:
                 return stop
-            await self._run_tools(turn, tools, first, calls)
+            said = [part for _, part in turn.assembler.parts_from(first)]
+            await self._calls.run(turn, tools, said, calls)
             turn.tell(TurnEndEvent())
-            if self._generation.steer and turn.session.pending > 1:
+            if self._generation.steer and turn.steered:
                 return "tool_use"
         raise TrunklineError(f"stopped after {self._generation.max_calls} calls of the model in one turn")
 
+    async def _tools(self, turn: Turn) -> tuple[Tool, ...]:
+        """The tools for the next call: what the hooks let through, of that what the turn may use."""
+        tools = await self._registry.get_filtered_tools(turn.ctx)
+        allowed = turn.brief.tools
+        return tools if allowed is None else tuple(tool for tool in tools if tool.name in allowed)
+
     async def _system_prompt(self, turn: Turn) -> str:
-        prompts = (self._generation.system_prompt, *await self._registry.get_system_prompts())
+        own = turn.brief.system_prompt
+        first = self._generation.system_prompt if own is None else own
+        prompts = (first, *await self._registry.get_system_prompts())
         prompt = "\n\n".join(prompt for prompt in prompts if prompt)
         return await self._registry.apply_system_prompt_transforms(prompt, turn.ctx)
 
@@ -187,112 +195,48 @@ class Agent:
         total = usage.input_tokens + usage.output_tokens
         turn.tell(UsageEvent(total, usage.cached_tokens))
         hooks = self._registry.get_hooks()
-        if not hooks.uses("after_llm_call"):
-            return
-        before = result_of(turn, first, total, usage.cached_tokens)
-        after = await hooks.after_llm_call(before, turn.ctx)
-        if after != before:
-            rewrite(turn, first, before, after)
-
-    async def _run_tools(
-        self, turn: Turn, tools: tuple[Tool, ...], first: int, calls: Sequence[ToolCallPart]
-    ) -> None:
-        """Run the calls one after another, each recorded before it runs and after."""
-        by_name = {tool.name: tool for tool in reversed(tools)}
-        step = turn.steps_written
-        said = [part for _, part in turn.assembler.parts_from(first)]
-        await self._steps.intend(turn.entry.id, step, said, calls)
-        turn.steps_written = step + 1 + len(calls)
-        for number, call in enumerate(calls, step + 1):
-            await self._run_tool(turn, by_name, call, number)
-
-    async def _run_tool(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCallPart, number: int) -> None:
-        tool = tools.get(call.tool_name)
-        title = tool.display.verb if tool is not None else None
-        start = turn.writer.result(call.tool_call_id, title)
-        turn.emit(start)
-
-        def show(text: str) -> None:
-            turn.emit(ResultDelta(turn.message_id, start.part_index, call.tool_call_id, text))
-
-        output, took = await self._toolbox.run(turn, tools, call, show)
-        result = _result(call, output, title, took)
-        await self._steps.report(turn.entry.id, number, result)
-        end = ResultEnd(
-            turn.message_id, start.part_index, call.tool_call_id, output.is_error, took, result.metadata
-        )
-        turn.emit(end)
-        shown = turn.assembler.parts_from(start.part_index)[0][1]
-        if shown != result:
-            turn.emit(PartDelta(turn.message_id, start.part_index, result))
-
-    async def _resume(self, turn: Turn) -> None:
-        """Take over what an earlier attempt had done before the gateway died."""
-        if turn.entry.attempts <= 1 and not turn.entry.recovered:
-            return
-        calls: dict[str, ToolCallPart] = {}
-        tools = {tool.name: tool for tool in await self._registry.get_filtered_tools(turn.ctx)}
-        for step in await self._steps.load(turn.entry.id):
-            turn.steps_written = step.number + 1
-            for part in step.parts:
-                turn.emit_part(part)
-                if isinstance(part, ToolCallPart):
-                    calls[key_of(turn.entry.id, part.tool_call_id)] = part
-            if step.kind == "tool" and step.state == "intent":
-                await self._resume_tool(turn, tools, calls[step.key], step)
-
-    async def _resume_tool(
-        self, turn: Turn, tools: Mapping[str, Tool], call: ToolCallPart, step: Step
-    ) -> None:
-        tool = tools.get(call.tool_name)
-        if tool is not None and tool.idempotent:
-            await self._run_tool(turn, tools, call, step.number)
-            return
-        unknown = ToolResultPart(call.tool_call_id, OUTCOME_UNKNOWN, is_error=True)
-        await self._steps.report(turn.entry.id, step.number, unknown)
-        turn.emit_part(unknown)
+        if hooks.uses("after_llm_call"):
+            before = result_of(turn, first, total, usage.cached_tokens)
+            after = await hooks.after_llm_call(before, turn.ctx)
+            if after != before:
+                rewrite(turn, first, before, after)
+        turn.tell_messages()
 
     async def _custom(self, turn: Turn, strategy: AgentLoop, route: Route, prompt: str) -> StopReason:
         """Let a plugin's loop answer; its cumulative texts become deltas here."""
-        tools = await self._registry.get_filtered_tools(turn.ctx)
-        by_name = {tool.name: tool for tool in reversed(tools)}
+        tools = await self._tools(turn)
 
         async def call_model(messages: Sequence[Message]) -> TurnResult:
-            first = turn.writer.next_index
+            first, before = turn.writer.next_index, turn.tally.tokens
             await self._call_model(turn, route, prompt, tools, messages)
-            return result_of(turn, first, turn.tally.input_tokens + turn.tally.output_tokens, 0)
+            used, cached = (now - then for now, then in zip(turn.tally.tokens, before, strict=True))
+            return result_of(turn, first, used, cached)
 
         async def call_tool(call: ToolCall) -> ToolOutput:
             part = ToolCallPart(call.id, call.name, dict(call.arguments))
-            return (await self._toolbox.run(turn, by_name, part, lambda _text: None))[0]
+            if part not in calls_of(turn, 0):
+                turn.emit_part(part)
+            return (await self._calls.run(turn, tools, [part], [part]))[0]
 
         options = self._options(turn, route, prompt, tools)
         run = LoopRun(turn.transcript(), options, tools, call_model, call_tool)
-        await follow(turn, strategy.run(run))
+        try:
+            await follow(turn, strategy.run(run))
+        except TrunklineError:
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"agent loop {strategy.name!r} failed: {type(error).__name__}: {error}"
+            ) from error
         return "end_turn"
 
-
-OUTCOME_UNKNOWN = (
-    "Error: the gateway stopped while this tool was running. Its outcome is unknown and it was not run again."
-)
+    def _nest(self, turn: Turn, call_id: str) -> RunNested:
+        return Nested(self.run, self._activity, turn, call_id)
 
 
 def calls_of(turn: Turn, first: int) -> list[ToolCallPart]:
     """The tool calls among a turn's parts from an index on."""
     return [part for _, part in turn.assembler.parts_from(first) if isinstance(part, ToolCallPart)]
-
-
-def _result(call: ToolCallPart, output: ToolOutput, title: str | None, took: int) -> ToolResultPart:
-    known = output.metadata or ResultMetadata()
-    metadata = msgspec.structs.replace(known, duration_ms=took)
-    return ToolResultPart(
-        call.tool_call_id,
-        output.content,
-        output.title or title,
-        metadata,
-        output.attachments,
-        is_error=output.is_error,
-    )
 
 
 def error_part(error: TrunklineError) -> ErrorPart:

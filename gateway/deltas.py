@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from gateway.errors import DeltaParseError
 from gateway.messages import (
+    DisplayHints,
     Message,
     Metadata,
     Part,
@@ -246,9 +247,16 @@ class _Draft:
 
 def _result(start: ToolResultStart, output: str, end: ToolResultEnd | None) -> ToolResultPart:
     if end is None:
-        return ToolResultPart(start.tool_call_id, output, start.title, is_error=True)
+        return ToolResultPart(start.tool_call_id, output, start.title, is_error=True, display=start.display)
     metadata = end.metadata or ResultMetadata(duration_ms=end.duration_ms)
-    return ToolResultPart(start.tool_call_id, output, start.title, metadata, is_error=end.is_error)
+    return ToolResultPart(
+        start.tool_call_id,
+        output,
+        start.title,
+        metadata,
+        is_error=end.is_error,
+        display=start.display,
+    )
 
 
 def _call(start: ToolCallStart, text: str) -> ToolCallPart:

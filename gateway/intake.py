@@ -138,16 +138,20 @@ class Intake:
             session.reserved = session.reserved or not failed
             if entry.id in inserted:
                 self._figures.accepted += 1
-                self._stop_if_asked(session, entry)
+                self._interrupt(session, entry)
                 self._dispatcher.deliver(session, entry)
             else:
                 self._dispatcher.forget(session)
                 self._sessions.drop_if_empty(session)
 
-    def _stop_if_asked(self, session: Session, entry: Entry) -> None:
-        """/stop must not wait behind what it is meant to stop."""
-        if session.turn is not None and entry.inbound.text.strip() == "/stop":
+    def _interrupt(self, session: Session, entry: Entry) -> None:
+        """/stop must not wait behind what it is meant to stop; other words may steer the turn."""
+        if session.turn is None:
+            return
+        if entry.inbound.text.strip() == "/stop":
             session.turn.abort()
+        elif not entry.inbound.text.startswith("/"):
+            session.turn.steered = True
 
     async def _receipts(self, arrivals: Sequence[_Arrival], inserted: Inserted) -> list[Receipt]:
         twice = [entry for _, entry in arrivals if entry.id not in inserted]

@@ -65,5 +65,6 @@ async def follow(turn: Turn, events: AsyncIterator[AgentEvent]) -> None:
             case TurnEndEvent():
                 said = {"text": "", "reasoning": ""}
                 turn.writer.skip_to(turn.assembler.next_index)
+                turn.tell(event)
             case _:
-                pass
+                turn.tell(event)

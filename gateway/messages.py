@@ -10,6 +10,7 @@ import re
 import secrets
 import time
 import uuid
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, cast
 
 import msgspec
@@ -19,6 +20,7 @@ from gateway.errors import InvalidPartTypeError, PartValidationError
 
 Role = Literal["user", "assistant", "system"]
 TextKind = Literal["text", "reasoning", "summary"]
+DisplayKind = Literal["file-read", "file-write", "diff", "shell"]
 T = TypeVar("T")
 
 
@@ -38,6 +40,14 @@ class Attachment(Struct, frozen=True, omit_defaults=True):
     mime_type: str
     data: str
     name: str = ""
+
+
+class DisplayHints(Struct, frozen=True, omit_defaults=True):
+    """How a channel may show a tool's call: a verb, a known kind, and which argument holds which concept."""
+
+    verb: str | None = None
+    kind: DisplayKind | None = None
+    fields: Mapping[str, str] = {}
 
 
 class ResultMetadata(Struct, frozen=True, omit_defaults=True):
@@ -85,6 +95,7 @@ class ToolResultPart(Struct, frozen=True, omit_defaults=True, tag_field="type", 
     metadata: ResultMetadata | None = None
     attachments: tuple[Attachment, ...] = ()
     is_error: bool = False
+    display: DisplayHints | None = None
 
 
 class ErrorPart(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="error"):

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Protocol
 
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from gateway.errors import PluginError, ToolError
-from gateway.messages import Attachment, ResultMetadata
+from gateway.messages import Attachment, DisplayHints, ResultMetadata
 from gateway.provider import ToolDefinition
-
-DisplayKind = Literal["file-read", "file-write", "diff", "shell"]
 
 
 class ToolOutput(Struct, frozen=True):
@@ -31,19 +29,29 @@ class ToolOutput(Struct, frozen=True):
     attachments: tuple[Attachment, ...] = ()
 
 
-class DisplayHints(Struct, frozen=True):
-    """How a channel may show a call: a verb, a known kind, and which argument holds which concept."""
+class RunNested(Protocol):
+    """Lets the agent work on a task within this call, and returns its last words.
 
-    verb: str | None = None
-    kind: DisplayKind | None = None
-    fields: Mapping[str, str] = {}
+    ``tools`` names those it may use (None: all of the turn). Permissions, approvals and hooks are the
+    turn's; stopping the turn stops it too. Raises ToolError when it fails.
+    """
+
+    async def __call__(
+        self,
+        task: str,
+        *,
+        agent: str = "sub",
+        tools: Collection[str] | None = None,
+        system_prompt: str | None = None,
+        model: str | None = None,
+    ) -> str: ...
 
 
 class ToolContext(Struct, frozen=True, kw_only=True):
     """What a running tool knows and may do.
 
     ``progress`` shows more output at once. ``key`` is the same when a call is run again after a crash, so
-    that a tool can pass it on as an idempotency key.
+    that a tool can pass it on as an idempotency key. ``run_nested`` works on a task of its own.
     """
 
     session: str
@@ -52,6 +60,7 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     key: str
     user: str
     progress: Callable[[str], None]
+    run_nested: RunNested
 
 
 ToolFunction = Callable[..., Awaitable[str | ToolOutput]]

@@ -21,7 +21,7 @@ from gateway.plugin import ToolBlock, ToolCall
 from gateway.registry import PluginRegistry
 from gateway.session import Turn
 from gateway.steps import key_of
-from gateway.tool import Tool, ToolContext, ToolOutput, as_output
+from gateway.tool import RunNested, Tool, ToolContext, ToolOutput, as_output
 
 log = structlog.get_logger("trunkline.tools")
 
@@ -46,37 +46,47 @@ class Toolbox:
         self._output_bytes = output_bytes
 
     async def run(
-        self, turn: Turn, tools: Mapping[str, Tool], call: ToolCallPart, show: Show
+        self, turn: Turn, tools: Mapping[str, Tool], call: ToolCallPart, show: Show, nest: RunNested
     ) -> tuple[ToolOutput, int]:
         """The output of a call, and how many milliseconds it took. ``show`` displays it as it grows."""
         self._activity.emit("tool_start", call.tool_name, turn.session.id)
-        begun = time.monotonic()
-        output = sound(await self._outcome(turn, tools, call, show))
-        took = round((time.monotonic() - begun) * 1000)
-        self._activity.emit("tool_end", call.tool_name, "failed" if output.is_error else "ok")
-        return output, took
+        begun, ended = time.monotonic(), "aborted"
+        try:
+            output = sound(await self._outcome(turn, tools, call, show, nest))
+            ended = "failed" if output.is_error else "ok"
+        finally:
+            self._activity.emit("tool_end", call.tool_name, ended)
+        return output, round((time.monotonic() - begun) * 1000)
 
     async def _outcome(
-        self, turn: Turn, tools: Mapping[str, Tool], part: ToolCallPart, show: Show
+        self, turn: Turn, tools: Mapping[str, Tool], part: ToolCallPart, show: Show, nest: RunNested
     ) -> ToolOutput:
         if part.invalid_arguments is not None:
             return _shown(ToolOutput("Error: Invalid JSON arguments", is_error=True), show)
         hooks = self._registry.get_hooks()
         original = ToolCall(part.tool_call_id, part.tool_name, part.arguments)
-        call = await self._permitted(turn, tools, original)
-        if isinstance(call, ToolCall):
-            call = await hooks.before_tool_exec(call, turn.ctx)
+        call = await self._prepared(turn, tools, original)
         if isinstance(call, ToolBlock):
             content = await hooks.after_tool_exec(original, call.content, turn.ctx)
             return _shown(ToolOutput(content, is_error=call.is_error), show)
         transcript = _Transcript(show, self._output_bytes)
-        output = await self._execute(turn, tools, call, transcript)
+        output = await self._execute(turn, tools[call.name], call, transcript, nest)
         whole = transcript.text + output.content
         changed = await hooks.after_tool_exec(call, whole, turn.ctx)
         if changed == whole:
             transcript.add(output.content)
             return msgspec.structs.replace(output, content=transcript.text)
-        return msgspec.structs.replace(output, content=changed)
+        return msgspec.structs.replace(output, content=_cut(changed, self._output_bytes))
+
+    async def _prepared(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> ToolCall | ToolBlock:
+        """The call as it will run, or what blocks it. What a hook rewrote has to be allowed as it is now."""
+        allowed = await self._permitted(turn, tools, call)
+        if isinstance(allowed, ToolBlock):
+            return allowed
+        rewritten = await self._registry.get_hooks().before_tool_exec(call, turn.ctx)
+        if isinstance(rewritten, ToolBlock) or rewritten == call:
+            return rewritten
+        return await self._permitted(turn, tools, rewritten)
 
     async def _permitted(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> ToolCall | ToolBlock:
         tool = tools.get(call.name)
@@ -93,11 +103,8 @@ class Toolbox:
         return call if outcome != "deny" else ToolBlock(f"Error: Tool '{call.name}' denied by user.")
 
     async def _execute(
-        self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall, transcript: _Transcript
+        self, turn: Turn, tool: Tool, call: ToolCall, transcript: _Transcript, nest: RunNested
     ) -> ToolOutput:
-        tool = tools.get(call.name)
-        if tool is None:
-            return ToolOutput(f"Error: Unknown tool: {call.name}", is_error=True)
         context = ToolContext(
             session=turn.session.id,
             message_id=turn.message_id,
@@ -105,6 +112,7 @@ class Toolbox:
             key=key_of(turn.entry.id, call.id),
             user=turn.sender.id,
             progress=transcript.add,
+            run_nested=nest,
         )
         try:
             return as_output(await tool.execute(call.arguments, context))
@@ -131,12 +139,18 @@ class _Transcript:
         if not text or self._room <= 0:
             return
         text = sound(text)
-        size = len(text.encode())
-        if size > self._room:
-            text = text.encode()[: self._room].decode(errors="ignore") + "\n[output cut here]"
-        self._room -= size
-        self._said.append(text)
-        self._show(text)
+        kept = _cut(text, self._room)
+        self._room -= len(text.encode())
+        self._said.append(kept)
+        self._show(kept)
+
+
+def _cut(text: str, limit: int) -> str:
+    """The text, or as much of it as fits into so many bytes, with a line that says so."""
+    if len(text) * 4 <= limit:
+        return text
+    whole = sound(text).encode()
+    return text if len(whole) <= limit else whole[:limit].decode(errors="ignore") + "\n[output cut here]"
 
 
 def _shown(output: ToolOutput, show: Show) -> ToolOutput:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
+
+from msgspec import Struct
 
 from gateway.channel import Address, Sender
 from gateway.deltas import Assembler, Delta, DeltaWriter, MetadataDelta, StopReason, TextDelta, deltas_of
-from gateway.events import AgentEvent, Narrator
+from gateway.events import AgentEvent, MessagesEvent, Narrator
 from gateway.frames import ApprovalAsked
 from gateway.inbox import Entry
 from gateway.messages import Message, Metadata, Part, sound
@@ -43,17 +45,48 @@ class Tally:
         if cost is not None:
             self.cost = (self.cost or 0.0) + cost
 
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """All tokens so far, and how many of them were cached."""
+        return self.input_tokens + self.output_tokens, self.cached_tokens
+
+    def include(self, nested: Tally) -> None:
+        """Count what a nested run took."""
+        self.input_tokens += nested.input_tokens
+        self.output_tokens += nested.output_tokens
+        self.cached_tokens += nested.cached_tokens
+        if nested.cost is not None:
+            self.cost = (self.cost or 0.0) + nested.cost
+
 
 def _plausible(count: int) -> int:
     """A backend's count of tokens, kept within what can be stored."""
     return min(max(count, 0), _MOST_TOKENS)
 
 
+class Brief(Struct, frozen=True):
+    """What sets a nested run apart: its task, its tools, prompt and model (None: the usual)."""
+
+    task: str = ""
+    tools: frozenset[str] | None = None
+    system_prompt: str | None = None
+    model: str | None = None
+
+    def narrowed(self, tools: Collection[str] | None) -> frozenset[str] | None:
+        """The tools for a run within this one: never more than there are here."""
+        if tools is None or self.tools is None:
+            return self.tools if tools is None else frozenset(tools)
+        return self.tools & frozenset(tools)
+
+
 class Turn:
-    """One run of the agent for one accepted message (or a nested run, which has no session to show it in).
+    """One run of the agent for one accepted message.
 
     ``emit`` takes every delta: into the assembler, and to the session's readers. ``clock`` tells seconds.
     """
+
+    durable = True
+    """Whether what its tools do is recorded, so that a crash does not do it twice."""
 
     def __init__(self, session: Session, entry: Entry, clock: Callable[[], float] = time.monotonic) -> None:
         self.session = session
@@ -75,6 +108,12 @@ class Turn:
         self._scope: asyncio.Timeout | None = None
         self._narrator = Narrator()
         self.asked: dict[str, ApprovalAsked] = {}
+        self.brief = Brief()
+        self.depth = 0
+        self.children: set[Turn] = set()
+        """Nested runs that are under way; they end with the turn."""
+        self.steered = False
+        """Whether the user wrote more meanwhile; with ``steer`` the turn ends at its next boundary."""
         self.aborted = False
         self.first_text: float | None = None
         """Seconds from the start of the turn to the first text of the answer."""
@@ -126,9 +165,16 @@ class Turn:
         """Tell an event of the run to whoever listens on the session."""
         self.session.agent_events.tell(event)
 
+    def tell_messages(self) -> None:
+        """Tell the whole transcript to whoever listens on the session."""
+        if self.session.agent_events:
+            self.tell(MessagesEvent(self.transcript()))
+
     def abort(self) -> None:
         """End the turn as soon as it can be; what it has so far is kept."""
         self.aborted = True
+        for child in self.children:
+            child.abort()
         if self._scope is not None:
             self._scope.reschedule(asyncio.get_running_loop().time())
 
