@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, OperationalError
 
 from gateway.errors import StoreError, StoreLockedError, WeakDurabilityError
 
@@ -22,6 +22,9 @@ _ADVISORY_LOCK = 0x7472756E6B  # one gateway at a time on a PostgreSQL database
 _PREDECESSOR_MS = 3_000  # how long a server may take to notice that a killed gateway is gone
 
 
+Connect = Callable[[], AbstractContextManager[Connection]]
+
+
 class Lock(NamedTuple):
     """What makes this process the only gateway on a database, and the connection it may write through.
 
@@ -29,7 +32,7 @@ class Lock(NamedTuple):
     any more. Otherwise its successor could look at the inbox too early and miss an accepted message.
     """
 
-    connect: Callable[[], AbstractContextManager[Connection]]
+    connect: Connect
     release: Callable[[], None]
 
 
@@ -62,8 +65,11 @@ def _parsed(url: str) -> URL:
 def _sqlite(url: URL, durability: Durability) -> Engine:
     if not url.database or url.database == ":memory:":
         raise StoreError("store.url: a SQLite database needs a file, such as sqlite:///data/trunkline.db")
-    Path(url.database).absolute().parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(url, pool_size=4, max_overflow=0)
+    try:
+        Path(url.database).absolute().parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make the directory of {url.database}: {error.strerror}") from None
+    engine = create_engine(url.set(drivername="sqlite"), pool_size=4, max_overflow=0)
     level = "FULL" if durability == "full" else "NORMAL"
 
     def prepare(connection: Any, _record: Any) -> None:
@@ -106,9 +112,14 @@ def reached(engine: Engine) -> Connection:
     """A connection. Raises StoreError, without the password, if the database cannot be reached."""
     try:
         return engine.connect()
-    except OperationalError as error:
-        reason = str(error.orig).strip().split("\n")[0]
-        raise StoreError(f"cannot open {engine.url.render_as_string()}: {reason}") from None
+    except DatabaseError as error:
+        raise unusable(engine, error) from None
+
+
+def unusable(engine: Engine, error: DatabaseError) -> StoreError:
+    """The error for a database that cannot be opened; it names the database, without its password."""
+    reason = str(error.orig).strip().split("\n")[0]
+    return StoreError(f"cannot open {engine.url.render_as_string()}: {reason}")
 
 
 def lock(engine: Engine) -> Lock:
@@ -118,7 +129,10 @@ def lock(engine: Engine) -> Lock:
 
 def _lock_file(engine: Engine) -> Lock:
     path = f"{engine.url.database}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

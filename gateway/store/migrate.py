@@ -6,12 +6,19 @@ from pathlib import Path
 
 from sqlalchemy import Engine, inspect, text
 
+from gateway.errors import StoreError
+
 _FOLDER = Path(__file__).parent / "migrations"
 
 
+def revisions() -> list[str]:
+    """All revisions, oldest first: migrations are numbered, and named by their number."""
+    return sorted(path.name.split("_")[0] for path in (_FOLDER / "versions").glob("[0-9]*.py"))
+
+
 def head() -> str:
-    """The newest revision there is: migrations are numbered, and named by their number."""
-    return max(path.name.split("_")[0] for path in (_FOLDER / "versions").glob("[0-9]*.py"))
+    """The newest revision there is."""
+    return revisions()[-1]
 
 
 def current(engine: Engine) -> str | None:
@@ -23,15 +30,27 @@ def current(engine: Engine) -> str | None:
 
 
 def upgrade(engine: Engine) -> bool:
-    """Apply what is missing. Returns whether there was anything to do."""
-    if current(engine) == head():
+    """Apply what is missing, all or nothing. Returns whether there was anything to do.
+
+    Raises StoreError for a database that a newer version has made.
+    """
+    found = current(engine)
+    if found == head():
         return False
+    if found is not None and found not in revisions():
+        raise StoreError(
+            f"the database is at revision {found}, and this version knows {head()} at most; "
+            "a newer Trunkline made it, so run that one"
+        )
     from alembic import command
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(_FOLDER))
     with engine.begin() as connection:
+        if engine.dialect.name == "sqlite":
+            # Its driver begins no transaction for DDL, and a process killed here would leave half a schema.
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
     return True

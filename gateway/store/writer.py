@@ -12,21 +12,23 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 
 import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, IntegrityError
 
 from gateway.errors import StoreError
+from gateway.store.engine import Connect
 from gateway.store.writes import Row, Write
 
 log = structlog.get_logger("trunkline.store")
 
 Op = tuple[Write, Row]
 Inserted = frozenset[str]
-Connect = Callable[[], AbstractContextManager[Connection]]
 _MAX_BATCH = 512
+
+REFUSED = (IntegrityError, DataError, TypeError, ValueError, RecursionError)
+"""What is wrong with some rows, and not with the database as a whole."""
 
 
 class Unit:
@@ -53,6 +55,7 @@ class Writer:
         self._on_fatal = on_fatal
         self._queue: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
+        self._failed = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self.commits = 0
         self.units = 0
@@ -61,14 +64,17 @@ class Writer:
     async def write(self, *ops: Op) -> Inserted:
         """Commit the rows, all or none. Returns which rows of ``insert-new`` writes went in.
 
-        Raises StoreError if the database refuses these rows.
+        Raises StoreError if the database refuses these rows, or has failed as a whole.
         """
         return await self.submit(ops)
 
     def submit(self, ops: Sequence[Op]) -> asyncio.Future[Inserted]:
         """Hand the rows in now, in order; the future is done when they are durable."""
         unit = Unit(ops, self._loop.create_future())
-        self._queue.put(unit)
+        if self._failed:
+            unit.done.set_exception(_failure())
+        else:
+            self._queue.put(unit)
         return unit.done
 
     def close(self) -> None:
@@ -77,16 +83,30 @@ class Writer:
         self._thread.join()
 
     def _run(self) -> None:
+        batch: list[Unit] | None = []
         try:
             with self._connect() as connection:
                 while (batch := self._take()) is not None:
                     self._commit(connection, batch)
-                    self._loop.call_soon_threadsafe(_settle, batch)
+                    self._tell(batch)
         except Exception as error:  # noqa: BLE001 - whatever ends the writer ends what relies on it
             if self._loop.is_closed():
                 log.debug("the event loop closed before the writer did")
-            else:
-                self._on_fatal(error)
+                return
+            self._failed = True
+            self._on_fatal(error)
+            self._give_up(batch or [])
+
+    def _tell(self, batch: list[Unit]) -> None:
+        self._loop.call_soon_threadsafe(_settle, batch)
+
+    def _give_up(self, batch: list[Unit]) -> None:
+        """Fail what was being written and what waits behind it: nobody may wait for ever."""
+        while not self._queue.empty():
+            batch += filter(None, (self._queue.get(),))
+        for unit in batch:
+            unit.error = _failure()
+        self._tell(batch)
 
     def _take(self) -> list[Unit] | None:
         """What waits, at least one unit; None when the writer is to end."""
@@ -108,7 +128,7 @@ class Writer:
     def _commit(self, connection: Connection, batch: list[Unit]) -> None:
         try:
             inserted = _write(connection, batch)
-        except (IntegrityError, DataError) as error:
+        except REFUSED as error:
             connection.rollback()
             self._commit_apart(connection, batch, error)
             return
@@ -136,6 +156,10 @@ def _write(connection: Connection, batch: Sequence[Unit]) -> Inserted:
         inserted.extend(write.run(connection, rows[write]))
     connection.commit()
     return frozenset(inserted)
+
+
+def _failure() -> StoreError:
+    return StoreError("the database failed; nothing is written any more")
 
 
 def _settle(batch: Sequence[Unit]) -> None:

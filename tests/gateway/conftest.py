@@ -1,0 +1,32 @@
+"""Databases to try the store on: a SQLite file, and a PostgreSQL server where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.store import Store
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A new database, on each engine."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/t.db"
+    return request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture
+def fatal() -> list[BaseException]:
+    """What the store's ``on_fatal`` was called with."""
+    return []
+
+
+@pytest.fixture
+async def store(database_url: str, fatal: list[BaseException]) -> AsyncIterator[Store]:
+    """An open store, which has to be well in the end unless the test expected it to fail."""
+    opened = Store.open(database_url, "full", fatal.append)
+    yield opened
+    await opened.close()

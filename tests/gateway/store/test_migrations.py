@@ -1,0 +1,83 @@
+"""Migrations lead exactly to the schema, once, and never back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Engine, inspect, text
+
+from gateway.errors import StoreError
+from gateway.store import exclusive, migrate
+from gateway.store import schema as t
+from gateway.store.engine import open_engine
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    made = open_engine(database_url)
+    yield made
+    made.dispose()
+
+
+def test_the_migrations_lead_exactly_to_the_schema(engine: Engine):
+    assert migrate.upgrade(engine) is True
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, t.metadata) == []
+
+
+def test_indices_and_constraints_are_those_of_the_schema(engine: Engine):
+    migrate.upgrade(engine)
+    found = inspect(engine)
+    for table in t.metadata.sorted_tables:
+        names = {index["name"] for index in found.get_indexes(table.name)}
+        unique = {constraint["name"] for constraint in found.get_unique_constraints(table.name)}
+        assert {index.name for index in table.indexes} <= names
+        assert {
+            c.name for c in table.constraints if c.name and "PrimaryKey" not in type(c).__name__
+        } <= unique
+
+
+def test_upgrading_again_changes_nothing(engine: Engine):
+    migrate.upgrade(engine)
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO cursor VALUES ('c', 'a', '', '7')"))
+    assert migrate.upgrade(engine) is False
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT value FROM cursor")).scalar_one() == "7"
+
+
+def test_an_empty_database_is_at_no_revision_and_a_new_one_at_the_newest(engine: Engine):
+    assert migrate.current(engine) is None
+    migrate.upgrade(engine)
+    assert migrate.current(engine) == migrate.head() == migrate.revisions()[-1]
+
+
+def test_a_database_of_a_newer_version_is_refused(engine: Engine):
+    migrate.upgrade(engine)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9001'"))
+    with pytest.raises(StoreError, match=r"at revision 9001.*a newer Trunkline made it"):
+        migrate.upgrade(engine)
+
+
+def test_a_refused_database_is_let_go(database_url: str, engine: Engine):
+    migrate.upgrade(engine)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9001'"))
+    for _ in range(2):
+        with pytest.raises(StoreError, match="9001"), exclusive(database_url) as base:
+            migrate.upgrade(base.engine)
+
+
+def test_a_migration_that_fails_leaves_nothing_behind(engine: Engine):
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE turn_step (id TEXT)"))
+    with pytest.raises(Exception, match="turn_step"):
+        migrate.upgrade(engine)
+    left = set(inspect(engine).get_table_names())
+    assert left - {"alembic_version"} == {"turn_step"}
+    assert migrate.current(engine) is None
