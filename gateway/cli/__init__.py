@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import typer
 
-from gateway.cli import config, run, version
+from gateway.cli import chat, config, run, send, sessions, version
 
 app = typer.Typer(
     name="trunkline",
     help="A self-hosted chat bot gateway: one bot, every line.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 app.command("run")(run.run)
+app.command("chat")(chat.chat)
+app.command("send")(send.send)
+app.add_typer(sessions.app, name="sessions")
 app.add_typer(config.app, name="config")
 app.command("version")(version.version)

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -43,8 +43,11 @@ def run(
     Exit status: 0 after a stop, or what the plugin that stopped it asked for; 2 when a setting is wrong or
     the store cannot be used; 70 when the store failed while running.
 
-    Examples:  trunkline run --open  |  trunkline run --port 0 --data-dir /tmp/try  |
-    trunkline run --model openai/gpt-5-mini
+    \b
+    Examples:
+      trunkline run --open
+      trunkline run --port 0 --data-dir /tmp/try
+      trunkline run --model openai/gpt-5-mini
     """
     flags: dict[str, Any] = {
         "server": {"host": host, "port": port},
@@ -138,8 +141,8 @@ def _explain(error: Exception) -> None:
 def _leaves(error: BaseException) -> Iterator[BaseException]:
     """The errors themselves, without the groups that task groups put around them."""
     if isinstance(error, BaseExceptionGroup):
-        inner: tuple[BaseException, ...] = error.exceptions
-        for part in inner:
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        for part in group.exceptions:
             yield from _leaves(part)
     else:
         yield error
