@@ -1,5 +1,8 @@
 """Trunkline's public contract: all that a channel or a plugin may import."""
 
+from gateway.auth import (
+    bearer_token,
+)
 from gateway.bus import (
     ActivityBus,
     MessageBus,
@@ -35,6 +38,11 @@ from gateway.channel import (
     ServesHttp,
     SessionKey,
     ShowsTyping,
+)
+from gateway.client_message import (
+    ClientMessage,
+    ClientMsgId,
+    ClientParts,
 )
 from gateway.deltas import (
     Assembler,
@@ -81,6 +89,7 @@ from gateway.errors import (
     StreamAbortedError,
     StreamTimeoutError,
     ToolError,
+    TooManyRequestsError,
     TrunklineError,
     UnauthorizedError,
     WeakDurabilityError,
@@ -232,6 +241,9 @@ __all__ = [
     "ChannelRegistry",
     "ChatOptions",
     "ChatParser",
+    "ClientMessage",
+    "ClientMsgId",
+    "ClientParts",
     "CommandContext",
     "Complete",
     "ContentEvent",
@@ -333,6 +345,7 @@ __all__ = [
     "TextDelta",
     "TextKind",
     "TextPart",
+    "TooManyRequestsError",
     "Tool",
     "ToolBlock",
     "ToolCall",
@@ -359,6 +372,7 @@ __all__ = [
     "UserInput",
     "WeakDurabilityError",
     "assembled",
+    "bearer_token",
     "create_provider",
     "decode_delta",
     "decode_part",

@@ -257,7 +257,7 @@ class Gateway:
         if self._submission is not None:
             self._submission.close()
 
-    def routes(self) -> list[object]:
+    def routes(self) -> list[Any]:
         """The routes that channels add to the server."""
         return [
             route

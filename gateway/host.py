@@ -10,6 +10,7 @@ from gateway.approvals import Approvals, Decision
 from gateway.auth import Auth
 from gateway.channel import Cursor, InboundMessage, Receipt, Responder
 from gateway.feed import Feed
+from gateway.figures import Figures
 from gateway.inbox import Inbox
 from gateway.intake import Intake
 from gateway.messages import Message
@@ -41,12 +42,14 @@ class Host:
         approvals: Approvals,
         auth: Auth,
         limits: HostLimits,
+        figures: Figures,
         model: Callable[[], str],
         version: str,
     ) -> None:
         self.sessions = sessions
         self.auth = auth
         self.limits = limits
+        self.figures = figures
         self.version = version
         self._intake = intake
         self._submission = submission
@@ -73,6 +76,10 @@ class Host:
     ) -> Message | None:
         """Accept a message, wait for its outcome and return the answer; see ``Submission.submit``."""
         return await self._submission.submit(message, responder, exclusive=exclusive)
+
+    def feed(self, on_drop: Callable[[], None]) -> Feed:
+        """A feed for one reader; ``on_drop`` is called when the reader turns out to be too slow."""
+        return Feed(self.limits.queue, on_drop, self.figures)
 
     async def follow(self, session_id: str, feed: Feed, after: int) -> None:
         """Let a feed read a session from now on, after what it missed. Raises NotFoundError."""

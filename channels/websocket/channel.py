@@ -17,7 +17,16 @@ import structlog
 from aiohttp import WSCloseCode, web
 
 from channels.websocket.connection import Connection
-from gateway import Host, OutboundMessage, Placed, Receive, UnauthorizedError
+from gateway import (
+    Host,
+    NotFoundError,
+    OutboundMessage,
+    Placed,
+    Receive,
+    TooManyRequestsError,
+    UnauthorizedError,
+    bearer_token,
+)
 
 log = structlog.get_logger("trunkline.websocket")
 
@@ -25,6 +34,8 @@ PLAIN, HTML = "trunkline.v1", "trunkline.v1.html"
 _TOKEN = "token."  # noqa: S105 - the prefix of a subprotocol, not a token
 _HEARTBEAT = 30.0
 _AUTH_SECONDS = 10.0
+_GOODBYE_SECONDS = 1.0
+_UNAUTHORIZED, _TOO_MANY_GUESSES = 4001, 4029
 _PAGE = Path(__file__).parent / "page"
 
 
@@ -36,14 +47,15 @@ class WebsocketChannel:
     def __init__(self, host: Host, channel_id: str = "websocket") -> None:
         self.id = channel_id
         self._host = host
-        self._connections: set[web.WebSocketResponse] = set()
+        self._sockets: set[web.WebSocketResponse] = set()
+        self._files = {path.name: path for path in _PAGE.iterdir() if path.is_file()}
 
     async def run(self, receive: Receive) -> None:
         """Keep clients until cancelled; then tell them to come back later."""
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            await self._close_all()
+            await self._say_goodbye()
 
     async def send(self, outbound: OutboundMessage) -> Placed:
         """Nothing to do: the message is in the session's log, which the clients follow."""
@@ -63,49 +75,60 @@ class WebsocketChannel:
             max_msg_size=self._host.limits.frame_bytes,
             decode_text=False,
         )
-        token = _offered_token(offered) or _bearer(request)
+        token = _offered_token(offered) or bearer_token(request.headers.get("Authorization", ""))
         await socket.prepare(request)
-        self._connections.add(socket)
+        self._sockets.add(socket)
+        self._host.figures.clients[self.id] += 1
         try:
             await self._converse(request, socket, token, html=protocol == HTML)
-        except (ConnectionError, asyncio.IncompleteReadError) as error:
+        except ConnectionError as error:
             log.debug("a client went away", reason=type(error).__name__)
+        except Exception:
+            log.exception("a connection failed")
+            await socket.close(code=WSCloseCode.INTERNAL_ERROR, message=b"something went wrong here")
         finally:
-            self._connections.discard(socket)
+            self._sockets.discard(socket)
+            self._host.figures.clients[self.id] -= 1
         return socket
 
     async def _converse(
         self, request: web.Request, socket: web.WebSocketResponse, token: str | None, *, html: bool
     ) -> None:
         connection = Connection(self._host, self.id, socket, request.transport, html=html)
-        peer = request.remote or ""
         try:
             if token is None and not self._host.auth.open:
                 async with asyncio.timeout(_AUTH_SECONDS):
                     token = await connection.first_token()
-            user = self._host.auth.user_of(token, peer)
+            user = self._host.auth.user_of(token, request.remote or "")
         except (UnauthorizedError, TimeoutError):
-            await socket.close(code=4001, message=b"Unauthorized")
-            return
-        await connection.run(user)
+            await socket.close(code=_UNAUTHORIZED, message=b"Unauthorized")
+        except TooManyRequestsError:
+            await socket.close(code=_TOO_MANY_GUESSES, message=b"too many wrong tokens; wait a minute")
+        else:
+            await connection.run(user)
 
-    async def _close_all(self) -> None:
-        for socket in tuple(self._connections):
-            await socket.close(code=WSCloseCode.SERVICE_RESTART, message=b"the gateway stops; come back")
+    async def _say_goodbye(self) -> None:
+        """Close every socket; one whose client does not take that in is cut by the server."""
+        code, reason = WSCloseCode.SERVICE_RESTART, b"the gateway stops; come back"
+        try:
+            async with asyncio.timeout(_GOODBYE_SECONDS), asyncio.TaskGroup() as tasks:
+                for socket in tuple(self._sockets):
+                    tasks.create_task(socket.close(code=code, message=reason))
+        except TimeoutError:
+            log.debug("some clients did not take the goodbye")
 
     async def _index(self, _request: web.Request) -> web.StreamResponse:
-        return web.FileResponse(_PAGE / "index.html", headers={"Cache-Control": "no-cache"})
+        return self._page("index.html")
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
-        path = _PAGE / request.match_info["name"]
-        if path.parent != _PAGE or not path.is_file():
-            raise web.HTTPNotFound
+        return self._page(request.match_info["name"])
+
+    def _page(self, name: str) -> web.StreamResponse:
+        """A file of the page. Only what lay there at the start is ever opened."""
+        path = self._files.get(name)
+        if path is None:
+            raise NotFoundError("the page has no such file")
         return web.FileResponse(path, headers={"Cache-Control": "no-cache"})
-
-
-def _bearer(request: web.Request) -> str | None:
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else None
 
 
 def _offered_token(offered: Sequence[str]) -> str | None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
 
-import msgspec
-import structlog
 from aiohttp import WSMsgType, web
 
 from channels.websocket.parse import (
@@ -20,17 +17,21 @@ from channels.websocket.parse import (
     PingFrame,
     ResumeFrame,
     parse_frame,
-    parse_message,
 )
-from gateway import BackpressureError, Event, Feed, Host, TrunklineError, UnauthorizedError
+from channels.websocket.server_frames import PONG, Command, Ready, ack, refused, to_bytes
+from channels.websocket.view import HtmlView
+from gateway import (
+    BackpressureError,
+    ClientMessage,
+    Event,
+    Feed,
+    Host,
+    InvalidRequestError,
+    TrunklineError,
+    UnauthorizedError,
+)
 
-if TYPE_CHECKING:
-    from channels.websocket.view import HtmlView
-
-log = structlog.get_logger("trunkline.websocket")
-
-_encode = msgspec.json.Encoder().encode
-_PONG = b'{"type":"pong"}'
+_NO_TOKEN = "the first frame must carry the token"  # noqa: S105 - a sentence, not a token
 
 
 class Connection:
@@ -60,19 +61,19 @@ class Connection:
         """The token of the first frame. Raises UnauthorizedError if it is anything else."""
         message = await self._socket.receive()
         if message.type is not WSMsgType.TEXT:
-            raise UnauthorizedError("the first frame must carry the token")
+            raise UnauthorizedError(_NO_TOKEN)
         try:
             frame = parse_frame(message.data)
-        except TrunklineError:
-            raise UnauthorizedError("the first frame must carry the token") from None
+        except InvalidRequestError:
+            raise UnauthorizedError(_NO_TOKEN) from None
         if not isinstance(frame, AuthFrame):
-            raise UnauthorizedError("the first frame must carry the token")
+            raise UnauthorizedError(_NO_TOKEN)
         return frame.token
 
     async def run(self, user: str) -> None:
         """Serve the client until it goes."""
         self._user = user
-        await self._send(_encode(self._ready()))
+        await self._send(to_bytes(self._ready()))
         try:
             async with asyncio.TaskGroup() as tasks:
                 await self._read(tasks)
@@ -80,23 +81,30 @@ class Connection:
         except* (_Gone, ConnectionError):
             pass
         finally:
-            for session in self._followed if self._feed is not None else ():
-                self._host.unfollow(session, self._feed)  # type: ignore[arg-type]
+            if self._feed is not None:
+                for session in self._followed:
+                    self._host.unfollow(session, self._feed)
 
     async def _read(self, tasks: asyncio.TaskGroup) -> None:
         async for message in self._socket:
-            if message.type is not WSMsgType.TEXT:
-                await self._refuse(TrunklineError("send text frames"), None)
-                continue
-            await self._throttle()
-            frame: ClientFrame | None = None
-            try:
-                frame = parse_frame(message.data)
-                await self._handle(frame, tasks)
-            except TrunklineError as error:
-                await self._refuse(error, frame)
+            if message.type is WSMsgType.TEXT:
+                await self._throttle()
+                await self._take(message.data, tasks)
+            elif message.type is WSMsgType.ERROR:
+                return
+            else:
+                await self._send(refused(InvalidRequestError("send text frames"), None))
 
-    async def _handle(self, frame: ClientFrame, tasks: asyncio.TaskGroup) -> None:
+    async def _take(self, payload: bytes, tasks: asyncio.TaskGroup) -> None:
+        """Do what a frame asks for, or say why not."""
+        frame: ClientFrame | None = None
+        try:
+            frame = parse_frame(payload)
+            await self._do(frame, tasks)
+        except TrunklineError as error:
+            await self._send(refused(error, frame.client_msg_id if isinstance(frame, MessageFrame) else None))
+
+    async def _do(self, frame: ClientFrame, tasks: asyncio.TaskGroup) -> None:
         match frame:
             case MessageFrame():
                 await self._message(frame, tasks)
@@ -107,43 +115,34 @@ class Connection:
             case ApprovalFrame():
                 self._host.approve(frame.approval_id, frame.decision, session=frame.session)
             case PingFrame():
-                await self._send(_PONG)
+                await self._send(PONG)
             case AuthFrame():
                 pass
 
     async def _message(self, frame: MessageFrame, tasks: asyncio.TaskGroup) -> None:
         session = frame.session or f"s-{secrets.token_hex(8)}"
-        inbound = parse_message(self._channel, frame, session, self._user)
+        said = ClientMessage.checked(frame.client_msg_id, frame.text, frame.parts)
+        inbound = said.inbound(self._channel, session, self._user)
         receipt = await self._host.accept(self._channel, inbound, fresh=frame.session is None)
-        ack: dict[str, Any] = {
-            "type": "ack",
-            "client_msg_id": frame.client_msg_id,
-            "message_id": receipt.message_id,
-            "answer_id": receipt.answer_id,
-            "session": receipt.session,
-            "seq": receipt.seq,
-        }
-        if receipt.duplicate:
-            ack["duplicate"] = True
-        await self._send(_encode(ack))
+        await self._send(ack(frame.client_msg_id, receipt))
         if receipt.session not in self._followed:
             await self._follow(receipt.session, receipt.seq, tasks)
 
     async def _follow(self, session: str, after: int, tasks: asyncio.TaskGroup) -> None:
         if self._feed is None:
-            self._feed = Feed(self._host.limits.queue, self._drop)
+            self._feed = self._host.feed(self._cut)
             tasks.create_task(self._pump(self._feed))
         await self._host.follow(session, self._feed, after)
         self._followed.add(session)
 
     async def _pump(self, feed: Feed) -> None:
-        view = _html_view() if self._html else None
+        view = HtmlView() if self._html else None
         try:
             while True:
                 for event in await feed.take():
                     await self._show(event, view)
         except BackpressureError:
-            await self._socket.close(code=4008, message=b"too slow; resume")
+            return
 
     async def _show(self, event: Event, view: HtmlView | None) -> None:
         if view is None:
@@ -155,17 +154,6 @@ class Connection:
     async def _send(self, payload: bytes) -> None:
         await self._socket.send_frame(payload, WSMsgType.TEXT)
 
-    async def _refuse(self, error: TrunklineError, frame: ClientFrame | None) -> None:
-        answer: dict[str, Any] = {
-            "type": "error",
-            "error_name": error.name,
-            "message": str(error),
-            "retryable": error.retryable,
-        }
-        if isinstance(frame, MessageFrame):
-            answer["client_msg_id"] = frame.client_msg_id
-        await self._send(_encode(answer))
-
     async def _throttle(self) -> None:
         """Let one connection send so many frames a second; what is more waits in its own socket."""
         now = time.monotonic()
@@ -175,28 +163,14 @@ class Connection:
         if self._frames > self._host.limits.frames_per_second:
             await asyncio.sleep(1.0 - (now - self._second))
 
-    def _drop(self) -> None:
+    def _cut(self) -> None:
         """The client does not read: its socket is cut, for a farewell would wait as well."""
         if self._transport is not None:
             self._transport.abort()
 
-    def _ready(self) -> dict[str, Any]:
-        commands = [{"name": c.name, "description": c.description} for c in self._host.commands()]
-        return {
-            "type": "ready",
-            "protocol": 1,
-            "user": self._user,
-            "model": self._host.model,
-            "version": self._host.version,
-            "commands": commands,
-        }
-
-
-def _html_view() -> HtmlView:
-    # Markdown and its renderer weigh as much as the rest of the channel, and only pages want them.
-    from channels.websocket.view import HtmlView
-
-    return HtmlView()
+    def _ready(self) -> Ready:
+        commands = tuple(Command(c.name, c.description) for c in self._host.commands())
+        return Ready(self._user, self._host.model, self._host.version, commands)
 
 
 class _Gone(Exception):

@@ -12,18 +12,14 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway import Address, InboundMessage, InvalidRequestError, Part, Sender, part_from
+from gateway import ClientMsgId, ClientParts, InvalidRequestError
 
-SESSION_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-_ClientMsgId = Annotated[str, Meta(min_length=1, max_length=128)]
-_Session = Annotated[str, Meta(min_length=1, max_length=128)]
-_MOST_PARTS = 32
+_Session = Annotated[str, Meta(pattern=r"^[!-~]{1,200}$")]
 
 
 class AuthFrame(Struct, frozen=True, tag_field="type", tag="auth"):
@@ -35,10 +31,10 @@ class AuthFrame(Struct, frozen=True, tag_field="type", tag="auth"):
 class MessageFrame(Struct, frozen=True, tag_field="type", tag="message"):
     """Something a person wrote; ``client_msg_id`` names it for as long as the client may repeat it."""
 
-    client_msg_id: _ClientMsgId
+    client_msg_id: ClientMsgId
     text: str = ""
     session: _Session | None = None
-    parts: Annotated[list[Any], Meta(max_length=_MOST_PARTS)] = []
+    parts: ClientParts = []
 
 
 class AbortFrame(Struct, frozen=True, tag_field="type", tag="abort"):
@@ -74,34 +70,8 @@ _decode = msgspec.json.Decoder(ClientFrame).decode
 def parse_frame(payload: bytes | str) -> ClientFrame:
     """One frame of a client. Raises InvalidRequestError with what is wrong with it."""
     try:
-        frame = _decode(payload)
+        return _decode(payload)
     except RecursionError:
         raise InvalidRequestError("the frame is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"not a frame this server knows: {error}") from None
-    session = getattr(frame, "session", None)
-    if session is not None and not SESSION_NAME.fullmatch(session):
-        raise InvalidRequestError("a session's name has 1 to 128 of the characters A-Z a-z 0-9 . _ : -")
-    return frame
-
-
-def parse_message(channel: str, frame: MessageFrame, session: str, user: str) -> InboundMessage:
-    """A message frame as the gateway takes it. Raises InvalidRequestError (or one of its kinds)."""
-    parts = tuple(_part(value) for value in frame.parts)
-    if not frame.text.strip() and not parts:
-        raise InvalidRequestError("the message is empty")
-    return InboundMessage(
-        session=session,
-        dedup_key=f"{user}:{frame.client_msg_id}",
-        address=Address(channel=channel, chat=session),
-        sender=Sender(id=user),
-        text=frame.text.replace("\0", "\ufffd"),
-        parts=parts,
-    )
-
-
-def _part(value: object) -> Part:
-    part = part_from(value)
-    if type(part).__name__ not in ("TextPart", "ImagePart", "FilePart"):
-        raise InvalidRequestError("a message may hold text, image and file parts")
-    return part

@@ -2,62 +2,82 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
+import logging
+from collections.abc import MutableMapping
 from types import TracebackType
+from typing import Any
 
 from aiohttp import web
 
 from gateway.app import Gateway
 from gateway.errors import SettingsError
+from gateway.server.api import Api
 from gateway.server.guard import Guard
-from gateway.server.health import health_routes
+from gateway.server.routes import Binder
+
+_HANDLERS_SECONDS = 1.0
 
 
-def make_app(gateway: Gateway) -> web.Application:
+def make_app(gateway: Gateway, api: Api) -> web.Application:
     """The aiohttp application of a running gateway."""
     guard = Guard(gateway.settings.server)
     app = web.Application(middlewares=[guard.middleware], client_max_size=gateway.settings.limits.frame_bytes)
     app.on_response_prepare.append(guard.add_headers)
-    app.add_routes(health_routes(gateway))
+    app.add_routes(Binder(gateway.host.auth).bind(api.routes()))
     app.add_routes(gateway.routes())
     return app
 
 
 class Server:
-    """Listens for as long as its block lasts. ``url`` is where."""
+    """Listens for as long as its block lasts. ``url`` is where.
+
+    At the end it takes no more connections, lets the channels say goodbye to theirs, ends its streams, and
+    cuts what is left. Answers that are being made go on.
+    """
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._settings = gateway.settings.server
-        self._runner: web.AppRunner | None = None
         self.url = ""
 
     async def __aenter__(self) -> Server:
-        app = make_app(self._gateway)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+        self._api = Api(self._gateway)
+        app = make_app(self._gateway, self._api)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=_HANDLERS_SECONDS,
+            logger=_Terse(logging.getLogger(__name__)),
+        )
         await self._runner.setup()
         host, port = self._settings.host, self._settings.port
-        site = web.TCPSite(self._runner, host, port, backlog=1024, reuse_address=True)
+        self._site = web.TCPSite(self._runner, host, port, backlog=1024, reuse_address=True)
         try:
-            await site.start()
+            await self._site.start()
         except OSError as error:
             await self._runner.cleanup()
             raise SettingsError(
                 f"cannot listen on {host}:{port}: {error.strerror}; choose another server.port"
             ) from None
-        self.url = self._address(site)
+        self.url = self._address()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._site.stop()
+        await self._gateway.stop_background()
+        self._api.streams.close()
+        await self._runner.cleanup()
 
-    def _address(self, site: web.TCPSite) -> str:
-        server = site._server
-        sockets: list[socket.socket] = list(server.sockets) if isinstance(server, asyncio.Server) else []
-        port = sockets[0].getsockname()[1] if sockets else self._settings.port
-        name = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
-        return f"http://{name}:{port}"
+    def _address(self) -> str:
+        host, port = self._runner.addresses[0][:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class _Terse(logging.LoggerAdapter[logging.Logger]):
+    """Logs what aiohttp could not parse by the kind of error alone: its text quotes what was sent."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        cause = kwargs.pop("exc_info", None)
+        return (f"{msg} ({type(cause).__name__})" if isinstance(cause, Exception) else msg), kwargs

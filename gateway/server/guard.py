@@ -1,19 +1,29 @@
-"""The guard in front of every route: whose page asks, under which name we were reached, who it is.
+"""The guard in front of every route: whose page asks, and under which name we were reached.
 
 A browser sends the origin of the page that asks, and the name it used for us. Both are checked, so that
 neither a foreign page nor a name that was bound to this address afterwards can use an open loopback port.
+Who it is that asks, each route checks itself: our own by token, those of channels by their own means.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import secrets
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 import structlog
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
-from gateway.errors import InvalidRequestError, TrunklineError, UnauthorizedError
+from gateway.errors import (
+    ForeignPageError,
+    InternalError,
+    InvalidRequestError,
+    MisdirectedRequestError,
+    TrunklineError,
+)
+from gateway.server.answers import error_answer, refusal_of
 from gateway.settings import ServerSettings, is_loopback
 
 log = structlog.get_logger("trunkline.server")
@@ -24,81 +34,90 @@ SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
         "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-        "require-trusted-types-for 'script'"
+        "require-trusted-types-for 'script'; trusted-types trunkline"
     ),
+    "Server": "Trunkline",
     "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-
-
-def error_response(error: TrunklineError) -> web.Response:
-    """An error as the server answers it."""
-    body = {"error_name": error.name, "message": str(error), "retryable": error.retryable}
-    return web.json_response(body, status=error.status)
+_TOKEN_NAMES = frozenset(("token", "access_token", "auth_token", "api_key", "apikey", "authorization"))
+_BEGUN = web.RequestKey("begun", bool)
 
 
 class Guard:
-    """Checks every request before it reaches a route, and makes answers of named errors."""
+    """Checks every request before it reaches a route, and makes answers of errors."""
 
     def __init__(self, server: ServerSettings) -> None:
-        self._server = server
         self._local = is_loopback(server.host)
-        self._origins = frozenset(origin.rstrip("/") for origin in server.allowed_origins)
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in server.allowed_origins)
+        self._names = frozenset(urlsplit(origin).netloc for origin in self._origins)
 
     @property
-    def middleware(self) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    def middleware(self) -> Middleware:
         """The aiohttp middleware."""
 
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-            refusal = self._refusal(request)
-            if refusal is not None:
-                return refusal
             try:
+                self._check(request)
                 return await handler(request)
             except TrunklineError as error:
-                return error_response(error)
+                return error_answer(error)
+            except web.HTTPException as error:
+                return refusal_of(error)
+            except ConnectionError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the client
+                return _broken(request, error)
 
         return guarded
 
-    async def add_headers(self, _request: web.Request, response: web.StreamResponse) -> None:
-        """Give every answer the headers that keep browsers strict."""
-        for name, value in SECURITY_HEADERS.items():
-            response.headers.setdefault(name, value)
+    async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Give every answer the headers that keep browsers strict, and that tell little of us."""
+        request[_BEGUN] = True
+        response.headers.update(SECURITY_HEADERS)
 
-    def _refusal(self, request: web.Request) -> web.Response | None:
-        if "token" in request.query or "access_token" in request.query:
-            return error_response(InvalidRequestError("a token does not belong in an address; send a header"))
-        if self._local and not _is_local_name(request.host):
-            return web.json_response(
-                {"error_name": "MisdirectedRequest", "message": "this name is not ours", "retryable": False},
-                status=421,
-            )
+    def _check(self, request: web.Request) -> None:
+        """Raises the error that refuses the request."""
+        if any(name.lower() in _TOKEN_NAMES for name in request.query):
+            raise InvalidRequestError("a token does not belong in an address; send it in a header")
+        host = request.headers.get("Host")
+        if self._local and host is not None and not self._is_ours(host.lower()):
+            raise MisdirectedRequestError("this gateway is not known under that name")
         origin = request.headers.get("Origin")
-        if origin is not None and not self._may_ask(origin, request):
-            error = UnauthorizedError(f"pages of {origin[:100]} may not connect; see server.allowed_origins")
+        if origin is not None and not self._may_ask(origin.lower(), host):
             log.warning("refused a foreign page", origin=origin[:100])
-            return web.json_response(
-                {"error_name": error.name, "message": str(error), "retryable": False}, status=403
-            )
-        return None
+            raise ForeignPageError("pages of that origin may not connect; see server.allowed_origins")
 
-    def _may_ask(self, origin: str, request: web.Request) -> bool:
+    def _is_ours(self, host: str) -> bool:
+        return host in self._names or _is_local_name(host)
+
+    def _may_ask(self, origin: str, host: str | None) -> bool:
         if origin.rstrip("/") in self._origins:
             return True
         try:
             parts = urlsplit(origin)
         except ValueError:
             return False
-        return parts.scheme in ("http", "https") and parts.netloc.lower() == request.host.lower()
+        return parts.scheme in ("http", "https") and host is not None and parts.netloc == host.lower()
+
+
+def _broken(request: web.Request, error: Exception) -> web.StreamResponse:
+    """A fault of our own: the log has it under an id, the client gets the id."""
+    fault = secrets.token_hex(6)
+    log.error("a request failed", fault=fault, method=request.method, path=request.path, exc_info=error)
+    if request.get(_BEGUN):
+        raise ConnectionResetError("the answer had begun") from None
+    return error_answer(InternalError(f"something went wrong here; the log has it as {fault}"))
 
 
 def _is_local_name(host: str) -> bool:
     """Whether a Host header names this machine itself."""
-    name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-    name = name.strip("[]").lower()
+    name = host if host.endswith("]") else host.rsplit(":", 1)[0]
+    name = name.strip("[]")
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:

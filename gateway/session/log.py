@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy import Connection, RowMapping, func, literal, select, tuple_
 
 from gateway.channel import Address
 from gateway.errors import InvalidRequestError
@@ -121,11 +121,14 @@ def read_session(connection: Connection, session_id: str) -> SessionRow | None:
     return None if row is None else _session(row)
 
 
-def read_sessions(connection: Connection, limit: int = 200, before: int | None = None) -> list[SessionRow]:
-    """Sessions, newest activity first; ``before`` (ms) continues an earlier page."""
-    query = select(t.sessions).order_by(t.sessions.c.updated_at.desc()).limit(limit)
+def read_sessions(
+    connection: Connection, limit: int = 200, before: int | None = None, before_id: str = ""
+) -> list[SessionRow]:
+    """Sessions, newest activity first; ``before`` (ms) and ``before_id`` continue behind a session."""
+    s = t.sessions.c
+    query = select(t.sessions).order_by(s.updated_at.desc(), s.id.desc()).limit(limit)
     if before is not None:
-        query = query.where(t.sessions.c.updated_at < before)
+        query = query.where(tuple_(s.updated_at, s.id) < tuple_(literal(before), literal(before_id)))
     return [_session(row) for row in connection.execute(query).mappings()]
 
 

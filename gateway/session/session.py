@@ -207,8 +207,8 @@ class Session:
         start = self._log_start()
         log = [entry for entry in older if entry[0] < start] + self._log
         missed = [Event(self.id, seq, MessageFrame(message)) for seq, message in log if seq > after]
-        if self.turn is not None and after < self.seq:
-            turn = self.turn
+        turn = self.turn
+        if turn is not None and not turn.committed:
             begin = TurnStart(turn.message_id, turn.entry.id, max(1, turn.entry.attempts))
             frames: list[Frame] = [begin, *turn.assembler.snapshot(), *turn.asked.values()]
             # Numbered like what came before: a reader that is cut off here has to get all of them again.

@@ -57,9 +57,11 @@ class Sessions:
         self._sessions.move_to_end(session_id)
         return session
 
-    async def list(self, limit: int = 200, before: int | None = None) -> list[SessionRow]:
-        """Sessions that are stored, newest activity first."""
-        return await self._store.read(lambda c: read_sessions(c, limit, before))
+    async def list(
+        self, limit: int = 200, before: int | None = None, before_id: str = ""
+    ) -> list[SessionRow]:
+        """Sessions that are stored, newest activity first; ``before`` and ``before_id`` continue a page."""
+        return await self._store.read(lambda c: read_sessions(c, limit, before, before_id))
 
     async def read(
         self, session_id: str, after: int = 0, last: int | None = None

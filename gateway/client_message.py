@@ -1,0 +1,76 @@
+"""What clients of our own server say: the checks that every way in shares."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from gateway.channel import Address, InboundMessage, Sender
+from gateway.errors import InvalidRequestError, PartValidationError
+from gateway.messages import FilePart, ImagePart, Part, TextPart, part_from
+
+SESSION_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+"""What a client may call a session that it begins."""
+
+ClientMsgId = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
+"""A client's own name for a message: any characters but control ones."""
+
+ClientParts = Annotated[list[Any], Meta(max_length=32)]
+
+_PICTURES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
+
+
+class ClientMessage(Struct, frozen=True):
+    """Something a user said. The same ``client_msg_id`` is the same message, however often it comes."""
+
+    client_msg_id: str
+    text: str
+    parts: tuple[Part, ...] = ()
+
+    @classmethod
+    def checked(cls, client_msg_id: str, text: str, parts: Sequence[object]) -> ClientMessage:
+        """The message, if it can be one. Raises InvalidRequestError (or one of its kinds)."""
+        known = tuple(_part(value) for value in parts)
+        if not text.strip() and not known:
+            raise InvalidRequestError("the message is empty")
+        return cls(client_msg_id, text.replace("\0", "\ufffd"), known)
+
+    def inbound(self, channel: str, session: str, user: str) -> InboundMessage:
+        """The message as the gateway takes it. Raises InvalidRequestError for a name no session may have."""
+        if not SESSION_NAME.fullmatch(session):
+            raise InvalidRequestError("a session's name has 1 to 128 of the characters A-Z a-z 0-9 . _ : -")
+        return InboundMessage(
+            session=session,
+            dedup_key=f"{user}:{self.client_msg_id}",
+            address=Address(channel=channel, chat=session),
+            sender=Sender(id=user),
+            text=self.text,
+            parts=self.parts,
+        )
+
+
+def _part(value: object) -> Part:
+    part = part_from(value)
+    if isinstance(part, ImagePart):
+        return _picture(part)
+    if not isinstance(part, TextPart | FilePart):
+        raise InvalidRequestError("a message may hold text, image and file parts")
+    return part
+
+
+def _picture(part: ImagePart) -> ImagePart:
+    """A picture that models take: one they refuse would be refused again with every later message."""
+    if part.mime_type not in _PICTURES:
+        raise PartValidationError(f"an image part is one of {', '.join(sorted(_PICTURES))}")
+    try:
+        data = base64.b64decode(part.data, validate=True)
+    except (binascii.Error, ValueError):
+        raise PartValidationError("the data of an image part is base64") from None
+    if not data:
+        raise PartValidationError("an image part holds no data")
+    return part

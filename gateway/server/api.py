@@ -1,0 +1,66 @@
+"""The one route table: all that the server itself offers, and its description."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from gateway.app import Gateway
+from gateway.server.events import EventStreams
+from gateway.server.health import HealthRoutes, Plain
+from gateway.server.openapi import described
+from gateway.server.routes import Route
+from gateway.server.sessions import SessionRoutes
+
+
+class Api:
+    """The gateway's own routes. ``streams`` are those that stay open."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.streams = EventStreams(gateway.host)
+        self._metrics: object = None
+        self._document: bytes = b""
+
+    def routes(self) -> list[Route]:
+        """Every route there is, in the order of the description."""
+        return [
+            *SessionRoutes(self._gateway.host).routes(),
+            *self.streams.routes(),
+            *HealthRoutes(self._gateway).routes(),
+            *self._about(),
+        ]
+
+    def _about(self) -> list[Route]:
+        return [
+            Route(
+                method="GET",
+                path="/metrics",
+                name="readMetrics",
+                summary="Figures for Prometheus.",
+                call=self._read_metrics,
+                media="text/plain",
+            ),
+            Route(
+                method="GET",
+                path="/openapi.json",
+                name="describe",
+                summary="This description.",
+                call=self._describe,
+                open=True,
+            ),
+        ]
+
+    async def _read_metrics(self, _call: Plain) -> web.Response:
+        from gateway.server.metrics import Metrics  # many are never asked for it, and it is slow to load
+
+        if not isinstance(self._metrics, Metrics):
+            self._metrics = Metrics(self._gateway)
+        return self._metrics.answer()
+
+    async def _describe(self, _call: Plain) -> web.Response:
+        if not self._document:
+            host = self._gateway.host
+            document = described(self.routes(), host.version, guarded=not host.auth.open)
+            self._document = msgspec.json.encode(document)
+        return web.Response(body=self._document, content_type="application/json")

@@ -1,0 +1,140 @@
+"""``/openapi.json``: the route table, described as OpenAPI 3.1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gateway.errors import (
+    InvalidRequestError,
+    SlowRequestError,
+    TooLargeError,
+    TooManyRequestsError,
+    TrunklineError,
+    UnauthorizedError,
+)
+from gateway.server.answers import ErrorAnswer
+from gateway.server.routes import Route
+
+_REF = "#/components/schemas/{name}"
+_JSON = "application/json"
+
+
+def described(routes: Sequence[Route], version: str, *, guarded: bool) -> dict[str, Any]:
+    """The document. ``guarded`` says whether this gateway wants a token."""
+    schemas, components = _schemas(routes)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas, components)
+    shown = {name: schema for name, schema in components.items() if name not in _parameter_names(routes)}
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "Trunkline", "version": version},
+        "paths": paths,
+        "components": {"schemas": shown},
+    }
+    if guarded:
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"token": []}]
+    return document
+
+
+def _schemas(routes: Sequence[Route]) -> tuple[dict[Any, dict[str, Any]], dict[str, Any]]:
+    types = list(dict.fromkeys((ErrorAnswer, *(kind for route in routes for kind in _types(route)))))
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    return dict(zip(types, schemas, strict=True)), components
+
+
+def _types(route: Route) -> Iterable[type[Struct]]:
+    yield from (route.takes, route.query, route.headers, *route.also.values())
+    yield from (kind for kind in (route.body, route.answer) if kind is not None)
+
+
+def _parameter_names(routes: Sequence[Route]) -> set[str]:
+    return {kind.__name__ for route in routes for kind in (route.takes, route.query, route.headers)}
+
+
+def _operation(
+    route: Route, schemas: Mapping[Any, dict[str, Any]], components: Mapping[str, Any]
+) -> dict[str, Any]:
+    parameters = [
+        *_parameters("path", route.takes, components),
+        *_parameters("query", route.query, components),
+        *_parameters("header", route.headers, components),
+    ]
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "responses": _responses(route, schemas, bool(parameters)),
+    }
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body is not None:
+        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": schemas[route.body]}}}
+    if route.open:
+        operation["security"] = []
+    return operation
+
+
+def _parameters(place: str, kind: type[Struct], components: Mapping[str, Any]) -> list[dict[str, Any]]:
+    schema = components[kind.__name__]
+    required = schema.get("required", ())
+    return [
+        {"name": name, "in": place, "required": name in required, **_described(field)}
+        for name, field in schema["properties"].items()
+    ]
+
+
+def _described(field: Mapping[str, Any]) -> dict[str, Any]:
+    schema = dict(field)
+    told = schema.pop("description", None)
+    return {"schema": schema} if told is None else {"description": told, "schema": schema}
+
+
+def _responses(
+    route: Route, schemas: Mapping[Any, dict[str, Any]], has_parameters: bool
+) -> dict[str, dict[str, Any]]:
+    responses = {str(route.status): _success(route, schemas)}
+    for status, kind in route.also.items():
+        responses[str(status)] = {"description": _first_line(kind), **_content(schemas[kind])}
+    for status, errors in _by_status(_errors(route, has_parameters)).items():
+        told = "; ".join(f"{error.__name__}: {_first_line(error)}" for error in errors)
+        responses[str(status)] = {"description": told, **_content(schemas[ErrorAnswer])}
+    return responses
+
+
+def _success(route: Route, schemas: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
+    if route.answer is not None:
+        return {"description": _first_line(route.answer), **_content(schemas[route.answer])}
+    if route.status == 204:
+        return {"description": "Done."}
+    return {"description": route.summary, "content": {route.media: {}}}
+
+
+def _content(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"content": {_JSON: {"schema": dict(schema)}}}
+
+
+def _errors(route: Route, has_parameters: bool) -> list[type[TrunklineError]]:
+    errors = list(route.errors)
+    if has_parameters or route.body is not None:
+        errors.append(InvalidRequestError)
+    if route.body is not None:
+        errors += [TooLargeError, SlowRequestError]
+    if not route.open:
+        errors += [UnauthorizedError, TooManyRequestsError]
+    return errors
+
+
+def _by_status(errors: Iterable[type[TrunklineError]]) -> dict[int, list[type[TrunklineError]]]:
+    found: dict[int, list[type[TrunklineError]]] = {}
+    for error in errors:
+        found.setdefault(error.status, []).append(error)
+    return dict(sorted(found.items()))
+
+
+def _first_line(kind: type) -> str:
+    return (kind.__doc__ or kind.__name__).split("\n")[0].replace("``", "`")

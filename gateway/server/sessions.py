@@ -1,0 +1,309 @@
+"""Sessions over REST: list, show, delete; read and write messages; abort; approve."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from gateway.approvals import Decision
+from gateway.client_message import ClientMessage, ClientMsgId
+from gateway.errors import (
+    InvalidRequestError,
+    InvalidStateError,
+    NotFoundError,
+    OverloadedError,
+)
+from gateway.frames import Status, Totals
+from gateway.host import Host
+from gateway.messages import FilePart, ImagePart, Message, TextPart, new_id
+from gateway.server.answers import json_answer
+from gateway.server.routes import Call, Nothing, Route
+from gateway.session import Session
+from gateway.session.log import SessionRow
+
+CHANNEL = "api"
+"""The channel of messages that come by REST. It is none that runs: their answers are read, not placed."""
+
+_LARGEST = 2**53
+SessionId = Annotated[str, Meta(pattern=r"^[!-~]{1,200}$", description="The session's id")]
+
+
+class SessionPath(Struct, frozen=True):
+    """Which session."""
+
+    id: SessionId
+
+
+class ApprovalPath(Struct, frozen=True):
+    """Which request for approval, in which session."""
+
+    id: SessionId
+    approval_id: Annotated[str, Meta(min_length=1, max_length=64, description="The request's id")]
+
+
+class Page(Struct, frozen=True):
+    """Which part of the list."""
+
+    limit: Annotated[int, Meta(ge=1, le=500, description="How many at most")] = 100
+    before: Annotated[str, Meta(pattern=r"^[0-9]{1,16}(:[!-~]{1,200})?$")] | UnsetType = UNSET
+
+
+class Range(Struct, frozen=True):
+    """Which messages."""
+
+    after: Annotated[int, Meta(ge=0, le=_LARGEST, description="Only those with a higher seq")] = 0
+    last: Annotated[int, Meta(ge=1, le=1000, description="Only the newest so many of them")] = 200
+
+
+class Repeatable(Struct, frozen=True):
+    """The message's own name, where the body has none."""
+
+    key: ClientMsgId | UnsetType = msgspec.field(default=UNSET, name="Idempotency-Key")
+
+
+class NewMessage(Struct, frozen=True):
+    """Something to say. The same ``client_msg_id`` again is the same message, and is answered once."""
+
+    text: str = ""
+    parts: Annotated[list[TextPart | ImagePart | FilePart], Meta(max_length=32)] = []
+    client_msg_id: ClientMsgId | UnsetType = UNSET
+
+
+class Verdict(Struct, frozen=True):
+    """A person's word on a tool."""
+
+    decision: Decision
+
+
+class SessionInfo(Struct, frozen=True):
+    """A session. Times are milliseconds, ``cost`` is US dollars, ``messages`` is their number."""
+
+    id: str
+    title: str
+    channel: str
+    created_at: int
+    updated_at: int
+    messages: int
+    status: Status
+    model: str
+    usage: Totals
+
+
+class SessionList(Struct, frozen=True):
+    """Sessions, newest activity first. ``next`` is the ``before`` of the next page, null on the last one."""
+
+    sessions: list[SessionInfo]
+    next: str | None
+
+
+class LoggedMessage(Struct, frozen=True):
+    """A message and its number in the session."""
+
+    seq: int
+    message: Message
+
+
+class MessageList(Struct, frozen=True):
+    """Messages, oldest first."""
+
+    messages: list[LoggedMessage]
+
+
+class Accepted(Struct, frozen=True):
+    """The message is durable. ``answer_id`` is its answer's id; follow it from ``seq`` on."""
+
+    client_msg_id: str
+    message_id: str
+    answer_id: str
+    session: str
+    seq: int
+    duplicate: bool
+
+
+class Aborted(Struct, frozen=True):
+    """Whether there was an answer to stop."""
+
+    aborted: bool
+
+
+class Settled(Struct, frozen=True):
+    """The request for approval is settled."""
+
+    approval_id: str
+    decision: Decision
+
+
+class SessionRoutes:
+    """The routes under ``/api/sessions``."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        return [*self._reading(), *self._changing()]
+
+    def _reading(self) -> list[Route]:
+        one = "/api/sessions/{id}"
+        return [
+            Route(
+                method="GET",
+                path="/api/sessions",
+                name="listSessions",
+                summary="Sessions, newest activity first.",
+                call=self._list,
+                query=Page,
+                answer=SessionList,
+            ),
+            Route(
+                method="GET",
+                path=one,
+                name="showSession",
+                summary="One session.",
+                call=self._show,
+                takes=SessionPath,
+                answer=SessionInfo,
+                errors=(NotFoundError,),
+            ),
+            Route(
+                method="GET",
+                path=f"{one}/messages",
+                name="listMessages",
+                summary="What was said in a session, oldest first.",
+                call=self._messages,
+                takes=SessionPath,
+                query=Range,
+                answer=MessageList,
+                errors=(NotFoundError,),
+            ),
+        ]
+
+    def _changing(self) -> list[Route]:
+        one = "/api/sessions/{id}"
+        return [
+            Route(
+                method="DELETE",
+                path=one,
+                name="deleteSession",
+                summary="Remove a session with all its messages.",
+                call=self._delete,
+                takes=SessionPath,
+                status=204,
+                errors=(NotFoundError, InvalidStateError),
+            ),
+            Route(
+                method="POST",
+                path=f"{one}/messages",
+                name="postMessage",
+                summary="Say something; returns once it is durable. A session begins with its first message.",
+                call=self._post,
+                takes=SessionPath,
+                headers=Repeatable,
+                body=NewMessage,
+                answer=Accepted,
+                status=202,
+                errors=(OverloadedError,),
+            ),
+            Route(
+                method="POST",
+                path=f"{one}/abort",
+                name="abortAnswer",
+                summary="Stop the answer a session is making; what it has so far is kept.",
+                call=self._abort,
+                takes=SessionPath,
+                answer=Aborted,
+                errors=(NotFoundError,),
+            ),
+            Route(
+                method="POST",
+                path=f"{one}/approvals/{{approval_id}}",
+                name="settleApproval",
+                summary="Allow or deny what a tool wants to do.",
+                call=self._approve,
+                takes=ApprovalPath,
+                body=Verdict,
+                answer=Settled,
+                errors=(NotFoundError,),
+            ),
+        ]
+
+    async def _list(self, call: Call[Nothing, Page, Nothing, None]) -> SessionList:
+        page = call.query
+        before, after_id = None, ""
+        if isinstance(page.before, str):
+            at, _, after_id = page.before.partition(":")
+            before = int(at)
+        rows = await self._host.sessions.list(page.limit + 1, before, after_id)
+        shown = rows[: page.limit]
+        more = f"{shown[-1].updated_at}:{shown[-1].id}" if len(rows) > len(shown) else None
+        return SessionList([self._info(row, self._host.live(row.id)) for row in shown], more)
+
+    async def _show(self, call: Call[SessionPath, Nothing, Nothing, None]) -> SessionInfo:
+        session = await self._existing(call.path.id)
+        return self._info(session.row, session)
+
+    async def _messages(self, call: Call[SessionPath, Range, Nothing, None]) -> MessageList:
+        session = await self._existing(call.path.id)
+        found = await self._host.sessions.read(session.id, call.query.after, call.query.last)
+        return MessageList([LoggedMessage(seq, message) for seq, message in found])
+
+    async def _delete(self, call: Call[SessionPath, Nothing, Nothing, None]) -> None:
+        await self._existing(call.path.id)
+        await self._host.sessions.delete(call.path.id)
+
+    async def _post(self, call: Call[SessionPath, Nothing, Repeatable, NewMessage]) -> web.Response:
+        said = call.body
+        name = _one_name(said.client_msg_id, call.headers.key)
+        message = ClientMessage.checked(name, said.text, said.parts)
+        receipt = await self._host.accept(CHANNEL, message.inbound(CHANNEL, call.path.id, call.user))
+        accepted = Accepted(
+            name, receipt.message_id, receipt.answer_id, receipt.session, receipt.seq, receipt.duplicate
+        )
+        return json_answer(accepted, 202)
+
+    async def _abort(self, call: Call[SessionPath, Nothing, Nothing, None]) -> Aborted:
+        await self._existing(call.path.id)
+        return Aborted(await self._host.abort(call.path.id))
+
+    async def _approve(self, call: Call[ApprovalPath, Nothing, Nothing, Verdict]) -> Settled:
+        approval_id, decision = call.path.approval_id, call.body.decision
+        self._host.approve(approval_id, decision, session=call.path.id)
+        return Settled(approval_id, decision)
+
+    async def _existing(self, session_id: str) -> Session:
+        """The session, unless all there is of it is a message that was refused."""
+        session = await self._host.sessions.find(session_id)
+        if not session.saved:
+            raise NotFoundError(f"no session {session_id!r}")
+        return session
+
+    def _info(self, row: SessionRow, live: Session | None) -> SessionInfo:
+        row = row if live is None else live.row
+        return SessionInfo(
+            id=row.id,
+            title=row.title,
+            channel=row.channel,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            messages=row.messages,
+            status=_status(live),
+            model=row.model or self._host.model,
+            usage=Totals(row.input_tokens, row.output_tokens, row.cost),
+        )
+
+
+def _status(live: Session | None) -> Status:
+    if live is None:
+        return "idle"
+    return "running" if live.turn is not None else "queued" if live.pending else "idle"
+
+
+def _one_name(in_body: str | UnsetType, in_header: str | UnsetType) -> str:
+    """The message's name, which may be said in two places but not differently."""
+    names = {name for name in (in_body, in_header) if isinstance(name, str)}
+    if len(names) > 1:
+        raise InvalidRequestError("client_msg_id and Idempotency-Key differ")
+    return names.pop() if names else new_id()
