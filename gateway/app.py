@@ -130,7 +130,7 @@ class Gateway:
             stack.push_async_callback(_end, "store", self.store.close)
             stack.push_async_callback(_end, "providers", self.providers.close)
             stack.push_async_callback(_end, "plugins", self.registry.shutdown)
-            self._sessions = Sessions(self.store, settings.history_window)
+            self._sessions = Sessions(self.store, settings.history_window, render=self.registry.render)
             await self._register_plugins()
             self.model = settings.model or await first_model(self._environ, self.providers)
             async with asyncio.TaskGroup() as tasks:

@@ -7,13 +7,18 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import structlog
+
 from gateway.channel import ApprovalRequest, AsksApproval
 from gateway.errors import NotFoundError, UnauthorizedError
 from gateway.frames import ApprovalAsked, ApprovalResolved
 from gateway.messages import now_ms
+from gateway.permissions import match_text
 from gateway.registry import ChannelRegistry
 from gateway.session import Turn
 from gateway.tool import Tool
+
+log = structlog.get_logger("trunkline.approvals")
 
 Decision = Literal["once", "always", "deny"]
 Outcome = Literal["once", "always", "deny", "timeout"]
@@ -30,8 +35,7 @@ class Approvals:
 
     async def ask(self, turn: Turn, tool: Tool, call_id: str, arguments: Mapping[str, Any]) -> Outcome:
         """Ask in the turn's session and wait for the answer, at most the configured time."""
-        key = (tool.match_key(arguments) or "") if tool.match_key is not None else ""
-        grant = (turn.session.id, tool.name, key)
+        grant = (turn.session.id, tool.name, match_text(tool, arguments) or "")
         if grant in self._granted:
             return "always"
         request = self._request(turn, tool.name, arguments)
@@ -72,7 +76,10 @@ class Approvals:
         turn.session.publish(frame)
         channel = self._channels.get(turn.address.channel)
         if isinstance(channel, AsksApproval):
-            await channel.ask_approval(request)
+            try:
+                await channel.ask_approval(request)
+            except Exception:
+                log.exception("a channel could not ask for an approval", session=turn.session.id)
 
     def _request(self, turn: Turn, tool_name: str, arguments: Mapping[str, Any]) -> ApprovalRequest:
         return ApprovalRequest(

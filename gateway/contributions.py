@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gateway.plugin import StatusSegment, Unregister
+import structlog
+from msgspec import structs
+
+from gateway.plugin import MentionCompletion, StatusSegment, Unregister
+
+log = structlog.get_logger("trunkline.registry")
 
 
 class Contributions:
@@ -32,6 +38,29 @@ class Contributions:
     def find(self, kind: str, key: str) -> tuple[Any, ...]:
         """All values of a kind under a key, oldest first."""
         return tuple(value for _, k, name, value in self._entries if k == kind and name == key)
+
+    async def press(self, key: str) -> bool:
+        """Run the first handler of a key. Returns whether there is one: then the key is used up."""
+        for handler in self.find("shortcut", key)[:1]:
+            try:
+                pressed = handler()
+                if inspect.isawaitable(pressed):
+                    await pressed
+            except Exception:
+                log.exception("a shortcut failed", key=key)
+            return True
+        return False
+
+    async def complete(self, trigger: str, partial: str) -> tuple[MentionCompletion, ...]:
+        """What the completers of a trigger offer for a beginning; nothing means that no picker is shown."""
+        offers: list[MentionCompletion] = []
+        for provider in self.find("mention", trigger):
+            try:
+                found = provider(partial)
+                offers += await found if inspect.isawaitable(found) else found
+            except Exception:
+                log.exception("a completer failed", trigger=trigger)
+        return tuple(structs.replace(offer, label=offer.label or offer.value) for offer in offers)
 
     def set_status(self, plugin: str, segments: Iterable[StatusSegment]) -> None:
         """Replace a plugin's part of the status line; the same again tells nobody, nothing clears it."""

@@ -34,8 +34,8 @@ class Mailbox:
         self.working = False
 
     def add(self, entry: Entry) -> None:
-        """Put an entry in its place."""
-        insort(self.entries, entry, key=lambda e: e.ord)
+        """Put an entry in its place; /stop comes first, for it is about what runs now."""
+        insort(self.entries, entry, key=lambda e: (e.inbound.text.strip() != "/stop", e.ord))
 
 
 class Dispatcher:

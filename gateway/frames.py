@@ -17,10 +17,14 @@ from gateway.messages import Message, to_json
 Status = Literal["idle", "queued", "running"]
 
 
-class MessageFrame(Struct, frozen=True, tag_field="type", tag="message"):
-    """A whole message of the log; it replaces whatever a reader holds under its id."""
+class MessageFrame(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="message"):
+    """A whole message of the log; it replaces whatever a reader holds under its id.
+
+    ``rendered`` is what a plugin's renderer made of it: Markdown to show instead of its parts.
+    """
 
     message: Message
+    rendered: str | None = None
 
 
 class TurnStart(Struct, frozen=True, tag_field="type", tag="turn_start"):
@@ -68,6 +72,7 @@ class Replayed(Struct, frozen=True, tag_field="type", tag="replayed"):
 
 
 Frame = Delta | Replayed | MessageFrame | TurnStart | ApprovalAsked | ApprovalResolved | SessionFrame
+
 
 class Event:
     """A frame at its place in a session."""

@@ -14,7 +14,7 @@ from gateway.figures import Figures
 from gateway.inbox import Inbox
 from gateway.intake import Intake
 from gateway.messages import Message
-from gateway.plugin import SlashCommand
+from gateway.plugin import MentionCompletion, SlashCommand, StatusSegment
 from gateway.registry import PluginRegistry
 from gateway.session import Session, Sessions
 from gateway.submission import Submission
@@ -66,6 +66,18 @@ class Host:
     def commands(self) -> Sequence[SlashCommand]:
         """The slash commands, by name."""
         return sorted(self._registry.get_commands().values(), key=lambda command: command.name)
+
+    async def press(self, key: str) -> bool:
+        """Run the plugin's handler of a key, such as ``ctrl+t``. Returns whether the key is used up."""
+        return await self._registry.contributions.press(key)
+
+    async def complete(self, partial: str, trigger: str = "@") -> Sequence[MentionCompletion]:
+        """What plugins offer to complete a mention with."""
+        return await self._registry.contributions.complete(trigger, partial)
+
+    def status_line(self) -> Sequence[StatusSegment]:
+        """What plugins show in the status line."""
+        return self._registry.get_status_segments()
 
     async def accept(self, channel: str, message: InboundMessage, *, fresh: bool = False) -> Receipt:
         """Commit one message and hand it on. ``fresh`` says that its session's id was just minted."""

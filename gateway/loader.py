@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from gateway.channel import Channel
@@ -33,16 +34,34 @@ def check_siblings() -> None:
 
 
 def load_plugin(name: str) -> Plugin:
-    """A plugin by name: built in, or the ``plugin`` or ``create()`` of a module. Raises PluginError."""
-    module_name = f"plugins.{name}" if find_spec(f"plugins.{name}") is not None else name
+    """A plugin by name: built in, a module, or a file ending in ``.py``. Raises PluginError.
+
+    The module (or file) has a function ``create()`` or a plugin named ``plugin``.
+    """
     try:
-        module = import_module(module_name)
-    except ImportError as error:
-        raise PluginError(f"plugin {name!r} cannot be loaded: {error}") from error
-    made: object = module.create() if hasattr(module, "create") else getattr(module, "plugin", None)
+        module = _module(name)
+        made: object = module.create() if hasattr(module, "create") else getattr(module, "plugin", None)
+    except Exception as error:
+        raise PluginError(f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(made, Plugin):
-        raise PluginError(f"plugin {name!r}: {module_name} has neither create() nor a Plugin named plugin")
+        raise PluginError(f"plugin {name!r} has neither create() nor a Plugin named plugin")
     return made
+
+
+def _module(name: str) -> ModuleType:
+    if name.endswith(".py"):
+        return _from_file(Path(name).expanduser())
+    builtin = name.isidentifier() and find_spec(f"plugins.{name}") is not None
+    return import_module(f"plugins.{name}" if builtin else name)
+
+
+def _from_file(path: Path) -> ModuleType:
+    spec = spec_from_file_location(f"plugins.{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def load_channel(host: Host, channel_id: str, options: Mapping[str, Any]) -> Channel:

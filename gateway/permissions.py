@@ -11,8 +11,12 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+import structlog
+
 from gateway.errors import SettingsError
 from gateway.tool import Tool
+
+log = structlog.get_logger("trunkline.tools")
 
 Action = Literal["allow", "deny", "ask"]
 Rule = Action | Mapping[str, Action]
@@ -30,10 +34,7 @@ class Permissions:
         rule = self._rules.get(tool.name, self._default)
         if isinstance(rule, str):
             return rule
-        try:
-            key = tool.match_key(arguments) if tool.match_key is not None else None
-        except Exception:  # noqa: BLE001 - a tool's own code; unclear means no
-            return "deny"
+        key = match_text(tool, arguments)
         if key is None:
             return "deny"
         for glob, action in rule.items():
@@ -49,3 +50,12 @@ class Permissions:
                 raise SettingsError(
                     f"permissions.{name}: this tool offers nothing to match globs; use allow, deny or ask"
                 )
+
+
+def match_text(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+    """What globs are held against for this call; None when the tool has nothing, or fails to tell."""
+    try:
+        return tool.match_key(arguments) if tool.match_key is not None else None
+    except Exception:
+        log.exception("a tool could not tell what to match", tool=tool.name)
+        return None

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 import traceback
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 import structlog
@@ -32,6 +31,7 @@ from gateway.store import Op, Store
 log = structlog.get_logger("trunkline.runner")
 
 _COMMAND = re.compile(r"/(\S+)(?:\s+(.*))?", re.DOTALL)
+_UNHEARD = "I cannot listen to voice messages: no plugin here turns them into text. Please write to me."
 _AWAY = "I was away. Here is my answer to what you wrote meanwhile."
 
 
@@ -55,7 +55,6 @@ class Runner:
         self._outbox = outbox
         self._figures = figures
         self._cwd = cwd
-        self._config: Mapping[str, Any] = {}
 
     async def run(self, session: Session, entry: Entry) -> None:
         """Answer one message. Returns once the outcome is durable (and placed, where that is needed)."""
@@ -101,19 +100,25 @@ class Runner:
         command = _COMMAND.fullmatch(text.strip())
         if command is not None:
             await self._reply(turn, await self._command(turn, command))
+        elif entry.inbound.kind == "audio" and not (text or entry.inbound.parts):
+            await self._reply(turn, TextPart(_UNHEARD))
         else:
             await self._ask(turn, text)
 
     async def _command(self, turn: Turn, command: re.Match[str]) -> Part | None:
         name, rest = command[1], (command[2] or "").strip()
-        known = self._registry.get_commands().get(name)
-        if known is None:
+        found = self._registry.find_command(name)
+        if found is None:
             return TextPart(f"Unknown command: /{name}. Type /help for a list.")
+        known, config = found
         session = turn.session
-        context = CommandContext(session.id, session.messages(), self._cwd, self._config, turn.sender)
+        context = CommandContext(session.id, session.messages(), self._cwd, config, turn.sender)
         try:
             said = await known.execute(rest, context)
-        except Exception as error:  # noqa: BLE001 - a plugin's command; its failure is its answer
+        except TrunklineError as error:
+            return error_part(error)
+        except Exception as error:
+            log.exception("a command failed", command=name, session=session.id)
             return _failure(error)
         return TextPart(said) if said else None
 
@@ -191,7 +196,7 @@ class Runner:
 def _said(session: Session, entry: Entry, text: str | None = None) -> Message:
     """What the user wrote, as a message of the session; its id is the entry's."""
     inbound = entry.inbound
-    words = inbound.text if text is None else text
+    words = (inbound.text if text is None else text) or ("[voice message]" if inbound.audio else "")
     parts: tuple[Part, ...] = (TextPart(words), *inbound.parts) if words else inbound.parts
     return Message(id=entry.id, session_id=session.id, role="user", parts=parts, created_at=entry.received_at)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from gateway.bus import Listeners, MessageBus
+from gateway.bus import Listeners, MessageBus, Unsubscribe
 from gateway.channel import Address
 from gateway.deltas import Complete
 from gateway.events import AgentEvent
@@ -17,6 +17,8 @@ from gateway.store import Op, Store
 
 if TYPE_CHECKING:
     from gateway.session.turn import Turn
+
+Render = Callable[[Message], "str | None"]
 
 _SEQ_BLOCK = 1 << 20
 _COMMIT_HEADROOM = 1 << 10
@@ -30,9 +32,17 @@ class Session:
     Everything shown gets a number (``seq``) that only grows. Only whole messages are durable, so when a
     session is loaded its numbers go on in a fresh block: what a killed turn had shown keeps numbers of its
     own, and a reader that resumes behind it gets the log's messages and the running turn as it stands.
+    ``render`` is asked how to show messages that have a type of their own.
     """
 
-    def __init__(self, row: SessionRow, log: list[tuple[int, Message]], store: Store, window: int) -> None:
+    def __init__(
+        self,
+        row: SessionRow,
+        log: list[tuple[int, Message]],
+        store: Store,
+        window: int,
+        render: Render = lambda _message: None,
+    ) -> None:
         self.id = row.id
         self.row = row
         self.saved = bool(row.created_at)
@@ -45,6 +55,7 @@ class Session:
         self.pending = 0
         self._store = store
         self._window = window
+        self._render = render
         self._log = log
         self._feeds: list[Feed] = []
         self._model_view = [m for seq, m in log if m.for_model and seq > row.context_from]
@@ -87,6 +98,10 @@ class Session:
                 feed.offer(event)
         return self.seq
 
+    def subscribe(self, listener: Callable[[AgentEvent], None]) -> Unsubscribe:
+        """Call ``listener`` with the events of the turns, until the returned function is called."""
+        return self.agent_events.add(listener)
+
     async def follow(self, feed: Feed, after: int) -> None:
         """Let a feed read along from now on; first it gets what it missed since ``after``."""
         older: list[tuple[int, Message]] = []
@@ -109,11 +124,12 @@ class Session:
         """Show what the user said, and that its answer begins."""
         self.turn = turn
         for message in shown:
-            seq = self.publish(MessageFrame(message))
+            seq = self.publish(self._frame(message))
             turn.shown.append((seq, message))
             self._remember(seq, message)
         self.publish(TurnStart(turn.message_id, turn.entry.id, max(1, turn.entry.attempts)))
         self.publish(SessionFrame(status="running"))
+        self.bus.changed()
 
     async def commit(self, turn: Turn, answer: Message | None, settled: Sequence[Op]) -> int:
         """Make a turn's messages and its outcome durable at once. Returns the answer's number."""
@@ -163,7 +179,7 @@ class Session:
 
     def replace(self, message: Message) -> None:
         """Put another message in the place of one with the same id, and show it."""
-        self.publish(MessageFrame(message))
+        self.publish(self._frame(message))
 
     async def note(self, message: Message, settled: Sequence[Op]) -> None:
         """Show a message that is no turn's, durable together with what it settles."""
@@ -173,10 +189,13 @@ class Session:
         self._store.submit(self._added(message)).add_done_callback(_retrieve)
 
     def _added(self, message: Message) -> list[Op]:
-        seq = self.publish(MessageFrame(message))
+        seq = self.publish(self._frame(message))
         self._remember(seq, message)
         self.row.messages += 1
         return [self._touched(seq), *put_message(message, seq)]
+
+    def _frame(self, message: Message) -> MessageFrame:
+        return MessageFrame(message, None if message.custom_type is None else self._render(message))
 
     def _touched(self, seq: int) -> Op:
         row = self.row
@@ -206,7 +225,7 @@ class Session:
     def _missed(self, after: int, older: Sequence[tuple[int, Message]]) -> list[Event]:
         start = self._log_start()
         log = [entry for entry in older if entry[0] < start] + self._log
-        missed = [Event(self.id, seq, MessageFrame(message)) for seq, message in log if seq > after]
+        missed = [Event(self.id, seq, self._frame(message)) for seq, message in log if seq > after]
         turn = self.turn
         if turn is not None and not turn.committed:
             begin = TurnStart(turn.message_id, turn.entry.id, max(1, turn.entry.attempts))

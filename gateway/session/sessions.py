@@ -11,7 +11,7 @@ from gateway.channel import Address
 from gateway.errors import InvalidStateError, NotFoundError
 from gateway.messages import Message
 from gateway.session.log import DROP_SESSION, SessionRow, read_messages, read_session, read_sessions
-from gateway.session.session import Session
+from gateway.session.session import Render, Session
 from gateway.store import Store
 
 _ROOM = 200_000
@@ -21,8 +21,15 @@ _ROOM = 200_000
 class Sessions:
     """Sessions by id. The least recently used idle ones leave memory when it is full."""
 
-    def __init__(self, store: Store, window: int, room: int = _ROOM) -> None:
+    def __init__(
+        self,
+        store: Store,
+        window: int,
+        room: int = _ROOM,
+        render: Render = lambda _message: None,
+    ) -> None:
         self._store = store
+        self._render = render
         self._window = window
         self._room = room
         self._sessions: OrderedDict[str, Session] = OrderedDict()
@@ -53,7 +60,7 @@ class Sessions:
             session = await self._load(session_id)
         if session is None:
             row = SessionRow(id=session_id, channel=channel, owner=owner, address=address)
-            session = self._keep(Session(row, [], self._store, self._window))
+            session = self._keep(Session(row, [], self._store, self._window, self._render))
         self._sessions.move_to_end(session_id)
         return session
 
@@ -99,7 +106,11 @@ class Sessions:
         self._loading[session_id] = future = asyncio.get_running_loop().create_future()
         try:
             found = await self._store.read(lambda c: self._read(c, session_id))
-            session = None if found is None else self._keep(Session(*found, self._store, self._window))
+            session = (
+                None
+                if found is None
+                else self._keep(Session(*found, self._store, self._window, self._render))
+            )
             future.set_result(session)
         except BaseException as error:
             future.set_exception(error)
