@@ -104,7 +104,7 @@ async def test_a_message_whose_ack_was_lost_is_answered_once(browser: Browser) -
         await server.drop_sockets()
         await expect(connection(page)).to_have_text("Connected")
         await expect(words(answers(page))).to_have_text("Once.")
-        await expect(words(questions(page))).to_have_text("hello?")
+        await expect(words(questions(page))).to_have_text(["hello?"])
 
 
 async def test_a_refused_message_says_why_and_can_be_discarded(browser: Browser) -> None:
