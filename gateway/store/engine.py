@@ -45,7 +45,11 @@ def open_engine(url: str, durability: Durability = "full") -> Engine:
     target = _parsed(url)
     engine = _sqlite(target, durability) if target.get_backend_name() == "sqlite" else _postgres(target)
     if durability == "full":
-        _refuse_weak(engine)
+        try:
+            _refuse_weak(engine)
+        except StoreError:
+            engine.dispose()
+            raise
     return engine
 
 
