@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
+from typing import Any
 
 import structlog
 
@@ -21,6 +22,7 @@ from gateway.auth import Auth
 from gateway.bus import ActivityBus
 from gateway.channel import InboundMessage, Responder, ServesHttp
 from gateway.commands import Commands
+from gateway.deadletters import DeadLetters
 from gateway.dispatcher import Dispatcher
 from gateway.errors import InvalidStateError, PluginError
 from gateway.figures import Figures
@@ -179,6 +181,7 @@ class Gateway:
         bounds = Bounds(limits.session_inbox, limits.global_inbox, limits.backlog_minutes)
         self.intake = Intake(self.store, inbox, self.sessions, self.dispatcher, bounds, self.figures)
         self._submission = Submission(self.intake, self.sessions)
+        self.dead_letters = DeadLetters(self.store, self.intake.take_up)
         token = settings.server.token
         self.host = Host(
             intake=self.intake,

@@ -15,6 +15,7 @@ from msgspec import Struct
 from sqlalchemy import Connection, RowMapping, and_, or_, select
 
 from gateway.channel import Cursor, InboundMessage, Rejected
+from gateway.errors import NotFoundError
 from gateway.messages import new_id, now_ms
 from gateway.store import Op, Store
 from gateway.store import schema as t
@@ -36,6 +37,7 @@ REOPEN = Write("update", 32, t.inbox, "id state attempts not_before")
 CURSOR = Write("upsert", 20, t.cursor, "channel account shard value", key="channel account shard")
 QUARANTINE = Write("insert", 20, t.quarantine, "id channel account key raw reason at")
 BURY = Write("upsert", 33, t.dead_letter, "inbox_id reason trace at", key="inbox_id")
+DROP_QUARANTINED = Write("delete", 35, t.quarantine, "id")
 FORGET_INBOX = Write("delete", 50, t.inbox, "id")
 EXHUME = Write("delete", 34, t.dead_letter, "inbox_id", key="inbox_id")
 
@@ -161,6 +163,14 @@ class Inbox:
         return await self._store.read(
             lambda c: [Cursor(row.account, row.value, row.shard) for row in c.execute(query)]
         )
+
+
+def read_entry(connection: Connection, entry_id: str) -> Entry:
+    """An entry by its id. Raises NotFoundError."""
+    row = connection.execute(select(t.inbox).where(t.inbox.c.id == entry_id)).mappings().first()
+    if row is None:
+        raise NotFoundError(f"no message {entry_id!r} was accepted")
+    return _entry(row)
 
 
 def _find(connection: Connection, entry: Entry) -> Entry:

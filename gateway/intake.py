@@ -91,11 +91,23 @@ class Intake:
             waiting.setdefault(entry.session, []).append(entry)
         for entries in waiting.values():
             for entry in self._with_backlog_merged(entries):
-                session = await self._session(entry.channel, entry.inbound, fresh=False)
-                self._dispatcher.expect(session)
-                entry.recovered = True
-                self._dispatcher.deliver(session, entry)
+                self._deliver_again(await self._session_of(entry), entry)
         return sum(len(entries) for entries in waiting.values())
+
+    async def take_up(self, entry: Entry) -> None:
+        """Answer a message whose settlement was undone, and forget what was shown of it."""
+        loaded = self._sessions.get(entry.session)
+        if loaded is not None:
+            loaded.withdraw((entry.id, entry.answer_id))
+        self._deliver_again(await self._session_of(entry), entry)
+
+    def _deliver_again(self, session: Session, entry: Entry) -> None:
+        self._dispatcher.expect(session)
+        entry.recovered = True
+        self._dispatcher.deliver(session, entry)
+
+    async def _session_of(self, entry: Entry) -> Session:
+        return await self._session(entry.channel, entry.inbound, fresh=False)
 
     def _with_backlog_merged(self, entries: list[Entry]) -> list[Entry]:
         """Old messages of a session become one turn: a long outage ends without a burst of answers."""

@@ -79,8 +79,8 @@ class Runner:
         turn = Turn(session, entry)
         session.begin(turn, [_said(session, asked) for asked in (*entry.merged, entry)])
         turn.emit(turn.writer.part(part))
-        grave = [entry.bury(reason, trace), self._steps.drop(entry.id)]
-        await self._commit(turn, "cancelled", grave, outcome="dead")
+        # Its steps are kept: if the operator has it answered after all, no tool runs a second time.
+        await self._commit(turn, "cancelled", [entry.bury(reason, trace)], outcome="dead")
         session.finish(turn)
         await self._place_new(turn, "dead")
 

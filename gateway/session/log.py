@@ -25,6 +25,7 @@ PUT_SESSION = Write(
 )
 PUT_MESSAGE = Write("insert", 1, t.messages, "id session_id seq role metadata extra cost created_at")
 PUT_PART = Write("insert", 2, t.parts, "id message_id type content index created_at")
+COUNT_MESSAGES = Write("update", 3, t.sessions, "id messages")
 DROP_SESSION = Write("delete", 40, t.sessions, "id")
 DROP_MESSAGE = Write("delete", 0, t.messages, "id")
 
@@ -160,6 +161,13 @@ def count_errors(connection: Connection, session_id: str) -> int:
     m, p = t.messages.c, t.parts.c
     query = select(func.count()).select_from(t.parts.join(t.messages, m.id == p.message_id))
     return connection.execute(query.where(m.session_id == session_id, p.type == "error")).scalar_one()
+
+
+def count_messages(connection: Connection, session_id: str, *, without: Sequence[str] = ()) -> int:
+    """How many messages a session holds, some of them not counted."""
+    m = t.messages.c
+    query = select(func.count()).select_from(t.messages)
+    return connection.execute(query.where(m.session_id == session_id, m.id.not_in(without))).scalar_one()
 
 
 def session_cost(connection: Connection, session_id: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gateway.bus import Listeners, MessageBus, Unsubscribe
@@ -131,6 +131,12 @@ class Session:
         self.publish(SessionFrame(status="running"))
         self.bus.changed()
 
+    def withdraw(self, ids: Collection[str]) -> None:
+        """Forget messages that were removed from the store."""
+        kept = len(self._log)
+        self._forget(ids)
+        self.row.messages -= kept - len(self._log)
+
     async def commit(self, turn: Turn, answer: Message | None, settled: Sequence[Op]) -> int:
         """Make a turn's messages and its outcome durable at once. Returns the answer's number."""
         seq = self.seq + _COMMIT_HEADROOM
@@ -155,7 +161,7 @@ class Session:
     def finish(self, turn: Turn) -> None:
         """The turn is over, whatever its outcome."""
         if not turn.committed:
-            self._withdraw(turn)
+            self._forget({message.id for _, message in turn.shown})
         if self.turn is turn:
             self.turn = None
             self.publish(SessionFrame(usage=self.totals, status="idle"))
@@ -213,11 +219,10 @@ class Session:
         if len(self._model_view) > 2 * self._window:
             del self._model_view[: -self._window]
 
-    def _withdraw(self, turn: Turn) -> None:
-        """Forget what a turn without an outcome has shown; the next attempt shows it again."""
-        shown = {message.id for _, message in turn.shown}
-        self._log = [entry for entry in self._log if entry[1].id not in shown]
-        self._model_view = [message for message in self._model_view if message.id not in shown]
+    def _forget(self, ids: Collection[str]) -> None:
+        """Forget what had no outcome, or no longer has one; the next attempt shows it again."""
+        self._log = [entry for entry in self._log if entry[1].id not in ids]
+        self._model_view = [message for message in self._model_view if message.id not in ids]
 
     def _log_start(self) -> int:
         return self._log[0][0] if self._log else self.seq
