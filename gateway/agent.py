@@ -95,7 +95,7 @@ class Agent:
         strategy = self._registry.get_agent_loop()
         if strategy is not None and not turn.depth:
             return await self._custom(turn, strategy, route, prompt)
-        if turn.entry.attempts > 1:
+        if turn.entry.attempts > 1 or turn.entry.recovered:
             await self._calls.resume(turn, await self._tools(turn))
         for _ in range(self._generation.max_calls):
             tools = await self._tools(turn)
