@@ -71,12 +71,12 @@ def new_session() -> str:
 
 def _piped(url: str, token: str | None, session: str) -> int:
     """Each line is a message; stops at the first one that cannot be sent."""
-    from gateway.cli.send import ask, print_answer
+    from gateway.cli.send import Wish, ask, print_answer
 
     status = 0
     for line in sys.stdin:
         if line.strip():
-            exchange = ask(url, token, session, line.strip())
+            exchange = ask(url, token, Wish(session, line.strip()))
             status = print_answer(exchange) or status
     return status
 

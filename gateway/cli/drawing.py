@@ -40,7 +40,7 @@ def drawn(piece: Piece) -> RenderableType:
         case Prose(kind="text"):
             return Trimmed(Markdown(plain(piece.source), hyperlinks=False))
         case Prose():
-            return Padding(Text(plain(piece.source), style="dim italic"), (0, 0, 0, 2))
+            return Padding(Text(plain(piece.source), style="dim italic"), (0, 0, 0, 2), expand=False)
         case Said():
             return Text(f"> {plain(piece.text)}", style="bold")
         case ToolRun():
@@ -141,7 +141,7 @@ def _output(result: ToolResultPart | None) -> list[RenderableType]:
     lines = plain(result.output).rstrip("\n").split("\n") if result is not None and result.output else []
     hidden = len(lines) - _OUTPUT_LINES
     shown = [*lines[:_OUTPUT_LINES], f"… {hidden} more lines"] if hidden > 1 else lines
-    return [Padding(Text("\n".join(shown), style="dim"), (0, 0, 0, 2))] if shown else []
+    return [Padding(Text("\n".join(shown), style="dim"), (0, 0, 0, 2), expand=False)] if shown else []
 
 
 def _part(part: Part) -> RenderableType:

@@ -110,6 +110,9 @@ class Link:
     async def _serve(self, socket: aiohttp.ClientWebSocketResponse) -> str:
         ending: TrunklineError | None = None
         async with asyncio.TaskGroup() as tasks:
+            if self._token is None:
+                # A gateway that wants a token waits for one in the first frame; this lets it refuse at once.
+                await self._send(socket, render("ping"))
             async for message in socket:
                 if message.type is aiohttp.WSMsgType.TEXT:
                     ending = await self._take(message.data, socket, tasks)

@@ -6,11 +6,22 @@ import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
 
-from gateway.cli.options import FAILED, AsJson, File, Token, Url, fail, to_json
+from gateway.cli.options import FAILED, INTERRUPTED, AsJson, File, Token, Url, fail, to_json
 
 if TYPE_CHECKING:
     from gateway.cli.asking import Exchange
+
+
+class Wish(Struct, frozen=True):
+    """What is to be said where, under which name, and how long to wait for what comes of it."""
+
+    session: str
+    text: str
+    message_id: str | None = None
+    wait: bool = True
+    seconds: float | None = None
 
 
 def send(
@@ -27,6 +38,7 @@ def send(
         ),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the answer.")] = True,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait at most; 0 for no limit.")] = 600,
     as_json: AsJson = False,
     url: Url = None,
     token: Token = None,
@@ -49,16 +61,15 @@ def send(
     if not words.strip():
         fail("There is nothing to send: the message is empty.")
     where = target(config, url, token)
-    exchange = ask(*where, session or new_session(), words, message_id, wait=wait)
+    wish = Wish(session or new_session(), words, message_id, wait=wait, seconds=timeout or None)
+    exchange = ask(*where, wish)
     status = print_answer(exchange, as_json=as_json) if wait or as_json else 0
     if not wait and not as_json:
         typer.echo(f"accepted in session {exchange.ack.session}", err=True)
     raise typer.Exit(status)
 
 
-def ask(
-    url: str, token: str | None, session: str, text: str, message_id: str | None = None, *, wait: bool = True
-) -> Exchange:
+def ask(url: str, token: str | None, wish: Wish) -> Exchange:
     """Send a message and wait until it is stored, or answered. Ends the command if that is impossible."""
     import asyncio
 
@@ -66,9 +77,11 @@ def ask(
     from gateway.errors import TrunklineError
 
     try:
-        return asyncio.run(exchange(url, token, session, text, message_id, wait=wait))
+        return asyncio.run(exchange(url, token, wish))
     except TrunklineError as error:
-        fail(f"{error}")
+        fail(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def print_answer(exchange: Exchange, *, as_json: bool = False) -> int:
