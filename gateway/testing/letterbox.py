@@ -1,0 +1,46 @@
+"""A channel in this process: tests put messages in and look at what the gateway places."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.channel import InboundMessage, OutboundMessage, Placed, Receipt, Receive
+
+
+class Letterbox:
+    """``write`` is a person writing; ``sent`` is what the gateway placed, oldest first."""
+
+    def __init__(self, channel_id: str = "letters") -> None:
+        self.id = channel_id
+        self.sent: list[OutboundMessage] = []
+        self.open = asyncio.Event()
+        self._arrived = asyncio.Condition()
+        self._receive: Receive | None = None
+
+    async def run(self, receive: Receive) -> None:
+        """Be open until cancelled."""
+        self._receive = receive
+        self.open.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.open.clear()
+
+    async def send(self, outbound: OutboundMessage) -> Placed:
+        """Keep the message."""
+        async with self._arrived:
+            self.sent.append(outbound)
+            self._arrived.notify_all()
+        return Placed(str(len(self.sent)))
+
+    async def write(self, message: InboundMessage) -> Receipt:
+        """Hand a message in, and wait until it is accepted."""
+        await self.open.wait()
+        assert self._receive is not None
+        return (await self._receive(message))[0]
+
+    async def until(self, count: int) -> list[OutboundMessage]:
+        """What was placed, once that many messages were."""
+        async with self._arrived:
+            await self._arrived.wait_for(lambda: len(self.sent) >= count)
+        return self.sent
