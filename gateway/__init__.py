@@ -1,220 +1,285 @@
-"""Trunkline's public contract: all that a channel or a plugin may import."""
+"""Trunkline's public contract: all that a channel or a plugin may import.
 
-from gateway.auth import (
-    bearer_token,
-)
-from gateway.bus import (
-    ActivityBus,
-    MessageBus,
-)
-from gateway.channel import (
-    Address,
-    ApprovalRequest,
-    AsksApproval,
-    Audio,
-    Channel,
-    Cursor,
-    Edits,
-    FollowsSession,
-    Health,
-    InboundKind,
-    InboundMessage,
-    OutboundMessage,
-    Placed,
-    PlacementDeferred,
-    PlacementRefused,
-    PlacementUncertain,
-    Receipt,
-    Receive,
-    Reconciles,
-    Rejected,
-    ReportsHealth,
-    Responder,
-    ResponseMode,
-    Sender,
-    SendsAck,
-    SendsError,
-    SendsVoice,
-    ServesHttp,
-    SessionKey,
-    ShowsTyping,
-)
-from gateway.client_message import (
-    ClientMessage,
-    ClientMsgId,
-    ClientParts,
-)
-from gateway.deltas import (
-    Assembler,
-    Complete,
-    Delta,
-    DeltaWriter,
-    MetadataDelta,
-    PartDelta,
-    RateLimit,
-    StopReason,
-    TextDelta,
-    ToolCallDelta,
-    ToolCallStart,
-    ToolResultDelta,
-    ToolResultEnd,
-    ToolResultStart,
-    decode_delta,
-    encode_delta,
-)
-from gateway.errors import (
-    AlreadyRegisteredError,
-    AuthFailedError,
-    BackpressureError,
-    BadRequestError,
-    ContentFilterError,
-    ContextLengthError,
-    DeltaParseError,
-    InvalidPartTypeError,
-    InvalidRequestError,
-    InvalidStateError,
-    ModelNotFoundError,
-    NotFoundError,
-    OverloadedError,
-    PartValidationError,
-    PluginError,
-    ProviderError,
-    ProviderResolutionError,
-    ProviderUnavailableError,
-    RateLimitError,
-    ServerFailedError,
-    SettingsError,
-    StoreError,
-    StoreLockedError,
-    StreamAbortedError,
-    StreamTimeoutError,
-    ToolError,
-    TooManyRequestsError,
-    TrunklineError,
-    UnauthorizedError,
-    WeakDurabilityError,
-)
-from gateway.events import (
-    Activity,
-    AgentEvent,
-    ContentEvent,
-    MessagesEvent,
-    ReasoningEvent,
-    SubAgentEvent,
-    TurnEndEvent,
-    UsageEvent,
-)
-from gateway.feed import (
-    Feed,
-)
-from gateway.frames import (
-    ApprovalAsked,
-    ApprovalResolved,
-    Event,
-    Frame,
-    MessageFrame,
-    Replayed,
-    SessionFrame,
-    TurnStart,
-)
-from gateway.host import (
-    Host,
-    HostLimits,
-)
-from gateway.messages import (
-    PART_TYPES,
-    Attachment,
-    Display,
-    ErrorMetadata,
-    ErrorPart,
-    FilePart,
-    ImagePart,
-    Message,
-    Metadata,
-    Part,
-    ResultMetadata,
-    Role,
-    TextKind,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-    decode_part,
-    encode_part,
-    new_id,
-    now_ms,
-    part_from,
-)
-from gateway.plugin import (
-    AgentLoop,
-    CommandContext,
-    Intercept,
-    LoopRun,
-    MentionCompletion,
-    Pass,
-    Plugin,
-    PluginContext,
-    SlashCommand,
-    StatusSegment,
-    ToolBlock,
-    ToolCall,
-    Transform,
-    TurnContext,
-    TurnResult,
-    UserInput,
-)
-from gateway.provider import (
-    AuthMethod,
-    Capabilities,
-    ChatOptions,
-    ModelInfo,
-    Provider,
-    ProviderConfig,
-    ToolDefinition,
-)
-from gateway.registry import (
-    ChannelRegistry,
-    PluginRegistry,
-    ProviderRegistry,
-)
-from gateway.tool import (
-    DisplayHints,
-    Tool,
-    ToolContext,
-    ToolOutput,
-    tool_from,
-)
-from gateway.wire.adapter import (
-    AnswerWriter,
-    ChatParser,
-    ProviderAdapter,
-    assembled,
-)
-from gateway.wire.exchange import (
-    RequestSpec,
-)
-from gateway.wire.fragments import (
-    FragmentCache,
-    RecentEncodings,
-)
-from gateway.wire.http_provider import (
-    HttpProvider,
-    create_provider,
-)
-from gateway.wire.transcript import (
-    Step,
-    output_text,
-    pictures,
-    steps_of,
-    told,
-)
-from gateway.wire.transport import (
-    StreamEvent,
-    TransportKind,
-)
-from gateway.wire.upstream import (
-    raise_said,
-    unreadable,
-)
+A name's module is loaded when the name is first asked for, so that importing one costs only that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gateway.auth import (
+        bearer_token,
+    )
+    from gateway.bus import (
+        ActivityBus,
+        MessageBus,
+    )
+    from gateway.channel import (
+        Address,
+        ApprovalRequest,
+        AsksApproval,
+        Audio,
+        Channel,
+        Cursor,
+        Edits,
+        FollowsSession,
+        Health,
+        InboundKind,
+        InboundMessage,
+        OutboundMessage,
+        Placed,
+        PlacementDeferred,
+        PlacementRefused,
+        PlacementUncertain,
+        Receipt,
+        Receive,
+        Reconciles,
+        Rejected,
+        ReportsHealth,
+        Responder,
+        ResponseMode,
+        Sender,
+        SendsAck,
+        SendsError,
+        SendsVoice,
+        ServesHttp,
+        SessionKey,
+        ShowsTyping,
+    )
+    from gateway.client_message import (
+        ClientMessage,
+        ClientMsgId,
+        ClientParts,
+    )
+    from gateway.deltas import (
+        Assembler,
+        Complete,
+        Delta,
+        DeltaWriter,
+        MetadataDelta,
+        PartDelta,
+        RateLimit,
+        StopReason,
+        TextDelta,
+        ToolCallDelta,
+        ToolCallStart,
+        ToolResultDelta,
+        ToolResultEnd,
+        ToolResultStart,
+        decode_delta,
+        encode_delta,
+    )
+    from gateway.errors import (
+        AlreadyRegisteredError,
+        AuthFailedError,
+        BackpressureError,
+        BadRequestError,
+        ContentFilterError,
+        ContextLengthError,
+        DeltaParseError,
+        InvalidPartTypeError,
+        InvalidRequestError,
+        InvalidStateError,
+        ModelNotFoundError,
+        NotFoundError,
+        OverloadedError,
+        PartValidationError,
+        PluginError,
+        ProviderError,
+        ProviderResolutionError,
+        ProviderUnavailableError,
+        RateLimitError,
+        ServerFailedError,
+        SettingsError,
+        StoreError,
+        StoreLockedError,
+        StreamAbortedError,
+        StreamTimeoutError,
+        ToolError,
+        TooManyRequestsError,
+        TrunklineError,
+        UnauthorizedError,
+        WeakDurabilityError,
+    )
+    from gateway.events import (
+        Activity,
+        AgentEvent,
+        ContentEvent,
+        MessagesEvent,
+        ReasoningEvent,
+        SubAgentEvent,
+        TurnEndEvent,
+        UsageEvent,
+    )
+    from gateway.feed import (
+        Feed,
+    )
+    from gateway.frames import (
+        ApprovalAsked,
+        ApprovalResolved,
+        Event,
+        Frame,
+        MessageFrame,
+        Replayed,
+        SessionFrame,
+        TurnStart,
+    )
+    from gateway.host import (
+        Host,
+        HostLimits,
+    )
+    from gateway.messages import (
+        PART_TYPES,
+        Attachment,
+        Display,
+        ErrorMetadata,
+        ErrorPart,
+        FilePart,
+        ImagePart,
+        Message,
+        Metadata,
+        Part,
+        ResultMetadata,
+        Role,
+        TextKind,
+        TextPart,
+        ToolCallPart,
+        ToolResultPart,
+        decode_part,
+        encode_part,
+        new_id,
+        now_ms,
+        part_from,
+    )
+    from gateway.plugin import (
+        AgentLoop,
+        CommandContext,
+        Intercept,
+        LoopRun,
+        MentionCompletion,
+        Pass,
+        Plugin,
+        PluginContext,
+        SlashCommand,
+        StatusSegment,
+        ToolBlock,
+        ToolCall,
+        Transform,
+        TurnContext,
+        TurnResult,
+        UserInput,
+    )
+    from gateway.provider import (
+        AuthMethod,
+        Capabilities,
+        ChatOptions,
+        ModelInfo,
+        Provider,
+        ProviderConfig,
+        ToolDefinition,
+    )
+    from gateway.registry import (
+        ChannelRegistry,
+        PluginRegistry,
+        ProviderRegistry,
+    )
+    from gateway.tool import (
+        DisplayHints,
+        Tool,
+        ToolContext,
+        ToolOutput,
+        tool_from,
+    )
+    from gateway.wire.adapter import (
+        AnswerWriter,
+        ChatParser,
+        ProviderAdapter,
+        assembled,
+    )
+    from gateway.wire.exchange import (
+        RequestSpec,
+    )
+    from gateway.wire.fragments import (
+        FragmentCache,
+        RecentEncodings,
+    )
+    from gateway.wire.http_provider import (
+        HttpProvider,
+        create_provider,
+    )
+    from gateway.wire.transcript import (
+        Step,
+        output_text,
+        pictures,
+        steps_of,
+        told,
+    )
+    from gateway.wire.transport import (
+        StreamEvent,
+        TransportKind,
+    )
+    from gateway.wire.upstream import (
+        raise_said,
+        unreadable,
+    )
+
+_EXPORTS: Mapping[str, str] = {
+    "gateway.auth": "bearer_token",
+    "gateway.bus": "ActivityBus MessageBus",
+    "gateway.channel": (
+        "Address ApprovalRequest AsksApproval Audio Channel Cursor Edits FollowsSession Health "
+        "InboundKind InboundMessage OutboundMessage Placed PlacementDeferred PlacementRefused "
+        "PlacementUncertain Receipt Receive Reconciles Rejected ReportsHealth Responder ResponseMode "
+        "Sender SendsAck SendsError SendsVoice ServesHttp SessionKey ShowsTyping"
+    ),
+    "gateway.client_message": "ClientMessage ClientMsgId ClientParts",
+    "gateway.deltas": (
+        "Assembler Complete Delta DeltaWriter MetadataDelta PartDelta RateLimit StopReason TextDelta "
+        "ToolCallDelta ToolCallStart ToolResultDelta ToolResultEnd ToolResultStart decode_delta "
+        "encode_delta"
+    ),
+    "gateway.errors": (
+        "AlreadyRegisteredError AuthFailedError BackpressureError BadRequestError ContentFilterError "
+        "ContextLengthError DeltaParseError InvalidPartTypeError InvalidRequestError InvalidStateError "
+        "ModelNotFoundError NotFoundError OverloadedError PartValidationError PluginError ProviderError "
+        "ProviderResolutionError ProviderUnavailableError RateLimitError ServerFailedError "
+        "SettingsError StoreError StoreLockedError StreamAbortedError StreamTimeoutError "
+        "TooManyRequestsError ToolError TrunklineError UnauthorizedError WeakDurabilityError"
+    ),
+    "gateway.events": (
+        "Activity AgentEvent ContentEvent MessagesEvent ReasoningEvent SubAgentEvent TurnEndEvent UsageEvent"
+    ),
+    "gateway.feed": "Feed",
+    "gateway.frames": (
+        "ApprovalAsked ApprovalResolved Event Frame MessageFrame Replayed SessionFrame TurnStart"
+    ),
+    "gateway.host": "Host HostLimits",
+    "gateway.messages": (
+        "Attachment Display ErrorMetadata ErrorPart FilePart ImagePart Message Metadata PART_TYPES Part "
+        "ResultMetadata Role TextKind TextPart ToolCallPart ToolResultPart decode_part encode_part "
+        "new_id now_ms part_from"
+    ),
+    "gateway.plugin": (
+        "AgentLoop CommandContext Intercept LoopRun MentionCompletion Pass Plugin PluginContext "
+        "SlashCommand StatusSegment ToolBlock ToolCall Transform TurnContext TurnResult UserInput"
+    ),
+    "gateway.provider": (
+        "AuthMethod Capabilities ChatOptions ModelInfo Provider ProviderConfig ToolDefinition"
+    ),
+    "gateway.registry": "ChannelRegistry PluginRegistry ProviderRegistry",
+    "gateway.tool": "DisplayHints Tool ToolContext ToolOutput tool_from",
+    "gateway.wire.adapter": "AnswerWriter ChatParser ProviderAdapter assembled",
+    "gateway.wire.exchange": "RequestSpec",
+    "gateway.wire.fragments": "FragmentCache RecentEncodings",
+    "gateway.wire.http_provider": "HttpProvider create_provider",
+    "gateway.wire.transcript": "Step output_text pictures steps_of told",
+    "gateway.wire.transport": "StreamEvent TransportKind",
+    "gateway.wire.upstream": "raise_said unreadable",
+}
+"""The same names once more, by module, for the running program."""
 
 __all__ = [
     "PART_TYPES",
@@ -389,3 +454,15 @@ __all__ = [
     "tool_from",
     "unreadable",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _EXPORTS.items():
+        if name in names.split():
+            value = globals()[name] = getattr(import_module(module), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
