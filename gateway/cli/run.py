@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -108,14 +109,16 @@ def _heed_signals(stop: asyncio.Event) -> None:
 
 def _welcome(gateway: Gateway, url: str) -> None:
     """Say where the chat is, who answers, where things are kept, and how to stop."""
-    demo = gateway.model.startswith("demo/")
-    typer.echo(f"Trunkline is ready: {url}  (model {gateway.model})")
-    typer.echo(f"  chat   open {url} in a browser, or run: trunkline chat")
-    if demo:
-        typer.echo(f"  model  {CONNECT}")
-    typer.echo(f"  data   {gateway.settings.data_dir.absolute()}")
-    typer.echo("  stop   Ctrl-C")
-    sys.stdout.flush()
+    lines = [
+        f"Trunkline is ready: {url}  (model {gateway.model})",
+        f"  chat   open {url} in a browser, or run: trunkline chat",
+        f"  model  {CONNECT}" if gateway.model.startswith("demo/") else "",
+        f"  data   {gateway.settings.data_dir.absolute()}",
+        "  stop   Ctrl-C",
+    ]
+    # Whoever started it may have stopped listening; that is no reason not to serve.
+    with contextlib.suppress(BrokenPipeError):
+        typer.echo("\n".join(filter(None, lines)))
 
 
 def _show_page(url: str) -> None:
