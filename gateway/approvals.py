@@ -10,7 +10,7 @@ from typing import Any, Literal
 import structlog
 
 from gateway.channel import ApprovalRequest, AsksApproval
-from gateway.errors import NotFoundError, UnauthorizedError
+from gateway.errors import NotFoundError
 from gateway.frames import ApprovalAsked, ApprovalResolved
 from gateway.messages import now_ms
 from gateway.permissions import match_text
@@ -56,10 +56,8 @@ class Approvals:
     def resolve(self, approval_id: str, decision: Decision, *, session: str) -> None:
         """A person answered. Raises NotFoundError if nothing (or nothing any more) waits for it there."""
         waiting = self._open.get(approval_id)
-        if waiting is None or waiting[1].done():
+        if waiting is None or waiting[1].done() or waiting[0].session != session:
             raise NotFoundError("this approval is settled or never was asked")
-        if waiting[0].session != session:
-            raise UnauthorizedError("this approval belongs to another session")
         waiting[1].set_result(decision)
 
     async def _answer(self, future: asyncio.Future[Decision]) -> Outcome:

@@ -25,7 +25,7 @@ _HARD_CAPACITY = 10 * CAPACITY
 class Feed:
     """Events for one reader, in order. ``offer`` never waits; ``take`` does."""
 
-    __slots__ = ("_closed", "_events", "_figures", "_on_drop", "_waiter", "capacity")
+    __slots__ = ("_closed", "_events", "_figures", "_full_at", "_on_drop", "_waiter", "capacity")
 
     def __init__(
         self,
@@ -37,6 +37,7 @@ class Feed:
         self._on_drop = on_drop
         self._figures = figures or Figures()
         self._events: list[Event] = []
+        self._full_at = capacity
         self._closed: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -45,7 +46,7 @@ class Feed:
         if self._closed is not None:
             return
         events = self._events
-        if len(events) >= self.capacity:
+        if len(events) >= self._full_at:
             self._squeeze()
         if len(self._events) >= max(_HARD_CAPACITY, 10 * self.capacity):
             self._drop()
@@ -61,6 +62,7 @@ class Feed:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         events, self._events = self._events, []
+        self._full_at = self.capacity
         return events
 
     def close(self, reason: Exception) -> None:
@@ -94,6 +96,8 @@ class Feed:
                 latest[event.session] = run = [event]
                 runs.append(run)
         self._events = [_merged(run) for run in runs]
+        # What does not merge would be looked at again with every further event.
+        self._full_at = max(self.capacity, len(runs) + self.capacity // 4)
         self._figures.coalesced += before - len(self._events)
         log.debug("coalesced", before=before, after=len(self._events))
 

@@ -113,7 +113,7 @@ class Host:
         return True
 
     def approve(self, approval_id: str, decision: Decision, *, session: str) -> None:
-        """Pass a person's word on. Raises NotFoundError or UnauthorizedError."""
+        """Pass a person's word on. Raises NotFoundError if nothing waits for it there."""
         self._approvals.resolve(approval_id, decision, session=session)
 
     async def cursors(self, channel: str) -> Sequence[Cursor]:

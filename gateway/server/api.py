@@ -6,6 +6,7 @@ import msgspec
 from aiohttp import web
 
 from gateway.app import Gateway
+from gateway.server.dead import DeadRoutes
 from gateway.server.events import EventStreams
 from gateway.server.health import HealthRoutes, Plain
 from gateway.server.openapi import described
@@ -27,6 +28,7 @@ class Api:
         return [
             *SessionRoutes(self._gateway.host).routes(),
             *self.streams.routes(),
+            *DeadRoutes(self._gateway.dead_letters).routes(),
             *HealthRoutes(self._gateway).routes(),
             *self._about(),
         ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
-from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 import structlog
@@ -27,8 +26,6 @@ from gateway.server.answers import error_answer, refusal_of
 from gateway.settings import ServerSettings, is_loopback
 
 log = structlog.get_logger("trunkline.server")
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
