@@ -89,6 +89,10 @@ class FakeModels:
         """What to answer next."""
         self._next.extend(replies)
 
+    def forget(self) -> None:
+        """Drop the replies that were not asked for."""
+        self._next.clear()
+
     async def __aenter__(self) -> FakeModels:
         app = web.Application(client_max_size=_BODY_LIMIT)
         app.router.add_post("/v1/chat/completions", self._completions)

@@ -1,0 +1,183 @@
+"""A gateway with its server, to talk to over real sockets in tests; the model is a fake server beside it.
+
+::
+
+    async with serving(tmp_path) as served, served.socket() as client:
+        served.models.then(Reply((Say("Hello"),)))
+        ack = await client.say("Hi")
+        done = await client.until("complete")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from gateway.app import Gateway
+from gateway.messages import new_id
+from gateway.plugin import Plugin
+from gateway.server import Server
+from gateway.settings import Settings
+from gateway.testing.models import FakeModels
+
+Frame = dict[str, Any]
+_PATIENCE = 20.0
+
+
+class SocketClient:
+    """A websocket client. ``frames`` is all that it was sent, ``raw`` the same as it came."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.socket = socket
+        self.frames: list[Frame] = []
+        self.raw: list[bytes] = []
+        self._looked_at = 0
+
+    @property
+    def seq(self) -> int:
+        """The highest number of an event seen."""
+        return max((frame["seq"] for frame in self.frames if "seq" in frame), default=0)
+
+    async def send(self, **frame: Any) -> None:
+        """Send one frame; keys are its fields."""
+        await self.socket.send_str(msgspec.json.encode(frame).decode())
+
+    async def say(self, text: str, **fields: Any) -> Frame:
+        """Send a message, and wait for its ack (or the error that refuses it)."""
+        name = fields.pop("client_msg_id", None) or new_id()
+        await self.send(type="message", client_msg_id=name, text=text, **fields)
+        return await self.until(lambda frame: frame.get("client_msg_id") == name)
+
+    async def until(self, wanted: str | Callable[[Frame], bool]) -> Frame:
+        """The next frame of a type (or that a test wants), from where the last look ended."""
+        while True:
+            while self._looked_at < len(self.frames):
+                frame = self.frames[self._looked_at]
+                self._looked_at += 1
+                if frame["type"] == wanted if isinstance(wanted, str) else wanted(frame):
+                    return frame
+            await self.read()
+
+    async def read(self) -> Frame:
+        """One more frame. Raises ConnectionError when the socket was closed instead."""
+        async with asyncio.timeout(_PATIENCE):
+            message = await self.socket.receive()
+        if message.type is not aiohttp.WSMsgType.TEXT:
+            raise ConnectionError(f"closed with {self.socket.close_code}")
+        payload = message.data.encode()
+        self.raw.append(payload)
+        self.frames.append(msgspec.json.decode(payload))
+        return self.frames[-1]
+
+    async def close_code(self) -> int | None:
+        """Read to the end, and tell how the socket was closed."""
+        try:
+            while True:
+                await self.read()
+        except ConnectionError:
+            return self.socket.close_code
+
+
+class Served:
+    """A gateway that listens. ``http`` asks it; ``models`` is what it asks."""
+
+    def __init__(self, gateway: Gateway, url: str, http: aiohttp.ClientSession, models: FakeModels) -> None:
+        self.gateway = gateway
+        self.url = url
+        self.http = http
+        self.models = models
+
+    @asynccontextmanager
+    async def socket(self, **how: Any) -> AsyncGenerator[SocketClient]:
+        """A websocket client that is closed with the block; see ``connect``."""
+        client = await self.connect(**how)
+        try:
+            yield client
+        finally:
+            await client.socket.close()
+
+    async def connect(
+        self,
+        *,
+        html: bool = False,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        greeted: bool = True,
+    ) -> SocketClient:
+        """A websocket client; unless told otherwise it waits for the greeting."""
+        protocols = ["trunkline.v1.html" if html else "trunkline.v1"]
+        if token is not None:
+            protocols.append("token." + base64.urlsafe_b64encode(token.encode()).decode().rstrip("="))
+        client = SocketClient(
+            await self.http.ws_connect(f"{self.url}/ws", protocols=protocols, headers=headers, max_msg_size=0)
+        )
+        if greeted:
+            await client.until("ready")
+        return client
+
+    @asynccontextmanager
+    async def lazy_socket(self) -> AsyncGenerator[SocketClient]:
+        """A websocket client that takes in little unless it is read from."""
+        connector = aiohttp.TCPConnector(socket_factory=_small)
+        async with aiohttp.ClientSession(connector=connector) as http:
+            yield await Served(self.gateway, self.url, http, self.models).connect()
+
+    async def idle(self, session: str) -> None:
+        """Wait until a session that is in memory has answered all it was asked."""
+        live = self.gateway.sessions.get(session)
+        assert live is not None
+        await until(lambda: live.turn is None and not live.pending)
+
+    async def ask(self, method: str, path: str, **request: Any) -> tuple[int, Any]:
+        """The status and the JSON of an answer; None if it holds nothing."""
+        async with self.http.request(method, f"{self.url}{path}", **request) as response:
+            body = await response.read()
+            return response.status, msgspec.json.decode(body) if body else None
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for something that nobody tells of. Raises TimeoutError when it takes far too long."""
+    async with asyncio.timeout(_PATIENCE):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def serving(
+    data_dir: Path, *plugins: Plugin, models: FakeModels | None = None, **settings: Any
+) -> AsyncGenerator[Served]:
+    """A gateway with its server for as long as the block lasts, and a fake model unless one is given."""
+    if models is None:
+        async with FakeModels() as fake, serving(data_dir, *plugins, models=fake, **settings) as served:
+            yield served
+        return
+    openai = {"base_url": models.openai_url, "api_key": "k", "max_retries": 0}
+    given: dict[str, Any] = {
+        "data_dir": data_dir,
+        "model": "openai/fake-small",
+        "providers": {"openai": openai},
+        **settings,
+    }
+    given["server"] = {"port": 0, **given.get("server", {})}
+    gateway = Gateway(Settings(**given), plugins=plugins)
+    async with (
+        aiohttp.ClientSession() as http,
+        gateway.running(),
+        Server(gateway) as server,
+    ):
+        yield Served(gateway, server.url, http, models)
+
+
+def _small(address: Any) -> socket.socket:
+    """A socket that the kernel buffers little for."""
+    made = socket.socket(address[0], address[1], address[2])
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    return made
