@@ -80,7 +80,7 @@ class Agent:
             return "cancelled"
         except TrunklineError as error:
             log.warning("a turn failed", error=error.name, reason=str(error), session=turn.session.id)
-            turn.emit(turn.writer.part(error_part(error)))
+            turn.emit_part(error_part(error))
             return "cancelled"
         finally:
             reason = "aborted" if turn.aborted else "complete"

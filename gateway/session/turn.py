@@ -150,8 +150,8 @@ class Turn:
         return True
 
     def emit_part(self, part: Part) -> None:
-        """Take in a part that is already whole."""
-        for delta in deltas_of(part, self.message_id, self.writer.next_index):
+        """Take in a part that is already whole, behind all that was said so far."""
+        for delta in deltas_of(part, self.message_id, self.assembler.next_index):
             self.emit(delta)
         self.writer.skip_to(self.assembler.next_index)
 

@@ -20,10 +20,10 @@ from msgspec import Struct
 
 from gateway.app import Gateway
 from gateway.channel import Address, InboundMessage, Sender
-from gateway.deltas import Delta, StopReason
+from gateway.deltas import Complete, Delta, StopReason
 from gateway.errors import StreamAbortedError
 from gateway.feed import Feed
-from gateway.frames import Event, Frame
+from gateway.frames import Event, Frame, MessageFrame
 from gateway.host import Host
 from gateway.messages import Message, new_id
 from gateway.plugin import Plugin, PluginContext
@@ -185,11 +185,28 @@ class Chat:
         message = written(text, session, **fields)
         return (await self.host.accept(message.address.channel, message)).answer_id
 
+    async def answer(self, answer_id: str, session: str = "s") -> Message:
+        """The answer to an accepted message, once it is finished."""
+        watcher = await self.watch(session)
+        await watcher.until(lambda frame: _finishes(frame, answer_id))
+        messages = (await self.gateway.sessions.find(session)).messages()
+        return next(message for message in messages if message.id == answer_id)
+
     async def watch(self, session: str = "s", after: int = 0) -> Watcher:
         """Read along in a session that exists."""
         feed = Feed()
         await self.host.follow(session, feed, after)
         return Watcher(feed)
+
+
+def _finishes(frame: Frame, answer_id: str) -> bool:
+    match frame:
+        case Complete(message_id=finished):
+            return finished == answer_id
+        case MessageFrame(message=message):
+            return message.id == answer_id
+        case _:
+            return False
 
 
 def written(text: str, session: str = "s", user: str = "ada", **fields: Any) -> InboundMessage:
