@@ -1,0 +1,209 @@
+"""The people of a storm: websocket clients that never give up, and persons who write in rooms.
+
+A client sends, sends again until it is acknowledged, and resumes where it stopped whenever it is cut off.
+What it sees it checks at once: numbers that go back or repeat, and what it holds in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import msgspec
+
+TOOL = "use the tool"
+_AGAIN = 0.03
+_LEAVES = 0.004
+"""How likely a client loses its own connection with any frame it reads."""
+
+
+@dataclass
+class Sent:
+    """A message as its sender knows it; the ids are there once it is acknowledged."""
+
+    word: str
+    text: str
+    message_id: str | None = None
+    answer_id: str | None = None
+
+
+@dataclass
+class View:
+    """What a client holds of its session: messages by id, their texts by part, in the order first seen."""
+
+    last: int = 0
+    replaying: bool = True
+    roles: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, dict[int, str]] = field(default_factory=dict)
+    complete: set[str] = field(default_factory=set)
+    anomalies: list[str] = field(default_factory=list)
+
+    def take(self, frame: Mapping[str, Any]) -> None:
+        """One event of the session."""
+        self._check_number(frame)
+        match frame["type"]:
+            case "message":
+                message = frame["message"]
+                self.roles.setdefault(message["id"], message["role"])
+                self.parts[message["id"]] = {i: _said(part) for i, part in enumerate(message["parts"])}
+                self.complete.add(message["id"])
+            case "turn_start":
+                self.roles.setdefault(frame["message_id"], "assistant")
+                self.parts[frame["message_id"]] = {}
+            case "text_delta" if "content" in frame:
+                parts = self.parts.setdefault(frame["message_id"], {})
+                parts[frame["part_index"]] = parts.get(frame["part_index"], "") + frame["content"]
+            case "part":
+                self.parts.setdefault(frame["message_id"], {})[frame["part_index"]] = _said(frame["part"])
+            case "complete":
+                self.complete.add(frame["message_id"])
+            case _:
+                pass
+
+    def text(self, message_id: str) -> str:
+        """The text of a message, errors included."""
+        return "".join(text for _, text in sorted(self.parts.get(message_id, {}).items()))
+
+    def _check_number(self, frame: Mapping[str, Any]) -> None:
+        seq: int = frame["seq"]
+        if seq < self.last or (seq == self.last and not self.replaying):
+            self.anomalies.append(f"{frame['type']} has seq {seq} after {self.last}")
+        self.last = max(self.last, seq)
+        if frame["type"] == "replayed":
+            self.replaying = False
+
+
+def _said(part: Mapping[str, Any]) -> str:
+    match part["type"]:
+        case "text":
+            return part["content"]
+        case "error":
+            return f"[{part['error_name']}]"
+        case _:
+            return ""
+
+
+@dataclass
+class Hooks:
+    """What a client tells the storm: that it was acknowledged, and that an answer began."""
+
+    acked: Callable[[], None]
+    began: Callable[[], None]
+
+
+class Client:
+    """One websocket client with one session."""
+
+    def __init__(self, number: int, url: str, dice: random.Random, hooks: Hooks) -> None:
+        self.session = f"storm-{number}"
+        self.sent: list[Sent] = []
+        self.view = View()
+        self.refusals: list[str] = []
+        self._number = number
+        self._url = url
+        self._dice = dice
+        self._hooks = hooks
+        self._news = asyncio.Event()
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether everything was acknowledged, and answered as far as it can see."""
+        return all(sent.answer_id is not None and sent.answer_id in self.view.complete for sent in self.sent)
+
+    async def write(self, pace: float, until: Callable[[], bool]) -> None:
+        """Think of messages, one after ``pace`` seconds or so."""
+        while not until():
+            await asyncio.sleep(self._dice.uniform(0, 2 * pace))
+            word = f"q{self._number}x{len(self.sent)}"
+            self.sent.append(Sent(word, question(word, self._dice)))
+            self._news.set()
+
+    async def live(self) -> None:
+        """Be connected, again and again, until cancelled."""
+        async with aiohttp.ClientSession() as http:
+            while True:
+                try:
+                    async with http.ws_connect(self._url, protocols=("trunkline.v1",)) as socket:
+                        await self._converse(socket)
+                except (aiohttp.ClientError, ConnectionError):
+                    pass
+                await asyncio.sleep(_AGAIN)
+
+    async def _converse(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.view.replaying = True
+        if self.view.last or any(sent.message_id for sent in self.sent):
+            await socket.send_json({"type": "resume", "session": self.session, "after": self.view.last})
+        async with asyncio.TaskGroup() as tasks:
+            writer = tasks.create_task(self._send(socket))
+            async for message in socket:
+                if message.type is not aiohttp.WSMsgType.TEXT or self._dice.random() < _LEAVES:
+                    break
+                frame = msgspec.json.decode(message.data)
+                self._take(frame)
+                if frame["type"] == "error" and "client_msg_id" in frame:
+                    break  # come back, and send again from there, in order
+            writer.cancel()
+
+    async def _send(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        """Send in order what is not acknowledged, then what comes."""
+        at = next((i for i, sent in enumerate(self.sent) if sent.message_id is None), len(self.sent))
+        try:
+            while True:
+                self._news.clear()
+                for sent in self.sent[at:]:
+                    frame = {"type": "message", "client_msg_id": sent.word, "text": sent.text}
+                    await socket.send_json(frame | {"session": self.session})
+                    at += 1
+                await self._news.wait()
+        except (aiohttp.ClientError, ConnectionError):
+            return
+
+    def _take(self, frame: Mapping[str, Any]) -> None:
+        match frame["type"]:
+            case "ack":
+                sent = self.sent[int(frame["client_msg_id"].split("x")[1])]
+                if sent.answer_id not in (None, frame["answer_id"]):
+                    self.view.anomalies.append(f"{sent.word} was acknowledged with two answers")
+                sent.message_id, sent.answer_id = frame["message_id"], frame["answer_id"]
+                self._hooks.acked()
+            case "error":
+                self.refusals.append(f"{frame['error_name']}: {frame['message']}")
+            case "turn_start":
+                self.view.take(frame)
+                self._hooks.began()
+            case _ if "seq" in frame:
+                self.view.take(frame)
+            case _:
+                pass
+
+
+class Person:
+    """Somebody who writes in a room of the platform."""
+
+    def __init__(self, number: int, platform: str, dice: random.Random) -> None:
+        self.chat = f"room{number}"
+        self.sent: list[Sent] = []
+        self._number = number
+        self._platform = platform
+        self._dice = dice
+
+    async def write(self, pace: float, until: Callable[[], bool]) -> None:
+        """Write, one message after ``pace`` seconds or so."""
+        async with aiohttp.ClientSession() as http:
+            while not until():
+                await asyncio.sleep(self._dice.uniform(0, 2 * pace))
+                word = f"q{self._number}x{len(self.sent)}"
+                sent = Sent(word, question(word, self._dice))
+                said = {"chat": self.chat, "user": f"p{self._number}", "text": sent.text}
+                async with http.post(f"{self._platform}/say", json=said) as response:
+                    sent.message_id = str((await response.json())["id"])
+                self.sent.append(sent)
+
+
+def question(word: str, dice: random.Random) -> str:
+    """A question that carries its word; every fourth asks for the tool."""
+    return f"{word}, {TOOL}" if dice.random() < 0.25 else f"{word}, please"

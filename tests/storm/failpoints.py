@@ -1,0 +1,83 @@
+"""Exact instants to die at. One is armed at a time; whichever process reaches it kills the gateway.
+
+The processes of a storm share a directory: ``armed`` names the point, ``pid`` the gateway's process, and
+``hits`` gets a line for every kill that was made this way.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+POINTS = (
+    "before the accept commit",
+    "accepted, before the ack",
+    "after the ack",
+    "after turn_start",
+    "at the model's first byte",
+    "in mid-stream",
+    "between tool intent and tool",
+    "after the tool, before its report",
+    "before the final commit",
+    "after the final commit",
+    "before recovery",
+    "after recovery",
+    "after the claim",
+    "before sending the answer",
+    "placed, before the platform answers",
+    "placed and answered, before the commit",
+)
+
+
+class Failpoints:
+    """The failpoints of one storm, seen from one of its processes."""
+
+    def __init__(self, directory: Path) -> None:
+        self._armed = directory / "armed"
+        self._pid = directory / "pid"
+        self._hits = directory / "hits"
+
+    def arm(self, point: str) -> None:
+        """The next process to reach the point kills the gateway."""
+        fresh = self._armed.with_suffix(".new")
+        fresh.write_text(point)
+        fresh.replace(self._armed)
+
+    def disarm(self) -> None:
+        """Nobody reached it in time."""
+        self._armed.unlink(missing_ok=True)
+
+    def armed(self) -> str | None:
+        """The point that is armed."""
+        try:
+            return self._armed.read_text()
+        except FileNotFoundError:
+            return None
+
+    def target(self, pid: int) -> None:
+        """The gateway runs as this process now."""
+        fresh = self._pid.with_suffix(".new")
+        fresh.write_text(str(pid))
+        fresh.replace(self._pid)
+
+    def reach(self, point: str) -> None:
+        """The process is at the point: if it is armed, the gateway dies now."""
+        if self.armed() != point:
+            return
+        try:
+            self._armed.unlink()
+        except FileNotFoundError:
+            return  # another process was faster
+        pid = int(self._pid.read_text())
+        with self._hits.open("a") as hits:
+            hits.write(f"{point}\n")
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def hits(self) -> dict[str, int]:
+        """How often each point was hit."""
+        lines = self._hits.read_text().splitlines() if self._hits.exists() else []
+        return {point: lines.count(point) for point in POINTS}

@@ -1,0 +1,169 @@
+"""Whoever kills the gateway: lives one after the other, each ended at random or at a failpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from failpoints import POINTS, Failpoints
+
+_AT_START = ("before recovery", "after recovery", "after the claim")
+_PATIENCE = 0.9
+"""Seconds to wait for a failpoint to be reached before the life is ended at random."""
+_SLOWEST_START = 20.0
+_STARTS = 5
+
+
+class Life:
+    """One process of the gateway, as its parent reports it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.begun = asyncio.Event()
+        """It is ready, or it ended before it was."""
+        self.gone = asyncio.Event()
+        self.status: int | None = None
+
+    async def ends_within(self, seconds: float) -> bool:
+        """Wait for its end. Returns whether it came in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.gone.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class Killer:
+    """Starts the gateway, kills it, and starts it at once again. Its counts are for the report."""
+
+    def __init__(self, directory: Path, failpoints: Failpoints, dice: random.Random) -> None:
+        self.kills = 0
+        self.lives = 0
+        self.unexpected: list[str] = []
+        self._directory = directory
+        self._failpoints = failpoints
+        self._dice = dice
+        self._next_point = 0
+        self._process: asyncio.subprocess.Process | None = None
+        self._life: Life | None = None
+        self._forked: asyncio.Queue[Life] = asyncio.Queue(1)
+
+    async def warm_up(self, config: Path, environment: dict[str, str]) -> None:
+        """Start the process that gateways are forked from."""
+        with (self._directory / "gateway.log").open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                str(Path(__file__).parent / "victim.py"),
+                str(config),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=environment,
+            )
+        assert self._process.stdout is not None
+        await self._process.stdout.readline()
+
+    async def listen(self) -> None:
+        """Follow what the parent reports, until it ends."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            what, _, pid = line.decode().strip().partition(" ")
+            if what == "forked":
+                self._life = Life(int(pid))
+                self._failpoints.target(self._life.pid)
+                await self._forked.put(self._life)
+            elif what == "ready" and self._life is not None and self._life.pid == int(pid):
+                self._life.begun.set()
+            elif what.startswith("gone") and self._life is not None:
+                self._life.status = int(what.split(":")[1])
+                self._life.gone.set()
+                self._life.begun.set()
+
+    async def rage(self, over: Callable[[], bool]) -> None:
+        """Kill until it is over."""
+        while not over():
+            if self.lives and self._dice.random() < 0.6:
+                await self._at_a_failpoint()
+            else:
+                await self._at_random()
+
+    async def relent(self) -> Life:
+        """The last life, which nobody ends."""
+        self._failpoints.disarm()
+        return await self.start()
+
+    async def start(self) -> Life:
+        """A new life; a start that is refused is tried again."""
+        for _ in range(_STARTS):
+            life = await self._fork()
+            async with asyncio.timeout(_SLOWEST_START):
+                await life.begun.wait()
+            if not life.gone.is_set():
+                return life
+            self._count(life)
+        raise RuntimeError(f"the gateway does not start: {_end_of(self._directory / 'gateway.log')}")
+
+    async def stop(self) -> int | None:
+        """End the last life in good order. Returns its exit status."""
+        life = self._life
+        if life is not None and not life.gone.is_set():
+            os.kill(life.pid, signal.SIGTERM)
+            await life.ends_within(30)
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        return life.status if life is not None else None
+
+    async def _fork(self) -> Life:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"start\n")
+        await self._process.stdin.drain()
+        self.lives += 1
+        return await self._forked.get()
+
+    async def _at_random(self) -> None:
+        """Kill some time after the fork: in the start, in the recovery, or in the work."""
+        life = await self._fork()
+        await life.ends_within(
+            self._dice.choice((self._dice.uniform(0.02, 0.3), self._dice.uniform(0.3, 0.9)))
+        )
+        await self._end(life)
+
+    async def _at_a_failpoint(self) -> None:
+        point = POINTS[self._next_point % len(POINTS)]
+        self._next_point += 1
+        if point in _AT_START:
+            self._failpoints.arm(point)
+            life = await self._fork()
+        else:
+            life = await self.start()
+            self._failpoints.arm(point)
+        await life.ends_within(_PATIENCE)
+        self._failpoints.disarm()
+        await self._end(life)
+
+    async def _end(self, life: Life) -> None:
+        if not life.gone.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(life.pid, signal.SIGKILL)
+            await life.gone.wait()
+        self._count(life)
+
+    def _count(self, life: Life) -> None:
+        if life.status == -signal.SIGKILL:
+            self.kills += 1
+        else:
+            self.unexpected.append(f"exit {life.status}")
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text()[-2000:]

@@ -1,0 +1,91 @@
+"""The model of a storm: it answers every question with the question's own word, and now and then it fails.
+
+python tests/storm/model.py DIRECTORY FAULTS SEED
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from failpoints import Failpoints
+
+from gateway.testing.models import FakeModels
+from gateway.testing.script import Asked, Cut, Gate, Move, Pause, Refusal, Reply, Say, Use
+
+WORD = re.compile(r"\bq\d+x\d+\b")
+TOOL = "use the tool"
+
+
+class Tripwire(asyncio.Event):
+    """A gate of the script that is open, but is a failpoint for who passes."""
+
+    def __init__(self, reach: Callable[[str], None], point: str) -> None:
+        super().__init__()
+        self._reach, self._point = reach, point
+
+    async def wait(self) -> Literal[True]:
+        await asyncio.sleep(0.003)  # what was written before is on its way
+        self._reach(self._point)
+        return True
+
+
+class Model:
+    """What to answer. ``faults`` is the share of answers that fail in one of four ways."""
+
+    def __init__(self, failpoints: Failpoints, faults: float, seed: int) -> None:
+        self._reach = failpoints.reach
+        self._faults = faults
+        self._dice = random.Random(seed)
+
+    def answer(self, asked: Asked) -> Reply | Refusal:
+        """The answer to one request."""
+        found = WORD.search(asked.user_text)
+        word = found[0] if found else "nothing"
+        if TOOL in asked.user_text and not asked.results:
+            arguments = json.dumps({"word": word})
+            reply = Reply((Use("note", arguments, f"call_{self._dice.getrandbits(32):08x}"),), "tools")
+        else:
+            reply = Reply(tuple(self._moves(word)))
+        return self._spoilt(reply) if self._dice.random() < self._faults else reply
+
+    def _moves(self, word: str) -> list[Move]:
+        pieces = [f"Answer to {word}:", *(f" part {n} of {word}," for n in range(6)), f" end of {word}."]
+        moves: list[Move] = []
+        for number, piece in enumerate(pieces):
+            moves += [Pause(self._dice.uniform(2, 25)), Say(piece)]
+            if number == 0:
+                moves.append(Gate(Tripwire(self._reach, "at the model's first byte")))
+            if number == 4:
+                moves.append(Gate(Tripwire(self._reach, "in mid-stream")))
+        return moves
+
+    def _spoilt(self, reply: Reply) -> Reply | Refusal:
+        kind = self._dice.choice(("cut", "close", "busy", "broken"))
+        if kind == "cut":
+            keep = self._dice.randrange(len(reply.moves) + 1)
+            return msgspec.structs.replace(reply, moves=(*reply.moves[:keep], Cut()))
+        if kind == "busy":
+            return Refusal(429, "slow down", {"retry-after-ms": "50"})
+        return Refusal(0) if kind == "close" else Refusal(503, "overloaded", {"retry-after-ms": "50"})
+
+
+async def serve(directory: str, faults: str, seed: str) -> None:
+    """Run until killed; the first line of the output is the address."""
+    model = Model(Failpoints(Path(directory)), float(faults), int(seed))
+    async with FakeModels(model.answer) as fake:
+        print(fake.openai_url, flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(serve(*sys.argv[1:]))

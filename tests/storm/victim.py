@@ -1,0 +1,262 @@
+"""The gateway that gets killed, put together through its public parts, and the process it is forked from.
+
+Every life is a process of its own. They are forked from one that has imported everything already, so that a
+restart takes a tenth of a second and a storm has room for many. On its standard input that process takes
+``start``; on its standard output it says ``forked PID``, ``ready PID`` and ``gone PID``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import importlib
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from failpoints import Failpoints
+from sqlalchemy import Connection, event
+
+from gateway import (
+    OutboundMessage,
+    Placed,
+    Plugin,
+    PluginContext,
+    StoreError,
+    Tool,
+    ToolContext,
+    tool_from,
+)
+from gateway.app import Gateway
+from gateway.inbox import ACCEPT, CLAIM
+from gateway.logs import set_up_logs
+from gateway.outbox import INTEND
+from gateway.server import Server
+from gateway.session.log import PUT_MESSAGE
+from gateway.settings import LogSettings, Settings
+from gateway.store import Exclusive, Inserted, Op, Store
+from gateway.testing.line import Line
+
+AHEAD = (
+    "channels.websocket.channel",
+    "channels.websocket.connection",
+    "plugins.providers",
+    "plugins.providers.openai",
+    "plugins.tools",
+    "psycopg",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlalchemy.dialects.sqlite.pysqlite",
+    "genai_prices",
+    "uvloop",
+)
+"""What a gateway imports when it first needs it."""
+
+REFUSED = 3
+
+
+class TrippedStore(Store):
+    """A store with failpoints around its commits."""
+
+    failpoints: Failpoints
+
+    def __init__(self, base: Exclusive, on_fatal: Callable[[BaseException], None]) -> None:
+        super().__init__(base, on_fatal)
+        self.submit_whole = self.submit
+        self.submit, self.write = self.submitted, self.written
+        event.listen(self.engine, "before_cursor_execute", _note_statement)
+        event.listen(self.engine, "commit", self._before_commit)
+
+    def submitted(self, ops: Sequence[Op]) -> asyncio.Future[Inserted]:
+        """Submit, and be at a failpoint when that is durable, before anyone learns of it."""
+        done = self.submit_whole(ops)
+        point = _after_commit(ops)
+        if point is not None:
+            done.add_done_callback(lambda _: self.failpoints.reach(point))
+        return done
+
+    async def written(self, *ops: Op) -> Inserted:
+        """The same, awaited."""
+        return await self.submit(ops)
+
+    def _before_commit(self, connection: Connection) -> None:
+        statements: list[str] = connection.info.pop("statements", [])
+        for beginning, point in (
+            ("INSERT INTO inbox", "before the accept commit"),
+            ("INSERT INTO messages", "before the final commit"),
+            ("UPDATE outbox", "placed and answered, before the commit"),
+        ):
+            if any(statement.startswith(beginning) for statement in statements):
+                self.failpoints.reach(point)
+
+
+class HastyStore(TrippedStore):
+    """The planted bug: it says that a message is durable a moment before it is."""
+
+    def submitted(self, ops: Sequence[Op]) -> asyncio.Future[Inserted]:
+        ids = frozenset(str(row[0]) for write, row in ops if write is ACCEPT)
+        if not ids:
+            return super().submitted(ops)
+        loop = asyncio.get_running_loop()
+        early: asyncio.Future[Inserted] = loop.create_future()
+        early.set_result(ids)
+        loop.call_later(0.05, self.submit_whole, ops)
+        return early
+
+
+class BlindLine(Line):
+    """The planted bug: it never looks whether its message stands already."""
+
+    async def find(self, outbound: OutboundMessage) -> Placed | None:
+        return None
+
+
+class Victim(Gateway):
+    """A gateway with failpoints in it."""
+
+    failpoints: Failpoints
+    planted: str | None = None
+
+    def open_store(self) -> Store:
+        kind = HastyStore if self.planted == "ack-before-commit" else TrippedStore
+        kind.failpoints = self.failpoints
+        return kind.open(self.settings.store_url, self.settings.durability, self._on_fatal)
+
+    async def recover(self) -> None:
+        self.failpoints.reach("before recovery")
+        if self.planted != "no-recovery":
+            await super().recover()
+        self.failpoints.reach("after recovery")
+
+
+class Pier(Plugin):
+    """The victim's plugin: the channel to the fake platform, and a tool whose effect can be counted."""
+
+    name = "pier"
+
+    def __init__(self, line: Line, effects: Path, failpoints: Failpoints) -> None:
+        self._line = line
+        self._effects = effects
+        self._failpoints = failpoints
+        self._note = self._made()
+
+    async def activate(self, ctx: PluginContext) -> None:
+        assert ctx.channels is not None
+        ctx.channels.register(self._line)
+
+    def tools(self) -> Sequence[Tool]:
+        return (self._note,)
+
+    def _made(self) -> Tool:
+        async def note(word: str, context: ToolContext) -> str:
+            """Write a word down, for good."""
+            self._failpoints.reach("between tool intent and tool")
+            with self._effects.open("a") as effects:
+                effects.write(f"{context.key} {word}\n")
+            self._failpoints.reach("after the tool, before its report")
+            return f"noted {word}"
+
+        return tool_from(note)
+
+
+def _note_statement(
+    connection: Connection, _cursor: Any, statement: str, _given: Any, _context: Any, _many: bool
+) -> None:
+    connection.info.setdefault("statements", []).append(statement)
+
+
+def _after_commit(ops: Sequence[Op]) -> str | None:
+    writes = {write for write, _ in ops}
+    if ACCEPT in writes:
+        return "accepted, before the ack"
+    if INTEND in writes:
+        return "before sending the answer"
+    if PUT_MESSAGE in writes:
+        return "after the final commit"
+    if CLAIM in writes:
+        return "after the claim"
+    return None
+
+
+def compose(given: Mapping[str, Any]) -> Victim:
+    """A gateway as the storm wants it; ``given`` is the file it is started with."""
+    failpoints = Failpoints(Path(given["directory"]))
+    settings = Settings.model_validate(
+        {
+            "data_dir": given["directory"],
+            "store": {"url": given["store"]},
+            "server": {"port": given["port"]},
+            "providers": {"openai": {"base_url": given["model"], "api_key": "none"}},
+            "model": "openai/fake-small",
+            # A storm kills more often than any message could be blamed for.
+            "limits": {"max_attempts": 100, **given.get("limits", {})},
+        }
+    )
+    kind = BlindLine if given["planted"] == "blind-resend" else Line
+    line = kind(given["platform"], lambda channel: victim.host.cursors(channel))
+    pier = Pier(line, Path(given["directory"]) / "effects", failpoints)
+    victim = Victim(settings, plugins=[pier])
+    victim.failpoints, victim.planted = failpoints, given["planted"]
+    return victim
+
+
+async def live(given: Mapping[str, Any]) -> None:
+    """One life."""
+    set_up_logs(LogSettings(level="warning", format="json"))
+    victim = compose(given)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, victim.stop.set)
+    async with victim.running(), Server(victim):
+        _tell("ready", os.getpid())
+        await victim.stop.wait()
+
+
+def _tell(what: str, pid: int) -> None:
+    os.write(1, f"{what} {pid}\n".encode())
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a storm leaves nobody behind
+
+
+def _child(given: Mapping[str, Any]) -> None:
+    status = 1
+    try:
+        _die_with_parent()
+        sys.setswitchinterval(0.0005)
+        importlib.import_module("uvloop").run(live(given))
+        status = 0
+    except StoreError:
+        status = REFUSED
+    except BaseException:  # noqa: BLE001 - the child of a fork must end here, whatever happened
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def main(config: str) -> None:
+    """Fork a gateway whenever told to, one after the other."""
+    _die_with_parent()
+    given = json.loads(Path(config).read_text())
+    for name in AHEAD:
+        importlib.import_module(name)
+    gc.freeze()
+    _tell("warm", os.getpid())
+    for line in sys.stdin:
+        if line.strip() != "start":
+            break
+        pid = os.fork()
+        if pid == 0:
+            _child(given)
+        _tell("forked", pid)
+        _, status = os.waitpid(pid, 0)
+        _tell(f"gone:{os.waitstatus_to_exitcode(status)}", pid)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
