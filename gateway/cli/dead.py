@@ -122,9 +122,8 @@ def _print_table(letters: list[DeadLetter]) -> None:
     from gateway.cli.drawing import moment, plain
 
     table = Table(box=None, header_style="bold")
-    table.add_column("id", no_wrap=True, overflow="fold")
-    for title in ("kind", "channel", "tries", "at"):
-        table.add_column(title, no_wrap=True)
+    for title, width in (("id", 36), ("kind", 7), ("channel", 9), ("tries", 5), ("at", 16)):
+        table.add_column(title, no_wrap=True, min_width=width)
     for title in ("reason", "text"):
         table.add_column(title, no_wrap=True, overflow="ellipsis")
     for letter in letters:
@@ -133,7 +132,7 @@ def _print_table(letters: list[DeadLetter]) -> None:
         table.add_row(*(Text(" ".join(plain(cell).split())) for cell in cells))
     # Nobody reads along in a pipe or a file, so lines need not fit a screen there.
     console = Console()
-    console.print(table, width=None if console.is_terminal else _FILE_WIDTH)
+    (console if console.is_terminal else Console(width=_FILE_WIDTH)).print(table)
 
 
 def _print_one(letter: DeadLetter) -> None:

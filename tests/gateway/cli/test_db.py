@@ -1,0 +1,97 @@
+"""``trunkline db``, run as a program."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from gateway.store import migrate
+from tests.gateway.cli.processes import gateway, trunkline
+
+
+def at_revision(home: Path, revision: str) -> None:
+    connection = sqlite3.connect(home / "data/trunkline.db")
+    connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+    connection.commit()
+    connection.close()
+
+
+def test_a_database_that_is_not_there_is_not_made_by_looking_for_it(tmp_path: Path):
+    done = trunkline("db", "status", home=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"{tmp_path}/data/trunkline.db: not there yet; `trunkline run` makes it\n"
+    assert not (tmp_path / "data").exists()
+
+
+def test_upgrade_makes_the_database_once(tmp_path: Path):
+    first, second = (trunkline("db", "upgrade", home=tmp_path) for _ in range(2))
+    assert (first.returncode, first.stdout) == (0, f"upgraded from nothing to {migrate.head()}\n")
+    assert (second.returncode, second.stdout) == (
+        0,
+        f"nothing to do: the database is at {migrate.head()}\n",
+    )
+
+
+def test_status_counts_what_is_in_it(tmp_path: Path):
+    trunkline("db", "upgrade", home=tmp_path)
+    done = trunkline("db", "status", "--json", home=tmp_path)
+    found = json.loads(done.stdout)
+    assert found.pop("bytes") > 0
+    assert found == {
+        "path": f"{tmp_path}/data/trunkline.db",
+        "state": "current",
+        "newest": migrate.head(),
+        "revision": migrate.head(),
+        "sessions": 0,
+        "messages": 0,
+        "waiting": 0,
+        "dead": 0,
+    }
+
+
+@pytest.mark.parametrize("command", ["upgrade", "status"])
+def test_a_database_of_a_newer_version_is_not_touched(tmp_path: Path, command: str):
+    trunkline("db", "upgrade", home=tmp_path)
+    at_revision(tmp_path, "9001")
+    done = trunkline("db", command, home=tmp_path)
+    assert done.returncode == (2 if command == "upgrade" else 1)
+    assert "made by a newer Trunkline" in done.stdout or "a newer Trunkline made it" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_database_in_use_is_not_upgraded_but_can_be_looked_at(tmp_path: Path):
+    with gateway(tmp_path):
+        refused = trunkline("db", "upgrade", home=tmp_path)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert refused.stderr.startswith("another gateway already uses")
+        assert json.loads(trunkline("db", "status", "--json", home=tmp_path).stdout)["state"] == "current"
+
+
+def test_path_prints_where_it_is_and_no_password(tmp_path: Path):
+    assert trunkline("db", "path", home=tmp_path).stdout == f"{tmp_path}/data/trunkline.db\n"
+    server = "postgresql://me:hunter2@127.0.0.1:1/chat"
+    done = trunkline("db", "path", "--json", home=tmp_path, TRUNKLINE_STORE__URL=server)
+    assert json.loads(done.stdout) == {"path": "postgresql://me:***@127.0.0.1:1/chat"}
+
+
+@pytest.mark.parametrize("command", ["upgrade", "status"])
+def test_a_server_that_is_not_there_is_one_clear_line(tmp_path: Path, command: str):
+    server = "postgresql://me:hunter2@127.0.0.1:1/chat"
+    done = trunkline("db", command, home=tmp_path, TRUNKLINE_STORE__URL=server)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "127.0.0.1:1" in done.stderr
+    assert "hunter2" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_is_no_database_is_one_clear_line(tmp_path: Path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/trunkline.db").write_text("notes " * 1000)
+    for command in ("upgrade", "status"):
+        done = trunkline("db", command, home=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "file is not a database" in done.stderr
+        assert "Traceback" not in done.stderr
