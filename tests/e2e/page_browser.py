@@ -9,7 +9,7 @@ from typing import Any
 from playwright.async_api import Browser, Locator, Page, expect
 
 # What a browser itself reports when a server is gone or refuses; the page cannot keep it from doing so.
-_LOST = ("net::ERR_", "WebSocket connection to", "status of 401")
+_LOST = ("net::ERR_", "WebSocket connection to", "status of 401", "status of 409")
 
 
 @asynccontextmanager

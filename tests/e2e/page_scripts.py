@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import struct
 import zlib
 from collections.abc import AsyncIterator
@@ -97,14 +98,16 @@ def complete(turn: Turn, stop_reason: str = "end_turn") -> Frame:
     }
 
 
-def picture(width: int, height: int) -> bytes:
-    """A PNG of one colour."""
+def picture(width: int, height: int, *, noise: bool = False) -> bytes:
+    """A PNG of one colour, or of noise that nothing can compress."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    rows = (b"\0" + b"\x30\x70\x68" * width) * height
+    rows = b"".join(
+        b"\0" + (os.urandom(3 * width) if noise else b"\x30\x70\x68" * width) for _ in range(height)
+    )
     body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + body
 

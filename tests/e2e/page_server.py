@@ -246,6 +246,9 @@ class PageServer:
         return web.json_response({"sessions": infos})
 
     async def _delete(self, request: web.Request) -> web.Response:
+        turn = self.turns.get(request.match_info["id"])
+        if turn is not None and not turn.over.is_set():
+            raise web.HTTPConflict
         self.titles.pop(request.match_info["id"], None)
         return web.Response(status=204)
 

@@ -283,3 +283,45 @@ async def test_what_one_opens_stays_under_the_pointer(browser: Browser) -> None:
         await expect(page.get_by_text("retryable: true")).to_be_visible()
         await expect(page.get_by_role("button", name="Jump to latest")).to_be_visible()
         assert await details.bounding_box() == place
+
+
+async def test_a_session_that_still_answers_says_why_it_stays(browser: Browser) -> None:
+    server = PageServer(halting("On and", " on."))
+    async with server.running(), chat(browser, server.url) as page:
+        await say(page, "talk")
+        await expect(answers(page)).to_contain_text("On and")
+        await page.get_by_role("button", name="Delete talk").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        await expect(page.get_by_role("alert")).to_contain_text("It is still answering.")
+        await page.get_by_role("button", name="Dismiss").click()
+        await expect(page.get_by_role("alert")).to_be_hidden()
+
+
+async def test_a_picture_too_large_for_a_frame_is_made_smaller(browser: Browser) -> None:
+    server = PageServer(answering("Nice."))
+    async with server.running(), chat(browser, server.url) as page:
+        file = {"name": "photo.png", "mimeType": "image/png", "buffer": picture(1600, 1200, noise=True)}
+        await page.locator("input[type=file]").set_input_files([file])  # type: ignore[list-item]
+        await expect(page.get_by_role("button", name="Remove photo.png")).to_be_visible()
+        await say(page, "look")
+        await expect(words(answers(page))).to_have_text("Nice.")
+        (part,) = next(frame["parts"] for frame in server.received if frame["type"] == "message")
+        assert part["mime_type"] == "image/jpeg"
+        assert len(part["data"]) <= 700_000
+        assert part["width"] * 3 == part["height"] * 4
+
+
+async def test_a_picture_can_be_dropped_on_the_page(browser: Browser) -> None:
+    server = PageServer(answering("Nice."))
+    async with server.running(), chat(browser, server.url) as page:
+        await page.evaluate(
+            """(bytes) => {
+                const dropped = new DataTransfer();
+                dropped.items.add(new File([new Uint8Array(bytes)], "drop.png", { type: "image/png" }));
+                document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: dropped, bubbles: true }));
+            }""",
+            list(picture(4, 4)),
+        )
+        await expect(page.get_by_role("button", name="Remove drop.png")).to_be_visible()
+        await page.get_by_role("button", name="Remove drop.png").click()
+        await expect(page.locator("tl-attachments")).to_be_hidden()

@@ -7,10 +7,12 @@ export async function listSessions() {
   return response?.ok ? (await response.json()).sessions : null;
 }
 
-/** @returns {Promise<boolean>} whether the session is gone */
+/** @returns {Promise<string>} why the session is still there, or "" when it is gone */
 export async function deleteSession(id) {
   const response = await call("DELETE", `/api/sessions/${encodeURIComponent(id)}`);
-  return response !== null && (response.ok || response.status === 404);
+  if (response?.ok || response?.status === 404) return "";
+  if (response?.status === 409) return "It is still answering. Stop the answer, then delete the conversation.";
+  return "The conversation could not be deleted. Try again.";
 }
 
 /** Whether the server is there and refuses us: a browser does not say why a socket did not open. */

@@ -58,6 +58,12 @@ function showAddress() {
   if (matchMedia("(pointer: fine)").matches) views.composer.focusInput();
 }
 
+/** Escape also leaves dialogs and compositions; then it is not about the answer. */
+function stopByKey(event) {
+  if (event.isComposing || document.querySelector("dialog[open]")) return;
+  if (isRunning(client.state, client.state.current)) client.stop();
+}
+
 function leaveRemoved() {
   if (client.state.current === null && currentSession() !== null) goTo(null);
 }
@@ -76,7 +82,7 @@ const deeds = {
 
 for (const [name, deed] of Object.entries(deeds)) document.addEventListener(name, (event) => deed(event.detail));
 addEventListener("hashchange", showAddress);
-addEventListener("keydown", (event) => event.key === "Escape" && isRunning(client.state, client.state.current) && client.stop());
+addEventListener("keydown", (event) => event.key === "Escape" && stopByKey(event));
 views.notice.lastElementChild.addEventListener("click", () => client.notify(null));
 find("#skip").addEventListener("click", (event) => {
   event.preventDefault();

@@ -70,8 +70,9 @@ export class Client {
   }
 
   async remove(session) {
-    if (await deleteSession(session)) this.#dispatch({ type: "removed", session });
-    else this.notify("The conversation could not be deleted. Try again.");
+    const refusal = await deleteSession(session);
+    if (refusal) this.notify(refusal);
+    else this.#dispatch({ type: "removed", session });
   }
 
   authenticate(token) {
