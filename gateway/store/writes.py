@@ -1,41 +1,29 @@
-"""Writes: statements that take any number of rows as one JSON document.
+"""Writes: statements that take many rows at once.
 
-A batch of rows reaches the database as a single bound parameter, and the database unpacks it
-(``json_each`` on SQLite, ``json_array_elements`` on PostgreSQL). So a batch is one call into the driver
-however many rows it has: the writer thread does not have to win the interpreter lock back for every row,
-which under load costs far more than the rows themselves.
+A batch of rows reaches the database as few statements, each with the values of up to 64 rows. The driver lets
+go of the interpreter lock for every statement it steps, and the writer thread has to win it back from a
+busy event loop; statement by statement, row after row, that would cost far more than the rows themselves.
+The rows of a statement are a power of two, so that a handful of texts serves every batch and stays prepared.
 
-Row values are what JSON has: text, whole numbers, floats, true, false, None. Lone surrogates and the
-character NUL (PostgreSQL refuses both, SQLite would cut a text at NUL) are stored as U+FFFD.
+Row values are text, whole numbers, floats, None. Lone surrogates and the character NUL (PostgreSQL refuses
+both) are stored as U+FFFD.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from sqlalchemy import (
-    JSON,
-    Connection,
-    Dialect,
-    Table,
-    bindparam,
-    cast,
-    delete,
-    func,
-    insert,
-    literal_column,
-    select,
-    true,
-    update,
-)
-from sqlalchemy.sql import Executable
-from sqlalchemy.sql.expression import ColumnElement, FromClause
+from sqlalchemy import Connection, Dialect, Table
 
-from gateway.messages import to_json
+from gateway.messages import sound
 
-Row = Sequence[str | int | float | bool | None]
+Value = str | int | float | None
+Row = Sequence[Value]
 Kind = Literal["insert", "insert-new", "upsert", "update", "delete"]
+
+LARGEST = 64
+"""Rows of one statement, at most; a power of two."""
 
 
 class Write:
@@ -52,86 +40,80 @@ class Write:
         self.table = table
         self.columns = columns.split()
         self.key = key.split()
-        self._statements: dict[str, Executable] = {}
+        self._texts: dict[tuple[str, int], str] = {}
 
     def run(self, connection: Connection, rows: Sequence[Row]) -> Sequence[Any]:
         """Write the rows. For ``insert-new``, the first column of those that were inserted."""
-        statement = self._statement(connection.dialect)
         if self.kind in ("upsert", "update"):
             rows = self._last_of_each(rows)
-        result = connection.execute(statement, {"rows": document(rows)})
-        return result.scalars().all() if self.kind == "insert-new" else ()
+        inserted: list[Any] = []
+        for chunk in chunks(rows):
+            text = self._text(connection.dialect, len(chunk))
+            result = connection.exec_driver_sql(text, values_of(chunk))
+            if self.kind == "insert-new":
+                inserted.extend(result.scalars())
+        return inserted
 
     def _last_of_each(self, rows: Sequence[Row]) -> Sequence[Row]:
         """One row for each key: a statement may not change the same row twice, and the last one counts."""
         at = [self.columns.index(name) for name in self.key]
         return list({tuple(row[i] for i in at): row for row in rows}.values())
 
-    def _statement(self, dialect: Dialect) -> Executable:
-        statement = self._statements.get(dialect.name)
-        if statement is None:
-            statement = self._statements[dialect.name] = self._build(dialect)
-        return statement
-
-    def _build(self, dialect: Dialect) -> Executable:
-        source, values = unpacked(dialect, self.table, self.columns)
-        if self.kind == "update":
-            return self._update(source, values)
-        if self.kind == "delete":
-            return delete(self.table).where(
-                self.table.c[self.key[0]].in_(select(values[0]).select_from(source))
-            )
-        rows = select(*values).select_from(source).where(true())
-        if self.kind == "insert":
-            return insert(self.table).from_select(self.columns, rows)
-        statement = _insert_for(dialect)(self.table).from_select(self.columns, rows)
-        if self.kind == "insert-new":
-            return statement.on_conflict_do_nothing().returning(self.table.c[self.columns[0]])
-        changed = {name: statement.excluded[name] for name in self.columns if name not in self.key}
-        return statement.on_conflict_do_update(index_elements=self.key, set_=changed)
-
-    def _update(self, source: FromClause, values: Sequence[ColumnElement[Any]]) -> Executable:
-        given = select(*values).select_from(source).subquery("given")
-        matches = [self.table.c[name] == given.c[name] for name in self.key]
-        changed = {name: given.c[name] for name in self.columns if name not in self.key}
-        return update(self.table).values(changed).where(*matches)
-
-
-def document(rows: Sequence[Row]) -> str:
-    """The rows as a JSON document whose texts both databases take."""
-    text = to_json(rows).decode()
-    if "\\u0000" not in text:
+    def _text(self, dialect: Dialect, count: int) -> str:
+        text = self._texts.get((dialect.name, count))
+        if text is None:
+            text = self._texts[dialect.name, count] = self._written(dialect, count)
         return text
-    return to_json([[_without_nul(value) for value in row] for row in rows]).decode()
+
+    def _written(self, dialect: Dialect, count: int) -> str:
+        quote = dialect.identifier_preparer.quote
+        table, key = quote(self.table.name), [quote(name) for name in self.key]
+        columns = ", ".join(quote(name) for name in self.columns)
+        marks = ", ".join([f"({', '.join(self._marks(dialect))})"] * count)
+        changed = [quote(name) for name in self.columns if name not in self.key]
+        if self.kind == "delete":
+            return f"DELETE FROM {table} WHERE {key[0]} IN ({marks})"  # noqa: S608 - our own names
+        if self.kind == "update":
+            matches = " AND ".join(f"{table}.{name} = given.{name}" for name in key)
+            settings = ", ".join(f"{name} = given.{name}" for name in changed)
+            given = f"WITH given ({columns}) AS (VALUES {marks})"
+            return f"{given} UPDATE {table} SET {settings} FROM given WHERE {matches}"  # noqa: S608
+        text = f"INSERT INTO {table} ({columns}) VALUES {marks}"  # noqa: S608
+        if self.kind == "insert-new":
+            return f"{text} ON CONFLICT DO NOTHING RETURNING {quote(self.columns[0])}"
+        if self.kind == "upsert":
+            settings = ", ".join(f"{name} = excluded.{name}" for name in changed)
+            return f"{text} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {settings}"
+        return text
+
+    def _marks(self, dialect: Dialect) -> list[str]:
+        """A row's placeholders. Where PostgreSQL has no column to tell a type from, they are cast."""
+        if dialect.name != "postgresql":
+            return ["?"] * len(self.columns)
+        if self.kind != "update":
+            return ["%s"] * len(self.columns)
+        types = [self.table.c[name].type.compile(dialect) for name in self.columns]
+        return [f"CAST(%s AS {kind})" for kind in types]
 
 
-def _without_nul(value: str | float | None) -> str | float | None:
-    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
+def chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """The rows in pieces whose lengths are powers of two, the largest first."""
+    start, size = 0, LARGEST
+    while start < len(rows):
+        while size > len(rows) - start:
+            size //= 2
+        yield rows[start : start + size]
+        start += size
 
 
-def _insert_for(dialect: Dialect) -> Callable[[Table], Any]:
-    """The dialect's own insert, which knows ON CONFLICT. Each dialect is only loaded where it is used."""
-    if dialect.name == "postgresql":
-        from sqlalchemy.dialects.postgresql import insert as specific
-    else:
-        from sqlalchemy.dialects.sqlite import insert as specific
-    return specific
+def values_of(rows: Sequence[Row]) -> tuple[Value, ...]:
+    """All values, row after row, with texts that both databases take."""
+    values = tuple([value for row in rows for value in row])
+    texts = "".join([value for value in values if type(value) is str])
+    if "\0" in texts or sound(texts) is not texts:
+        return tuple(_storable(value) for value in values)
+    return values
 
 
-def unpacked(
-    dialect: Dialect, table: Table, columns: Sequence[str]
-) -> tuple[FromClause, list[ColumnElement[Any]]]:
-    """The rows of the bound JSON document ``rows`` as something to select from, with typed columns."""
-    if dialect.name == "postgresql":
-        document = func.json_array_elements(cast(bindparam("rows"), JSON)).table_valued(
-            "value", name="given_rows"
-        )
-        return document, [
-            cast(literal_column(f"given_rows.value ->> {i}"), table.c[name].type).label(name)
-            for i, name in enumerate(columns)
-        ]
-    document = func.json_each(bindparam("rows")).table_valued("value", name="given_rows")
-    return document, [
-        literal_column(f"given_rows.value ->> {i}", table.c[name].type).label(name)
-        for i, name in enumerate(columns)
-    ]
+def _storable(value: Value) -> Value:
+    return sound(value).replace("\0", "\ufffd") if isinstance(value, str) else value
