@@ -219,10 +219,9 @@ async def test_stop_goes_before_what_waits_and_says_when_there_is_nothing(tmp_pa
         await chat.accept("first")
         watcher = await chat.watch()
         await watcher.until(lambda frame: isinstance(frame, TextDelta))
-        second = asyncio.create_task(chat.say("second"))  # a person who does not wait
-        await asyncio.sleep(0)
+        second = await chat.accept("second")
         assert (await chat.say("/stop")).text == "Stopped."
-        assert (await second).text == "You said: second"
+        assert (await chat.answer(second)).text == "You said: second"
         assert (await chat.say("/stop")).text == "Nothing is running."
         assert [m.text for m in chat.model.calls[-1].messages] == ["first", "Well", "second"]
 
