@@ -1,0 +1,153 @@
+"""A tool waits for a person's word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import (
+    ApprovalAsked,
+    ApprovalRequest,
+    ApprovalResolved,
+    NotFoundError,
+    Plugin,
+    Tool,
+    ToolResultPart,
+    tool_from,
+)
+from gateway.messages import Message
+from gateway.testing.chat import Chat, chatting, written
+from gateway.testing.letterbox import Letterbox
+from gateway.testing.script import Reply, Use
+
+ASK: dict[str, Any] = {"permissions": {"shell": "ask"}}
+
+
+class Shell(Plugin):
+    """A tool that runs nothing and remembers what it was asked to run."""
+
+    name = "shell"
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+        async def shell(command: str) -> str:
+            """Run a command."""
+            self.ran.append(command)
+            return f"ran {command}"
+
+        self._tools = [tool_from(shell, match_key=lambda arguments: arguments["command"])]
+
+    def tools(self) -> Sequence[Tool]:
+        return self._tools
+
+
+async def ask(chat: Chat, command: str = "ls", session: str = "s") -> tuple[str, ApprovalAsked]:
+    """Let the model ask for a command. Returns the answer's id, and the request for an approval."""
+    chat.model.then(Reply((Use("shell", f'{{"command": "{command}"}}'),), "tools"))
+    answer_id = await chat.accept("go", session)
+    watcher = await chat.watch(session)
+    asked = await watcher.until(lambda f: isinstance(f, ApprovalAsked) and f.arguments["command"] == command)
+    return answer_id, asked
+
+
+def result(answer: Message) -> ToolResultPart:
+    """The tool result of an answer."""
+    return next(part for part in answer.parts if isinstance(part, ToolResultPart))
+
+
+async def test_a_tool_runs_once_it_is_allowed(tmp_path: Path) -> None:
+    shell = Shell()
+    async with chatting(tmp_path, shell, **ASK) as chat:
+        answer_id, asked = await ask(chat)
+        assert (asked.tool_name, asked.arguments) == ("shell", {"command": "ls"})
+        assert shell.ran == []
+        chat.host.approve(asked.approval_id, "once", session="s")
+        assert result(await chat.answer(answer_id)).output == "ran ls"
+        answer_id, again = await ask(chat)
+        assert again.approval_id != asked.approval_id, "once is once"
+        chat.host.approve(again.approval_id, "deny", session="s")
+        assert result(await chat.answer(answer_id)).output == "Error: Tool 'shell' denied by user."
+        assert shell.ran == ["ls"]
+
+
+async def test_always_holds_for_the_same_key_in_the_same_session(tmp_path: Path) -> None:
+    shell = Shell()
+    async with chatting(tmp_path, shell, **ASK) as chat:
+        answer_id, asked = await ask(chat)
+        chat.host.approve(asked.approval_id, "always", session="s")
+        await chat.answer(answer_id)
+        chat.model.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
+        assert result(await chat.say("again")).output == "ran ls"
+        for command, session in (("rm", "s"), ("ls", "other")):
+            answer_id, asked = await ask(chat, command, session)
+            chat.host.approve(asked.approval_id, "deny", session=session)
+            await chat.answer(answer_id, session)
+        assert shell.ran == ["ls", "ls"]
+
+
+async def test_an_approval_is_used_once_and_only_by_its_session(tmp_path: Path) -> None:
+    async with chatting(tmp_path, Shell(), **ASK) as chat:
+        answer_id, asked = await ask(chat)
+        with pytest.raises(NotFoundError):
+            chat.host.approve(asked.approval_id, "once", session="other")
+        with pytest.raises(NotFoundError):
+            chat.host.approve("guessed", "once", session="s")
+        chat.host.approve(asked.approval_id, "deny", session="s")
+        with pytest.raises(NotFoundError):
+            chat.host.approve(asked.approval_id, "once", session="s")
+        assert result(await chat.answer(answer_id)).is_error
+
+
+async def test_nobody_answering_is_a_no(tmp_path: Path) -> None:
+    shell = Shell()
+    async with chatting(tmp_path, shell, limits={"approval_timeout_ms": 1}, **ASK) as chat:
+        chat.model.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
+        assert result(await chat.say("go")).output == "Error: Tool 'shell': approval timed out."
+        assert shell.ran == []
+
+
+async def test_stop_withdraws_the_question(tmp_path: Path) -> None:
+    shell = Shell()
+    async with chatting(tmp_path, shell, **ASK) as chat:
+        _, asked = await ask(chat)
+        watcher = await chat.watch()
+        assert (await chat.say("/stop")).text == "Stopped."
+        resolved = await watcher.until(lambda frame: isinstance(frame, ApprovalResolved))
+        assert resolved == ApprovalResolved(asked.approval_id, "cancelled")
+        with pytest.raises(NotFoundError):
+            chat.host.approve(asked.approval_id, "once", session="s")
+        assert shell.ran == []
+
+
+@pytest.mark.parametrize("broken", [False, True])
+async def test_a_channel_that_can_ask_asks_in_the_room_the_message_came_from(
+    tmp_path: Path, broken: bool
+) -> None:
+    class Asking(Letterbox):
+        asked: ApprovalRequest | None = None
+
+        async def ask_approval(self, request: ApprovalRequest) -> None:
+            self.asked = request
+            if broken:
+                raise ConnectionError("the platform is down")
+
+    box, shell = Asking(), Shell()
+    async with chatting(tmp_path, shell, **ASK) as chat:
+        chat.gateway.channels.register(box)
+        chat.model.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
+        answer_id = await chat.accept("go", channel="letters")
+        watcher = await chat.watch()
+        shown = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+        assert box.asked is not None
+        assert (box.asked.id, box.asked.user, box.asked.address) == (
+            shown.approval_id,
+            "ada",
+            written("go", channel="letters").address,
+        )
+        chat.host.approve(shown.approval_id, "once", session="s")
+        await chat.answer(answer_id)
+        assert shell.ran == ["ls"]

@@ -1,0 +1,67 @@
+"""Which rule holds for which call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import SettingsError, Tool, ToolContext, ToolDefinition
+from gateway.permissions import Action, Permissions
+from gateway.testing.chat import chatting
+
+
+async def nothing(_arguments: Any, _context: ToolContext) -> str:
+    return ""
+
+
+PLAIN = Tool(definition=ToolDefinition("shell", "Run.", {"type": "object"}), execute=nothing)
+KEYED = Tool(definition=PLAIN.definition, execute=nothing, match_key=lambda arguments: arguments["command"])
+
+RULES = {"git push *": "ask", "git *": "allow", "rm -rf *": "deny", "cat *": "allow"}
+
+
+@pytest.mark.parametrize(
+    ("command", "action"),
+    [
+        ("git push origin", "ask"),
+        ("git diff src/a.ts", "allow"),
+        ("rm -rf /", "deny"),
+        ("cat /etc/passwd", "allow"),
+        ("ls", "deny"),
+        ("Git diff", "deny"),
+    ],
+)
+def test_002_14_the_first_glob_that_matches_decides_and_none_means_deny(command: str, action: Action) -> None:
+    assert Permissions({"shell": RULES}).decide(KEYED, {"command": command}) == action
+
+
+@pytest.mark.parametrize("arguments", [{}, {"command": None}])
+def test_002_14_a_key_that_cannot_be_told_is_denied(arguments: dict[str, Any]) -> None:
+    assert Permissions({"shell": {"*": "allow"}}).decide(KEYED, arguments) == "deny"
+
+
+@pytest.mark.parametrize("action", ["allow", "deny", "ask"])
+def test_002_14_a_tool_without_a_key_takes_plain_actions(action: Action) -> None:
+    permissions = Permissions({"shell": action}, "deny")
+    permissions.check({"shell": PLAIN})
+    assert permissions.decide(PLAIN, {}) == action
+
+
+def test_002_14_globs_for_a_tool_without_a_key_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"permissions\.shell"):
+        Permissions({"shell": RULES}).check({"shell": PLAIN})
+    Permissions({"shell": RULES}).check({"shell": KEYED})
+
+
+def test_a_tool_without_a_rule_gets_the_default() -> None:
+    assert Permissions().decide(PLAIN, {}) == "allow"
+    assert Permissions({"other": "allow"}, "ask").decide(PLAIN, {}) == "ask"
+
+
+async def test_002_14_globs_that_match_nothing_stop_the_start(tmp_path: Path) -> None:
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with chatting(tmp_path, permissions={"calculator": {"*": "ask"}}):
+            pass
+    assert caught.group_contains(SettingsError, match="calculator")
