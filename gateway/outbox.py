@@ -19,7 +19,6 @@ from sqlalchemy import Connection, select
 
 from gateway.channel import (
     Channel,
-    FollowsSession,
     OutboundMessage,
     Placed,
     PlacementDeferred,
@@ -65,7 +64,8 @@ class Outbox:
     def places(self, entry: Entry) -> bool:
         """Whether this entry's channel has to be sent its answer."""
         channel = self._channels.get(entry.channel)
-        return channel is not None and not isinstance(channel, FollowsSession)
+        # Asked for every turn; ``isinstance`` with the protocol would look at all its attributes each time.
+        return channel is not None and not getattr(channel, "follows_session", False)
 
     def intend(self, entry: Entry, answer: Message) -> list[Op]:
         """The writes that record the answer, and that it is about to be placed; the entry stays open."""
