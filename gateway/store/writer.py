@@ -27,7 +27,7 @@ Op = tuple[Write, Row]
 Inserted = frozenset[str]
 _MAX_BATCH = 512
 
-REFUSED = (IntegrityError, DataError, TypeError, ValueError, RecursionError)
+REFUSED = (IntegrityError, DataError, TypeError, ValueError, OverflowError)
 """What is wrong with some rows, and not with the database as a whole."""
 
 
