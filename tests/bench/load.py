@@ -1,0 +1,253 @@
+"""Websocket clients in one process, which do what a plan says.
+
+The plan is JSON on the command line. Each line that comes in on standard input starts one measurement; its
+result goes out as one line of JSON. What a message asks of the model is the mode of ``model.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+
+import procfs
+import uvloop
+from wire import Client
+
+ENDS = (b'{"type":"complete"', b"[DONE]")
+"""How the last frame of an answer begins: ours, and the relays'."""
+REFUSALS = (b'{"type":"error"', b'{"type":"part"')
+"""How a frame begins that says that something failed: nothing that fails may count as fast."""
+_DRAIN_SECONDS = 10.0
+_US = os.getpid()
+"""Names of sessions and messages begin with it: another load of the same server must not repeat them."""
+
+
+@dataclass
+class Plan:
+    """What to do. ``mode`` is what is asked of the model, or ``ack`` for messages that are only taken."""
+
+    kind: str
+    port: int
+    pid: int
+    mode: str = "s32"
+    clients: int = 1
+    sessions: int = 1
+    """Sessions of each client, in rotation."""
+    seconds: float = 2.0
+    warm: float = 0.5
+    fill: int = 0
+    """Turns of each client before its first measurement."""
+    messages: int = 0
+    """Messages of each client, where they are counted."""
+    fresh: bool = True
+    """Whether every measurement uses new sessions."""
+
+
+@dataclass
+class Result:
+    """What one measurement saw. Seconds throughout; ``cpu`` is the server's."""
+
+    seconds: float = 0.0
+    cpu: float = 0.0
+    turns: int = 0
+    frames: int = 0
+    rss: int = 0
+    from_send: list[float] = field(default_factory=list)
+    """From sending a message to the first token of its answer."""
+    from_model: list[float] = field(default_factory=list)
+    """From the model's sending the first token to its arrival."""
+    final: list[float] = field(default_factory=list)
+    """From sending a message to the end of its answer."""
+
+
+class Person(Client):
+    """Somebody who sends messages in sessions, in rotation, and sees the answers."""
+
+    def __init__(self, plan: Plan, number: int) -> None:
+        super().__init__(plan.port)
+        self.turns = 0
+        self.going = False
+        self.samples = Result()
+        self._number = number
+        self._plan = plan
+        self._sent = 0
+        self._round = 0
+        self._sent_at = 0.0
+        self._waits_for_token = False
+        self._done = asyncio.Event()
+
+    def begin(self) -> None:
+        """Use other sessions from now on."""
+        self._round += self._plan.fresh
+        self.samples = Result()
+
+    async def ask(self) -> None:
+        """Send a message and wait for the end of its answer."""
+        self._done.clear()
+        self.say()
+        await self._done.wait()
+
+    def say(self) -> None:
+        """Send the next message."""
+        self._sent += 1
+        self._waits_for_token = self._plan.mode.startswith("p")
+        self._sent_at = time.monotonic()
+        name = f"{_US}-{self._number}-{self._sent % self._plan.sessions}-{self._round}"
+        asks = self._plan.mode if self._plan.kind == "accept" else f"#!{self._plan.mode} hello"
+        self.send(
+            b'{"type":"message","client_msg_id":"%d-%d-%d","session":"%b","text":"%b %d"}'
+            % (_US, self._number, self._sent, name.encode(), asks.encode(), self._sent)
+        )
+
+    def text(self, payload: bytes) -> None:
+        """Look for the first token, and for the end."""
+        if self._waits_for_token and b'"@' in payload:
+            self._first_token(payload)
+        elif payload.startswith(ENDS):
+            self.turns += 1
+            self.samples.final.append(time.monotonic() - self._sent_at)
+            if self.going:
+                self.say()
+            else:
+                self._done.set()
+        elif payload.startswith(REFUSALS):
+            raise ValueError(payload.decode())
+
+    def _first_token(self, payload: bytes) -> None:
+        now = time.monotonic()
+        self._waits_for_token = False
+        sent = payload.partition(b'"@')[2].partition(b";")[0]
+        self.samples.from_send.append(now - self._sent_at)
+        self.samples.from_model.append(now - float(sent))
+
+    async def rest(self) -> None:
+        """Let the running answer end."""
+        self._done.clear()
+        self.going = False
+        await self._done.wait()
+
+
+class Talk:
+    """Everybody sends the next message as soon as the last is answered."""
+
+    def __init__(self, plan: Plan, people: list[Person]) -> None:
+        self._plan = plan
+        self._people = people
+        self._filled = plan.fill == 0
+
+    async def measure(self) -> Result:
+        """So many seconds of it, after a warm-up."""
+        for person in self._people:
+            person.begin()
+        if not self._filled:
+            self._filled = True
+            await asyncio.gather(*map(self._fill, self._people))
+        for person in self._people:
+            person.going = True
+            person.say()
+        await asyncio.sleep(self._plan.warm)
+        before = self._state()
+        await asyncio.sleep(self._plan.seconds)
+        after = self._state()
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            await asyncio.gather(*(person.rest() for person in self._people))
+        return Result(*(b - a for a, b in zip(before, after, strict=True)))
+
+    async def _fill(self, person: Person) -> None:
+        for _ in range(self._plan.fill):
+            await person.ask()
+
+    def _state(self) -> tuple[float, float, int, int]:
+        turns = sum(person.turns for person in self._people)
+        frames = sum(person.frames for person in self._people)
+        return time.monotonic(), procfs.cpu_seconds(self._plan.pid), turns, frames
+
+
+class Burst:
+    """Everybody sends a message at the same instant."""
+
+    def __init__(self, plan: Plan, people: list[Person]) -> None:
+        self._plan = plan
+        self._people = people
+
+    async def measure(self) -> Result:
+        """So many messages of each, one after the other."""
+        for person in self._people:
+            person.begin()
+        result = Result()
+        for _ in range(self._plan.messages):
+            await asyncio.gather(*(person.ask() for person in self._people))
+        for person in self._people:
+            result.from_send += person.samples.from_send
+            result.from_model += person.samples.from_model
+            result.final += person.samples.final
+        return result
+
+
+class Sender(Person):
+    """Somebody who sends the next message as soon as the last is taken."""
+
+    def text(self, payload: bytes) -> None:
+        """Count acknowledgements."""
+        if payload.startswith(b'{"type":"ack"'):
+            self.turns += 1
+            if self.turns < self._plan.messages:
+                self.say()
+            else:
+                self._done.set()
+        elif payload.startswith(REFUSALS):
+            raise ValueError(payload.decode())
+
+
+class Accept:
+    """Everybody sends messages whose answers nobody waits for. It can be measured once."""
+
+    def __init__(self, plan: Plan, people: list[Person]) -> None:
+        self._pid = plan.pid
+        self._people = people
+
+    async def measure(self) -> Result:
+        """From the first message to the last acknowledgement."""
+        start, cpu = time.monotonic(), procfs.cpu_seconds(self._pid)
+        await asyncio.gather(*(person.ask() for person in self._people))
+        turns = sum(person.turns for person in self._people)
+        return Result(time.monotonic() - start, procfs.cpu_seconds(self._pid) - cpu, turns)
+
+
+class Idle:
+    """Everybody is connected and silent."""
+
+    def __init__(self, plan: Plan, people: list[Person]) -> None:
+        self._pid = plan.pid
+        self._people = people
+
+    async def measure(self) -> Result:
+        """What the server holds for them."""
+        await asyncio.sleep(1.0)
+        return Result(rss=procfs.rss_bytes(self._pid), turns=len(self._people))
+
+
+KINDS = {"talk": Talk, "burst": Burst, "accept": Accept, "idle": Idle}
+
+
+async def main(plan: Plan) -> None:
+    """Connect everybody, then measure once for every line of standard input."""
+    person = Sender if plan.kind == "accept" else Person
+    people = [person(plan, number) for number in range(plan.clients)]
+    for start in range(0, len(people), 100):
+        await asyncio.gather(*(p.connect() for p in people[start : start + 100]))
+    measured = KINDS[plan.kind](plan, people)
+    print("ready: connected", flush=True)
+    while await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline):
+        print(json.dumps(asdict(await measured.measure())), flush=True)
+
+
+if __name__ == "__main__":
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    uvloop.run(main(Plan(**json.loads(sys.argv[1]))))

@@ -1,0 +1,193 @@
+"""The processes of a measurement: servers on one core, whatever loads them on another."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from load import Plan, Result
+
+HERE = Path(__file__).parent
+TREE = HERE.parent.parent
+PATIENCE_SECONDS = 60.0
+
+_SETTINGS = """
+model = "bench/fake"
+data_dir = "{folder}"
+durability = "full"
+history_window = {window}
+
+[server]
+port = {port}
+
+[providers.bench]
+base_url = "{model}/v1"
+"""
+
+
+def cores() -> tuple[set[int], set[int]]:
+    """The cores for the server, and for its load. They are the same where there is only one."""
+    free = sorted(os.sched_getaffinity(0))
+    return {free[0]}, {free[-1]}
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+class Process:
+    """A process that says on its first line that it is ready, and where it is reached."""
+
+    def __init__(
+        self, command: Sequence[str], core: set[int], log: Path, env: Mapping[str, str] = {}
+    ) -> None:
+        start = time.monotonic()
+        self._log = log
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(
+                command,
+                cwd=TREE,
+                env={**os.environ, **env},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                preexec_fn=lambda: os.sched_setaffinity(0, core),
+            )
+        self.pid = self._process.pid
+        self.address = self._until_ready()
+        self.start_seconds = time.monotonic() - start
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self.address.rpartition(":")[2])
+
+    def ask(self, line: str = "") -> str:
+        """Send it a line and wait for the one it answers."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return self._line()
+
+    def stop(self) -> None:
+        """End it."""
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._process.communicate()
+
+    def _until_ready(self) -> str:
+        line = self._line()
+        while "ready: " not in line:
+            line = self._line()
+        return line.partition("ready: ")[2].split()[0]
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        patience = threading.Timer(PATIENCE_SECONDS, self._process.kill)
+        patience.start()
+        line = self._process.stdout.readline()
+        patience.cancel()
+        if not line or line.startswith("failed: "):
+            self.stop()
+            raise RuntimeError(f"{self._process.args} ended: {line}\n{self._log.read_text()[-2000:]}")
+        return line
+
+
+class Lab:
+    """Starts processes in a folder of its own, and ends them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._server_core, self._load_core = cores()
+        self._running: list[Process] = []
+        self._count = 0
+        self.model = self._start([sys.executable, str(HERE / "model.py")], self._load_core)
+
+    def relay(self) -> Process:
+        """The floor."""
+        return self._start([sys.executable, str(HERE / "relay.py"), self._model_url], self._server_core)
+
+    def gateway(self, *, window: int = 200, folder: Path | None = None) -> Process:
+        """Trunkline with everything on, in a new folder if none is given."""
+        if folder is None:
+            folder = self.folder / f"data-{self._count}"
+            folder.mkdir()
+        config = folder / "bench.toml"
+        config.write_text(
+            _SETTINGS.format(folder=folder, window=window, port=_free_port(), model=self._model_url)
+        )
+        command = [sys.executable, "-m", "gateway", "run", "--config", str(config)]
+        return self._start(command, self._server_core)
+
+    def nonebot(self, python: Path) -> Process:
+        """The rival: a NoneBot2 bot that does the same without a store."""
+        command = [str(python), str(HERE / "nonebot_bot.py"), self._model_url]
+        return self._start(command, self._server_core, {"LOG_LEVEL": "WARNING"})
+
+    def load(self, server: Process, **plan: Any) -> Load:
+        """Clients of a server, connected."""
+        given = json.dumps({"port": server.port, "pid": server.pid, **plan})
+        return Load(self._start([sys.executable, str(HERE / "load.py"), given], self._load_core), self)
+
+    def stop(self, *processes: Process) -> None:
+        """End some processes, or all."""
+        for process in processes or tuple(reversed(self._running)):
+            process.stop()
+            self._running.remove(process)
+
+    @property
+    def _model_url(self) -> str:
+        return f"http://127.0.0.1:{self.model.port}"
+
+    def _start(self, command: Sequence[str], core: set[int], env: Mapping[str, str] = {}) -> Process:
+        self._count += 1
+        process = Process(command, core, self.folder / f"{self._count}.log", env)
+        self._running.append(process)
+        return process
+
+
+class Load:
+    """Connected clients, ready to measure."""
+
+    def __init__(self, process: Process, lab: Lab) -> None:
+        self._process = process
+        self._lab = lab
+
+    def measure(self) -> Result:
+        """Measure once."""
+        return Result(**json.loads(self._process.ask()))
+
+    def stop(self) -> None:
+        """Disconnect."""
+        self._lab.stop(self._process)
+
+
+@contextmanager
+def laboratory() -> Iterator[Lab]:
+    """A lab on the disk of the tree, which is gone afterwards with all its processes."""
+    kept = TREE / "data"
+    kept.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=kept) as folder:
+        lab = Lab(Path(folder))
+        try:
+            yield lab
+        finally:
+            lab.stop()
+
+
+__all__ = ["Lab", "Load", "Plan", "Process", "Result", "laboratory"]

@@ -1,0 +1,116 @@
+"""Measures Trunkline against floors in the same run, and says which goals are met.
+
+Servers run on one core, their load and the model on another. What is compared is measured in turns, a
+round each, and the medians of the rounds count. The exit status is 0; with ``--check`` it is 1 if a goal
+is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from figures import FIGURES, Bench, Row
+from processes import HERE, TREE, cores, laboratory
+from rich.console import Console
+from rich.table import Table
+
+RIVAL = TREE / ".venv-bench"
+
+
+def main() -> int:
+    """Run what is asked for and show it."""
+    options = _options()
+    say = Console(stderr=True)
+    server, load = cores()
+    if server == load:
+        say.print("[yellow]there is one core only: servers and their load share it[/]")
+    rival = _rival(say) if "saturated" in options.only else None
+    rows: list[Row] = []
+    with laboratory() as lab:
+        rounds, seconds = (2, 1.0) if options.quick else (5, 2.0)
+        bench = Bench(lab, rounds, seconds, rival)
+        for name in options.only:
+            with say.status(f"measuring: {name}"):
+                rows += FIGURES[name](bench)
+    _show(rows, as_json=options.json)
+    return int(options.check and any(row.met is False for row in rows))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", type=_names, default=list(FIGURES), help=f"of {','.join(FIGURES)}")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--check", action="store_true", help="fail if a goal is missed")
+    return parser.parse_args()
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in FIGURES:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(FIGURES)}")
+    return names
+
+
+def _rival(say: Console) -> Path | None:
+    """The Python of an environment with NoneBot2, made at the first run; None if that cannot be."""
+    python, mark = RIVAL / "bin" / "python", RIVAL / ".installed"
+    if mark.exists():
+        return python
+    with say.status("installing NoneBot2"):
+        made = subprocess.run([sys.executable, "-m", "venv", str(RIVAL)], capture_output=True)
+        command = [str(python), "-m", "pip", "install", "--quiet", "-r", str(HERE / "requirements.txt")]
+        if made.returncode or subprocess.run(command, capture_output=True).returncode:
+            say.print("[yellow]NoneBot2 could not be installed; it is left out[/]")
+            return None
+    (RIVAL / ".gitignore").write_text("*\n")
+    mark.touch()
+    return python
+
+
+def _show(rows: Iterable[Row], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([{**asdict(row), "ratio": row.ratio, "met": row.met} for row in rows], indent=1))
+        return
+    table = Table("figure", "unit", title="Trunkline against its floors")
+    for column in ("ours", "floor", "ratio", "goal"):
+        table.add_column(column, justify="right")
+    table.add_column("met")
+    table.add_column("note", style="dim")
+    for row in rows:
+        table.add_row(
+            row.figure,
+            row.unit,
+            *map(_number, (row.ours, row.floor, row.ratio)),
+            _goal(row),
+            _met(row),
+            row.note,
+        )
+    Console(width=None if sys.stdout.isatty() else 150).print(table)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _goal(row: Row) -> str:
+    if row.goal is None:
+        return ""
+    return f"{'≥' if row.at_least else '≤'} {_number(row.goal)}{'' if row.absolute else ' x'}"
+
+
+def _met(row: Row) -> str:
+    return {None: "", True: "[green]yes[/]", False: "[red]no[/]"}[row.met]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
