@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import secrets
+import signal
 import threading
 from collections.abc import Coroutine
 from typing import Any
@@ -99,6 +100,8 @@ class Talk:
             asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _run(self) -> None:
+        # Ctrl-C is for the thread of the terminal, which waits in a call that only a signal of its own ends.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             asyncio.run(self._serve())
         except asyncio.CancelledError:

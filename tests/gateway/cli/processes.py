@@ -114,6 +114,11 @@ class Terminal:
         self._read = match.end()
         return came
 
+    @property
+    def lines(self) -> list[str]:
+        """What stands on the screen now, with what was scrolled out of it."""
+        return displayed(self.screen)
+
     def type(self, text: str) -> None:
         """Type; a newline is the Enter key, \\x03 is Ctrl-C, \\x04 is Ctrl-D."""
         os.write(self._fd, text.encode())
@@ -146,6 +151,23 @@ class Terminal:
         self.screen += data.decode(errors="replace")
 
 
-def without_codes(text: str) -> str:
-    """What is on the screen, roughly: the text without its control sequences."""
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x01|\x02", "", text).replace("\r", "")
+def displayed(output: str) -> list[str]:
+    """The lines that stand on a terminal after this output: overwritten and erased ones are gone."""
+    lines: list[str] = [""]
+    row = column = 0
+    for code, up, char in re.findall(r"(\x1b\[([0-9;?]*)[A-Za-z])|([^\x1b\x01\x02\x07])", output, re.DOTALL):
+        if code.endswith("A"):
+            row = max(0, row - int(up or 1))
+        elif code.endswith("K"):
+            lines[row] = "" if up == "2" else lines[row][:column]
+        elif code.endswith("J"):
+            lines[row:] = [lines[row][:column]]
+        elif char == "\r":
+            column = 0
+        elif char == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif char:
+            lines[row] = lines[row].ljust(column)[:column] + char + lines[row][column + 1 :]
+            column += 1
+    return [line.rstrip() for line in lines]

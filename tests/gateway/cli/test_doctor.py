@@ -1,0 +1,160 @@
+"""``trunkline doctor``: all is well, or what is wrong and what to do about it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sqlite3
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli import app
+from gateway.cli.keeping import durability, schema
+from gateway.cli.machine import clock
+from gateway.settings import Settings
+from gateway.testing.models import FakeModels
+from tests.gateway.cli.processes import gateway, trunkline
+
+SECRET = "sk-very-secret-indeed-0123456789-abcdef"
+
+
+def findings(
+    home: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "", **environ: str
+) -> dict[str, dict[str, str]]:
+    """What the doctor says of a home with these settings, by the name of each check."""
+    (home / "own.toml").write_text(settings)
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TRUNKLINE_DATA_DIR": str(home / "data"), **environ}.items():
+        monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(app, ["doctor", "--json", "--config", str(home / "own.toml")])
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    failed = any(finding["status"] == "fail" for finding in found.values())
+    assert done.exit_code == int(failed)
+    assert all(finding["advice"] for finding in found.values() if finding["status"] != "ok")
+    return found
+
+
+def test_a_fresh_home_is_well_but_for_the_demo(tmp_path: Path) -> None:
+    done = trunkline("doctor", home=tmp_path, TRUNKLINE_SERVER__PORT="0")
+    assert done.returncode == 0, done.stdout
+    assert "the built-in demo answers" in done.stdout
+    assert "→ set ANTHROPIC_API_KEY or OPENAI_API_KEY" in done.stdout
+    assert done.stdout.splitlines()[-1].endswith(" failed")
+    assert not (tmp_path / "data").exists(), "it changes nothing"
+
+
+def test_a_running_gateway_is_asked_for_its_channels(tmp_path: Path) -> None:
+    with gateway(tmp_path) as running:
+        done = trunkline("doctor", "--json", home=tmp_path, TRUNKLINE_SERVER__PORT=running.port)
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == 0, done.stdout
+    assert found["port"]["detail"] == f"a gateway runs at {running.url}"
+    assert found["channel websocket"]["status"] == "ok"
+    assert found["schema"]["detail"].endswith("the newest")
+
+
+def test_wrong_settings_are_told_and_the_machine_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = findings(tmp_path, monkeypatch, "modle = 'x/y'\n")
+    assert "did you mean model" in found["settings"]["detail"]
+    assert set(found) == {"settings", "python", "kernel", "open files", "clock"}
+
+
+def test_a_port_of_another_program_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        # It accepts and says nothing, as a program does that speaks something else.
+        found = findings(tmp_path, monkeypatch, f"[server]\nport = {port}\n")
+    assert (found["port"]["status"], "another program" in found["port"]["detail"]) == ("fail", True)
+
+
+def test_a_file_that_is_no_database_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/trunkline.db").write_text("this is no database, whatever its name says" * 100)
+    found = findings(tmp_path, monkeypatch)
+    assert (found["store"]["status"], "not a database" in found["store"]["detail"]) == ("fail", True)
+
+
+def test_an_old_schema_is_told_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    sqlite3.connect(tmp_path / "data/trunkline.db").execute("CREATE TABLE x (y)").connection.close()
+    found = findings(tmp_path, monkeypatch)
+    assert (found["store"]["status"], found["schema"]["status"]) == ("ok", "warn")
+    assert "trunkline db upgrade" in found["schema"]["advice"]
+
+
+def test_a_schema_of_a_newer_version_is_a_failure() -> None:
+    assert schema("9999").status == "fail"
+
+
+def test_a_store_address_that_is_none_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = findings(tmp_path, monkeypatch, "[store]\nurl = 'nonsense'\n")
+    assert found["store"]["status"] == "fail"
+
+
+def test_relaxed_durability_is_told() -> None:
+    assert durability(Settings(durability="relaxed")).status == "warn"
+    assert durability(Settings()).status == "ok"
+
+
+def test_a_directory_that_cannot_be_written_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = findings(tmp_path, monkeypatch, TRUNKLINE_DATA_DIR="/proc/trunkline")
+    assert (found["writable"]["status"], found["disk"]["status"]) == ("fail", "fail")
+
+
+def test_an_unknown_channel_or_plugin_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = findings(tmp_path, monkeypatch, "[channels.pigeon]\n\n[plugins]\nenabled = ['nothing_there']\n")
+    assert found["channel pigeon"]["status"] == "fail"
+    assert found["plugin nothing_there"]["status"] == "fail"
+
+
+async def test_a_provider_that_answers_is_well(tmp_path: Path) -> None:
+    async with FakeModels(key=SECRET) as fake:
+        found = await in_a_process(tmp_path, "openai/fake-small", fake.openai_url, SECRET)
+    assert found["status"] == "ok"
+
+
+async def test_a_wrong_key_is_a_failure_and_no_key_is_shown(tmp_path: Path) -> None:
+    async with FakeModels(key="another-key") as fake:
+        found = await in_a_process(tmp_path, "openai/fake-small", fake.openai_url, SECRET)
+    assert (found["status"], "AuthFailedError" in found["detail"]) == ("fail", True)
+
+
+async def test_a_model_that_its_provider_does_not_list_is_told(tmp_path: Path) -> None:
+    async with FakeModels() as fake:
+        found = await in_a_process(tmp_path, "openai/nothing", fake.openai_url, SECRET)
+    assert (found["status"], "not among" in found["detail"]) == ("warn", True)
+
+
+async def test_a_provider_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
+    found = await in_a_process(tmp_path, "openai/fake-small", "http://127.0.0.1:9/v1", SECRET)
+    assert (found["status"], found["detail"].partition(":")[0]) == ("fail", "ProviderUnavailableError")
+
+
+async def in_a_process(home: Path, model: str, base_url: str, key: str) -> dict[str, str]:
+    """What the doctor says of a model; nothing of what it says may hold the key."""
+    import asyncio
+
+    done = await asyncio.to_thread(
+        trunkline,
+        "doctor",
+        "--json",
+        home=home,
+        TRUNKLINE_SERVER__PORT="0",
+        TRUNKLINE_MODEL=model,
+        TRUNKLINE_PROVIDERS__OPENAI__BASE_URL=base_url,
+        TRUNKLINE_PROVIDERS__OPENAI__API_KEY=key,
+    )
+    assert key not in done.stdout + done.stderr
+    return next(finding for finding in json.loads(done.stdout) if finding["name"] == "model")
+
+
+def test_a_clock_from_before_the_installation_is_told() -> None:
+    assert clock(now=0.0).status == "warn"
+    assert clock().status == "ok"

@@ -1,0 +1,123 @@
+"""``trunkline sessions``: read beside a running gateway, or without one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.cli.processes import Terminal, gateway, trunkline
+
+TALK = "talk"
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a gateway that answered twice and ended."""
+    home = tmp_path_factory.mktemp("kept")
+    with gateway(home) as running:
+        asked = "what is 12 * 34?\nand what time is it?\n"
+        trunkline("chat", TALK, "--url", running.url, home=home, stdin=asked)
+    return home
+
+
+def sessions(home: Path, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return trunkline("sessions", *args, home=home, **environ)
+
+
+def test_list_tells_what_there_is(kept: Path) -> None:
+    lines = sessions(kept, "list").stdout.splitlines()
+    assert lines[0].split() == ["session", "title", "channel", "messages", "cost", "updated"]
+    assert lines[1].startswith(" talk")
+    assert " what is 12 * 34? " in lines[1]
+    assert " websocket " in lines[1]
+    assert " 4 " in lines[1]
+
+
+def test_list_speaks_json(kept: Path) -> None:
+    (row,) = json.loads(sessions(kept, "list", "--json").stdout)
+    assert (row["id"], row["channel"], row["messages"], row["cost"]) == (TALK, "websocket", 4, 0.0)
+
+
+def test_show_prints_the_messages_as_they_looked(kept: Path) -> None:
+    shown = sessions(kept, "show", TALK).stdout
+    order = ["> what is 12 * 34?", "✓ calculator(expression=", "The tool says: 408", "> and what time"]
+    assert sorted(order, key=shown.index) == order
+
+
+@pytest.mark.parametrize("verb", ["show", "replay", "export", "delete"])
+def test_an_unknown_session_is_named(kept: Path, verb: str) -> None:
+    done = sessions(kept, verb, "nobody")
+    assert done.returncode == 1
+    assert "no session 'nobody'" in done.stderr
+    assert "trunkline sessions list" in done.stderr
+
+
+def test_without_a_store_it_says_so(tmp_path: Path) -> None:
+    done = sessions(tmp_path, "list")
+    assert done.returncode == 2
+    assert "trunkline run" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_replay_ends_with_what_show_shows(kept: Path) -> None:
+    replayed = sessions(kept, "replay", TALK, "--speed", "1000").stdout
+    assert replayed == sessions(kept, "show", TALK).stdout
+
+
+def test_replay_at_a_terminal_grows_as_it_did(kept: Path) -> None:
+    terminal = Terminal(kept, "sessions", "replay", TALK, "--speed", "20")
+    try:
+        assert terminal.wait() == 0
+    finally:
+        terminal.close()
+    assert "\x1b[2K" in terminal.screen, "something was drawn over"
+    assert terminal.lines.count(" • The tool says: 408") == 1
+
+
+def test_export_as_markdown_goes_to_standard_output(kept: Path) -> None:
+    written = sessions(kept, "export", TALK).stdout
+    assert written.startswith("# what is 12 * 34?\n")
+    assert written.count("## User, ") == written.count("## Assistant, ") == 2
+    assert '```json\n{"expression":"12 * 34"}\n```' in written
+
+
+def test_export_as_json_goes_to_a_file_that_is_not_replaced_unasked(kept: Path, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    command = ("export", TALK, str(file), "--format", "json")
+    assert sessions(kept, *command).returncode == 0
+    whole = json.loads(file.read_text(encoding="utf-8"))
+    assert [message["role"] for message in whole["messages"]] == ["user", "assistant"] * 2
+    again = sessions(kept, *command)
+    assert (again.returncode, "--force" in again.stderr) == (1, True)
+    assert sessions(kept, *command, "--force").returncode == 0
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_export_shows_how_far_it_is_when_a_person_watches(kept: Path, tmp_path: Path) -> None:
+    terminal = Terminal(kept, "sessions", "export", TALK, str(tmp_path / "talk.md"))
+    try:
+        assert terminal.wait() == 0
+    finally:
+        terminal.close()
+    assert "exporting" in terminal.screen
+    assert "4 messages written" in terminal.screen
+
+
+def test_delete_asks_and_then_it_is_gone(tmp_path: Path) -> None:
+    with gateway(tmp_path) as running:
+        trunkline("send", "hello", "--session", "gone", "--url", running.url, home=tmp_path)
+    assert trunkline("sessions", "delete", "gone", home=tmp_path, stdin="n\n").returncode == 1
+    assert sessions(tmp_path, "show", "gone").returncode == 0
+    assert trunkline("sessions", "delete", "gone", home=tmp_path, stdin="y\n").returncode == 0
+    assert sessions(tmp_path, "list", "--json").stdout == "[]\n"
+
+
+def test_delete_asks_a_gateway_that_runs(tmp_path: Path) -> None:
+    with gateway(tmp_path) as running:
+        trunkline("send", "hello", "--session", "gone", "--url", running.url, home=tmp_path)
+        deleted = sessions(tmp_path, "delete", "gone", "--yes", TRUNKLINE_SERVER__PORT=running.port)
+        assert (deleted.returncode, deleted.stderr) == (0, "deleted gone\n")
+        assert sessions(tmp_path, "show", "gone").returncode == 1
