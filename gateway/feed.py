@@ -43,24 +43,18 @@ class Feed:
 
     def offer(self, event: Event) -> None:
         """Add an event. A feed that is closed drops it."""
-        if self._closed is not None:
-            return
-        events = self._events
-        if len(events) >= self._full_at:
-            self._squeeze()
-        if len(self._events) >= max(_HARD_CAPACITY, 10 * self.capacity):
-            self._drop()
+        if self._closed is not None or (len(self._events) >= self._full_at and not self._make_room()):
             return
         self._events.append(event)
-        self._wake()
+        if self._waiter is not None:
+            self._wake()
 
     async def take(self) -> list[Event]:
         """All that waits, at least one event. Raises BackpressureError once the reader was dropped."""
         while not self._events:
             if self._closed is not None:
                 raise self._closed
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            await self._news()
         events, self._events = self._events, []
         self._full_at = self.capacity
         return events
@@ -78,10 +72,22 @@ class Feed:
         if self._on_drop is not None:
             self._on_drop()
 
+    async def _news(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
     def _wake(self) -> None:
-        waiter = self._waiter
+        waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+    def _make_room(self) -> bool:
+        """Merge what can be merged. When that no longer helps the reader is dropped; then False."""
+        self._squeeze()
+        if len(self._events) < max(_HARD_CAPACITY, 10 * self.capacity):
+            return True
+        self._drop()
+        return False
 
     def _squeeze(self) -> None:
         """Merge runs of text: per session, events that follow each other and continue the same part."""

@@ -66,7 +66,7 @@ def run(
 
 
 def _serve(settings: Settings, open_browser: bool) -> int:
-    sys.setswitchinterval(0.0005)  # the store's thread wants its turn soon, however busy the loop is
+    interpreter.share_promptly()
     try:
         import uvloop
     except ImportError:
@@ -86,6 +86,7 @@ async def serve(settings: Settings, *, open_browser: bool = False) -> int:
     gateway = Gateway(settings, environ=os.environ)
     _heed_signals(gateway.stop)
     async with gateway.running(), Server(gateway) as server:
+        interpreter.settle_garbage()
         _welcome(gateway, server.url)
         if open_browser:
             await asyncio.to_thread(_show_page, server.url)
@@ -130,7 +131,8 @@ def _show_page(url: str) -> None:
 
 def _explain(error: Exception) -> None:
     """End with one clear line if the error is one of ours; anything else is a bug and keeps its traceback."""
-    from gateway.errors import SettingsError, StoreError, TrunklineError
+    from gateway import interpreter
+from gateway.errors import SettingsError, StoreError, TrunklineError
 
     named = [leaf for leaf in _leaves(error) if isinstance(leaf, TrunklineError)]
     if len(named) != len(list(_leaves(error))):

@@ -128,7 +128,6 @@ class Session:
             turn.shown.append((seq, message))
             self._remember(seq, message)
         self.publish(TurnStart(turn.message_id, turn.entry.id, max(1, turn.entry.attempts)))
-        self.publish(SessionFrame(status="running"))
         self.bus.changed()
 
     def withdraw(self, ids: Collection[str]) -> None:
