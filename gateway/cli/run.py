@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -66,7 +65,9 @@ def run(
 
 
 def _serve(settings: Settings, open_browser: bool) -> int:
-    interpreter.share_promptly()
+    from gateway.interpreter import share_promptly
+
+    share_promptly()
     try:
         import uvloop
     except ImportError:
@@ -77,6 +78,7 @@ def _serve(settings: Settings, open_browser: bool) -> int:
 async def serve(settings: Settings, *, open_browser: bool = False) -> int:
     """Run a gateway with its server until it is asked to stop. Returns the exit status to end with."""
     from gateway.app import Gateway
+    from gateway.interpreter import settle_garbage
     from gateway.loader import check_siblings
     from gateway.logs import set_up_logs
     from gateway.server import Server
@@ -86,7 +88,7 @@ async def serve(settings: Settings, *, open_browser: bool = False) -> int:
     gateway = Gateway(settings, environ=os.environ)
     _heed_signals(gateway.stop)
     async with gateway.running(), Server(gateway) as server:
-        interpreter.settle_garbage()
+        settle_garbage()
         _welcome(gateway, server.url)
         if open_browser:
             await asyncio.to_thread(_show_page, server.url)
@@ -131,8 +133,7 @@ def _show_page(url: str) -> None:
 
 def _explain(error: Exception) -> None:
     """End with one clear line if the error is one of ours; anything else is a bug and keeps its traceback."""
-    from gateway import interpreter
-from gateway.errors import SettingsError, StoreError, TrunklineError
+    from gateway.errors import SettingsError, StoreError, TrunklineError
 
     named = [leaf for leaf in _leaves(error) if isinstance(leaf, TrunklineError)]
     if len(named) != len(list(_leaves(error))):
