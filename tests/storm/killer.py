@@ -133,9 +133,8 @@ class Killer:
     async def _at_random(self) -> None:
         """Kill some time after the fork: in the start, in the recovery, or in the work."""
         life = await self._fork()
-        await life.ends_within(
-            self._dice.choice((self._dice.uniform(0.02, 0.3), self._dice.uniform(0.3, 0.9)))
-        )
+        early, late = self._dice.uniform(0.02, 0.3), self._dice.uniform(0.5, 1.4)
+        await life.ends_within(self._dice.choice((early, late)))
         await self._end(life)
 
     async def _at_a_failpoint(self) -> None:

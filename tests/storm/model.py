@@ -61,7 +61,7 @@ class Model:
         pieces = [f"Answer to {word}:", *(f" part {n} of {word}," for n in range(6)), f" end of {word}."]
         moves: list[Move] = []
         for number, piece in enumerate(pieces):
-            moves += [Pause(self._dice.uniform(2, 25)), Say(piece)]
+            moves += [Pause(self._dice.uniform(1, 12)), Say(piece)]
             if number == 0:
                 moves.append(Gate(Tripwire(self._reach, "at the model's first byte")))
             if number == 4:

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for kind in _stores(given.store, console):
         directory = Path(tempfile.mkdtemp(prefix="trunkline-storm-"))
         with _database(kind, directory) as url:
-            plan = Plan(url, given.seconds, given.rate, given.faults, given.seed, given.planted)
+            plan = Plan(url, given.seconds, given.rate, given.faults, given.seed, given.planted, given.drain)
             storm = Storm(plan, directory)
             with _display(console, kind, given.seconds) as show:
                 outcomes.append(asyncio.run(storm.run(show)))
@@ -69,6 +69,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--faults", type=float, default=0.1, help="share of model and platform calls that fail"
     )
+    parser.add_argument("--drain", type=float, default=60, help="how long the calm afterwards may take")
     parser.add_argument("--planted", choices=PLANTED, help="a bug that has to be found")
     parser.add_argument("--json", action="store_true", help="nothing but the JSON line on standard output")
     parser.add_argument("--keep", action="store_true", help="keep the directory with database and log")

@@ -28,7 +28,6 @@ from gateway.store import schema as t
 HOME = Path(__file__).parent
 ROOT = HOME.parent.parent
 CLIENTS, PERSONS = 12, 6
-_LONGEST_DRAIN = 60.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,8 @@ class Plan:
     faults: float
     seed: int
     planted: str | None = None
+    drain: float = 60.0
+    """Seconds that the calm after it may take."""
 
 
 @dataclass
@@ -153,7 +154,7 @@ class Storm:
         self.progress.phase = "drain"
         begun = time.monotonic()
         await self._killer.relent()
-        while time.monotonic() - begun < _LONGEST_DRAIN:
+        while time.monotonic() - begun < self.plan.drain:
             if all(client.satisfied for client in self._clients) and self._is_empty(engine):
                 return True, time.monotonic() - begun
             await asyncio.sleep(0.2)

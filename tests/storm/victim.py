@@ -91,7 +91,7 @@ class TrippedStore(Store):
             ("INSERT INTO messages", "before the final commit"),
             ("UPDATE outbox", "placed and answered, before the commit"),
         ):
-            if any(statement.startswith(beginning) for statement in statements):
+            if any(beginning in statement for statement in statements):
                 self.failpoints.reach(point)
 
 

@@ -1,0 +1,115 @@
+"""A gateway as its users start it: a process of its own, to be killed, stopped and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import aiohttp
+from sqlalchemy import Engine, create_engine
+
+from gateway.testing.served import SocketClient
+
+ROOT = Path(__file__).parent.parent.parent
+_READY = re.compile(r"Trunkline is ready: (\S+)")
+
+
+class GatewayProcess:
+    """The processes of one gateway, one after the other. ``settings`` is TOML beside the usual ones."""
+
+    def __init__(self, directory: Path, model_url: str, settings: str = "") -> None:
+        self.url = ""
+        self._directory = directory
+        self._process: asyncio.subprocess.Process | None = None
+        self._config = directory / "trunkline.toml"
+        self.configure(model_url, settings)
+
+    def configure(self, model_url: str, settings: str) -> None:
+        """Settings of the next process."""
+        self._config.write_text(
+            f'model = "openai/fake-small"\nhistory_window = 50\n{settings}\n'
+            f'[server]\nport = 0\n[providers.openai]\nbase_url = "{model_url}"\napi_key = "none"\n'
+        )
+
+    @property
+    def data(self) -> Path:
+        """Where everything is kept."""
+        return self._directory / "data"
+
+    @property
+    def errors(self) -> str:
+        """What the processes wrote to standard error."""
+        return (self._directory / "errors").read_text()
+
+    async def start(self) -> bool:
+        """Start it. Returns whether it became ready; if not, it has ended."""
+        arguments = ("run", "--config", str(self._config), "--data-dir", str(self.data))
+        path = os.pathsep.join((str(ROOT), str(self._directory)))
+        with (self._directory / "errors").open("ab") as errors:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "gateway",
+                *arguments,
+                cwd=self._directory,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            if found := _READY.search(line.decode()):
+                self.url = found[1]
+                return True
+        await self._process.wait()
+        return False
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, once it has ended."""
+        return self._process.returncode if self._process is not None else None
+
+    async def ended(self) -> int:
+        """Wait for its end. Returns the exit status; a signal's is negative."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end."""
+        assert self._process is not None
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+        return await self.ended()
+
+    @asynccontextmanager
+    async def client(self) -> AsyncGenerator[SocketClient]:
+        """A websocket client."""
+        async with (
+            aiohttp.ClientSession() as http,
+            http.ws_connect(f"{self.url}/ws", protocols=("trunkline.v1",)) as socket,
+        ):
+            client = SocketClient(socket)
+            await client.until("ready")
+            yield client
+
+    @asynccontextmanager
+    async def database(self) -> AsyncGenerator[Engine]:
+        """Its database, beside it."""
+        engine = create_engine(f"sqlite:///{self.data / 'trunkline.db'}")
+        try:
+            yield engine
+        finally:
+            engine.dispose()
+
+    async def __aenter__(self) -> GatewayProcess:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._process is not None and self._process.returncode is None:
+            await self.stop(signal.SIGKILL)
