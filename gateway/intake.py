@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from gateway.channel import Cursor, InboundMessage, Receipt, Receive, Rejected
 from gateway.dispatcher import Dispatcher
-from gateway.errors import OverloadedError
+from gateway.errors import InvalidRequestError, OverloadedError
 from gateway.figures import Figures
 from gateway.inbox import Entry, Inbox, cursor_op, quarantine_op
-from gateway.messages import now_ms
+from gateway.messages import now_ms, sound
 from gateway.session import Session, Sessions
 from gateway.store import Inserted, Op, Store
 
@@ -73,7 +73,11 @@ class Intake:
         *,
         fresh: bool = False,
     ) -> Sequence[Receipt]:
-        """Commit messages and hand them on. Raises OverloadedError when a bound is reached."""
+        """Commit messages and hand them on.
+
+        Raises OverloadedError when a bound is reached, InvalidRequestError for keys that cannot be kept.
+        """
+        messages = [_acceptable(message) for message in messages]
         sessions = [await self._session(channel, message, fresh) for message in messages]
         self._check(sessions)
         arrivals = [self._arrival(channel, *pair) for pair in zip(sessions, messages, strict=True)]
@@ -170,6 +174,15 @@ class Intake:
         known = await self._inbox.existing(twice) if twice else {}
         self._figures.duplicates += len(known)
         return [_receipt(known.get(e.id, e), duplicate=e.id in known) for _, e in arrivals]
+
+
+def _acceptable(message: InboundMessage) -> InboundMessage:
+    """The message with sound texts: each may be asked for again, so it must be as it will be stored."""
+    message = sound(message)
+    keys = (message.session, message.dedup_key, message.alt_key or "", message.address.account)
+    if any("\0" in key for key in keys):
+        raise InvalidRequestError("the session and the keys of a message must not hold the character NUL")
+    return message
 
 
 def _receipt(entry: Entry, *, duplicate: bool) -> Receipt:

@@ -166,6 +166,15 @@ class Runner:
         turn.session.complete(answer, seq, Complete(answer.id, answer.metadata, stop))
         ended = stop if stop != "cancelled" else "aborted" if turn.aborted else "failed"
         self._figures.turn(ended, answer.metadata, turn.first_text)
+        log.debug(
+            "answered",
+            session=turn.session.id,
+            message=answer.id,
+            stop=stop,
+            deltas=turn.deltas,
+            first_text_ms=None if turn.first_text is None else round(turn.first_text * 1000),
+            duration_ms=answer.metadata.duration_ms,
+        )
 
     async def _place_new(self, turn: Turn, outcome: Outcome = "done") -> None:
         if turn.placing is not None:

@@ -115,6 +115,8 @@ class Turn:
         self.steered = False
         """Whether the user wrote more meanwhile; with ``steer`` the turn ends at its next boundary."""
         self.aborted = False
+        self.deltas = 0
+        """How many deltas it was made of."""
         self.first_text: float | None = None
         """Seconds from the start of the turn to the first text of the answer."""
 
@@ -133,6 +135,7 @@ class Turn:
         if not (isinstance(delta, TextDelta) and delta.content.isascii()):
             delta = sound(delta)
         self.assembler.apply(delta)
+        self.deltas += 1
         if self.first_text is None and isinstance(delta, TextDelta):
             self.first_text = self._clock() - self._started
         if isinstance(delta, MetadataDelta) and not self._is_due(delta):
