@@ -75,7 +75,9 @@ class WebsocketChannel:
             max_msg_size=self._host.limits.frame_bytes,
             decode_text=False,
         )
-        token = _offered_token(offered) or bearer_token(request.headers.get("Authorization", ""))
+        token = _offered_token(offered)
+        if token is None:
+            token = bearer_token(request.headers.get("Authorization", ""))
         await socket.prepare(request)
         self._sockets.add(socket)
         self._host.figures.clients[self.id] += 1

@@ -124,10 +124,16 @@ class Served:
         return client
 
     @asynccontextmanager
+    async def lazy_http(self) -> AsyncGenerator[aiohttp.ClientSession]:
+        """A client for which the kernel takes in little unless it is read from."""
+        connector = aiohttp.TCPConnector(socket_factory=_small)
+        async with aiohttp.ClientSession(connector=connector, read_bufsize=4096) as http:
+            yield http
+
+    @asynccontextmanager
     async def lazy_socket(self) -> AsyncGenerator[SocketClient]:
         """A websocket client that takes in little unless it is read from."""
-        connector = aiohttp.TCPConnector(socket_factory=_small)
-        async with aiohttp.ClientSession(connector=connector) as http:
+        async with self.lazy_http() as http:
             yield await Served(self.gateway, self.url, http, self.models).connect()
 
     async def idle(self, session: str) -> None:

@@ -1,0 +1,238 @@
+"""The server as a whole: what it tells of itself, how it starts and stops, and models that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.app import Gateway
+from gateway.errors import SettingsError
+from gateway.server import Server
+from gateway.settings import ServerSettings, Settings
+from gateway.testing.models import FakeModels
+from gateway.testing.script import Bytes, Cut, Forever, Gate, Refusal, Reply, Say, Stall
+from gateway.testing.served import Served, serving
+
+
+async def figures(served: Served) -> dict[str, float]:
+    async with served.http.get(f"{served.url}/metrics") as response:
+        assert response.headers["Content-Type"].startswith("text/plain")
+        text = await response.text()
+    return {
+        sample.name + "".join(f"[{value}]" for value in sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_the_process_lives_and_all_its_parts_work(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        assert await served.ask("GET", "/healthz") == (200, {"ok": True})
+        assert await served.ask("GET", "/readyz") == (
+            200,
+            {"ok": True, "parts": {"gateway": True, "websocket": True}},
+        )
+        served.gateway.ready = False
+        assert await served.ask("GET", "/readyz") == (
+            503,
+            {"ok": False, "parts": {"gateway": False, "websocket": True}},
+        )
+        assert (await served.ask("GET", "/healthz"))[0] == 200
+
+
+async def test_the_status_tells_what_the_gateway_is_doing(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, served.socket() as client:
+        served.models.then(Reply((Gate(asyncio.Event()),)))
+        await client.say("Hi", session="s")
+        await client.until("turn_start")
+        _, status = await served.ask("GET", "/api/status")
+        await client.send(type="abort", session="s")
+        await client.until("complete")
+        assert status.pop("uptime") >= 0
+        assert status == {
+            "version": served.gateway.host.version,
+            "model": "openai/fake-small",
+            "waiting": 1,
+            "sessions": 1,
+            "running": 1,
+            "clients": {"websocket": 1},
+            "channels": {"websocket": {"ok": True, "detail": ""}},
+        }
+
+
+async def test_figures_tell_what_was_done(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, served.socket() as client:
+        before = await figures(served)
+        await client.say("Hi", session="s", client_msg_id="1")
+        await client.until("complete")
+        await client.say("Hi", session="s", client_msg_id="1")
+        served.models.then(Refusal(401, "no"))
+        await client.say("Fail", session="s")
+        await client.until("complete")
+        served.models.then(Reply((Gate(asyncio.Event()),)))
+        await client.say("Stop", session="s")
+        await client.until("turn_start")
+        await client.send(type="abort", session="s")
+        await client.until("complete")
+        await served.idle("s")
+        after = await figures(served)
+    assert before["trunkline_accepted_total"] == 0
+    assert after["trunkline_accepted_total"] == 3
+    assert after["trunkline_duplicates_total"] == 1
+    assert after["trunkline_turns_total[end_turn]"] == 1
+    assert after["trunkline_turns_total[failed]"] == 1
+    assert after["trunkline_turns_total[aborted]"] == 1
+    assert after["trunkline_tokens_total[output]"] > 0
+    assert after["trunkline_first_text_seconds_count"] == 1
+    assert after["trunkline_first_text_seconds_bucket[+Inf]"] == 1
+    assert after["trunkline_first_text_seconds_sum"] > 0
+    assert after["trunkline_commits_total"] > 0
+    assert after["trunkline_commit_units_total"] >= after["trunkline_commits_total"]
+    assert after["trunkline_waiting"] == 0
+    assert after["trunkline_sessions"] == 1
+    assert after["trunkline_clients[websocket]"] == 1
+    assert after["trunkline_health[websocket]"] == 1
+    assert after["trunkline_coalesced_events_total"] == after["trunkline_dropped_readers_total"] == 0
+    assert after["process_resident_memory_bytes"] > 0
+
+
+async def test_two_gateways_count_apart(tmp_path: Path) -> None:
+    async with serving(tmp_path / "a") as one, serving(tmp_path / "b") as two:
+        await one.ask("POST", "/api/sessions/s/messages", json={"text": "Hi"})
+        assert (await figures(one))["trunkline_accepted_total"] == 1
+        assert (await figures(two))["trunkline_accepted_total"] == 0
+
+
+async def test_every_route_is_described(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        _, document = await served.ask("GET", "/openapi.json")
+        described = {
+            (method.upper(), path) for path, methods in document["paths"].items() for method in methods
+        }
+        assert document["openapi"] == "3.1.0"
+        assert described == {
+            ("GET", "/api/sessions"),
+            ("GET", "/api/sessions/{id}"),
+            ("DELETE", "/api/sessions/{id}"),
+            ("GET", "/api/sessions/{id}/messages"),
+            ("POST", "/api/sessions/{id}/messages"),
+            ("POST", "/api/sessions/{id}/abort"),
+            ("POST", "/api/sessions/{id}/approvals/{approval_id}"),
+            ("GET", "/api/sessions/{id}/events"),
+            ("GET", "/sessions/{id}/events"),
+            ("GET", "/api/dead"),
+            ("POST", "/api/dead/{id}/replay"),
+            ("DELETE", "/api/dead/{id}"),
+            ("GET", "/api/status"),
+            ("GET", "/healthz"),
+            ("GET", "/readyz"),
+            ("GET", "/metrics"),
+            ("GET", "/openapi.json"),
+        }
+        assert "security" not in document
+
+
+async def test_the_description_says_what_needs_a_token(tmp_path: Path) -> None:
+    async with serving(tmp_path, server={"token": "t" * 32}) as served:
+        _, document = await served.ask("GET", "/openapi.json")
+        needs_none = {
+            path
+            for path, methods in document["paths"].items()
+            if methods.get("get", {}).get("security") == []
+        }
+        assert document["security"] == [{"token": []}]
+        assert needs_none == {"/healthz", "/readyz", "/openapi.json"}
+
+
+async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        gateway = Gateway(Settings(data_dir=tmp_path, server=ServerSettings(port=port)))
+        async with gateway.running():
+            with pytest.raises(SettingsError, match=rf"cannot listen on 127\.0\.0\.1:{port}: .*server\.port"):
+                await Server(gateway).__aenter__()
+
+
+async def test_the_server_listens_on_ipv6_too(tmp_path: Path) -> None:
+    async with serving(tmp_path, server={"host": "::1"}) as served:
+        assert served.url.startswith("http://[::1]:")
+        assert (await served.ask("GET", "/healthz"))[0] == 200
+
+
+async def test_002_44_nothing_new_is_taken_while_running_answers_end(tmp_path: Path) -> None:
+    gate, refused = asyncio.Event(), asyncio.Event()
+    async with FakeModels() as models, asyncio.TaskGroup() as tasks:
+        async with serving(tmp_path, models=models) as served:
+            models.then(Reply((Say("almost "), Gate(gate), Say("done"))))
+            await served.ask("POST", "/api/sessions/s/messages", json={"text": "Hi"})
+            client = await served.connect()
+
+            async def watch() -> None:
+                await client.close_code()
+                async with aiohttp.ClientSession() as http:
+                    with pytest.raises(aiohttp.ClientConnectorError):
+                        await http.get(f"{served.url}/healthz")
+                refused.set()
+                gate.set()
+
+            tasks.create_task(watch())
+        assert refused.is_set()
+        async with serving(tmp_path, models=models) as again:
+            _, said = await again.ask("GET", "/api/sessions/s/messages")
+    assert said["messages"][-1]["message"]["parts"] == [{"type": "text", "content": "almost done"}]
+
+
+MISBEHAVIOUR: dict[str, tuple[Any, ...]] = {
+    "StreamTimeoutError": (Say("so far"), Stall()),
+    "StreamAbortedError": (Say("so far"), Cut()),
+    "DeltaParseError": (Say("so far"), Bytes(b"data: {no json\n\n")),
+}
+
+
+@pytest.mark.parametrize("name", MISBEHAVIOUR)
+async def test_004_25_a_model_that_misbehaves_gives_an_error_part_and_a_cancelled_end(
+    tmp_path: Path, name: str
+) -> None:
+    async with serving(tmp_path, stream_timeout_ms=200) as served, served.socket() as client:
+        served.models.then(Reply(MISBEHAVIOUR[name]))
+        await client.say("Hi", session="s")
+        part = await client.until("part")
+        done = await client.until("complete")
+        await client.say("Are you there?", session="s")
+        fine = await client.until("complete")
+        _, said = await served.ask("GET", "/api/sessions/s/messages")
+    kept = said["messages"][1]["message"]["parts"]
+    assert (part["part"]["type"], part["part"]["error_name"]) == ("error", name)
+    assert (done["stop_reason"], fine["stop_reason"]) == ("cancelled", "end_turn")
+    assert kept == [{"type": "text", "content": "so far"}, part["part"]]
+
+
+async def test_004_25_a_model_that_never_stops_is_cut_off(tmp_path: Path) -> None:
+    endless = b'data: {"choices":[{"index":0,"delta":{"content":"' + b"x" * 500_000 + b'"}}]}\n\n'
+    async with serving(tmp_path) as served, served.socket() as client:
+        served.models.then(Reply((Forever(endless),)))
+        await client.say("Hi", session="s")
+        part = await client.until("part")
+        assert part["part"]["type"] == "error"
+        assert (await client.until("complete"))["stop_reason"] == "cancelled"
+
+
+async def test_004_25_a_model_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
+        providers = {"openai": {"base_url": url, "api_key": "k", "max_retries": 0}}
+        async with serving(tmp_path, providers=providers) as served, served.socket() as client:
+            await client.say("Hi", session="s")
+            part = await client.until("part")
+            assert part["part"]["error_name"] == "ProviderUnavailableError"
+            assert (await client.until("complete"))["stop_reason"] == "cancelled"
+            assert (await served.ask("GET", "/readyz"))[0] == 200

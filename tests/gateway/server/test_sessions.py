@@ -1,0 +1,306 @@
+"""Sessions over REST."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import ClientError
+
+from gateway.testing.script import Gate, Refusal, Reply, Say
+from gateway.testing.served import Served, serving, until
+
+
+async def answered(served: Served, session: str, text: str, **body: Any) -> dict[str, Any]:
+    status, accepted = await served.ask(
+        "POST", f"/api/sessions/{session}/messages", json={"text": text, **body}
+    )
+    assert status == 202, accepted
+    await served.idle(session)
+    return accepted
+
+
+async def test_a_message_is_accepted_answered_and_listed(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        accepted = await answered(served, "s", "Hi there", client_msg_id="m1")
+        _, listed = await served.ask("GET", "/api/sessions")
+        _, shown = await served.ask("GET", "/api/sessions/s")
+        _, said = await served.ask("GET", "/api/sessions/s/messages")
+        assert accepted == {
+            "client_msg_id": "m1",
+            "message_id": said["messages"][0]["message"]["id"],
+            "answer_id": said["messages"][1]["message"]["id"],
+            "session": "s",
+            "seq": 1,
+            "duplicate": False,
+        }
+        assert [m["message"]["parts"][0]["content"] for m in said["messages"]] == [
+            "Hi there",
+            "You said: Hi there",
+        ]
+        assert said["messages"][0]["seq"] < said["messages"][1]["seq"]
+        assert listed == {"sessions": [shown], "next": None}
+        assert shown.keys() == {
+            "id",
+            "title",
+            "channel",
+            "created_at",
+            "updated_at",
+            "messages",
+            "status",
+            "model",
+            "usage",
+        }
+        assert (shown["id"], shown["title"], shown["messages"]) == ("s", "Hi there", 2)
+        assert (shown["status"], shown["model"]) == ("idle", "openai/fake-small")
+        assert shown["usage"]["output_tokens"] > 0
+
+
+async def test_the_same_message_is_accepted_once_however_it_is_named(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        first = await answered(served, "s", "Hi", client_msg_id="m1")
+        path, body = "/api/sessions/s/messages", {"text": "Hi"}
+        _, again = await served.ask("POST", path, json=body, headers={"Idempotency-Key": "m1"})
+        _, both = await served.ask(
+            "POST", path, json={**body, "client_msg_id": "m1"}, headers={"Idempotency-Key": "m1"}
+        )
+        status, refused = await served.ask(
+            "POST", path, json={**body, "client_msg_id": "m1"}, headers={"Idempotency-Key": "m2"}
+        )
+        assert again == both == {**first, "duplicate": True}
+        assert (status, refused["error_name"]) == (400, "InvalidRequestError")
+        assert len(served.models.requests) == 1
+
+
+async def test_a_message_without_a_name_is_a_new_one_each_time(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        first, second = await answered(served, "s", "Hi"), await answered(served, "s", "Hi")
+        assert first["message_id"] != second["message_id"]
+
+
+async def test_pages_of_sessions_hold_every_session_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        for n in range(7):
+            await answered(served, f"s{n}", "Hi")
+        found, path = [], "/api/sessions?limit=3"
+        while path:
+            _, page = await served.ask("GET", path)
+            found += [session["id"] for session in page["sessions"]]
+            path = page["next"] and f"/api/sessions?limit=3&before={page['next']}"
+        assert found == [f"s{n}" for n in reversed(range(7))]
+
+
+async def test_sessions_of_the_same_moment_are_not_lost_between_pages(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        for n in range(5):
+            await answered(served, f"s{n}", "Hi")
+        rows = [session.row for session in served.gateway.sessions.live()]
+        for row in rows:
+            row.updated_at = 1_000
+        await served.gateway.store.write(*(row.put() for row in rows))
+        _, first = await served.ask("GET", "/api/sessions?limit=2")
+        _, second = await served.ask("GET", f"/api/sessions?before={first['next']}")
+        assert [s["id"] for s in first["sessions"] + second["sessions"]] == ["s4", "s3", "s2", "s1", "s0"]
+
+
+async def test_messages_are_read_after_a_number_or_from_the_end(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        for n in range(3):
+            await answered(served, "s", str(n))
+        _, all_of_it = await served.ask("GET", "/api/sessions/s/messages")
+        seqs = [message["seq"] for message in all_of_it["messages"]]
+        _, last = await served.ask("GET", "/api/sessions/s/messages?last=2")
+        _, after = await served.ask("GET", f"/api/sessions/s/messages?after={seqs[3]}")
+        assert [message["seq"] for message in last["messages"]] == seqs[-2:]
+        assert [message["seq"] for message in after["messages"]] == seqs[4:]
+
+
+async def test_004_18_an_answer_is_stopped(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        served.models.then(Reply((Say("so far"), Gate(asyncio.Event()))))
+        await served.ask("POST", "/api/sessions/s/messages", json={"text": "Hi"})
+        async with served.socket() as client:
+            await client.send(type="resume", session="s", after=0)
+            await client.until("text_delta")
+        _, running = await served.ask("GET", "/api/sessions/s")
+        assert await served.ask("POST", "/api/sessions/s/abort") == (200, {"aborted": True})
+        await served.idle("s")
+        assert await served.ask("POST", "/api/sessions/s/abort") == (200, {"aborted": False})
+        _, said = await served.ask("GET", "/api/sessions/s/messages")
+        assert running["status"] == "running"
+        assert said["messages"][-1]["message"]["parts"] == [{"type": "text", "content": "so far"}]
+
+
+async def test_a_session_is_deleted_but_not_while_it_answers(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with serving(tmp_path) as served:
+        served.models.then(Reply((Say("so far"), Gate(gate))))
+        await served.ask("POST", "/api/sessions/s/messages", json={"text": "Hi"})
+        status, busy = await served.ask("DELETE", "/api/sessions/s")
+        assert (status, busy["error_name"]) == (409, "InvalidStateError")
+        gate.set()
+        await served.idle("s")
+        assert await served.ask("DELETE", "/api/sessions/s") == (204, None)
+        for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/messages"), ("POST", "/abort")):
+            status, gone = await served.ask(method, f"/api/sessions/s{path}")
+            assert (status, gone["error_name"]) == (404, "NotFoundError")
+
+
+async def test_a_session_whose_only_message_was_refused_does_not_exist(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits={"global_inbox": 1}) as served:
+        served.models.then(Reply((Gate(asyncio.Event()),)))
+        await served.ask("POST", "/api/sessions/busy/messages", json={"text": "Hi"})
+        status, refused = await served.ask("POST", "/api/sessions/s/messages", json={"text": "Hi"})
+        assert (status, refused["error_name"], refused["retryable"]) == (503, "OverloadedError", True)
+        assert (await served.ask("GET", "/api/sessions/s"))[0] == 404
+        await served.ask("POST", "/api/sessions/busy/abort")
+
+
+async def test_a_dead_letter_is_listed_answered_after_all_and_dropped(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        assert await served.ask("GET", "/api/dead") == (200, {"dead": []})
+        for method, path in (("POST", "/api/dead/nobody/replay"), ("DELETE", "/api/dead/nobody")):
+            status, unknown = await served.ask(method, path)
+            assert (status, unknown["error_name"]) == (404, "NotFoundError")
+        accepted = await answered(served, "s", "Hi")
+        live = served.gateway.sessions.get("s")
+        entry = await _entry(served, accepted["message_id"])
+        await served.gateway.store.write(*entry.dead("it was too much", None))
+        assert live is not None
+        _, dead = await served.ask("GET", "/api/dead")
+        assert [letter["id"] for letter in dead["dead"]] == [accepted["message_id"]]
+        assert await served.ask("POST", f"/api/dead/{accepted['message_id']}/replay") == (204, None)
+        await until(lambda: len(served.models.requests) == 2)
+        await served.idle("s")
+        assert await served.ask("GET", "/api/dead") == (200, {"dead": []})
+
+
+async def _entry(served: Served, message_id: str) -> Any:
+    from gateway.inbox import read_entry
+
+    return await served.gateway.store.read(lambda c: read_entry(c, message_id))
+
+
+BAD_BODIES: dict[str, bytes] = {
+    "nothing": b"",
+    "no JSON": b"hello",
+    "half of it": b'{"text":"x"',
+    "an array": b"[]",
+    "a text of a wrong type": b'{"text":7}',
+    "an empty message": b'{"text":" "}',
+    "NaN": b'{"text":NaN}',
+    "a lone surrogate": b'{"text":"\\ud800 and more text behind it"}',
+    "bytes that are no text": b'{"text":"\xff"}',
+    "a number of a million digits": b'{"text":' + b"9" * 900_000 + b"}",
+    "deep nesting": b'{"x":' + b"[" * 100_000,
+    "deep nesting in a part": b'{"text":"x","parts":[{"type":"text","content":' + b"[" * 100_000,
+    "an unknown part": b'{"parts":[{"type":"video"}]}',
+    "a forged part": b'{"parts":[{"type":"tool_result","tool_call_id":"1","output":"x"}]}',
+    "a broken picture": b'{"parts":[{"type":"image","data":"?","mime_type":"image/png"}]}',
+    "control characters in an id": b'{"text":"x","client_msg_id":"a\\u0000"}',
+}
+
+
+@pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES.keys())
+async def test_a_bad_body_is_a_named_400(tmp_path: Path, body: bytes) -> None:
+    async with serving(tmp_path) as served:
+        status, refused = await served.ask("POST", "/api/sessions/s/messages", data=body)
+        assert status == 400
+        assert refused["error_name"] in ("InvalidRequestError", "PartValidationError")
+        assert (await served.ask("GET", "/healthz"))[0] == 200
+
+
+async def test_what_is_wrong_in_a_body_is_said_with_its_place(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        body = {"text": "x", "parts": [{"type": "text", "content": "a"}, {"type": "text", "content": 1}]}
+        _, refused = await served.ask("POST", "/api/sessions/s/messages", json=body)
+        assert "$.parts[1].content" in refused["message"]
+
+
+async def test_keys_twice_and_keys_unknown_are_no_harm(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        body = b'{"text":"a","text":"b","unknown":[1e300,12345678901234567890]}'
+        status, _ = await served.ask("POST", "/api/sessions/s/messages", data=body)
+        assert status == 202
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+async def test_a_body_beyond_the_bound_is_a_413(tmp_path: Path, encoded: bool) -> None:
+    body = msgspec.json.encode({"text": "x" * 50_000_000 if encoded else "x" * 1_000_001})
+    headers = {"Content-Encoding": "deflate"} if encoded else {}
+    async with serving(tmp_path) as served:
+        try:
+            status, refused = await served.ask(
+                "POST",
+                "/api/sessions/s/messages",
+                data=zlib.compress(body) if encoded else body,
+                headers=headers,
+            )
+        except ClientError:
+            status, refused = 413, {"error_name": "TooLargeError"}
+        assert (status, refused["error_name"]) == (413, "TooLargeError")
+        assert (await served.ask("GET", "/healthz"))[0] == 200
+
+
+async def test_a_body_that_is_not_what_it_says_is_a_400(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        status, refused = await served.ask(
+            "POST", "/api/sessions/s/messages", data=b"no gzip", headers={"Content-Encoding": "gzip"}
+        )
+        assert (status, refused["error_name"]) == (400, "InvalidRequestError")
+
+
+BAD_ADDRESSES = {
+    "/api/sessions?limit=0": 400,
+    "/api/sessions?limit=x": 400,
+    "/api/sessions?limit=١٢": 400,
+    "/api/sessions?limit=1&limit=2": 400,
+    "/api/sessions?limit=99999999999999999999999999": 400,
+    "/api/sessions?before=x": 400,
+    "/api/sessions?before=99999999999999999": 400,
+    "/api/sessions/s/messages?after=-1": 400,
+    "/api/sessions/s/messages?last=1.5": 400,
+    "/api/sessions/nobody": 404,
+    "/api/sessions/%00": 400,
+    "/api/sessions/%ED%A0%80": 404,
+    "/api/sessions/..%2F..%2Fetc%2Fpasswd": 404,
+    f"/api/sessions/{'x' * 201}": 400,
+    "/api/sessions/": 404,
+    "/api/nothing": 404,
+    "/nothing": 404,
+}
+
+
+@pytest.mark.parametrize("address", BAD_ADDRESSES)
+async def test_a_bad_address_is_refused_by_name(tmp_path: Path, address: str) -> None:
+    async with serving(tmp_path) as served:
+        status, refused = await served.ask("GET", address)
+        names = {400: "InvalidRequestError", 404: "NotFoundError"}
+        assert (status, refused["error_name"]) == (BAD_ADDRESSES[address], names[status])
+
+
+@pytest.mark.parametrize("session", ["a b", "a$b", "%2e%2e%2fx", "ä"])
+async def test_a_session_cannot_be_begun_under_a_name_that_none_has(tmp_path: Path, session: str) -> None:
+    async with serving(tmp_path) as served:
+        status, refused = await served.ask("POST", f"/api/sessions/{session}/messages", json={"text": "x"})
+        assert (status, refused["error_name"]) == (400, "InvalidRequestError")
+
+
+async def test_a_method_an_address_does_not_take_is_a_405(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        status, refused = await served.ask("PUT", "/api/sessions/s")
+        assert (status, refused["error_name"]) == (405, "MethodNotAllowedError")
+
+
+async def test_a_model_that_fails_is_told_in_the_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        served.models.then(Refusal(500, "boom"))
+        await answered(served, "s", "Hi")
+        _, said = await served.ask("GET", "/api/sessions/s/messages")
+        answer = said["messages"][-1]["message"]
+        assert answer["parts"][0]["error_name"] == "ServerFailedError"
+        assert answer["metadata"]["stop_reason"] == "cancelled"
