@@ -1,0 +1,143 @@
+"""Answers stand on a platform exactly once: whatever it refuses, delays, repeats or fails to confirm."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from gateway.app import Gateway
+from gateway.plugin import Plugin, PluginContext
+from gateway.session.log import read_messages
+from gateway.settings import Settings
+from gateway.store import schema as t
+from gateway.testing.line import Line
+from gateway.testing.models import FakeModels
+from gateway.testing.platform import FakePlatform, Fault
+
+
+class Pier(Plugin):
+    name = "pier"
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def activate(self, ctx: PluginContext) -> None:
+        assert ctx.channels is not None
+        ctx.channels.register(self._line)
+
+
+@asynccontextmanager
+async def gateway_on(directory: Path, platform_url: str) -> AsyncGenerator[Gateway]:
+    """A gateway whose only channel is a line to the platform."""
+    async with FakeModels() as models:
+        settings = Settings.model_validate(
+            {
+                "data_dir": directory,
+                "model": "openai/fake-small",
+                "providers": {"openai": {"base_url": models.openai_url, "api_key": "none"}},
+                "channels": {},
+            }
+        )
+        line = Line(platform_url, lambda channel: gateway.host.cursors(channel))
+        gateway = Gateway(settings, plugins=[Pier(line)])
+        async with gateway.running():
+            yield gateway
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+async def states(gateway: Gateway) -> tuple[list[str], list[str]]:
+    """The states of what was accepted, and of what was to be placed."""
+    return await gateway.store.read(
+        lambda c: (
+            list(c.execute(select(t.inbox.c.state).order_by(t.inbox.c.ord)).scalars()),
+            list(c.execute(select(t.outbox.c.state).order_by(t.outbox.c.sent_at)).scalars()),
+        )
+    )
+
+
+async def settled(gateway: Gateway, *wanted: str) -> None:
+    async with asyncio.timeout(20):
+        while (await states(gateway))[0] != list(wanted):
+            await asyncio.sleep(0.02)
+
+
+async def test_an_answer_stands_in_the_room_of_its_question(tmp_path: Path) -> None:
+    async with FakePlatform() as platform, gateway_on(tmp_path, platform.url) as gateway:
+        asked = platform.say("kitchen", "hello")
+        platform.say("hall", "hi")
+        await settled(gateway, "done", "done")
+    assert platform.answers("hall") == ["You said: hi"]
+    assert [said.reply_to for said in platform.rooms["kitchen"]] == [None, asked]
+
+
+@pytest.mark.parametrize("fault", ["slow_down", "fail_before", "fail_after", "drop_before", "drop_after"])
+async def test_a_send_that_goes_wrong_is_made_good_and_not_doubled(tmp_path: Path, fault: Fault) -> None:
+    async with FakePlatform() as platform, gateway_on(tmp_path, platform.url) as gateway:
+        platform.then(fault, fault)
+        platform.say("kitchen", "hello")
+        await settled(gateway, "done")
+        assert (await states(gateway))[1] == ["final"]
+    assert platform.answers("kitchen") == ["You said: hello"]
+    assert platform.impatient == 0
+
+
+async def test_an_update_that_comes_twice_is_answered_once(tmp_path: Path) -> None:
+    async with FakePlatform(repeats=1) as platform, gateway_on(tmp_path, platform.url) as gateway:
+        platform.say("kitchen", "hello")
+        platform.say("kitchen", "again")
+        await settled(gateway, "done", "done")
+    assert platform.answers("kitchen") == ["You said: hello", "You said: again"]
+
+
+async def test_a_room_that_refuses_the_bot_becomes_a_dead_letter_and_a_notice(tmp_path: Path) -> None:
+    async with FakePlatform() as platform, gateway_on(tmp_path, platform.url) as gateway:
+        platform.closed.add("kitchen")
+        platform.say("kitchen", "hello")
+        await settled(gateway, "dead")
+        platform.closed.clear()
+        platform.say("kitchen", "still there?")
+        await settled(gateway, "dead", "done")
+        assert (await states(gateway))[1] == ["dead", "final"]
+        reasons = await gateway.store.read(
+            lambda c: list(c.execute(select(t.dead_letter.c.reason)).scalars())
+        )
+        log = await gateway.store.read(lambda c: read_messages(c, "line:bot:kitchen"))
+    assert reasons == ["PlacementRefused: the bot may not write here"]
+    assert [m.custom_type for _, m in log] == [None, None, "notice", None, None]
+    assert platform.answers("kitchen") == ["You said: still there?"]
+
+
+async def test_an_answer_waits_for_a_platform_that_is_away(tmp_path: Path) -> None:
+    async with FakePlatform() as platform:
+        port = int(platform.url.rsplit(":", 1)[1])
+        platform.then("drop_before")
+        async with gateway_on(tmp_path, platform.url) as gateway:
+            platform.say("kitchen", "hello")
+            await until(lambda: platform.sends == 1)
+            await platform.__aexit__(None, None, None)
+            assert (await states(gateway)) == (["new"], ["intent"])
+            async with FakePlatform(port=port) as back:
+                await settled(gateway, "done")
+                assert back.answers("kitchen") == ["You said: hello"]
+
+
+async def test_an_answer_that_could_not_be_placed_is_placed_after_a_restart(tmp_path: Path) -> None:
+    async with FakePlatform() as platform:
+        platform.then(*["slow_down"] * 3)
+        platform.say("kitchen", "hello")
+        async with gateway_on(tmp_path, platform.url) as gateway:
+            await until(lambda: platform.sends >= 1)
+            gateway.dispatcher.cancel()
+        async with gateway_on(tmp_path, platform.url) as gateway:
+            await settled(gateway, "done")
+    assert platform.answers("kitchen") == ["You said: hello"]

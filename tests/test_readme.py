@@ -1,0 +1,99 @@
+"""What the READMEs promise: short, true, and their code runs."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import re
+import socket
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gateway.app import Gateway
+from gateway.server import Server
+from gateway.settings import load_settings
+
+ROOT = Path(__file__).parents[1]
+READMES = [ROOT / "README.md", ROOT / "channels/README.md"]
+
+
+def python_of(readme: Path) -> str:
+    """The one program a README shows."""
+    (code,) = re.findall(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
+    return code
+
+
+def loaded(name: str, code: str, folder: Path) -> ModuleType:
+    file = folder / f"{name}.py"
+    file.write_text(code)
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
+def test_every_link_leads_somewhere(readme: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)", readme.read_text(encoding="utf-8"))
+    assert [link for link in links if not (readme.parent / link).exists()] == []
+
+
+def test_the_first_screen_is_short_and_begins_with_a_command() -> None:
+    text = READMES[0].read_text(encoding="utf-8")
+    assert len(text.split()) < 550
+    assert "make run" in "\n".join(text.split("\n")[:25])
+    assert text.count("img.shields.io") <= 3
+    assert 8 <= len([line for line in python_of(READMES[0]).split("\n") if line.strip()]) <= 20
+
+
+@pytest.mark.parametrize(("guests", "reply"), [('["owner"]', "built-in demo"), ("[]", "not on the list")])
+async def test_the_plugin_of_the_readme_does_what_it_says(tmp_path: Path, guests: str, reply: str) -> None:
+    from gateway.cli.asking import exchange
+    from gateway.cli.send import Wish
+
+    plugin = loaded("guest_list", python_of(READMES[0]), tmp_path).plugin
+    file = tmp_path / "trunkline.toml"
+    file.write_text(
+        f'data_dir = "{tmp_path}"\nmodel = "demo/demo"\n[plugins.guest_list]\nguests = {guests}\n'
+    )
+    gateway = Gateway(load_settings(file, flags={"server": {"port": 0}}), plugins=[plugin])
+    async with gateway.running(), Server(gateway) as server:
+        said = await exchange(server.url, None, Wish("s", "Hello"))
+    assert said.answer is not None
+    assert reply in said.answer.text
+
+
+async def test_the_channel_of_the_readme_receives_and_sends(tmp_path: Path) -> None:
+    module = loaded("lines", python_of(READMES[1]), tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = load_settings(
+        flags={"data_dir": str(tmp_path), "model": "demo/demo"}, cwd=tmp_path, environ={}
+    )
+    gateway = Gateway(settings)
+    async with asyncio.timeout(30), gateway.running() as host, asyncio.TaskGroup() as tasks:
+        channel = module.create(host, "lines", {"port": port})
+        gateway.channels.register(channel)
+        running = tasks.create_task(channel.run(gateway.intake.receiver("lines")))
+        answer = await _asked(port, b"Hello over a line\n")
+        running.cancel()
+    assert answer.startswith("> Hello over a line\n")
+
+
+async def _asked(port: int, line: bytes) -> str:
+    """What comes back for a line, up to the demo's last sentence."""
+    while True:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            break
+        except ConnectionRefusedError:
+            await asyncio.sleep(0)  # the channel is about to listen
+    writer.write(line)
+    answer = await reader.readuntil(b"and start again.\n")
+    writer.close()
+    await writer.wait_closed()
+    return answer.decode()
