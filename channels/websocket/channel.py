@@ -98,7 +98,8 @@ class WebsocketChannel:
     ) -> None:
         connection = Connection(self._host, self.id, socket, request.transport, html=html)
         try:
-            if token is None and not self._host.auth.open:
+            # The page shows its token with the handshake; one that has none yet is to ask for it at once.
+            if token is None and not html and not self._host.auth.open:
                 async with asyncio.timeout(_AUTH_SECONDS):
                     token = await connection.first_token()
             user = self._host.auth.user_of(token, request.remote or "")

@@ -134,7 +134,7 @@ class Question:
         match heard:
             case Ack() if heard.client_msg_id == self.client_msg_id:
                 self.ack = heard
-            case Refusal(retryable=False) if heard.client_msg_id == self.client_msg_id:
+            case Refusal(retryable=False | None) if heard.client_msg_id == self.client_msg_id:
                 self.refusal = heard
             case TurnStart():
                 self._heard.add(heard.message_id)

@@ -15,11 +15,11 @@ import aiohttp
 
 from gateway.cli.remote import GatewayUnreachableError
 from gateway.cli.wire import PROTOCOL, SUBPROTOCOL, Ack, Heard, Lost, Ready, Refusal, parse, render
-from gateway.errors import InvalidRequestError, TrunklineError, UnauthorizedError
+from gateway.errors import InvalidRequestError, TooManyRequestsError, TrunklineError, UnauthorizedError
 
 Receive = Callable[[str, Heard], None]
 
-_UNAUTHORIZED = 4001
+_UNAUTHORIZED, _TOO_MANY_GUESSES = 4001, 4029
 _CONNECT_SECONDS = 10.0
 _HEARTBEAT = 20.0
 _LONGEST_FRAME = 64 * 1024 * 1024
@@ -118,7 +118,9 @@ class Link:
                     ending = await self._take(message.data, socket, tasks)
                 if ending is not None:
                     break
-        if socket.close_code == _UNAUTHORIZED:
+        if socket.close_code == _TOO_MANY_GUESSES:
+            ending = TooManyRequestsError(f"too many wrong tokens at {self.url}; wait a minute")
+        elif socket.close_code == _UNAUTHORIZED:
             ending = UnauthorizedError(
                 f"the gateway at {self.url} wants a token: set server.token in the settings, or give --token"
             )

@@ -42,11 +42,11 @@ class Ack(Struct, frozen=True, tag_field="type", tag="ack"):
 
 
 class Refusal(Struct, frozen=True, tag_field="type", tag="error"):
-    """Something we sent was not accepted."""
+    """Something we sent was not accepted; ``retryable`` is None when trying again may or may not help."""
 
     error_name: str
     message: str
-    retryable: bool = False
+    retryable: bool | None = None
     client_msg_id: str | None = None
 
 

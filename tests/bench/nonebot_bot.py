@@ -25,6 +25,7 @@ from nonebot.adapters import Message as BaseMessage
 from nonebot.adapters import MessageSegment as BaseSegment
 from nonebot.drivers import URL, ASGIMixin, WebSocket, WebSocketServerSetup
 from nonebot.exception import WebSocketClosed
+from nonebot.message import handle_event
 
 
 class Segment(BaseSegment["Text"]):
@@ -113,7 +114,7 @@ class Adapter(BaseAdapter):
             while True:
                 asked = json.loads(await websocket.receive())
                 event = Said(session=asked["session"], text=asked["text"])
-                task = asyncio.create_task(bot.handle_event(event))
+                task = asyncio.create_task(handle_event(bot, event))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         except WebSocketClosed:

@@ -11,10 +11,16 @@ from gateway.tool import ToolContext, as_output
 from plugins.tools.builtin import tools
 
 
+async def never(task: str, **_: object) -> str:
+    raise AssertionError(f"no tool here begins a run of its own: {task}")
+
+
 async def run(name: str, progress: list[str] | None = None, **arguments: Any) -> str:
     (tool,) = [tool for tool in tools() if tool.name == name]
     show = [] if progress is None else progress
-    context = ToolContext(session="s", message_id="m", call_id="c", key="k", user="u", progress=show.append)
+    context = ToolContext(
+        session="s", message_id="m", call_id="c", key="k", user="u", progress=show.append, run_nested=never
+    )
     return as_output(await tool.execute(arguments, context)).content
 
 
