@@ -72,12 +72,7 @@ class Agent:
         """Answer a turn's message. An abort or an error ends it as ``cancelled``, with what it has so far."""
         self._activity.emit("agent_start", turn.ctx.agent, turn.session.id)
         try:
-            async with turn.abortable():
-                return await self._answer(turn)
-        except TimeoutError:
-            if not turn.aborted:
-                raise
-            return "cancelled"
+            return await turn.abortable(self._answer(turn)) or "cancelled"
         except TrunklineError as error:
             log.warning("a turn failed", error=error.name, reason=str(error), session=turn.session.id)
             turn.emit_part(error_part(error))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 
@@ -17,6 +17,8 @@ from gateway.inbox import Entry
 from gateway.messages import Message, Metadata, Part, sound
 from gateway.plugin import TurnContext
 from gateway.session.session import Session
+
+T = TypeVar("T")
 
 _METADATA_EVERY = 0.5
 """Seconds between two metadata deltas; the newest values come with ``complete`` anyway."""
@@ -105,7 +107,7 @@ class Turn:
         self._clock = clock
         self._started = clock()
         self._metadata_at = -_METADATA_EVERY + self._started
-        self._scope: asyncio.Timeout | None = None
+        self._task: asyncio.Task[object] | None = None
         self._narrator = Narrator()
         self.asked: dict[str, ApprovalAsked] = {}
         self.brief = Brief()
@@ -178,17 +180,24 @@ class Turn:
         self.aborted = True
         for child in self.children:
             child.abort()
-        if self._scope is not None:
-            self._scope.reschedule(asyncio.get_running_loop().time())
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
 
-    @asynccontextmanager
-    async def abortable(self) -> AsyncGenerator[None]:
-        """The block that ``abort`` ends, with TimeoutError at its end."""
+    async def abortable(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Do work that ``abort`` ends; None if it did. A cancellation from elsewhere passes through."""
+        if self.aborted:
+            work.close()
+            return None
+        self._task = task = cast("asyncio.Task[object]", asyncio.current_task())
         try:
-            async with asyncio.timeout(0 if self.aborted else None) as self._scope:
-                yield
+            return await work
+        except asyncio.CancelledError:
+            if not self.aborted or task.uncancel():
+                raise
+            return None
         finally:
-            self._scope = None
+            self._task = None
 
     def result(self, stop_reason: StopReason) -> Message:
         """The finished message."""
