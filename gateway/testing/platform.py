@@ -18,19 +18,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import random
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-Fault = Literal["none", "slow_down", "fail_before", "fail_after", "drop_before", "drop_after"]
-FAULTS: tuple[Fault, ...] = ("slow_down", "fail_before", "fail_after", "drop_before", "drop_after")
+from gateway.testing.faults import Fault, FaultScript
 
 _RETRY_AFTER = 0.15
 _LONGEST_POLL = 25_000
@@ -68,12 +65,9 @@ class FakePlatform:
         self.sends = 0
         self.impatient = 0
         self.url = ""
-        self._faults = faults
-        self._repeats = repeats
-        self._dice = random.Random(seed)  # noqa: S311 - repeatable faults, not a secret
+        self._faults = FaultScript(faults, repeats=repeats, seed=seed)
         self._port = port
         self._on_applied = on_applied
-        self._next: deque[Fault] = deque()
         self._updates: list[Said] = []
         self._wait_until: dict[str, float] = {}
         self._last_id = 0
@@ -82,7 +76,7 @@ class FakePlatform:
 
     def then(self, *faults: Fault) -> None:
         """What happens to the next calls of ``/send``."""
-        self._next.extend(faults)
+        self._faults.then(*faults)
 
     def say(self, chat: str, text: str, user: str = "ada") -> int:
         """A person writes. Returns the message's id."""
@@ -128,7 +122,7 @@ class FakePlatform:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait / 1000):
                     await self._news.wait()
-        given = [said for said in self._updates for _ in range(2 if self._chance(self._repeats) else 1)]
+        given = [said for said in self._updates for _ in range(2 if self._faults.doubles() else 1)]
         return _answer({"updates": given})
 
     async def _send(self, request: web.Request) -> web.Response:
@@ -140,7 +134,7 @@ class FakePlatform:
             self.impatient += 1
         if chat in self.closed:
             return _answer({"error": "the bot may not write here"}, 403)
-        fault = self._fault()
+        fault = self._faults.of()
         if fault == "slow_down":
             self._wait_until[chat] = now + _RETRY_AFTER
             return _answer({"error": "slow down", "retry_after": _RETRY_AFTER}, 429)
@@ -165,14 +159,6 @@ class FakePlatform:
 
     async def _rooms(self, _request: web.Request) -> web.Response:
         return _answer(self.rooms)
-
-    def _fault(self) -> Fault:
-        if self._next:
-            return self._next.popleft()
-        return self._dice.choice(FAULTS) if self._chance(self._faults) else "none"
-
-    def _chance(self, share: float) -> bool:
-        return share > 0 and self._dice.random() < share
 
     def _placed(
         self, chat: str, user: str, text: str, reply_to: int | None = None, nonce: str | None = None
