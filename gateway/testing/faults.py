@@ -13,7 +13,7 @@ FAULTS: tuple[Fault, ...] = ("slow_down", "fail_before", "fail_after", "drop_bef
 
 
 class FaultScript:
-    """Decides call by call. ``share`` (0 to 1) of the calls fail by chance, ``repeats`` of the events come twice.
+    """Decides call by call: a ``share`` (0 to 1) fails by chance, ``repeats`` of the events come twice.
 
     The same seed spoils the same calls. What ``then`` says goes first.
     """

@@ -12,7 +12,7 @@ from gateway.testing.faults import Fault
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """One call of the bot. ``at`` is monotonic seconds; ``problem`` says which rule of the platform it broke."""
+    """One call of the bot. ``at`` is monotonic seconds; ``problem`` names the rule that it broke."""
 
     at: float
     method: str
