@@ -1,4 +1,4 @@
-"""What tests need from outside Python: PostgreSQL and Chromium; without one, its tests are skipped.
+"""What tests need from outside Python: PostgreSQL, Chromium, Node.js; without one, its tests are skipped.
 
 ``TRUNKLINE_TEST_POSTGRES_URL`` names a server, with a user who may create databases, and
 ``TRUNKLINE_TEST_CHROMIUM`` a browser. With ``TRUNKLINE_REQUIRE_SERVICES=1`` a test that lacks one fails.
@@ -15,7 +15,11 @@ from typing import NoReturn
 
 import pytest
 
-_MARKED = {"postgres_url": pytest.mark.postgres, "chromium_path": pytest.mark.browser}
+_MARKED = {
+    "postgres_url": pytest.mark.postgres,
+    "chromium_path": pytest.mark.browser,
+    "foreign": pytest.mark.node,
+}
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -55,6 +59,17 @@ def chromium_path() -> Path:
     if not found:
         _lacking("no Chromium: none is on the path, and TRUNKLINE_TEST_CHROMIUM names none")
     return Path(found)
+
+
+@pytest.fixture
+def foreign(request: pytest.FixtureRequest) -> Path:
+    """The folder ``foreign`` beside the test: a client that others wrote, its packages installed."""
+    folder = request.path.parent / "foreign"
+    if not shutil.which("node"):
+        _lacking("no Node.js on the path")
+    if not (folder / "node_modules").is_dir():
+        _lacking(f"no packages: run `npm install --no-save --no-package-lock` in {folder}")
+    return folder
 
 
 def _lacking(reason: str) -> NoReturn:
