@@ -28,7 +28,7 @@ from gateway.plugin import AgentLoop, LoopRun, ToolCall, TurnResult
 from gateway.provider import ChatOptions, ToolDefinition
 from gateway.registry import PluginRegistry
 from gateway.routing import Models, Prices, Route
-from gateway.session import Turn
+from gateway.session import Turn, plausible
 from gateway.steps import Steps
 from gateway.tool import RunNested, Tool, ToolOutput
 from gateway.toolbox import Toolbox
@@ -172,7 +172,7 @@ class Agent:
 
     def _counted(self, turn: Turn, usage: MetadataDelta, delta: MetadataDelta) -> MetadataDelta:
         """Show the turn's tokens so far; the news of a rate limit counts nothing."""
-        counted = delta if delta.rate_limit is None else usage
+        counted = plausible(delta) if delta.rate_limit is None else usage
         tally = turn.tally
         turn.emit(
             MetadataDelta(
@@ -204,7 +204,7 @@ class Agent:
         async def call_model(messages: Sequence[Message]) -> TurnResult:
             first, before = turn.writer.next_index, turn.tally.tokens
             await self._call_model(turn, route, prompt, tools, messages)
-            used, cached = (now - then for now, then in zip(turn.tally.tokens, before, strict=True))
+            used, cached = (total - past for total, past in zip(turn.tally.tokens, before, strict=True))
             return result_of(turn, first, used, cached)
 
         async def call_tool(call: ToolCall) -> ToolOutput:

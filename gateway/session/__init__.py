@@ -2,6 +2,6 @@
 
 from gateway.session.session import Session
 from gateway.session.sessions import Sessions
-from gateway.session.turn import Brief, Turn
+from gateway.session.turn import Brief, Turn, plausible
 
-__all__ = ["Brief", "Session", "Sessions", "Turn"]
+__all__ = ["Brief", "Session", "Sessions", "Turn", "plausible"]

@@ -41,9 +41,9 @@ class Tally:
 
     def add(self, call: MetadataDelta, cost: float | None) -> None:
         """Count one finished call of a model."""
-        self.input_tokens += _plausible(call.input_tokens)
-        self.output_tokens += _plausible(call.output_tokens)
-        self.cached_tokens += _plausible(call.cached_tokens)
+        self.input_tokens += call.input_tokens
+        self.output_tokens += call.output_tokens
+        self.cached_tokens += call.cached_tokens
         if cost is not None:
             self.cost = (self.cost or 0.0) + cost
 
@@ -61,9 +61,13 @@ class Tally:
             self.cost = (self.cost or 0.0) + nested.cost
 
 
-def _plausible(count: int) -> int:
-    """A backend's count of tokens, kept within what can be stored."""
-    return min(max(count, 0), _MOST_TOKENS)
+def plausible(call: MetadataDelta) -> MetadataDelta:
+    """A backend's count of tokens, kept within what can be priced and stored."""
+    counts = (call.input_tokens, call.output_tokens, call.cached_tokens)
+    if all(0 <= count <= _MOST_TOKENS for count in counts):
+        return call
+    sent, got, cached = (min(max(count, 0), _MOST_TOKENS) for count in counts)
+    return MetadataDelta(call.message_id, sent, got, call.cost, cached, call.rate_limit)
 
 
 class Brief(Struct, frozen=True):

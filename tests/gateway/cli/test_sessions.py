@@ -68,7 +68,7 @@ def test_replay_ends_with_what_show_shows(kept: Path) -> None:
 
 
 def test_replay_at_a_terminal_grows_as_it_did(kept: Path) -> None:
-    terminal = Terminal(kept, "sessions", "replay", TALK, "--speed", "20")
+    terminal = Terminal(kept, "sessions", "replay", TALK, "--speed", "2")
     try:
         assert terminal.wait() == 0
     finally:
