@@ -77,6 +77,7 @@ def _sqlite(url: URL, durability: Durability) -> Engine:
     level = "FULL" if durability == "full" else "NORMAL"
 
     def prepare(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
         for pragma in (
             f"busy_timeout={_BUSY_MS}",
             "journal_mode=WAL",
@@ -87,7 +88,16 @@ def _sqlite(url: URL, durability: Durability) -> Engine:
             connection.execute(f"PRAGMA {pragma}")
 
     event.listen(engine, "connect", prepare)
+    event.listen(engine, "begin", _begin)
     return engine
+
+
+def _begin(connection: Connection) -> None:
+    """Begin a transaction. The driver would only begin one for INSERT, UPDATE and DELETE as a first word.
+
+    Changes that begin with WITH, and those of the schema, would each be committed alone.
+    """
+    connection.exec_driver_sql("BEGIN")
 
 
 def _postgres(url: URL) -> Engine:

@@ -48,9 +48,6 @@ def upgrade(engine: Engine) -> bool:
     config = Config()
     config.set_main_option("script_location", str(_FOLDER))
     with engine.begin() as connection:
-        if engine.dialect.name == "sqlite":
-            # Its driver begins no transaction for DDL, and a process killed here would leave half a schema.
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
     return True

@@ -18,6 +18,7 @@ NEW = Write("insert-new", 11, t.cursor, "channel account shard value", key="chan
 UPSERT = Write("upsert", 12, t.cursor, "channel account shard value", key="channel account shard")
 UPDATE = Write("update", 13, t.cursor, "channel account shard value", key="channel account shard")
 DELETE = Write("delete", 14, t.cursor, "channel", key="channel")
+BREAK = Write("update", 15, t.cursor, "channel value", key="channel")
 
 
 async def rows(store: Store) -> dict[str, str]:
@@ -53,6 +54,13 @@ async def test_insert_new_tells_which_rows_went_in(store: Store):
 async def test_in_one_commit_writes_run_by_rank(store: Store):
     await store.write((DELETE, ("a",)), (UPDATE, row("a", "2")), (INSERT, row("a", "1")))
     assert await rows(store) == {}
+
+
+async def test_changes_of_one_commit_are_made_together_or_not_at_all(store: Store):
+    await store.write((INSERT, row("a", "1")))
+    with pytest.raises(StoreError):
+        await store.write((UPDATE, row("a", "2")), (BREAK, ("a", None)))
+    assert await rows(store) == {"a": "1"}
 
 
 HARD_TEXTS = [
