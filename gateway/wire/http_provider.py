@@ -141,7 +141,7 @@ class HttpProvider:
         """The whole answer at once."""
         return await assembled(self.stream, messages, options)
 
-    async def stream(self, messages: Sequence[Message], options: ChatOptions) -> AsyncIterator[Delta]:
+    async def stream(self, messages: Sequence[Message], options: ChatOptions) -> AsyncGenerator[Delta]:
         """The answer as it comes. Retries happen before its first piece; a rate limit is announced."""
         request = self._adapter.build_chat_request(messages, options, self._config)
         call, failure = await self._attempt(request, options)

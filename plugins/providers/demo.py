@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -76,7 +76,7 @@ class DemoProvider:
         """The whole answer at once."""
         return await assembled(self.stream, messages, options)
 
-    async def stream(self, messages: Sequence[Message], options: ChatOptions) -> AsyncIterator[Delta]:
+    async def stream(self, messages: Sequence[Message], options: ChatOptions) -> AsyncGenerator[Delta]:
         """The answer, a word at a time."""
         writer = AnswerWriter(options.message_id, options.first_part)
         words = 0

@@ -105,7 +105,8 @@ def saturated(bench: Bench) -> Iterator[Row]:
 
 def _saturated_rows(tokens: int, results: dict[str, list[Result]]) -> Iterator[Row]:
     ours, relay, rival = (results.get(name) for name in ("ours", "relay", "rival"))
-    assert ours and relay
+    assert ours
+    assert relay
     label = f"saturated, 200 sessions, {tokens} tokens"
     rate, cost = _middle(ours, _rate), _middle(ours, _cost)
     yield Row(label, "turns/s", rate, _middle(relay, _rate), 0.5, at_least=True, note=_busy(results))
@@ -152,11 +153,11 @@ def parallel(bench: Bench) -> Iterator[Row]:
     servers = {"relay": bench.lab.relay(), "ours": bench.lab.gateway()}
     results = _bursts(bench, servers, clients=100, mode="p40", messages=1)
     bench.lab.stop(*servers.values())
-    for label, of in (("p50", median), ("longest", max)):
-        final = {name: _middle(r, lambda r: of(r.final)) for name, r in results.items()}
-        yield Row(
-            f"100 at once, model of 0.5 s: {label}", "s", final["ours"], final["relay"], 0.65, absolute=True
-        )
+    longest = {name: _middle(r, lambda r: max(r.final)) for name, r in results.items()}
+    middle = {name: _middle(r, lambda r: median(r.final)) for name, r in results.items()}
+    label = "100 at once, model of 0.5 s"
+    yield Row(f"{label}: p50", "s", middle["ours"], middle["relay"], 0.65, absolute=True)
+    yield Row(f"{label}: longest", "s", longest["ours"], longest["relay"], 0.65, absolute=True)
 
 
 def _bursts(bench: Bench, servers: dict[str, Process], **plan: object) -> dict[str, list[Result]]:

@@ -7,7 +7,6 @@ import socket
 import sqlite3
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
@@ -20,16 +19,12 @@ from tests.gateway.cli.processes import gateway, trunkline
 SECRET = "sk-very-secret-indeed-0123456789-abcdef"
 
 
-def findings(
-    home: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "", **environ: str
-) -> dict[str, dict[str, str]]:
+def findings(home: Path, settings: str = "", **environ: str) -> dict[str, dict[str, str]]:
     """What the doctor says of a home with these settings, by the name of each check."""
     (home / "own.toml").write_text(settings)
-    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {"TRUNKLINE_DATA_DIR": str(home / "data"), **environ}.items():
-        monkeypatch.setenv(name, value)
-    done = CliRunner().invoke(app, ["doctor", "--json", "--config", str(home / "own.toml")])
+    keys: dict[str, str | None] = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY"))
+    runner = CliRunner(env={**keys, "TRUNKLINE_DATA_DIR": str(home / "data"), **environ})
+    done = runner.invoke(app, ["doctor", "--json", "--config", str(home / "own.toml")])
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
     failed = any(finding["status"] == "fail" for finding in found.values())
     assert done.exit_code == int(failed)
@@ -56,33 +51,31 @@ def test_a_running_gateway_is_asked_for_its_channels(tmp_path: Path) -> None:
     assert found["schema"]["detail"].endswith("the newest")
 
 
-def test_wrong_settings_are_told_and_the_machine_is_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = findings(tmp_path, monkeypatch, "modle = 'x/y'\n")
+def test_wrong_settings_are_told_and_the_machine_is_looked_at(tmp_path: Path) -> None:
+    found = findings(tmp_path, "modle = 'x/y'\n")
     assert "did you mean model" in found["settings"]["detail"]
     assert set(found) == {"settings", "python", "kernel", "open files", "clock"}
 
 
-def test_a_port_of_another_program_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_of_another_program_is_a_failure(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         # It accepts and says nothing, as a program does that speaks something else.
-        found = findings(tmp_path, monkeypatch, f"[server]\nport = {port}\n")
+        found = findings(tmp_path, f"[server]\nport = {port}\n")
     assert (found["port"]["status"], "another program" in found["port"]["detail"]) == ("fail", True)
 
 
-def test_a_file_that_is_no_database_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_no_database_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/trunkline.db").write_text("this is no database, whatever its name says" * 100)
-    found = findings(tmp_path, monkeypatch)
+    found = findings(tmp_path)
     assert (found["store"]["status"], "not a database" in found["store"]["detail"]) == ("fail", True)
 
 
-def test_an_old_schema_is_told_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_schema_is_told_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     sqlite3.connect(tmp_path / "data/trunkline.db").execute("CREATE TABLE x (y)").connection.close()
-    found = findings(tmp_path, monkeypatch)
+    found = findings(tmp_path)
     assert (found["store"]["status"], found["schema"]["status"]) == ("ok", "warn")
     assert "trunkline db upgrade" in found["schema"]["advice"]
 
@@ -91,8 +84,8 @@ def test_a_schema_of_a_newer_version_is_a_failure() -> None:
     assert schema("9999").status == "fail"
 
 
-def test_a_store_address_that_is_none_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = findings(tmp_path, monkeypatch, "[store]\nurl = 'nonsense'\n")
+def test_a_store_address_that_is_none_is_a_failure(tmp_path: Path) -> None:
+    found = findings(tmp_path, "[store]\nurl = 'nonsense'\n")
     assert found["store"]["status"] == "fail"
 
 
@@ -101,15 +94,13 @@ def test_relaxed_durability_is_told() -> None:
     assert durability(Settings()).status == "ok"
 
 
-def test_a_directory_that_cannot_be_written_is_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = findings(tmp_path, monkeypatch, TRUNKLINE_DATA_DIR="/proc/trunkline")
+def test_a_directory_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
+    found = findings(tmp_path, TRUNKLINE_DATA_DIR="/proc/trunkline")
     assert (found["writable"]["status"], found["disk"]["status"]) == ("fail", "fail")
 
 
-def test_an_unknown_channel_or_plugin_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = findings(tmp_path, monkeypatch, "[channels.pigeon]\n\n[plugins]\nenabled = ['nothing_there']\n")
+def test_an_unknown_channel_or_plugin_is_a_failure(tmp_path: Path) -> None:
+    found = findings(tmp_path, "[channels.pigeon]\n\n[plugins]\nenabled = ['nothing_there']\n")
     assert found["channel pigeon"]["status"] == "fail"
     assert found["plugin nothing_there"]["status"] == "fail"
 

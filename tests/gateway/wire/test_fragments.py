@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.wire.fragments import FragmentCache, RecentEncodings
 from gateway.messages import Message
 from gateway.testing.talk import user
+from gateway.wire.fragments import FragmentCache, RecentEncodings
 
 
 class Encoder:
