@@ -17,7 +17,7 @@ async def storm(*flags: str) -> tuple[int, dict[str, Any]]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(STORM),
-        *("--store", "sqlite", "--seed", "7", "--json", *flags),
+        *("--engine", "sqlite", "--seed", "7", "--json", *flags),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )

@@ -20,6 +20,10 @@ _SLOWEST_START = 20.0
 _STARTS = 5
 
 
+class BrokenStormError(Exception):
+    """The storm itself could not be held, so nothing can be said about the gateway."""
+
+
 class Life:
     """One process of the gateway, as its parent reports it."""
 
@@ -68,7 +72,8 @@ class Killer:
                 env=environment,
             )
         assert self._process.stdout is not None
-        await self._process.stdout.readline()
+        if not await self._process.stdout.readline():
+            raise BrokenStormError(f"no gateway can be started: {end_of(self._directory / 'gateway.log')}")
 
     async def listen(self) -> None:
         """Follow what the parent reports, until it ends."""
@@ -104,12 +109,15 @@ class Killer:
         """A new life; a start that is refused is tried again."""
         for _ in range(_STARTS):
             life = await self._fork()
-            async with asyncio.timeout(_SLOWEST_START):
-                await life.begun.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SLOWEST_START):
+                    await life.begun.wait()
+            if not life.begun.is_set():
+                break
             if not life.gone.is_set():
                 return life
             self._count(life)
-        raise RuntimeError(f"the gateway does not start: {_end_of(self._directory / 'gateway.log')}")
+        raise BrokenStormError(f"the gateway does not start: {end_of(self._directory / 'gateway.log')}")
 
     async def stop(self) -> int | None:
         """End the last life in good order. Returns its exit status."""
@@ -164,5 +172,6 @@ class Killer:
             self.unexpected.append(f"exit {life.status}")
 
 
-def _end_of(log: Path) -> str:
+def end_of(log: Path) -> str:
+    """The last lines of a log."""
     return log.read_text()[-2000:]

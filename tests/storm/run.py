@@ -1,10 +1,4 @@
-"""The kill storm: real gateways are killed while real clients write, and every message is accounted for.
-
-    python tests/storm/run.py [--seconds 45] [--rate 18] [--store sqlite|postgres|both] [--seed N]
-        [--faults 0.1] [--planted ack-before-commit|blind-resend|no-recovery] [--json] [--keep]
-
-Exit status 0: nothing lost, doubled, left over or out of order, and enough was killed to say so.
-"""
+"""The kill storm: real gateways are killed while real clients write, and every message is accounted for."""
 
 from __future__ import annotations
 
@@ -17,82 +11,137 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
-from failpoints import POINTS
+from report import Show, display, passed, print_outcomes, summary
 from rich.console import Console
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from sqlalchemy import create_engine, make_url, text
-from sqlalchemy.exc import SQLAlchemyError
-from storm import Outcome, Plan, Progress, Storm
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from storm import BrokenStormError, Outcome, Plan, Storm
 
 PLANTED = ("ack-before-commit", "blind-resend", "no-recovery")
+VARIABLE = "TRUNKLINE_TEST_POSTGRES_URL"
 SERVER = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
-_KILLS_PER_SECOND = 60 / 45
-_SHOWN = 12
+EXAMPLE = "postgresql://user:password@host/name"
+
+PASSED, FAILED, UNTRIED = 0, 1, 2
+
+DESCRIPTION = """\
+Start a gateway, let eighteen people write to it (twelve over websockets, six in the rooms of a platform),
+kill it with SIGKILL three times a second, at random and at exact instants, start it at once again, make a
+tenth of all calls to model and platform fail, and then account for every message: was it answered once,
+whole, in order, and does everybody see that?"""
+
+EPILOG = f"""\
+The exit status is 0 if nothing was lost, doubled, left over or out of order, and enough was killed to say
+so; 1 if not; 2 if the storm could not be held. PostgreSQL is the server that {VARIABLE}
+names, with a user who may create databases (else {SERVER}).
+
+examples:
+  make storm                                          SQLite and, where there is a server, PostgreSQL
+  make storm STORM_ARGS="--engine sqlite --seconds 20"
+  make storm STORM_ARGS="--planted blind-resend"       a bug that it has to find: exit status 1"""
+
+
+class NoServerError(Exception):
+    """PostgreSQL was asked for and cannot be used."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the storms that are asked for. Returns the exit status."""
+    """Hold the storms that are asked for. Returns the exit status."""
     given = _arguments(argv)
     console = Console(stderr=given.json)
     outcomes: list[Outcome] = []
-    for kind in _stores(given.store, console):
-        directory = Path(tempfile.mkdtemp(prefix="trunkline-storm-"))
-        with _database(kind, directory) as url:
-            plan = Plan(url, given.seconds, given.rate, given.faults, given.seed, given.planted, given.drain)
-            storm = Storm(plan, directory)
-            with _display(console, kind, given.seconds) as show:
-                outcomes.append(asyncio.run(storm.run(show)))
-        if given.keep:
-            console.print(f"kept: {directory}")
-        else:
-            shutil.rmtree(directory)
-        _print_outcome(console, outcomes[-1])
-    passed = bool(outcomes) and all(not _complaints(outcome) for outcome in outcomes)
-    print(json.dumps(_summary(outcomes, given.seed, passed)))
-    return 0 if passed else 1
+    try:
+        for engine in _engines(given.engine, console):
+            with display(console, engine, given.seconds) as show:
+                outcomes.append(_hold(engine, given, console, show))
+    except (NoServerError, BrokenStormError) as error:
+        Console(stderr=True).print(f"[red]{error}[/red]", highlight=False, soft_wrap=True)
+        return UNTRIED
+    print_outcomes(console, outcomes, given.seed)
+    if given.json:
+        print(json.dumps(summary(outcomes, given.seed)))
+    return PASSED if passed(outcomes) else FAILED
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Kill gateways under load, and account for every message.")
-    parser.add_argument("--seconds", type=float, default=45, help="how long each store is stormed")
-    parser.add_argument("--rate", type=float, default=18, help="messages per second, all clients together")
-    parser.add_argument("--store", choices=("sqlite", "postgres", "both"), default="both")
-    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
-    parser.add_argument(
-        "--faults", type=float, default=0.1, help="share of model and platform calls that fail"
+    parser = argparse.ArgumentParser(
+        prog="storm",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--drain", type=float, default=60, help="how long the calm afterwards may take")
-    parser.add_argument("--planted", choices=PLANTED, help="a bug that has to be found")
-    parser.add_argument("--json", action="store_true", help="nothing but the JSON line on standard output")
-    parser.add_argument("--keep", action="store_true", help="keep the directory with database and log")
+    add = parser.add_argument
+    add("--engine", choices=("sqlite", "postgres", "both"), default="both", help="where it is kept (both)")
+    add("--seconds", type=float, default=45, help="how long each engine is stormed (45)")
+    add("--rate", type=float, default=18, help="messages per second, from all together (18)")
+    add("--faults", type=float, default=0.1, help="share of model and platform calls that fail (0.1)")
+    add("--drain", type=float, default=60, help="seconds that the calm afterwards may take (60)")
+    add("--seed", type=int, default=random.randrange(1_000_000), help="of all that is random (random)")
+    add("--planted", choices=PLANTED, help="plant a bug, which has to be found")
+    add("--json", action="store_true", help="one JSON line on standard output, all else on standard error")
+    add("--keep", action="store_true", help="keep the directory with the database and the gateways' log")
     return parser.parse_args(argv)
 
 
-def _stores(wanted: str, console: Console) -> list[str]:
-    """The stores to storm; PostgreSQL is left out where it cannot be reached, unless it was asked for."""
-    if wanted != "both":
-        return [wanted]
+def _hold(engine: str, given: argparse.Namespace, console: Console, show: Show) -> Outcome:
+    directory = Path(tempfile.mkdtemp(prefix="trunkline-storm-"))
+    try:
+        with _database(engine, directory) as url:
+            plan = Plan(url, given.seconds, given.rate, given.faults, given.seed, given.planted, given.drain)
+            return asyncio.run(Storm(plan, directory).run(show))
+    finally:
+        if given.keep:
+            console.print(f"kept: {directory}", highlight=False, soft_wrap=True)
+        else:
+            shutil.rmtree(directory)
+
+
+def _engines(wanted: str, console: Console) -> list[str]:
+    """The engines to storm; PostgreSQL is left out where it cannot be reached, unless it was asked for."""
+    if wanted == "sqlite":
+        return ["sqlite"]
+    try:
+        _reach_server()
+    except NoServerError as error:
+        if wanted == "postgres":
+            raise
+        console.print(f"{error}\nOnly SQLite is stormed.", style="yellow", highlight=False, soft_wrap=True)
+        return ["sqlite"]
+    return ["postgres"] if wanted == "postgres" else ["sqlite", "postgres"]
+
+
+def _reach_server() -> None:
     engine = create_engine(_server(), connect_args={"connect_timeout": 3})
     try:
         engine.connect().close()
-    except SQLAlchemyError:
-        console.print("PostgreSQL cannot be reached (TRUNKLINE_TEST_POSTGRES_URL); only SQLite is stormed")
-        return ["sqlite"]
+    except SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
+        raise NoServerError(
+            f"PostgreSQL cannot be reached at {engine.url.render_as_string()}: {reason}\n"
+            f"Name a server whose user may create databases: {VARIABLE}={EXAMPLE}"
+        ) from None
     finally:
         engine.dispose()
-    return ["sqlite", "postgres"]
+
+
+def _server() -> str:
+    try:
+        url = make_url(os.environ.get(VARIABLE) or SERVER)
+    except ArgumentError:
+        raise NoServerError(
+            f"{VARIABLE} is no address, such as postgresql://user:password@host/name"
+        ) from None
+    return url.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
 
 
 @contextmanager
-def _database(kind: str, directory: Path) -> Iterator[str]:
+def _database(kind: str, directory: Path) -> Generator[str]:
     """A fresh database of a kind, as a URL."""
     if kind == "sqlite":
         yield f"sqlite:///{directory / 'trunkline.db'}"
@@ -102,6 +151,9 @@ def _database(kind: str, directory: Path) -> Iterator[str]:
     try:
         with server.connect() as connection:
             connection.execute(text(f"CREATE DATABASE {name}"))
+    except SQLAlchemyError as error:
+        raise NoServerError(f"no database can be created: {getattr(error, 'orig', error)}") from None
+    try:
         yield make_url(_server()).set(database=name).render_as_string(hide_password=False)
     finally:
         with server.connect() as connection:
@@ -109,93 +161,8 @@ def _database(kind: str, directory: Path) -> Iterator[str]:
         server.dispose()
 
 
-def _server() -> str:
-    url = os.environ.get("TRUNKLINE_TEST_POSTGRES_URL") or SERVER
-    return make_url(url).set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
-
-
-def _complaints(outcome: Outcome) -> list[str]:
-    """Why a storm did not pass; empty when it did."""
-    plan = outcome.plan
-    found = [f"{kind} {count}" for kind, count in outcome.verdict.counts.items() if count]
-    if not outcome.drained:
-        found.append("it never drained")
-    if outcome.kills < plan.seconds * _KILLS_PER_SECOND:
-        found.append(f"only {outcome.kills} kills")
-    if outcome.messages < 0.8 * plan.rate * plan.seconds:
-        found.append(f"only {outcome.messages} messages")
-    if plan.seconds >= 45:
-        found += [f"never killed {point}" for point, hits in outcome.hits.items() if not hits]
-    if outcome.unexpected:
-        found.append(f"ended by itself: {', '.join(sorted(set(outcome.unexpected)))}")
-    if outcome.exit_status != 0:
-        found.append(f"exit status {outcome.exit_status} when told to stop")
-    return found
-
-
-@contextmanager
-def _display(console: Console, kind: str, seconds: float) -> Iterator[Callable[[Progress], None]]:
-    """Something to look at meanwhile: one line that moves on a terminal, a line now and then elsewhere."""
-    if not console.is_terminal:
-        yield lambda _progress: None
-        return
-    with Live(console=console, transient=True) as live:
-        yield lambda progress: live.update(_line(kind, seconds, progress))
-
-
-def _line(kind: str, seconds: float, progress: Progress) -> Table:
-    table = Table.grid(padding=(0, 2))
-    bar = ProgressBar(total=seconds, completed=min(seconds, progress.elapsed), width=24)
-    table.add_row(
-        f"{kind}: {progress.phase}",
-        bar,
-        f"{progress.elapsed:.0f} s",
-        f"{progress.sent} sent, {progress.acked} acknowledged",
-        f"{progress.kills} kills",
-        f"{progress.points}/{len(POINTS)} failpoints",
-    )
-    return table
-
-
-def _print_outcome(console: Console, outcome: Outcome) -> None:
-    table = Table(title=f"{outcome.engine}: {'passed' if not _complaints(outcome) else 'FAILED'}")
-    for column in ("messages", "kills", "lives", *outcome.verdict.counts, "drain"):
-        table.add_column(column.replace("_", " "), justify="right")
-    figures = (outcome.messages, outcome.kills, outcome.lives, *outcome.verdict.counts.values())
-    table.add_row(*map(str, figures), f"{outcome.drain_seconds:.1f} s")
-    console.print(table)
-    hits = Table(title="killed at", show_header=False)
-    for point, count in outcome.hits.items():
-        hits.add_row(point, str(count))
-    console.print(hits)
-    for complaint in _complaints(outcome):
-        console.print(f"[red]{complaint}[/red]")
-    for kind, lines in outcome.verdict.found.items():
-        for line in lines[:_SHOWN]:
-            console.print(f"{kind}: {line}", markup=False)
-
-
-def _summary(outcomes: Sequence[Outcome], seed: int, passed: bool) -> dict[str, object]:
-    return {
-        "passed": passed,
-        "seed": seed,
-        "storms": [
-            {
-                "store": outcome.engine,
-                "seconds": outcome.plan.seconds,
-                "planted": outcome.plan.planted,
-                "messages": outcome.messages,
-                "acked": outcome.acked,
-                "kills": outcome.kills,
-                "failpoints": outcome.hits,
-                "drain_seconds": round(outcome.drain_seconds, 1),
-                **outcome.verdict.counts,
-                "complaints": _complaints(outcome),
-            }
-            for outcome in outcomes
-        ],
-    }
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -20,7 +20,7 @@ import aiohttp
 from checker import Record, Verdict, check, decode_rooms
 from client import Client, Hooks, Person
 from failpoints import Failpoints
-from killer import Killer
+from killer import BrokenStormError, Killer, end_of
 from sqlalchemy import Engine, create_engine, func, select
 
 from gateway.store import schema as t
@@ -90,7 +90,16 @@ class Storm:
         self._begun = time.monotonic()
 
     async def run(self, show: Callable[[Progress], None]) -> Outcome:
-        """Rage, let it drain, and judge. ``show`` is called a few times a second."""
+        """Rage, let it drain, and judge. ``show`` is called a few times a second. Raises BrokenStormError."""
+        try:
+            return await self._run(show)
+        except BaseExceptionGroup as group:
+            broken = group.subgroup(BrokenStormError)
+            if broken is None:
+                raise
+            raise BrokenStormError(*_reasons(broken)) from None
+
+    async def _run(self, show: Callable[[Progress], None]) -> Outcome:
         async with AsyncExitStack() as stack:
             model = await self._companion(stack, "model.py", str(self.plan.faults), str(self.plan.seed))
             platform = await self._companion(
@@ -173,17 +182,23 @@ class Storm:
 
     async def _companion(self, stack: AsyncExitStack, script: str, *arguments: str) -> str:
         """Start a process of the world; returns its address."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(HOME / script),
-            str(self._directory),
-            *arguments,
-            stdout=asyncio.subprocess.PIPE,
-            env=_environment(),
-        )
+        path = self._directory / f"{script}.log"
+        with path.open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                str(HOME / script),
+                str(self._directory),
+                *arguments,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=_environment(),
+            )
         stack.push_async_callback(_end, process)
         assert process.stdout is not None
-        return (await process.stdout.readline()).decode().strip()
+        address = (await process.stdout.readline()).decode().strip()
+        if not address:
+            raise BrokenStormError(f"{script} does not start: {end_of(path)}")
+        return address
 
     async def _show(self, show: Callable[[Progress], None]) -> None:
         while True:
@@ -216,6 +231,13 @@ class Storm:
         )
 
 
+def _reasons(group: BaseExceptionGroup[BrokenStormError]) -> list[str]:
+    found: list[str] = []
+    for error in group.exceptions:
+        found += _reasons(error) if isinstance(error, BaseExceptionGroup) else [str(error)]
+    return found
+
+
 async def _end(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.kill()
@@ -236,6 +258,9 @@ def _environment() -> dict[str, str]:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that no client is given while the gateway is down: it might find itself at the other end."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -1,0 +1,163 @@
+"""What is shown of storms: a line that moves while they rage, a table of figures in the end, or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+
+from failpoints import POINTS
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from storm import Outcome, Progress
+
+Show = Callable[[Progress], None]
+
+_KILLS_PER_SECOND = 60 / 45
+_LONG_ENOUGH = 45
+"""Seconds after which every failpoint has to have been hit."""
+_SHOWN = 12
+_NAMES = {
+    "duplicate": "doubled",
+    "orphan": "half, or left over",
+    "out_of_order": "out of order",
+    "wrong": "answered wrongly",
+    "seq": "numbers that went back",
+    "dead": "given up",
+}
+_EVERY = 10
+
+
+def complaints(outcome: Outcome) -> list[str]:
+    """Why a storm did not pass; empty when it did."""
+    plan = outcome.plan
+    found = [f"{_named(kind)}: {count}" for kind, count in outcome.verdict.counts.items() if count]
+    if not outcome.drained:
+        found.append(f"not everything was answered {plan.drain:g} s after the storm")
+    if outcome.kills < plan.seconds * _KILLS_PER_SECOND:
+        found.append(f"only {outcome.kills} kills, which proves too little")
+    if outcome.messages < 0.8 * plan.rate * plan.seconds:
+        found.append(f"only {outcome.messages} messages, which proves too little")
+    if plan.seconds >= _LONG_ENOUGH:
+        found += [f"never killed {point}" for point, hits in outcome.hits.items() if not hits]
+    if outcome.unexpected:
+        found.append(f"ended by itself: {', '.join(sorted(set(outcome.unexpected)))}")
+    if outcome.exit_status != 0:
+        found.append(f"exit status {outcome.exit_status} when told to stop")
+    return found
+
+
+@contextmanager
+def display(console: Console, engine: str, seconds: float) -> Generator[Show]:
+    """Something to look at meanwhile: one line that moves on a terminal, a line now and then elsewhere."""
+    if console.is_terminal:
+        with Live(console=console, transient=True) as live:
+            yield lambda progress: live.update(_moving(engine, seconds, progress))
+        return
+    next_at = 0.0
+
+    def show(progress: Progress) -> None:
+        nonlocal next_at
+        if progress.elapsed >= next_at:
+            next_at = progress.elapsed + _EVERY
+            console.print("  ".join((f"{engine}: {progress.phase}", *_said(progress))), highlight=False)
+
+    yield show
+
+
+def _moving(engine: str, seconds: float, progress: Progress) -> Table:
+    table = Table.grid(padding=(0, 2))
+    bar = ProgressBar(total=seconds, completed=min(seconds, progress.elapsed), width=16)
+    table.add_row(f"{engine}: {progress.phase}", bar, *_said(progress))
+    return table
+
+
+def _said(progress: Progress) -> tuple[str, ...]:
+    return (
+        f"{progress.elapsed:.0f} s",
+        f"{progress.acked}/{progress.sent} accepted",
+        f"{progress.kills} kills",
+        f"{progress.points}/{len(POINTS)} failpoints",
+    )
+
+
+def print_outcomes(console: Console, outcomes: Sequence[Outcome], seed: int) -> None:
+    """The figures of all storms side by side, what went wrong, and the verdict."""
+    console.print(_figures(outcomes), _failpoints(outcomes))
+    for outcome in outcomes:
+        for complaint in complaints(outcome):
+            console.print(f"[red]{outcome.engine}: {complaint}[/red]", highlight=False)
+        for kind, lines in outcome.verdict.found.items():
+            for line in lines[:_SHOWN]:
+                console.print(f"  {_named(kind)}: {line}", markup=False, highlight=False)
+    if passed(outcomes):
+        console.print("[green]passed[/green]")
+    else:
+        console.print(f"[red]FAILED[/red]; to see it again: --seed {seed} --keep", highlight=False)
+
+
+def _figures(outcomes: Sequence[Outcome]) -> Table:
+    table = _table("what became of the messages", outcomes)
+    rows: dict[str, Callable[[Outcome], object]] = {
+        "messages sent": lambda o: o.messages,
+        "accepted": lambda o: o.acked,
+        "kill -9": lambda o: o.kills,
+        "calm until all was answered": lambda o: f"{o.drain_seconds:.1f} s",
+    }
+    for name, figure in rows.items():
+        table.add_row(name, *(str(figure(outcome)) for outcome in outcomes))
+    table.add_section()
+    for kind in outcomes[0].verdict.counts:
+        counts = [outcome.verdict.counts[kind] for outcome in outcomes]
+        table.add_row(_named(kind), *(f"[red]{count}[/red]" if count else "0" for count in counts))
+    return table
+
+
+def _failpoints(outcomes: Sequence[Outcome]) -> Table:
+    table = _table("killed", outcomes)
+    for point in POINTS:
+        table.add_row(point, *(str(outcome.hits[point]) for outcome in outcomes))
+    others = [outcome.kills - sum(outcome.hits.values()) for outcome in outcomes]
+    table.add_row("at any other moment", *map(str, others))
+    return table
+
+
+def _table(title: str, outcomes: Sequence[Outcome]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for outcome in outcomes:
+        table.add_column(outcome.engine, justify="right")
+    return table
+
+
+def _named(kind: str) -> str:
+    return _NAMES.get(kind, kind)
+
+
+def passed(outcomes: Sequence[Outcome]) -> bool:
+    """Whether all storms were weathered."""
+    return bool(outcomes) and not any(map(complaints, outcomes))
+
+
+def summary(outcomes: Sequence[Outcome], seed: int) -> dict[str, object]:
+    """All of it for a machine."""
+    return {
+        "passed": passed(outcomes),
+        "seed": seed,
+        "storms": [
+            {
+                "engine": outcome.engine,
+                "seconds": outcome.plan.seconds,
+                "planted": outcome.plan.planted,
+                "messages": outcome.messages,
+                "acked": outcome.acked,
+                "kills": outcome.kills,
+                "failpoints": outcome.hits,
+                "drain_seconds": round(outcome.drain_seconds, 1),
+                **outcome.verdict.counts,
+                "complaints": complaints(outcome),
+            }
+            for outcome in outcomes
+        ],
+    }
