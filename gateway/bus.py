@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from gateway.events import Activity, ActivityKind, SubAgentEvent
-from gateway.messages import Message, now_ms, sound
+from gateway.messages import Message, checked_part, new_id, now_ms, sound
 
 log = structlog.get_logger("trunkline.bus")
 
@@ -50,23 +50,36 @@ class MessageBus:
     """The messages of one session, as plugins see them.
 
     ``append`` shows a message at once and the model never sees it; ``inject_next`` holds one back until
-    the next user message, after which it joins the transcript.
+    the next user message, after which it joins the transcript. Both raise PartValidationError or
+    InvalidPartTypeError for what could not be stored. A message belongs to the session it is given to,
+    and gets a new id if there is one with its id already.
     """
 
-    def __init__(self, show: Callable[[Message], None], snapshot: Callable[[], tuple[Message, ...]]) -> None:
+    def __init__(
+        self,
+        session: str,
+        show: Callable[[Message], None],
+        snapshot: Callable[[], tuple[Message, ...]],
+    ) -> None:
+        self._session = session
         self._show = show
         self._snapshot = snapshot
         self._next: list[Message] = []
         self._listeners: Listeners[tuple[Message, ...]] = Listeners()
 
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody listens, or something waits for the next turn."""
+        return bool(self._next or self._listeners)
+
     def append(self, message: Message) -> None:
         """Show the message now. It stays in the transcript, hidden from the model."""
-        self._show(sound(msgspec.structs.replace(message, for_model=False)))
+        self._show(self._own(msgspec.structs.replace(message, for_model=False)))
         self.changed()
 
     def inject_next(self, message: Message) -> None:
         """Let the message follow the next user message; the model sees it then."""
-        self._next.append(sound(message))
+        self._next.append(self._own(message))
 
     def drain_next(self) -> tuple[Message, ...]:
         """Take what waits for the next turn."""
@@ -86,6 +99,14 @@ class MessageBus:
         """Tell subscribers that the transcript changed."""
         if self._listeners:
             self._listeners.tell(self._snapshot())
+
+    def _own(self, message: Message) -> Message:
+        """The message as the session can keep it."""
+        for part in message.parts:
+            checked_part(part)
+        known = {said.id for said in (*self._snapshot(), *self._next)}
+        own_id = new_id() if message.id in known else message.id
+        return sound(msgspec.structs.replace(message, id=own_id, session_id=self._session))
 
 
 class ActivityBus:

@@ -50,7 +50,7 @@ class Session:
         """Whether the block its numbers come from is durable, so that no later process uses it again."""
         self.seq = _next_block(row.seq) if self.saved else 0
         self.turn: Turn | None = None
-        self.bus = MessageBus(self._show, lambda: tuple(message for _, message in self._log))
+        self.bus = MessageBus(row.id, self._show, self.messages)
         self.agent_events: Listeners[AgentEvent] = Listeners()
         self.pending = 0
         self._store = store
@@ -69,7 +69,7 @@ class Session:
     @property
     def idle(self) -> bool:
         """Whether nobody needs it in memory."""
-        return not (self.pending or self.turn or self._feeds)
+        return not (self.pending or self.turn or self._feeds or self.bus.in_use or self.agent_events)
 
     @property
     def address(self) -> Address:
@@ -135,6 +135,7 @@ class Session:
         kept = len(self._log)
         self._forget(ids)
         self.row.messages -= kept - len(self._log)
+        self.bus.changed()
 
     async def commit(self, turn: Turn, answer: Message | None, settled: Sequence[Op]) -> int:
         """Make a turn's messages and its outcome durable at once. Returns the answer's number."""
@@ -161,6 +162,7 @@ class Session:
         """The turn is over, whatever its outcome."""
         if not turn.committed:
             self._forget({message.id for _, message in turn.shown})
+            self.bus.changed()
         if self.turn is turn:
             self.turn = None
             self.publish(SessionFrame(usage=self.totals, status="idle"))
@@ -182,13 +184,11 @@ class Session:
         self.row.context_from = self.seq
         self._model_view.clear()
 
-    def replace(self, message: Message) -> None:
-        """Put another message in the place of one with the same id, and show it."""
-        self.publish(self._frame(message))
-
     async def note(self, message: Message, settled: Sequence[Op]) -> None:
         """Show a message that is no turn's, durable together with what it settles."""
-        await self._store.write(*self._added(message), *settled)
+        written = self._store.submit([*self._added(message), *settled])
+        self.bus.changed()
+        await written
 
     def _show(self, message: Message) -> None:
         self._store.submit(self._added(message)).add_done_callback(_retrieve)
