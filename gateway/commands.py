@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gateway.errors import ProviderError, TrunklineError
+from gateway.messages import ErrorPart
 from gateway.plugin import CommandContext, Plugin, SlashCommand
 from gateway.registry import PluginRegistry
 from gateway.routing import Models
@@ -41,9 +42,10 @@ class Commands(Plugin):
 
     async def _stop(self, _rest: str, ctx: CommandContext) -> str:
         # The running turn was aborted when this message was accepted; here only its trace is left.
-        answers = [message for message in ctx.messages if message.role == "assistant"]
-        stopped = bool(answers) and answers[-1].metadata.stop_reason == "cancelled"
-        return "Stopped." if stopped else "Nothing is running."
+        answer = next((m for m in reversed(ctx.messages) if m.role == "assistant"), None)
+        cut = answer is not None and answer.metadata.stop_reason == "cancelled"
+        failed = answer is not None and any(isinstance(part, ErrorPart) for part in answer.parts)
+        return "Stopped." if cut and not failed else "Nothing is running."
 
     async def _new(self, _rest: str, ctx: CommandContext) -> str:
         self._session(ctx).cut_context()
