@@ -14,7 +14,14 @@ import structlog
 from gateway.bus import ActivityBus
 from gateway.calls import Calls
 from gateway.deltas import Complete, MetadataDelta, StopReason
-from gateway.errors import PluginError, ProviderError, StreamAbortedError, TrunklineError
+from gateway.errors import (
+    FAILURES,
+    PluginError,
+    ProviderError,
+    StreamAbortedError,
+    TrunklineError,
+    asked_for,
+)
 from gateway.events import TurnEndEvent, UsageEvent
 from gateway.loops import follow, result_of, rewrite
 from gateway.messages import (
@@ -219,7 +226,9 @@ class Agent:
             await follow(turn, strategy.run(run))
         except TrunklineError:
             raise
-        except Exception as error:
+        except FAILURES as error:
+            if asked_for(error):
+                raise
             raise PluginError(
                 f"agent loop {strategy.name!r} failed: {type(error).__name__}: {error}"
             ) from error

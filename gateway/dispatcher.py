@@ -7,7 +7,7 @@ from bisect import insort
 
 import structlog
 
-from gateway.errors import TrunklineError
+from gateway.errors import FAILURES, TrunklineError, asked_for
 from gateway.inbox import Entry
 from gateway.messages import now_ms
 from gateway.runner import Runner
@@ -116,12 +116,12 @@ class Dispatcher:
         try:
             if first or await self._claim(session, entry):
                 await self._runner.run(session, entry)
-        except asyncio.CancelledError:
-            # The gateway stops in good order: that is no attempt the message could be blamed for.
-            entry.attempts = before
-            self._store.submit([entry.claim()])
-            raise
-        except Exception as error:
+        except FAILURES as error:
+            if asked_for(error):
+                # The gateway stops in good order: that is no attempt the message could be blamed for.
+                entry.attempts = before
+                self._store.submit([entry.claim()])
+                raise
             log.exception("a message could not be answered", session=session.id, message=entry.id)
             await self._runner.bury(session, entry, error)
 

@@ -46,6 +46,7 @@ at the seam where they enter.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 
@@ -254,3 +255,17 @@ class StreamAbortedError(ProviderError):
 
 class DeltaParseError(ProviderError):
     """What the backend sent cannot be read."""
+
+
+FAILURES = (Exception, asyncio.CancelledError, SystemExit)
+"""What code of others may fail with; ``except FAILURES`` goes with ``asked_for``."""
+
+
+def asked_for(error: BaseException) -> bool:
+    """Whether somebody cancels the running task, so that it has to end.
+
+    A cancellation that nobody asked for (a plugin awaited a task it had cancelled itself) and ``sys.exit``
+    are failures of the code they come from. Taken for an end, they would leave a message without an answer.
+    """
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

@@ -22,7 +22,7 @@ from typing import Any
 
 import structlog
 
-from gateway.errors import PluginError
+from gateway.errors import FAILURES, PluginError, asked_for
 from gateway.messages import Message
 from gateway.plugin import (
     AgentEndReason,
@@ -67,7 +67,9 @@ class Hook:
         try:
             answer = self._function(*args)
             return await answer if inspect.isawaitable(answer) else answer
-        except Exception as error:
+        except FAILURES as error:
+            if asked_for(error):
+                raise
             raise PluginError(f"{self.label}: {type(error).__name__}: {error}") from error
 
 

@@ -26,6 +26,7 @@ from gateway.channel import (
     PlacementUncertain,
     Reconciles,
 )
+from gateway.errors import FAILURES, asked_for
 from gateway.inbox import Entry, Outcome
 from gateway.messages import Message, now_ms
 from gateway.registry import ChannelRegistry
@@ -123,7 +124,9 @@ async def _until_placed(channel: Channel, outbound: OutboundMessage, *, ambiguou
             pause = deferred.seconds
         except PlacementUncertain:
             ambiguous, pause = True, None
-        except Exception as error:  # a channel is somebody else's code; its surprises are bounded here
+        except FAILURES as error:  # a channel is somebody else's code; its surprises are bounded here
+            if asked_for(error):
+                raise
             if failures >= _MOST_FAILURES:
                 raise PlacementRefused(f"{type(error).__name__}: {error}") from error
             log.exception("a channel failed to place an answer", channel=channel.id)

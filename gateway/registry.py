@@ -12,7 +12,13 @@ import structlog
 
 from gateway.channel import Channel
 from gateway.contributions import Contributions
-from gateway.errors import AlreadyRegisteredError, PluginError, ProviderResolutionError
+from gateway.errors import (
+    FAILURES,
+    AlreadyRegisteredError,
+    PluginError,
+    ProviderResolutionError,
+    asked_for,
+)
 from gateway.hooks import Hooks
 from gateway.messages import Message
 from gateway.plugin import (
@@ -200,8 +206,10 @@ class PluginRegistry:
         self._hooks = Hooks(self.list())
         try:
             await _awaited(plugin.activate(context))
-        except Exception as error:
+        except FAILURES as error:
             self._forget(plugin.name)
+            if asked_for(error):
+                raise
             raise PluginError(f"plugin {plugin.name!r} failed to activate: {error}") from error
 
     async def unregister(self, name: str) -> None:
@@ -298,7 +306,9 @@ class PluginRegistry:
         try:
             answer = prompt(self._contexts[plugin.name])
             return await answer if inspect.isawaitable(answer) else answer
-        except Exception as error:
+        except FAILURES as error:
+            if asked_for(error):
+                raise
             raise PluginError(f"plugin {plugin.name!r} failed in its system prompt: {error}") from error
 
     def _commands(self) -> dict[str, tuple[SlashCommand, str]]:

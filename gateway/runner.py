@@ -17,7 +17,7 @@ import structlog
 from gateway.agent import Agent, error_part
 from gateway.channel import PlacementRefused
 from gateway.deltas import Complete, StopReason
-from gateway.errors import TrunklineError
+from gateway.errors import FAILURES, TrunklineError, asked_for
 from gateway.figures import Figures
 from gateway.inbox import Entry, Outcome
 from gateway.messages import ErrorPart, Message, Metadata, Part, TextPart
@@ -117,7 +117,9 @@ class Runner:
             said = await known.execute(rest, context)
         except TrunklineError as error:
             return error_part(error)
-        except Exception as error:
+        except FAILURES as error:
+            if asked_for(error):
+                raise
             log.exception("a command failed", command=name, session=session.id)
             return _failure(error)
         return TextPart(said) if said else None

@@ -7,6 +7,7 @@ import asyncio
 import structlog
 
 from gateway.channel import Channel, Health, Receive, ReportsHealth
+from gateway.errors import FAILURES, asked_for
 
 log = structlog.get_logger("trunkline.channels")
 
@@ -26,9 +27,13 @@ class Supervisor:
     async def run(self) -> None:
         """Run the channel until cancelled."""
         delay = 1.0
+        task = asyncio.current_task()
         while True:
             begun = asyncio.get_running_loop().time()
             await self._once()
+            if task is not None and task.cancelling():
+                # It ended or failed in answer to its cancellation: that is no reason to start it again.
+                raise asyncio.CancelledError
             if asyncio.get_running_loop().time() - begun > _STEADY:
                 delay = 1.0
             await asyncio.sleep(delay)
@@ -47,7 +52,9 @@ class Supervisor:
         try:
             await self.channel.run(self._receive)
             self._failure = "it ended by itself"
-        except Exception as error:
+        except FAILURES as error:
+            if asked_for(error):
+                raise
             self._failure = f"{type(error).__name__}: {error}"
             log.exception("a channel failed and will be started again", channel=self.channel.id)
         finally:

@@ -14,7 +14,7 @@ import structlog
 
 from gateway.approvals import Approvals
 from gateway.bus import ActivityBus
-from gateway.errors import ToolError
+from gateway.errors import FAILURES, ToolError, asked_for
 from gateway.messages import ToolCallPart, sound
 from gateway.permissions import Permissions
 from gateway.plugin import ToolBlock, ToolCall
@@ -118,7 +118,9 @@ class Toolbox:
             return as_output(await tool.execute(call.arguments, context))
         except ToolError as error:
             return ToolOutput(f"Error: {error}", is_error=True)
-        except Exception as error:
+        except FAILURES as error:
+            if asked_for(error):
+                raise
             log.exception("a tool failed", tool=call.name, session=turn.session.id)
             return ToolOutput(f"Error: {type(error).__name__}: {error}", is_error=True)
 

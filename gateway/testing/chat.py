@@ -62,9 +62,9 @@ class ScriptedModel:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.closed = False
-        self._next: deque[Reply | Exception] = deque()
+        self._next: deque[Reply | BaseException] = deque()
 
-    def then(self, *replies: Reply | Exception) -> None:
+    def then(self, *replies: Reply | BaseException) -> None:
         """What to answer next."""
         self._next.extend(replies)
 
@@ -79,7 +79,7 @@ class ScriptedModel:
         """The answer, one delta for each move of the script."""
         self.calls.append(Call(tuple(messages), options))
         reply = self._next.popleft() if self._next else _echo(messages)
-        if isinstance(reply, Exception):
+        if isinstance(reply, BaseException):
             raise reply
         writer = AnswerWriter(options.message_id, options.first_part)
         for move in reply.moves:

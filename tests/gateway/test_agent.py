@@ -188,9 +188,12 @@ async def test_a_provider_error_is_a_named_part_of_the_answer(tmp_path: Path) ->
         assert (await chat.say("again")).text == "You said: again"
 
 
-async def test_a_provider_with_a_mistake_in_it_does_not_end_the_gateway(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mistake", [KeyError("choices"), asyncio.CancelledError(), SystemExit(1)], ids=repr)
+async def test_a_provider_with_a_mistake_in_it_does_not_end_the_gateway(
+    tmp_path: Path, mistake: BaseException
+) -> None:
     async with chatting(tmp_path) as chat:
-        chat.model.then(KeyError("choices"))
+        chat.model.then(mistake)
         [part] = (await chat.say("hi")).parts
         assert isinstance(part, ErrorPart)
         assert (await chat.say("again")).text == "You said: again"

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 
 import pytest
 
 from gateway import errors
-from gateway.errors import ProviderError, ProviderResolutionError, RateLimitError, TrunklineError
+from gateway.errors import (
+    FAILURES,
+    ProviderError,
+    ProviderResolutionError,
+    RateLimitError,
+    TrunklineError,
+    asked_for,
+)
 
 ALL = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, TrunklineError)]
 
@@ -54,3 +62,23 @@ def test_an_error_of_a_provider_says_whose_it_is_and_how_long_to_wait():
     assert (error.provider, error.upstream_status, error.retry_after) == ("p", 429, 2.5)
     assert ProviderError("x").provider == ""
     assert ProviderResolutionError("x", suggestions=["a/b"]).suggestions == ("a/b",)
+
+
+async def test_only_a_cancellation_that_somebody_asked_for_ends_a_task():
+    seen: list[bool] = []
+
+    async def work(error: BaseException | None):
+        try:
+            if error is not None:
+                raise error
+            await asyncio.sleep(60)
+        except FAILURES as failure:
+            seen.append(asked_for(failure))
+
+    for error in (ValueError(), SystemExit(), asyncio.CancelledError()):
+        await work(error)
+    task = asyncio.ensure_future(work(None))
+    await asyncio.sleep(0)
+    task.cancel()
+    await task
+    assert seen == [False, False, False, True]

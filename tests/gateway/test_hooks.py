@@ -286,6 +286,20 @@ async def test_a_hook_that_raises_ends_the_turn_with_a_named_error(tmp_path: Pat
         assert hook in part.message  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("slip", [SystemExit, asyncio.CancelledError])
+async def test_a_hook_that_ends_what_is_not_its_own_only_ends_its_turn(
+    tmp_path: Path, slip: type[BaseException]
+) -> None:
+    def hook(*_args: Any) -> Any:
+        raise slip
+
+    async with chatting(tmp_path, Named("clumsy", transform_user_input=hook)) as chat:
+        for _ in range(2):
+            [part] = (await chat.say("hi")).parts
+            assert part.error_name == "PluginError"  # type: ignore[union-attr]
+            assert slip.__name__ in part.message  # type: ignore[union-attr]
+
+
 async def test_a_plugin_that_raises_everywhere_leaves_the_gateway_alive(tmp_path: Path) -> None:
     plugin = Named("clumsy", **dict.fromkeys((*BROKEN, "tools", "commands"), broken))
     async with chatting(tmp_path, plugin) as chat:

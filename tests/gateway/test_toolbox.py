@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,10 +73,15 @@ async def test_002_12_a_result_is_an_error_by_its_beginning_or_by_its_flag(
 
 @pytest.mark.parametrize(
     ("error", "output"),
-    [(ToolError("the disk is full"), "Error: the disk is full"), (KeyError("x"), "Error: KeyError: 'x'")],
+    [
+        (ToolError("the disk is full"), "Error: the disk is full"),
+        (KeyError("x"), "Error: KeyError: 'x'"),
+        (SystemExit(2), "Error: SystemExit: 2"),
+        (asyncio.CancelledError("of its own"), "Error: CancelledError: of its own"),
+    ],
 )
 async def test_a_tool_that_raises_gives_an_error_result(
-    tmp_path: Path, error: Exception, output: str
+    tmp_path: Path, error: BaseException, output: str
 ) -> None:
     async def execute(_arguments: Any, _context: ToolContext) -> str:
         raise error
