@@ -102,6 +102,7 @@ class Gateway:
         self._environ = environ or {}
         self._plugins = plugins
         self._resolve_plugin = resolve_plugin
+        self._enabled_as: dict[str, str] = {}
         self._on_fatal = on_fatal
         self._sessions: Sessions | None = None
         self._background: list[asyncio.Task[None]] = []
@@ -224,6 +225,7 @@ class Gateway:
             try:
                 plugin = resolve(name)
                 if plugin is not None:
+                    self._enabled_as[plugin.name] = name
                     await self.registry.register(plugin)
             except PluginError as error:
                 log.error("a plugin was left out", plugin=name, error=str(error))
@@ -270,10 +272,10 @@ class Gateway:
         ]
 
     def _context(self, registry: PluginRegistry, plugin: Plugin) -> PluginContext:
-        contributions, name = registry.contributions, plugin.name
+        contributions, name, own = registry.contributions, plugin.name, self.settings.plugins
         return PluginContext(
             cwd=str(self.settings.data_dir),
-            config=self.settings.plugins.options(name),
+            config={**own.options(self._enabled_as.get(name, name)), **own.options(name)},
             registry=registry,
             get_plugin=registry.get,
             set_status_line=lambda segments: contributions.set_status(name, segments),

@@ -10,11 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
+
+from gateway.errors import SettingsError
 
 KeyPath = tuple[str, ...]
 
-JOINED: frozenset[KeyPath] = frozenset({("plugins", "enabled"), ("plugins", "disabled")})
+ENABLED: KeyPath = ("plugins", "enabled")
+JOINED: frozenset[KeyPath] = frozenset({ENABLED, ("plugins", "disabled")})
 """Lists that grow from layer to layer, without repeats; every other value replaces the one below it."""
 
 
@@ -72,6 +75,37 @@ def merged(entries: Iterable[Entry]) -> list[Entry]:
             del kept[path]
         kept[entry.path] = _joined(kept.get(entry.path), entry)
     return list(kept.values())
+
+
+def apart(entry: Entry) -> list[Entry]:
+    """A plugin listed with its settings, ``{ name = "x", config = { … } }``, as its name and ``[plugins.x]``.
+
+    Raises SettingsError for a table in the list that is anything else.
+    """
+    if entry.path != ENABLED or not isinstance(entry.value, list):
+        return [entry]
+    names: list[Any] = []
+    settings: list[Entry] = []
+    for item in cast("list[Any]", entry.value):
+        if not isinstance(item, dict):
+            names.append(item)
+            continue
+        name, config = _named(entry, cast("dict[str, Any]", item))
+        names.append(name)
+        settings += [
+            structs.replace(entry, path=("plugins", name, *path), value=value) for path, value in flat(config)
+        ]
+    return [structs.replace(entry, value=names), *settings]
+
+
+def _named(entry: Entry, item: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    name, config = item.get("name"), cast("object", item.get("config") or {})
+    if not isinstance(name, str) or not isinstance(config, Mapping) or item.keys() - {"name", "config"}:
+        raise SettingsError(
+            f"{entry.place}: {entry.key} lists names of plugins, "
+            'or tables like { name = "reminders", config = { hour = 9 } }'
+        )
+    return name, cast("Mapping[str, Any]", config)
 
 
 def _replaces(new: Entry, old: Entry) -> bool:

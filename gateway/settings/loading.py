@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from gateway.errors import SettingsError
 from gateway.settings.documents import SUFFIXES, read_document
-from gateway.settings.entries import Entry, flat, merged
+from gateway.settings.entries import Entry, apart, flat, merged
 from gateway.settings.environment import FILE_VARIABLE, read_variables
 from gateway.settings.references import resolved
 from gateway.settings.sections import Settings
@@ -48,8 +48,9 @@ def load_settings(
     from_variables, about_variables = read_variables(Settings, environ, cwd)
     entries += from_variables + _from_flags(flags or {}, cwd)
     known, about_keys = in_our_spelling(Settings, entries)
-    found, about_references = _collected(merged(known), lambda entry: [resolved(entry, environ)])
-    return _made(found, [*complaints, *about_variables, *about_keys, *about_references], cwd)
+    single, about_plugins = _collected(known, apart)
+    found, about_references = _collected(merged(single), lambda entry: [resolved(entry, environ)])
+    return _made(found, [*complaints, *about_variables, *about_keys, *about_plugins, *about_references], cwd)
 
 
 def _made(entries: list[Entry], complaints: list[str], cwd: Path) -> Settings:

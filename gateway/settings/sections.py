@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec import structs
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PrivateAttr,
+    SecretStr,
+    field_validator,
+)
 from pydantic_core.core_schema import ValidationInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -128,6 +137,15 @@ class ChannelSettings(OpenSection):
         return dict(self.__pydantic_extra__ or {})
 
 
+_PLUGIN_WITH_SETTINGS: dict[str, JsonValue] = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "config": {"type": "object"}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+"""How files may also list a plugin; ``entries.apart`` makes a name and a table of it."""
+
+
 class PluginsSettings(OpenSection):
     """Which plugins run; each may have a table of its own, ``[plugins.<name>]``."""
 
@@ -135,7 +153,9 @@ class PluginsSettings(OpenSection):
     __pydantic_extra__: dict[str, dict[str, Any]] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     enabled: tuple[str, ...] = Field(
-        default=(), description="Plugins to load besides the built-in ones, in this order"
+        default=(),
+        description="Plugins to load besides the built-in ones, in this order",
+        json_schema_extra={"items": {"anyOf": [{"type": "string"}, _PLUGIN_WITH_SETTINGS]}},
     )
     disabled: tuple[str, ...] = Field(default=(), description="Plugins to leave out, built-in ones too")
 
