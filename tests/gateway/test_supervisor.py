@@ -21,7 +21,7 @@ class Failing:
         self.failure = failure
         self.ended = asyncio.Event()
 
-    async def run(self, _receive: Any) -> None:
+    async def run(self, receive: Any) -> None:
         asyncio.get_running_loop().call_soon(self.ended.set)
         if self.failure is not None:
             raise self.failure
@@ -30,7 +30,7 @@ class Failing:
         raise NotImplementedError
 
 
-async def receive(*_messages: Any, **_more: Any) -> Sequence[Receipt]:
+async def accept(*_messages: Any, **_more: Any) -> Sequence[Receipt]:
     return ()
 
 
@@ -48,7 +48,7 @@ async def test_a_channel_that_ends_is_ill_and_will_be_started_again(
     failure: BaseException | None, told: str
 ) -> None:
     channel = Failing(failure)
-    supervisor = Supervisor(channel, receive)
+    supervisor = Supervisor(channel, accept)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(supervisor.run())
         await channel.ended.wait()
