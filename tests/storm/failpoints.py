@@ -26,6 +26,7 @@ POINTS = (
     "after the claim",
     "before sending the answer",
     "placed, before the platform answers",
+    "placed, between two changes of the commit",
     "placed and answered, before the commit",
 )
 

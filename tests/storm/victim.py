@@ -69,7 +69,7 @@ class TrippedStore(Store):
         super().__init__(base, on_fatal)
         self.submit_whole = self.submit
         self.submit, self.write = self.submitted, self.written
-        event.listen(self.engine, "before_cursor_execute", _note_statement)
+        event.listen(self.engine, "before_cursor_execute", self._before_statement)
         event.listen(self.engine, "commit", self._before_commit)
 
     def submitted(self, ops: Sequence[Op]) -> asyncio.Future[Inserted]:
@@ -83,6 +83,13 @@ class TrippedStore(Store):
     async def written(self, *ops: Op) -> Inserted:
         """The same, awaited."""
         return await self.submit(ops)
+
+    def _before_statement(
+        self, connection: Connection, _cursor: Any, statement: str, _given: Any, _context: Any, _many: bool
+    ) -> None:
+        if "UPDATE outbox" in statement:  # the message's settlement was written before
+            self.failpoints.reach("placed, between two changes of the commit")
+        connection.info.setdefault("statements", []).append(statement)
 
     def _before_commit(self, connection: Connection) -> None:
         statements: list[str] = connection.info.pop("statements", [])
@@ -162,12 +169,6 @@ class Pier(Plugin):
             return f"noted {word}"
 
         return tool_from(note)
-
-
-def _note_statement(
-    connection: Connection, _cursor: Any, statement: str, _given: Any, _context: Any, _many: bool
-) -> None:
-    connection.info.setdefault("statements", []).append(statement)
 
 
 def _after_commit(ops: Sequence[Op]) -> str | None:
