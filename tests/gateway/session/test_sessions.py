@@ -1,0 +1,195 @@
+"""Sessions: conversations apart from one another, kept in memory while somebody needs them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gateway import (
+    Address,
+    ContentEvent,
+    InvalidStateError,
+    Message,
+    MessageFrame,
+    NotFoundError,
+    Plugin,
+    PluginContext,
+    Replayed,
+    TextDelta,
+    TextPart,
+)
+from gateway.events import AgentEvent
+from gateway.session import Session, Sessions
+from gateway.store import Store
+from gateway.testing.chat import Chat, chatting, written
+from gateway.testing.script import Gate, Reply, Say
+
+
+def texts(messages: object) -> list[str]:
+    """The visible texts of messages."""
+    return [message.text for message in messages]  # type: ignore[attr-defined]
+
+
+async def stored(chat: Chat, session: str = "s") -> list[str]:
+    """The texts of what is in the database."""
+    return texts(message for _, message in await chat.gateway.sessions.read(session))
+
+
+async def test_002_34_every_session_has_its_own_state(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        await chat.say("my name is Ada", "a", user="ada")
+        await chat.say("/model script/two", "b", user="bob")
+        await chat.say("and mine is Bob", "b", user="bob")
+        a, b = [await chat.gateway.sessions.find(key) for key in ("a", "b")]
+    assert texts(a.messages()) == ["my name is Ada", "You said: my name is Ada"]
+    assert texts(chat.model.calls[1].messages) == ["and mine is Bob"]
+    assert [(s.row.owner, s.row.title, s.row.model) for s in (a, b)] == [
+        ("ada", "my name is Ada", None),
+        ("bob", "and mine is Bob", "script/two"),
+    ]
+    assert (a.totals.input_tokens, b.totals.input_tokens) == (10, 10)
+
+
+async def test_002_34_a_plugin_runs_turns_hears_their_events_and_ends_them(tmp_path: Path) -> None:
+    class Running(Plugin):
+        name = "running"
+
+        async def activate(self, ctx: PluginContext) -> None:
+            self.ctx = ctx
+
+    plugin = Running()
+    async with chatting(tmp_path, plugin) as chat, asyncio.TaskGroup() as tasks:
+        submit, sessions = plugin.ctx.submit, plugin.ctx.sessions
+        assert submit is not None
+        assert sessions is not None
+        answer = await submit(written("hi"))
+        assert answer is not None
+        assert answer.text == "You said: hi"
+        heard: list[AgentEvent] = []
+        begun = asyncio.Event()
+        session = await sessions.find("s")
+        session.subscribe(heard.append)
+        session.subscribe(lambda _event: begun.set())
+        chat.model.then(Reply((Say("On "), Gate(asyncio.Event()))))
+        running = tasks.create_task(submit(written("go")))
+        await begun.wait()
+        sessions.close("s")
+        cut = await running
+        assert cut is not None
+        assert (cut.text, cut.metadata.stop_reason) == ("On ", "cancelled")
+    assert heard == [ContentEvent("On ")]
+
+
+async def test_002_34_a_session_is_loaded_once_and_made_on_first_use(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        await chat.say("hi")
+    async with chatting(tmp_path) as chat:
+        sessions = chat.gateway.sessions
+        assert sessions.get("s") is None
+        first, second = await asyncio.gather(sessions.find("s"), sessions.find("s"))
+        assert first is second is sessions.get("s")
+        with pytest.raises(NotFoundError):
+            await sessions.find("nobody")
+        new = await sessions.get_or_create("new", channel="test", owner="ada", address=Address("test"))
+        same = await sessions.get_or_create("new", channel="other", owner="bob", address=Address("other"))
+        assert new is same
+        assert (new.row.owner, new.messages()) == ("ada", ())
+
+
+async def test_a_session_that_is_deleted_is_gone_and_may_begin_anew(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        await chat.say("hi")
+        await chat.say("hi", "other")
+        await chat.gateway.sessions.delete("s")
+        with pytest.raises(NotFoundError):
+            await chat.gateway.sessions.delete("s")
+        assert await stored(chat) == []
+        assert [row.id for row in await chat.gateway.sessions.list()] == ["other"]
+        await chat.say("again")
+        assert texts(chat.model.calls[-1].messages) == ["again"]
+
+
+async def test_a_session_that_answers_cannot_be_deleted(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        gate = asyncio.Event()
+        chat.model.then(Reply((Say("On "), Gate(gate), Say("it."))))
+        answer_id = await chat.accept("go")
+        with pytest.raises(InvalidStateError, match="stop it first"):
+            await chat.gateway.sessions.delete("s")
+        gate.set()
+        assert (await chat.answer(answer_id)).text == "On it."
+
+
+async def test_a_title_is_the_first_line_of_the_first_question(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        await chat.say("/help")
+        await chat.say(f"What is {'very ' * 30}long?\nAnd this?")
+        await chat.say("Something else")
+        title = (await chat.gateway.sessions.find("s")).row.title
+    assert title.startswith("What is very very")
+    assert len(title) <= 60
+
+
+async def test_the_model_sees_the_newest_messages_only(tmp_path: Path) -> None:
+    async with chatting(tmp_path, history_window=3) as chat:
+        for text in ("one", "two", "three", "four", "five"):
+            await chat.say(text)
+            assert texts(chat.model.calls[-1].messages)[-1] == text
+            assert len(chat.model.calls[-1].messages) <= 3
+        assert len(await stored(chat)) == 10
+
+
+async def test_a_reader_gets_what_left_memory_from_the_store(tmp_path: Path) -> None:
+    async with chatting(tmp_path, history_window=2) as chat:
+        for n in range(6):
+            await chat.say(str(n))
+        watcher = await chat.watch()
+        await watcher.until(lambda frame: isinstance(frame, Replayed))
+        messages = [f.message for f in watcher.frames if isinstance(f, MessageFrame)]
+        numbers = [event.seq for event in watcher.events]
+    assert texts(messages) == [text for n in range(6) for text in (str(n), f"You said: {n}")]
+    assert numbers == sorted(numbers)
+
+
+async def test_numbers_after_a_restart_are_none_that_were_used_before(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        await chat.say("hi")
+        before = (await chat.gateway.sessions.find("s")).seq
+        chat.model.then(Reply((Say("a "), Say("b "), Gate(asyncio.Event()))))
+        await chat.accept("go")
+        watcher = await chat.watch(after=before)
+        await watcher.until(lambda frame: isinstance(frame, TextDelta) and frame.content.endswith("b "))
+        shown = (await chat.gateway.sessions.find("s")).seq
+        chat.gateway.dispatcher.cancel()
+    async with chatting(tmp_path) as chat:
+        assert (await chat.gateway.sessions.find("s")).seq > shown
+
+
+def unexpected(error: BaseException) -> None:
+    raise AssertionError(error)
+
+
+async def a_session(sessions: Sessions, key: str) -> Session:
+    """A session with one stored message."""
+    session = await sessions.get_or_create(key, channel="test", owner="ada", address=Address("test"))
+    await session.note(Message(session_id=key, role="assistant", parts=(TextPart(key),)), [])
+    return session
+
+
+async def test_idle_sessions_leave_memory_when_it_is_full_and_come_back(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
+    sessions = Sessions(store, window=10, room=10)
+    waiting = await a_session(sessions, "waiting")
+    waiting.bus.inject_next(Message(session_id="waiting", role="user", parts=(TextPart("later"),)))
+    heard = await a_session(sessions, "heard")
+    heard.subscribe(lambda _event: None)
+    for n in range(20):
+        await a_session(sessions, f"s{n}")
+    kept = {session.id for session in sessions.live()}
+    assert {"waiting", "heard", "s19"} <= kept
+    assert len(kept) <= 10
+    assert "s0" not in kept
+    assert texts((await sessions.find("s0")).messages()) == ["s0"]
+    await store.close()
