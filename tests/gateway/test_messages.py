@@ -115,7 +115,7 @@ BARE: list[tuple[Part, dict[str, Any]]] = [
 def test_004_01_a_message_has_an_id_a_session_a_role_metadata_parts_and_a_time_in_milliseconds():
     before = time.time_ns() // 1_000_000
     message = Message(session_id="s", role="user", parts=(TextPart("Hi"),))
-    assert uuid.UUID(message.id).version == 4
+    assert uuid.UUID(message.id).version == 7
     assert before <= message.created_at <= time.time_ns() // 1_000_000
     assert (message.session_id, message.role, message.metadata) == ("s", "user", Metadata())
 
