@@ -78,11 +78,14 @@ class WebsocketChannel:
         token = _offered_token(offered)
         if token is None:
             token = bearer_token(request.headers.get("Authorization", ""))
-        await socket.prepare(request)
+        writer = await socket.prepare(request)
         self._sockets.add(socket)
         self._host.figures.clients[self.id] += 1
         try:
-            await self._converse(request, socket, token, html=protocol == HTML)
+            connection = Connection(
+                self._host, self.id, socket, request.transport, writer, html=protocol == HTML
+            )
+            await self._converse(connection, request, token)
         except ConnectionError as error:
             log.debug("a client went away", reason=type(error).__name__)
         except Exception:
@@ -93,13 +96,11 @@ class WebsocketChannel:
             self._host.figures.clients[self.id] -= 1
         return socket
 
-    async def _converse(
-        self, request: web.Request, socket: web.WebSocketResponse, token: str | None, *, html: bool
-    ) -> None:
-        connection = Connection(self._host, self.id, socket, request.transport, html=html)
+    async def _converse(self, connection: Connection, request: web.Request, token: str | None) -> None:
+        socket = connection.socket
         try:
             # The page shows its token with the handshake; one that has none yet is to ask for it at once.
-            if token is None and not html and not self._host.auth.open:
+            if token is None and not connection.html and not self._host.auth.open:
                 async with asyncio.timeout(_AUTH_SECONDS):
                     token = await connection.first_token()
             user = self._host.auth.user_of(token, request.remote or "")

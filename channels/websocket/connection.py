@@ -7,6 +7,7 @@ import secrets
 import time
 
 from aiohttp import WSMsgType, web
+from aiohttp.abc import AbstractStreamWriter
 
 from channels.websocket.parse import (
     AbortFrame,
@@ -19,11 +20,11 @@ from channels.websocket.parse import (
     parse_frame,
 )
 from channels.websocket.server_frames import PONG, Command, Ready, ack, refused, to_bytes
+from channels.websocket.text_frames import text_frames
 from channels.websocket.view import HtmlView
 from gateway import (
     BackpressureError,
     ClientMessage,
-    Event,
     Feed,
     Host,
     InvalidRequestError,
@@ -43,14 +44,16 @@ class Connection:
         channel: str,
         socket: web.WebSocketResponse,
         transport: asyncio.Transport | None,
+        writer: AbstractStreamWriter | None,
         *,
         html: bool,
     ) -> None:
         self._host = host
         self._channel = channel
-        self._socket = socket
+        self.socket = socket
         self._transport = transport
-        self._html = html
+        self._writer = writer
+        self.html = html
         self._user = ""
         self._feed: Feed | None = None
         self._followed: set[str] = set()
@@ -59,7 +62,7 @@ class Connection:
 
     async def first_token(self) -> str:
         """The token of the first frame. Raises UnauthorizedError if it is anything else."""
-        message = await self._socket.receive()
+        message = await self.socket.receive()
         if message.type is not WSMsgType.TEXT:
             raise UnauthorizedError(_NO_TOKEN)
         try:
@@ -86,7 +89,7 @@ class Connection:
                     self._host.unfollow(session, self._feed)
 
     async def _read(self, tasks: asyncio.TaskGroup) -> None:
-        async for message in self._socket:
+        async for message in self.socket:
             if message.type is WSMsgType.TEXT:
                 await self._throttle()
                 await self._take(message.data, tasks)
@@ -136,23 +139,24 @@ class Connection:
         self._followed.add(session)
 
     async def _pump(self, feed: Feed) -> None:
-        view = HtmlView() if self._html else None
+        view = HtmlView() if self.html else None
         try:
             while True:
-                for event in await feed.take():
-                    await self._show(event, view)
+                events = await feed.take()
+                if view is None:
+                    await self._send(*[event.json for event in events])
+                else:
+                    await self._send(*[payload for event in events for payload in view.frames(event)])
         except BackpressureError:
             return
 
-    async def _show(self, event: Event, view: HtmlView | None) -> None:
-        if view is None:
-            await self._send(event.json)
-            return
-        for payload in view.frames(event):
-            await self._send(payload)
-
-    async def _send(self, payload: bytes) -> None:
-        await self._socket.send_frame(payload, WSMsgType.TEXT)
+    async def _send(self, *payloads: bytes) -> None:
+        """Send each as a text frame, and wait while the client does not read."""
+        transport, writer = self._transport, self._writer
+        if transport is None or writer is None or transport.is_closing() or self.socket.closed:
+            raise ConnectionResetError("the client is gone")
+        transport.write(text_frames(payloads))
+        await writer.drain()
 
     async def _throttle(self) -> None:
         """Let one connection send so many frames a second; what is more waits in its own socket."""
