@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -120,6 +120,12 @@ def read_session(connection: Connection, session_id: str) -> SessionRow | None:
     """A session by id."""
     row = connection.execute(select(t.sessions).where(t.sessions.c.id == session_id)).mappings().first()
     return None if row is None else _session(row)
+
+
+def read_some_sessions(connection: Connection, ids: Collection[str]) -> list[SessionRow]:
+    """Those of some sessions that are stored."""
+    query = select(t.sessions).where(t.sessions.c.id.in_(ids))
+    return [_session(row) for row in connection.execute(query).mappings()]
 
 
 def read_sessions(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
-
-from sqlalchemy import Connection
 
 from gateway.channel import Address
 from gateway.errors import InvalidStateError, NotFoundError
 from gateway.messages import Message
-from gateway.session.log import DROP_SESSION, SessionRow, read_messages, read_session, read_sessions
+from gateway.session.loading import Loader
+from gateway.session.log import DROP_SESSION, SessionRow, read_messages, read_sessions
 from gateway.session.session import Render, Session
 from gateway.store import Store
 
@@ -33,7 +31,7 @@ class Sessions:
         self._window = window
         self._room = room
         self._sessions: OrderedDict[str, Session] = OrderedDict()
-        self._loading: dict[str, asyncio.Future[Session | None]] = {}
+        self._loader = Loader(store, window)
         self._weight = 0
 
     def get(self, session_id: str) -> Session | None:
@@ -99,32 +97,10 @@ class Sessions:
             session.turn.abort()
 
     async def _load(self, session_id: str) -> Session | None:
-        """Read a session once, however many ask for it at the same time."""
-        loading = self._loading.get(session_id)
-        if loading is not None:
-            return await asyncio.shield(loading)
-        self._loading[session_id] = future = asyncio.get_running_loop().create_future()
-        try:
-            found = await self._store.read(lambda c: self._read(c, session_id))
-            session = (
-                None
-                if found is None
-                else self._keep(Session(*found, self._store, self._window, self._render))
-            )
-            future.set_result(session)
-        except BaseException as error:
-            future.set_exception(error)
-            future.exception()
-            raise
-        finally:
-            del self._loading[session_id]
-        return session
-
-    def _read(
-        self, connection: Connection, session_id: str
-    ) -> tuple[SessionRow, list[tuple[int, Message]]] | None:
-        row = read_session(connection, session_id)
-        return None if row is None else (row, read_messages(connection, session_id, last=self._window))
+        stored = await self._loader.load(session_id)
+        if stored is None:
+            return None
+        return self._keep(Session(*stored, self._store, self._window, self._render))
 
     def _keep(self, session: Session) -> Session:
         present = self._sessions.get(session.id)

@@ -50,7 +50,11 @@ class Store:
         Raises InvalidRequestError if what is looked for is nothing a database can hold, and StoreError if
         the database fails.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._query, query)
+        return await self.reading(query)
+
+    def reading(self, query: Callable[[Connection], T]) -> asyncio.Future[T]:
+        """Begin what ``read`` waits for."""
+        return asyncio.get_running_loop().run_in_executor(self._readers, self._query, query)
 
     def _query(self, query: Callable[[Connection], T]) -> T:
         try:

@@ -25,7 +25,8 @@ log = structlog.get_logger("trunkline.store")
 
 Op = tuple[Write, Row]
 Inserted = frozenset[str]
-_MAX_BATCH = 512
+_ENOUGH = 512
+"""Units after which a transaction waits for no more."""
 
 REFUSED = (IntegrityError, DataError, TypeError, ValueError, OverflowError)
 """What is wrong with some rows, and not with the database as a whole."""
@@ -53,9 +54,9 @@ class Writer:
     def __init__(self, connect: Connect, on_fatal: Callable[[BaseException], None]) -> None:
         self._connect = connect
         self._on_fatal = on_fatal
-        self._queue: queue.SimpleQueue[Unit | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[Unit] | None] = queue.SimpleQueue()
+        self._gathered: list[Unit] = []
         self._loop = asyncio.get_running_loop()
-        self._failed = False
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self.commits = 0
         self.units = 0
@@ -71,14 +72,20 @@ class Writer:
     def submit(self, ops: Sequence[Op]) -> asyncio.Future[Inserted]:
         """Hand the rows in now, in order; the future is done when they are durable."""
         unit = Unit(ops, self._loop.create_future())
-        if self._failed:
-            unit.done.set_exception(_failure())
-        else:
-            self._queue.put(unit)
+        if not self._gathered:
+            self._loop.call_soon(self._hand_over)
+        self._gathered.append(unit)
         return unit.done
+
+    def _hand_over(self) -> None:
+        """Wake the thread once for all that one round of the event loop handed in."""
+        units, self._gathered = self._gathered, []
+        if units:
+            self._queue.put(units)
 
     def close(self) -> None:
         """Write what waits and end the thread."""
+        self._hand_over()
         self._queue.put(None)
         self._thread.join()
 
@@ -93,36 +100,35 @@ class Writer:
             if self._loop.is_closed():
                 log.debug("the event loop closed before the writer did")
                 return
-            self._failed = True
             self._on_fatal(error)
-            self._give_up(batch or [])
+            self._refuse(batch)
 
     def _tell(self, batch: list[Unit]) -> None:
         self._loop.call_soon_threadsafe(_settle, batch)
 
-    def _give_up(self, batch: list[Unit]) -> None:
-        """Fail what was being written and what waits behind it: nobody may wait for ever."""
-        while not self._queue.empty():
-            batch += filter(None, (self._queue.get(),))
-        for unit in batch:
-            unit.error = _failure()
-        self._tell(batch)
+    def _refuse(self, batch: list[Unit] | None) -> None:
+        """Fail what was being written and whatever comes after it: nobody may wait for ever."""
+        while batch is not None and not self._loop.is_closed():
+            for unit in batch:
+                unit.error = StoreError("the database failed; nothing is written any more")
+            self._tell(batch)
+            batch = self._take()
 
     def _take(self) -> list[Unit] | None:
         """What waits, at least one unit; None when the writer is to end."""
-        first = self._queue.get()
-        if first is None:
+        units = self._queue.get()
+        if units is None:
             return None
-        batch = [first]
-        while len(batch) < _MAX_BATCH:
+        batch = list(units)
+        while len(batch) < _ENOUGH:
             try:
-                unit = self._queue.get_nowait()
+                units = self._queue.get_nowait()
             except queue.Empty:
                 break
-            if unit is None:
+            if units is None:
                 self._queue.put(None)
                 break
-            batch.append(unit)
+            batch += units
         return batch
 
     def _commit(self, connection: Connection, batch: list[Unit]) -> None:
@@ -156,10 +162,6 @@ def _write(connection: Connection, batch: Sequence[Unit]) -> Inserted:
         inserted.extend(write.run(connection, rows[write]))
     connection.commit()
     return frozenset(inserted)
-
-
-def _failure() -> StoreError:
-    return StoreError("the database failed; nothing is written any more")
 
 
 def _settle(batch: Sequence[Unit]) -> None:
