@@ -35,7 +35,7 @@ class SessionKey(Struct, frozen=True):
         return ":".join(parts)
 
 
-class Address(Struct, frozen=True, omit_defaults=True):
+class Address(Struct, frozen=True, gc=False, omit_defaults=True):
     """Where an answer goes: the room, and the message it answers."""
 
     channel: str
@@ -45,7 +45,7 @@ class Address(Struct, frozen=True, omit_defaults=True):
     reply_to: str | None = None
 
 
-class Sender(Struct, frozen=True, omit_defaults=True):
+class Sender(Struct, frozen=True, gc=False, omit_defaults=True):
     """Who wrote. ``id`` is the platform's own, never a display name."""
 
     id: str
@@ -60,7 +60,7 @@ class Audio(Struct, frozen=True, omit_defaults=True):
     file_path: str | None = None
 
 
-class InboundMessage(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class InboundMessage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """What a channel received, in the one form the gateway understands.
 
     ``dedup_key`` (and ``alt_key``) name the message within channel and account: the same key is the same
@@ -81,7 +81,7 @@ class InboundMessage(Struct, frozen=True, omit_defaults=True, kw_only=True):
     raw: dict[str, Any] | None = None
 
 
-class Receipt(Struct, frozen=True):
+class Receipt(Struct, frozen=True, gc=False):
     """The message is committed; its answer will have the id ``answer_id``."""
 
     message_id: str

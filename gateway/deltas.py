@@ -31,14 +31,14 @@ from gateway.messages import (
 StopReason = Literal["end_turn", "max_tokens", "tool_use", "cancelled"]
 
 
-class RateLimit(Struct, frozen=True, omit_defaults=True):
+class RateLimit(Struct, frozen=True, gc=False, omit_defaults=True):
     """A provider asked us to wait: how long (milliseconds), and which one."""
 
     retry_after_ms: int
     provider: str
 
 
-class TextDelta(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="text_delta"):
+class TextDelta(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="text_delta"):
     """More text for a part. ``accumulated_length`` counts the part's code points after this chunk."""
 
     message_id: str
@@ -48,7 +48,9 @@ class TextDelta(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="
     kind: TextKind = "text"
 
 
-class ToolCallStart(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_call_start"):
+class ToolCallStart(
+    Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="tool_call_start"
+):
     """The model begins to ask for a tool."""
 
     message_id: str
@@ -57,7 +59,9 @@ class ToolCallStart(Struct, frozen=True, omit_defaults=True, tag_field="type", t
     tool_name: str
 
 
-class ToolCallDelta(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_call_delta"):
+class ToolCallDelta(
+    Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="tool_call_delta"
+):
     """More of the call's arguments: a fragment of JSON text."""
 
     message_id: str
@@ -66,7 +70,9 @@ class ToolCallDelta(Struct, frozen=True, omit_defaults=True, tag_field="type", t
     arguments_delta: str
 
 
-class ToolResultStart(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_result_start"):
+class ToolResultStart(
+    Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="tool_result_start"
+):
     """A tool runs."""
 
     message_id: str
@@ -76,7 +82,9 @@ class ToolResultStart(Struct, frozen=True, omit_defaults=True, tag_field="type",
     display: DisplayHints | None = None
 
 
-class ToolResultDelta(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_result_delta"):
+class ToolResultDelta(
+    Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="tool_result_delta"
+):
     """More output of a tool."""
 
     message_id: str
@@ -85,7 +93,9 @@ class ToolResultDelta(Struct, frozen=True, omit_defaults=True, tag_field="type",
     content: str
 
 
-class ToolResultEnd(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_result_end"):
+class ToolResultEnd(
+    Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="tool_result_end"
+):
     """A tool is done."""
 
     message_id: str
@@ -96,7 +106,9 @@ class ToolResultEnd(Struct, frozen=True, omit_defaults=True, tag_field="type", t
     metadata: ResultMetadata | None = None
 
 
-class MetadataDelta(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="metadata_delta"):
+class MetadataDelta(
+    Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="metadata_delta"
+):
     """Tokens and cost so far: cumulative for the message."""
 
     message_id: str
@@ -107,7 +119,7 @@ class MetadataDelta(Struct, frozen=True, omit_defaults=True, tag_field="type", t
     rate_limit: RateLimit | None = None
 
 
-class PartDelta(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="part"):
+class PartDelta(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="part"):
     """A part that is sent whole (error, image, file); it replaces what was known of that index."""
 
     message_id: str
@@ -115,7 +127,7 @@ class PartDelta(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="
     part: Part
 
 
-class Complete(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="complete"):
+class Complete(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="complete"):
     """The message is finished and stored."""
 
     message_id: str

@@ -17,7 +17,7 @@ from gateway.messages import Message, to_json
 Status = Literal["idle", "queued", "running"]
 
 
-class MessageFrame(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="message"):
+class MessageFrame(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="message"):
     """A whole message of the log; it replaces whatever a reader holds under its id.
 
     ``rendered`` is what a plugin's renderer made of it: Markdown to show instead of its parts.
@@ -27,7 +27,7 @@ class MessageFrame(Struct, frozen=True, omit_defaults=True, tag_field="type", ta
     rendered: str | None = None
 
 
-class TurnStart(Struct, frozen=True, tag_field="type", tag="turn_start"):
+class TurnStart(Struct, frozen=True, gc=False, tag_field="type", tag="turn_start"):
     """The answer ``message_id`` begins. After a crash it begins again with a higher ``attempt``."""
 
     message_id: str
@@ -51,7 +51,7 @@ class ApprovalResolved(Struct, frozen=True, tag_field="type", tag="approval_reso
     decision: str
 
 
-class Totals(Struct, frozen=True):
+class Totals(Struct, frozen=True, gc=False):
     """What a session took so far: tokens, and US dollars."""
 
     input_tokens: int = 0
@@ -59,7 +59,7 @@ class Totals(Struct, frozen=True):
     cost: float = 0.0
 
 
-class SessionFrame(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="session"):
+class SessionFrame(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="session"):
     """Something about the session itself changed."""
 
     title: str | None = None
@@ -67,7 +67,7 @@ class SessionFrame(Struct, frozen=True, omit_defaults=True, tag_field="type", ta
     status: Status | None = None
 
 
-class Replayed(Struct, frozen=True, tag_field="type", tag="replayed"):
+class Replayed(Struct, frozen=True, gc=False, tag_field="type", tag="replayed"):
     """What a reader had missed ends here; everything after is live."""
 
 

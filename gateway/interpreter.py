@@ -6,7 +6,7 @@ import gc
 import sys
 
 _SWITCH_SECONDS = 0.0005
-_YOUNG_OBJECTS = 20_000
+_YOUNG_OBJECTS = 50_000
 
 
 def share_promptly() -> None:
