@@ -1,0 +1,275 @@
+"""The Web API: reads a call, checks it, lets its method answer, and spoils what the script says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct, field
+
+from channels.slack.fake import (
+    chat,
+    conversations,
+    directory,
+    files,
+    sessions,
+    streams,
+    views,
+)
+from channels.slack.fake.asking import Asked, RefusalError
+from channels.slack.fake.checking import Method, arguments, schema
+from channels.slack.fake.installing import Installer, basic
+from channels.slack.fake.limits import Limits
+from channels.slack.fake.state import State
+from channels.slack.fake.workspace import Grant, Json
+from gateway.testing.faults import Fault, FaultScript
+from gateway.testing.transcript import Transcript
+
+Answer = Callable[[Asked], Json]
+
+METHODS: Mapping[str, Answer] = {
+    "agents.sessions.rename": sessions.rename_session,
+    "agents.sessions.setStatus": sessions.set_session_status,
+    "assistant.threads.setStatus": sessions.set_status,
+    "assistant.threads.setSuggestedPrompts": sessions.set_prompts,
+    "assistant.threads.setTitle": sessions.set_title,
+    "auth.revoke": directory.auth_revoke,
+    "auth.test": directory.auth_test,
+    "bots.info": directory.bot_info,
+    "chat.appendStream": streams.append_stream,
+    "chat.delete": chat.delete,
+    "chat.getPermalink": chat.get_permalink,
+    "chat.postEphemeral": chat.post_ephemeral,
+    "chat.postMessage": chat.post_message,
+    "chat.startStream": streams.start_stream,
+    "chat.stopStream": streams.stop_stream,
+    "chat.update": chat.update,
+    "conversations.history": conversations.history,
+    "conversations.info": conversations.info,
+    "conversations.join": conversations.join,
+    "conversations.list": conversations.listing,
+    "conversations.members": conversations.members,
+    "conversations.open": conversations.open_direct,
+    "conversations.replies": conversations.replies,
+    "files.completeUploadExternal": files.complete_upload,
+    "files.delete": files.delete_file,
+    "files.getUploadURLExternal": files.get_upload_url,
+    "files.info": files.file_info,
+    "reactions.add": directory.reactions_add,
+    "reactions.get": directory.reactions_get,
+    "reactions.remove": directory.reactions_remove,
+    "team.info": directory.team_info,
+    "users.conversations": conversations.of_user,
+    "users.info": directory.user_info,
+    "users.list": directory.users_list,
+    "views.open": views.open_view,
+    "views.publish": views.publish_view,
+    "views.push": views.open_view,
+    "views.update": views.update_view,
+}
+
+PLACING = frozenset({"chat.postMessage", "chat.startStream", "files.completeUploadExternal"})
+"""Methods that place a message, so that calling them twice places two."""
+
+_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+
+
+class Read(Struct, kw_only=True):
+    """A call as it came in. ``notes`` says what was wrong with its form."""
+
+    method: str
+    given: Json
+    token: str | None
+    basic: Json
+    notes: list[str] = field(default_factory=list[str])
+    warnings: list[str] = field(default_factory=list[str])
+
+
+class WebApi:
+    """Answers ``/api/{method}``. ``on_applied`` is called when a message of the bot was placed."""
+
+    def __init__(
+        self,
+        state: State,
+        faults: FaultScript,
+        transcript: Transcript,
+        installer: Installer,
+        connect: Answer,
+        on_applied: Callable[[], None] | None = None,
+    ) -> None:
+        self._state = state
+        self._faults = faults
+        self._transcript = transcript
+        self._limits = Limits()
+        self._answers = {**METHODS, "apps.connections.open": connect, "oauth.v2.access": installer.exchange}
+        self._on_applied = on_applied
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """Answer a call."""
+        read = await _read(request)
+        fault = self._faults.of(read.method)
+        if fault in ("fail_before", "drop_before"):
+            return self._spoilt(request, read, fault, {"ok": False, "error": "service_unavailable"}, 503)
+        answer, problem, wait = self._answered(read, fault)
+        if wait is not None:
+            self._write(read, answer, 429, fault, problem)
+            return _json(answer, 429, {"Retry-After": str(wait)})
+        if answer["ok"] and read.method in PLACING and self._on_applied is not None:
+            self._on_applied()
+        if fault in ("fail_after", "drop_after"):
+            return self._spoilt(request, read, fault, {"ok": False, "error": "fatal_error"}, 500, problem)
+        self._write(read, answer, 200, fault, problem)
+        return _json(answer, 200, self._scopes(read))
+
+    def _answered(self, read: Read, fault: Fault) -> tuple[Json, str | None, int | None]:
+        """The answer, the problem, and how long to wait if the call came too early."""
+        asked = None
+        try:
+            method, answer = self._method(read)
+            asked = self._asked(read, method)
+            wait = self._too_early(asked, fault)
+            if wait is not None:
+                problem = "; ".join(asked.notes) or None
+                return {"ok": False, "error": "ratelimited"}, problem, wait
+            asked.arguments = arguments(read.method, read.given, asked.notes)
+            return _good(answer(asked), asked.warnings), "; ".join(asked.notes) or None, None
+        except RefusalError as refusal:
+            answer = {"ok": False, "error": refusal.error, **refusal.more}
+            notes = [*(asked.notes if asked else read.notes), *([refusal.problem] if refusal.problem else [])]
+            return answer, "; ".join(notes) or None, None
+
+    def _method(self, read: Read) -> tuple[Method, Answer]:
+        facts, answer = schema().methods.get(read.method), self._answers.get(read.method)
+        if facts is None or answer is None:
+            raise RefusalError("unknown_method", "no such method", req_method=read.method)
+        return facts, answer
+
+    def _asked(self, read: Read, method: Method) -> Asked:
+        """The call with who makes it. Raises RefusalError for tokens that do not do."""
+        given = read.given
+        if read.method == "oauth.v2.access":
+            given = read.given = {**read.basic, **read.given}
+            grant = Grant(token="", kind="app", team="", user="", scopes=set())
+        else:
+            grant = self._grant(read)
+        asked = Asked(
+            state=self._state,
+            method=read.method,
+            arguments=given,
+            grant=grant,
+            notes=read.notes,
+            warnings=read.warnings,
+        )
+        if method.scopes:
+            asked.need_scope(*method.scopes)
+        return asked
+
+    def _grant(self, read: Read) -> Grant:
+        if read.token is None:
+            raise RefusalError("not_authed", "no token")
+        grant = self._state.tokens.get(read.token)
+        if grant is None:
+            raise RefusalError("invalid_auth", "a token that was never given out")
+        if grant.revoked is not None:
+            raise RefusalError(grant.revoked)
+        wanted = ("app",) if read.method == "apps.connections.open" else ("bot", "user")
+        if read.method != "auth.test" and grant.kind not in wanted:
+            raise RefusalError("not_allowed_token_type", f"called with the token of a {grant.kind}")
+        return grant
+
+    def _too_early(self, asked: Asked, fault: Fault) -> int | None:
+        wait = self._limits.impatient(asked)
+        if wait is not None:
+            asked.notes.append("called before Retry-After was over")
+            return wait
+        wait = self._state.switches.retry_after if fault == "slow_down" else self._limits.check(asked)
+        if wait is not None:
+            self._limits.refused(asked, wait)
+        return wait
+
+    def _scopes(self, read: Read) -> dict[str, str]:
+        grant = self._state.tokens.get(read.token or "")
+        return {"X-OAuth-Scopes": ",".join(sorted(grant.scopes))} if grant is not None else {}
+
+    def _spoilt(
+        self,
+        request: web.Request,
+        read: Read,
+        fault: Fault,
+        answer: Json,
+        status: int,
+        problem: str | None = None,
+    ) -> web.Response:
+        self._write(read, answer, status, fault, problem)
+        if fault.startswith("drop") and request.transport is not None:
+            request.transport.abort()
+        return _json(answer, status)
+
+    def _write(self, read: Read, answer: Json, status: int, fault: Fault, problem: str | None) -> None:
+        self._transcript.record(
+            read.method, read.given, status=status, answer=answer, fault=fault, problem=problem
+        )
+        self._state.changed()
+
+
+def _good(answer: Json, warnings: list[str]) -> Json:
+    if not warnings:
+        return {"ok": True, **answer}
+    return {
+        "ok": True,
+        **answer,
+        "warning": ",".join(warnings),
+        "response_metadata": {**answer.get("response_metadata", {}), "warnings": warnings},
+    }
+
+
+async def _read(request: web.Request) -> Read:
+    """The arguments of a call, from its query, a form or JSON, and its token."""
+    method = request.match_info["method"]
+    header = request.headers.get("Authorization", "")
+    token = header.removeprefix("Bearer ") if header.startswith("Bearer ") else None
+    read = Read(method=method, given=dict(request.query), token=token, basic=basic(header))
+    if request.method == "POST":
+        await _read_body(request, read)
+    formed = read.given.pop("token", None)
+    read.token = read.token or (formed if isinstance(formed, str) else None)
+    return read
+
+
+async def _read_body(request: web.Request, read: Read) -> None:
+    kind = request.content_type
+    if kind in _FORMS:
+        form = await request.post()
+        read.given |= {name: value for name, value in form.items() if isinstance(value, str)}
+    elif kind == "application/json":
+        _read_json(request, read, await request.read())
+    elif await request.read():
+        read.notes.append(f"content type {kind}")
+
+
+def _read_json(request: web.Request, read: Read, body: bytes) -> None:
+    facts = schema().methods.get(read.method)
+    if request.charset is None:
+        read.warnings.append("missing_charset")
+    try:
+        given = json.loads(body)
+    except ValueError:
+        read.notes.append("the body is no JSON")
+        return
+    if facts is not None and not facts.json:
+        read.notes.append("this method takes no JSON")
+    elif isinstance(given, dict):
+        read.given |= {name: value for name, value in cast(Json, given).items() if name != "token"}
+
+
+def _json(answer: Any, status: int, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(answer),
+        status=status,
+        content_type="application/json",
+        charset="utf-8",
+        headers=headers,
+    )

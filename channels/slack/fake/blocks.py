@@ -1,0 +1,265 @@
+"""Block Kit: what the platform refuses in blocks, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from channels.slack.fake.workspace import Json
+
+MOST_BLOCKS = 50
+MOST_IN_VIEW = 100
+LONGEST_MARKDOWN = 12_000
+"""Of all markdown blocks together."""
+LONGEST_BLOCKS = 13_200
+"""Of everything in the blocks of a message; measured, not published."""
+
+_UNCHECKED = frozenset(
+    {"alert", "call", "card", "carousel", "container", "data_table", "divider", "file", "input", "plan"}
+    | {"rich_text", "task_card", "video"}
+)
+_SELECTS = ("static_select", "external_select", "users_select", "conversations_select", "channels_select")
+_ELEMENTS = frozenset(
+    [
+        *_SELECTS,
+        *(f"multi_{name}" for name in _SELECTS),
+        "button",
+        "checkboxes",
+        "datepicker",
+        "datetimepicker",
+        "feedback_buttons",
+        "icon_button",
+        "image",
+        "overflow",
+        "plain_text_input",
+        "radio_buttons",
+        "rich_text_input",
+        "timepicker",
+        "workflow_button",
+    ]
+)
+_Check = Callable[[Json, str], None]
+
+
+class Inspection:
+    """What is wrong with blocks. ``errors`` are worded as the platform words them.
+
+    ``mrkdwn`` and ``markdown`` are the texts that are read as one or the other, ``mentions`` the elements of
+    rich text that notify somebody, ``size`` the characters of all texts.
+    """
+
+    def __init__(self, blocks: Sequence[object], *, root: str = "/blocks", most: int = MOST_BLOCKS) -> None:
+        self.errors: list[str] = []
+        self.mrkdwn: list[str] = []
+        self.markdown: list[str] = []
+        self.mentions: list[str] = []
+        self.size = 0
+        self._ids: set[str] = set()
+        self._checks: Mapping[str, _Check] = {
+            "section": self._section,
+            "header": self._header,
+            "markdown": self._markdown,
+            "image": self._image,
+            "context": self._context,
+            "context_actions": self._actions,
+            "actions": self._actions,
+            "table": self._table,
+        }
+        if len(blocks) > most:
+            self._wrong(f"no more than {most} items allowed", root)
+        for number, block in enumerate(blocks):
+            self._block(block, f"{root}/{number}")
+
+    def _wrong(self, message: str, pointer: str) -> None:
+        self.errors.append(f"{message} [json-pointer:{pointer}]")
+
+    def _block(self, block: object, at: str) -> None:
+        if not isinstance(block, dict):
+            self._wrong("must provide an object", at)
+            return
+        given = cast(Json, block)
+        kind = given.get("type")
+        check = self._checks.get(str(kind))
+        if check is None and kind not in _UNCHECKED:
+            self._wrong(f"unsupported type: {kind}", f"{at}/type")
+            return
+        self._id(given, at)
+        if check is not None:
+            check(given, at)
+        else:
+            self._speech(given)
+
+    def _id(self, block: Json, at: str) -> None:
+        name = self._short(block, "block_id", at, 255)
+        if name in self._ids:
+            self._wrong(f"block_id already exists: {name}", f"{at}/block_id")
+        elif name:
+            self._ids.add(name)
+
+    def _short(self, given: Json, key: str, at: str, longest: int, *, required: bool = False) -> str:
+        value = given.get(key)
+        if value is None:
+            if required:
+                self._wrong(f"missing required field: {key}", at)
+            return ""
+        if not isinstance(value, str):
+            self._wrong("must provide a string", f"{at}/{key}")
+            return ""
+        if len(value) > longest:
+            self._wrong(f"must be less than {longest + 1} characters", f"{at}/{key}")
+        elif required and not value:
+            self._wrong("must be more than 0 characters", f"{at}/{key}")
+        self.size += len(value) if key == "text" else 0
+        return value
+
+    def _text(
+        self, given: Json, key: str, at: str, longest: int, *, plain: bool, required: bool = True
+    ) -> None:
+        value = given.get(key)
+        if value is None:
+            if required:
+                self._wrong(f"missing required field: {key}", at)
+            return
+        if not isinstance(value, dict):
+            self._wrong("must provide an object", f"{at}/{key}")
+            return
+        self._object(cast(Json, value), f"{at}/{key}", longest, plain=plain)
+
+    def _object(self, value: Json, at: str, longest: int, *, plain: bool) -> None:
+        if value.get("type") not in (("plain_text",) if plain else ("plain_text", "mrkdwn")):
+            self._wrong(f"unsupported type: {value.get('type')}", f"{at}/type")
+        said = self._short(value, "text", at, longest, required=True)
+        if value.get("type") == "mrkdwn":
+            self.mrkdwn.append(said)
+
+    def _list(self, given: Json, key: str, at: str, most: int) -> list[Any]:
+        value = given.get(key)
+        if not isinstance(value, list):
+            self._wrong(f"missing required field: {key}", at)
+            return []
+        items = cast(list[Any], value)
+        if len(items) > most:
+            self._wrong(f"no more than {most} items allowed", f"{at}/{key}")
+        elif not items:
+            self._wrong("must be more than 0 items", f"{at}/{key}")
+        return items
+
+    def _items(self, given: Json, key: str, at: str, most: int) -> Iterator[tuple[str, Json]]:
+        """The objects in a list, each with where it stands."""
+        for number, one in enumerate(self._list(given, key, at, most)):
+            if isinstance(one, dict):
+                yield f"{at}/{key}/{number}", cast(Json, one)
+            else:
+                self._wrong("must provide an object", f"{at}/{key}/{number}")
+
+    def _section(self, given: Json, at: str) -> None:
+        if "fields" in given:
+            for where, one in self._items(given, "fields", at, 10):
+                self._object(one, where, 2_000, plain=False)
+        self._text(given, "text", at, 3_000, plain=False, required="fields" not in given)
+        if isinstance(given.get("accessory"), dict):
+            self._element(given["accessory"], f"{at}/accessory")
+
+    def _header(self, given: Json, at: str) -> None:
+        self._text(given, "text", at, 150, plain=True)
+
+    def _markdown(self, given: Json, at: str) -> None:
+        self.markdown.append(self._short(given, "text", at, LONGEST_MARKDOWN, required=True))
+
+    def _image(self, given: Json, at: str) -> None:
+        self._short(given, "alt_text", at, 2_000, required=True)
+        self._short(given, "image_url", at, 3_000, required="slack_file" not in given)
+        self._text(given, "title", at, 2_000, plain=True, required=False)
+
+    def _context(self, given: Json, at: str) -> None:
+        for where, one in self._items(given, "elements", at, 10):
+            if one.get("type") != "image":
+                self._object(one, where, 3_000, plain=False)
+
+    def _actions(self, given: Json, at: str) -> None:
+        seen: set[str] = set()
+        for where, one in self._items(given, "elements", at, 25):
+            name = self._element(one, where)
+            if name in seen:
+                self._wrong(f"action_id already exists: {name}", f"{where}/action_id")
+            seen.update({name} - {""})
+
+    def _table(self, given: Json, at: str) -> None:
+        for number, row in enumerate(self._list(given, "rows", at, 100)):
+            if not isinstance(row, list) or len(cast(list[object], row)) > 20:
+                self._wrong("no more than 20 items allowed", f"{at}/rows/{number}")
+        before = self.size
+        self._speech(given)
+        if self.size - before > 10_000:
+            self._wrong("must be less than 10001 characters", f"{at}/rows")
+
+    def _element(self, given: Json, at: str) -> str:
+        kind = given.get("type")
+        if kind not in _ELEMENTS:
+            self._wrong(f"unsupported type: {kind}", f"{at}/type")
+        elif kind == "button":
+            self._button(given, at)
+        elif kind == "feedback_buttons":
+            for side in ("positive_button", "negative_button"):
+                self._text(given.get(side) or {}, "text", f"{at}/{side}", 75, plain=True)
+        elif kind in ("static_select", "overflow"):
+            self._options(given, at, 5 if kind == "overflow" else 100)
+        return self._short(given, "action_id", at, 255)
+
+    def _button(self, given: Json, at: str) -> None:
+        self._text(given, "text", at, 75, plain=True)
+        self._short(given, "value", at, 2_000)
+        self._short(given, "url", at, 3_000)
+        if given.get("style") not in (None, "primary", "danger"):
+            self._wrong("must be one of: primary, danger", f"{at}/style")
+
+    def _options(self, given: Json, at: str, most: int) -> None:
+        for where, option in self._items(given, "options", at, most):
+            self._text(option, "text", where, 75, plain=given["type"] == "static_select")
+            self._short(option, "value", where, 150)
+
+    def _speech(self, value: object) -> None:
+        """What blocks say that are not looked at more closely."""
+        if isinstance(value, list):
+            for one in cast(list[object], value):
+                self._speech(one)
+        elif isinstance(value, dict):
+            given = cast(Json, value)
+            if given.get("type") in ("user", "broadcast", "usergroup"):
+                self.mentions.append(
+                    str(given.get("user_id") or given.get("range") or given.get("usergroup_id"))
+                )
+            for key, one in given.items():
+                if key == "text" and isinstance(one, str):
+                    self.size += len(one)
+                    self.mrkdwn += [one] if given.get("type") == "mrkdwn" else []
+                else:
+                    self._speech(one)
+
+
+def spoken(blocks: Sequence[Json]) -> str:
+    """What blocks say, a line for each text."""
+    return "\n".join(line for block in blocks for line in _lines(block))
+
+
+def _lines(value: object) -> list[str]:
+    if isinstance(value, list):
+        return [line for one in cast(list[object], value) for line in _lines(one)]
+    if not isinstance(value, dict):
+        return []
+    given = cast(Json, value)
+    if given.get("type") == "rich_text_section":
+        return ["".join(_words(one) for one in given.get("elements", ()))]
+    if given.get("type") in ("actions", "context_actions"):
+        return []
+    if isinstance(given.get("text"), str):
+        return [given["text"]]
+    return [line for one in given.values() for line in _lines(one)]
+
+
+def _words(element: Json) -> str:
+    if element.get("type") == "user":
+        return f"<@{element['user_id']}>"
+    if element.get("type") == "broadcast":
+        return f"<!{element['range']}>"
+    return str(element.get("text", element.get("url", "")))

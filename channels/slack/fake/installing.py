@@ -1,0 +1,205 @@
+"""Installing the app in a workspace: OAuth v2 with its page, and what happens when it is uninstalled."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import html
+import uuid
+from collections.abc import Iterable, Mapping
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from msgspec import Struct
+
+from channels.slack.fake.asking import Asked, RefusalError
+from channels.slack.fake.checking import schema
+from channels.slack.fake.payloads import emit
+from channels.slack.fake.state import State
+from channels.slack.fake.workspace import Grant, Json, User, Workspace
+
+CODE_LIFE = 10 * 60
+
+
+class Code(Struct, kw_only=True):
+    """What an authorized installer's ``code`` stands for."""
+
+    team: str
+    user: str
+    scopes: tuple[str, ...]
+    user_scopes: tuple[str, ...]
+    redirect_uri: str | None
+    until: float
+    used: bool = False
+
+
+class Installer:
+    """Hands out codes and tokens. ``redirect_uris`` are those the app registered; with none, any will do."""
+
+    def __init__(self, state: State) -> None:
+        self.redirect_uris: list[str] = []
+        self._state = state
+        self._codes: dict[str, Code] = {}
+
+    def page(self, query: Mapping[str, str]) -> tuple[int, str]:
+        """The page that asks a person where to install the app: status and HTML."""
+        wrong = self._wrong(query)
+        if wrong:
+            return 400, f"<!DOCTYPE html><title>Slack</title><h1>{html.escape(wrong)}</h1>"
+        hidden = "".join(
+            f'<input type="hidden" name="{html.escape(name)}" value="{html.escape(value)}">'
+            for name, value in query.items()
+        )
+        buttons = "".join(
+            f'<button name="install" value="{team.id}">Allow in {html.escape(team.name)}</button> '
+            for team in self._state.teams.values()
+        )
+        name = html.escape(self._state.app.name)
+        cancel = '<button name="install" value="">Cancel</button>'
+        return 200, (
+            f'<!DOCTYPE html><html lang="en"><title>{name}</title><h1>{name} wants to access Slack</h1>'
+            f'<form method="post">{hidden}{buttons}{cancel}</form>'
+        )
+
+    def approve(self, query: Mapping[str, str], team: Workspace | None, user: User | None) -> str:
+        """The address that the person is sent to: with a code, or with ``access_denied`` without a team.
+
+        Raises ValueError for an address that the platform would not have shown.
+        """
+        wrong = self._wrong(query)
+        if wrong:
+            raise ValueError(wrong)
+        target = query.get("redirect_uri") or (self.redirect_uris or [""])[0]
+        answer = {"state": query.get("state", "")}
+        if team is None or user is None:
+            return _joined(target, {"error": "access_denied", **answer})
+        code = uuid.uuid4().hex
+        self._codes[code] = Code(
+            team=team.id,
+            user=user.id,
+            scopes=_split(query.get("scope")),
+            user_scopes=_split(query.get("user_scope")),
+            redirect_uri=query.get("redirect_uri"),
+            until=self._state.clock.now() + CODE_LIFE,
+        )
+        return _joined(target, {"code": code, **answer})
+
+    def exchange(self, asked: Asked) -> Json:
+        """``oauth.v2.access``: a code becomes tokens, once."""
+        app = self._state.app
+        if asked.get("client_id") != app.client_id:
+            raise RefusalError("invalid_client_id", "the client_id is wrong")
+        if asked.get("client_secret") != app.client_secret:
+            raise RefusalError("bad_client_secret", "the client_secret is wrong")
+        if asked.get("grant_type") not in (None, "authorization_code"):
+            raise RefusalError("invalid_grant_type", "only codes are exchanged")
+        code = self._codes.get(asked["code"])
+        if code is None or code.used or self._state.clock.now() > code.until:
+            raise RefusalError("invalid_code")
+        if asked.get("redirect_uri") != code.redirect_uri:
+            raise RefusalError("bad_redirect_uri", "the redirect_uri is not the one the code was made for")
+        code.used = True
+        team = self._state.teams[code.team]
+        return _granted(self._state, install(self._state, team, code.scopes), code)
+
+    def _wrong(self, query: Mapping[str, str]) -> str | None:
+        if query.get("client_id") != self._state.app.client_id:
+            return "invalid_client_id"
+        target = query.get("redirect_uri")
+        if target and self.redirect_uris and not any(target.startswith(one) for one in self.redirect_uris):
+            return "bad_redirect_uri"
+        if not target and not self.redirect_uris:
+            return "bad_redirect_uri"
+        return None if query.get("scope") or query.get("user_scope") else "no_scopes"
+
+
+def basic(header: str) -> Json:
+    """Client id and secret out of an ``Authorization`` header, if they are there."""
+    if not header.startswith("Basic "):
+        return {}
+    try:
+        name, _, secret = base64.b64decode(header[6:], validate=True).decode().partition(":")
+    except (binascii.Error, ValueError):
+        return {}
+    return {"client_id": name, "client_secret": secret}
+
+
+def every_scope() -> set[str]:
+    """All bot scopes that any method asks for, and those that let an app read and be called."""
+    more = ("app_mentions:read", "chat:write.public", "chat:write.customize", "commands", "assistant:write")
+    return {scope for method in schema().methods.values() for scope in method.scopes} | set(more)
+
+
+def install(state: State, team: Workspace, scopes: Iterable[str]) -> Grant:
+    """The app gets a bot in a workspace, or a further token for the one it has."""
+    if team.bot is None:
+        known = next((user for user in team.users.values() if user.is_bot), None)
+        team.bot = known or _new_bot(state, team)
+        for room in team.rooms.values():
+            if room.name == "general":
+                room.members.add(team.bot.id)
+    token = f"xoxb-{team.id}-{state.names.next('')}"
+    grant = Grant(token=token, kind="bot", team=team.id, user=team.bot.id, scopes=set(scopes))
+    state.tokens[token] = grant
+    team.grants.append(grant)
+    state.changed()
+    return grant
+
+
+def uninstall(state: State, team: Workspace) -> None:
+    """A person removes the app: its tokens are worth nothing, and it is told twice."""
+    bots = [grant.user for grant in team.grants if grant.kind == "bot" and grant.revoked is None]
+    persons = [grant.user for grant in team.grants if grant.kind == "user" and grant.revoked is None]
+    for grant in team.grants:
+        grant.revoked = "account_inactive" if grant.kind == "bot" else "token_revoked"
+    emit(state, team, {"type": "tokens_revoked", "tokens": {"oauth": persons, "bot": bots[:1]}})
+    emit(state, team, {"type": "app_uninstalled"})
+    for room in team.rooms.values():
+        if team.bot is not None and not room.direct:
+            room.members.discard(team.bot.id)
+    team.bot = None
+    state.changed()
+
+
+def _new_bot(state: State, team: Workspace) -> User:
+    bot = User(
+        id=state.names.next("U"),
+        team=team.id,
+        name=state.app.name,
+        real_name=state.app.name.title(),
+        is_bot=True,
+        bot_id=state.names.next("B"),
+    )
+    team.users[bot.id] = bot
+    return bot
+
+
+def _granted(state: State, grant: Grant, code: Code) -> Json:
+    team = state.teams[code.team]
+    person: Json = {"id": code.user}
+    if code.user_scopes:
+        token = f"xoxp-{team.id}-{state.names.next('')}"
+        theirs = Grant(token=token, kind="user", team=team.id, user=code.user, scopes=set(code.user_scopes))
+        state.tokens[token] = theirs
+        team.grants.append(theirs)
+        person |= {"scope": ",".join(code.user_scopes), "access_token": token, "token_type": "user"}
+    return {
+        "access_token": grant.token,
+        "token_type": "bot",
+        "scope": ",".join(code.scopes),
+        "bot_user_id": grant.user,
+        "app_id": state.app.id,
+        "team": {"name": team.name, "id": team.id},
+        "enterprise": None,
+        "is_enterprise_install": False,
+        "authed_user": person,
+    }
+
+
+def _split(scopes: str | None) -> tuple[str, ...]:
+    return tuple(one.strip() for one in (scopes or "").split(",") if one.strip())
+
+
+def _joined(target: str, more: Mapping[str, str]) -> str:
+    parts = urlsplit(target)
+    query = urlencode([*parse_qsl(parts.query), *more.items()])
+    return parts._replace(query=query).geturl()

@@ -1,0 +1,184 @@
+"""Streamed messages: ``chat.startStream``, ``appendStream`` and ``stopStream``.
+
+A stream lives five minutes and holds 12,000 characters, however many calls brought them; both are measured,
+not published. After that it takes nothing more, not even ``stopStream``, and only ``chat.update`` helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from channels.slack.fake.asking import Asked, RefusalError, invalid
+from channels.slack.fake.chat import new_message
+from channels.slack.fake.content import (
+    LONGEST_MARKDOWN,
+    checked_blocks,
+    limit_markdown,
+    markdown_block,
+    metadata,
+)
+from channels.slack.fake.markup import pings
+from channels.slack.fake.rooms import change, place
+from channels.slack.fake.state import Session, State, Stream
+from channels.slack.fake.workspace import Json, Room
+
+STREAM_LIFE = 5 * 60
+_TASK_STATES = ("pending", "in_progress", "complete", "error")
+
+
+def start_stream(asked: Asked) -> Json:
+    """``chat.startStream``: always a reply; outside direct messages for one person, who sees it grow."""
+    room = asked.room()
+    if not asked["thread_ts"]:
+        raise invalid("missing required field: thread_ts")
+    if not room.direct:
+        _recipient(asked, room)
+    message = new_message(asked, room, {}, asked["thread_ts"]) | {"streaming_state": "in_progress"}
+    stream = Stream(ts=message["ts"], until=asked.state.clock.now() + STREAM_LIFE)
+    grown = _grow(asked, message, stream)
+    asked.state.streams[room.id, stream.ts] = stream
+    place(asked.state, room, grown)
+    return {"channel": room.id, "ts": stream.ts}
+
+
+def append_stream(asked: Asked) -> Json:
+    """``chat.appendStream``."""
+    room, message, stream = _streaming(asked)
+    if stream.closed == "stopped_by_user":
+        raise RefusalError("stopped_by_user")
+    if not asked.get("markdown_text") and not asked.get("chunks"):
+        raise RefusalError("no_text", "nothing to append")
+    grown = _grow(asked, message, stream)
+    change(asked.state, room, stream.ts, grown, told=False)
+    return {"channel": room.id, "ts": stream.ts}
+
+
+def stop_stream(asked: Asked) -> Json:
+    """``chat.stopStream``: the last words, blocks for the end, and the message is finished."""
+    room, message, stream = _streaming(asked)
+    grown = _grow(asked, message, stream)
+    last = checked_blocks(asked, asked.get("blocks"), too_many="msg_blocks_too_many")
+    fields = {**grown, "blocks": [*grown.get("blocks", ()), *(last or ())], "streaming_state": "completed"}
+    told = metadata(asked)
+    done = change(asked.state, room, stream.ts, {**fields, **({"metadata": told} if told else {})})
+    del asked.state.streams[room.id, stream.ts]
+    if asked.get("session_status"):
+        key = (room.id, message["thread_ts"])
+        asked.state.sessions.setdefault(key, Session(status="")).status = asked["session_status"]
+    return {"channel": room.id, "ts": stream.ts, "message": done}
+
+
+def stopped(state: State, room: Room, root: str) -> list[str]:
+    """A person stops what is being streamed in a thread. Returns the messages."""
+    found = [
+        stream
+        for (where, ts), stream in state.streams.items()
+        if where == room.id and room.messages[ts].get("thread_ts") == root and not stream.closed
+    ]
+    for stream in found:
+        stream.closed = "stopped_by_user"
+    return [stream.ts for stream in found]
+
+
+def _recipient(asked: Asked, room: Room) -> None:
+    if not asked.get("recipient_team_id"):
+        raise RefusalError("missing_recipient_team_id", "a stream in a channel is for somebody")
+    if not asked.get("recipient_user_id"):
+        raise RefusalError("missing_recipient_user_id", "a stream in a channel is for somebody")
+    if asked["recipient_user_id"] not in asked.team.users:
+        raise RefusalError("user_not_found")
+    if asked["recipient_user_id"] == asked.grant.user:
+        asked.notes.append("the bot streams to itself: nobody sees it grow")
+    if asked["recipient_user_id"] not in room.members:
+        asked.notes.append("the stream is for somebody who is not in the channel")
+
+
+def _streaming(asked: Asked) -> tuple[Room, Json, Stream]:
+    room = asked.room()
+    message = asked.own(room, asked["ts"], otherwise="message_not_owned_by_app")
+    stream = asked.state.streams.get((room.id, asked["ts"]))
+    if stream is not None and asked.state.clock.now() > stream.until:
+        del asked.state.streams[room.id, stream.ts]
+        change(asked.state, room, stream.ts, {"streaming_state": "errored"})
+        stream = None
+    if stream is None:
+        raise RefusalError("message_not_in_streaming_state")
+    return room, message, stream
+
+
+def _grow(asked: Asked, message: Json, stream: Stream) -> Json:
+    """The message with what this call adds. Nothing is kept if the call is refused."""
+    pieces = _pieces(asked)
+    size = stream.size + sum(
+        len(piece.get("text", "")) for piece in pieces if piece["type"] == "markdown_text"
+    )
+    if size > LONGEST_MARKDOWN:
+        raise RefusalError("msg_too_long", f"the streamed message would have {size} characters")
+    grown = message
+    for piece in pieces:
+        grown = _add(asked, grown, piece)
+    allowed = asked.state.switches.may_ping  # a mention may come in pieces, so the whole text is looked at
+    known = list(pings(message["text"], allowed))
+    asked.notes += [f"unescaped mention {ping}" for ping in list(pings(grown["text"], allowed))[len(known) :]]
+    stream.size = size
+    return grown
+
+
+def _pieces(asked: Asked) -> Sequence[Json]:
+    chunks = asked.get("chunks")
+    if chunks is not None and not isinstance(chunks, list):
+        raise RefusalError("invalid_chunks", "chunks are no list")
+    markdown = asked.get("markdown_text")
+    if markdown:
+        limit_markdown(markdown)
+    first: list[Json] = [{"type": "markdown_text", "text": markdown}] if markdown else []
+    return [*first, *(_chunk(asked, one) for one in cast(list[Any], chunks or ()))]
+
+
+def _chunk(asked: Asked, given: object) -> Json:
+    if not isinstance(given, dict):
+        raise RefusalError("invalid_chunks", "a chunk is no object")
+    chunk = cast(Json, given)
+    kind = chunk.get("type")
+    fine = (
+        (kind == "markdown_text" and isinstance(chunk.get("text"), str))
+        or (kind == "task_update" and bool(chunk.get("id")) and bool(chunk.get("title")))
+        or (kind == "plan_update" and bool(chunk.get("title")))
+        or (kind == "blocks" and isinstance(chunk.get("blocks"), list))
+    )
+    if not fine or (kind == "task_update" and chunk.get("status", "pending") not in _TASK_STATES):
+        raise RefusalError("invalid_chunks", f"no such chunk: {kind}")
+    return chunk
+
+
+def _add(asked: Asked, message: Json, piece: Json) -> Json:
+    blocks: list[Json] = list(message.get("blocks", ()))
+    if piece["type"] == "markdown_text":
+        text = message["text"] + piece["text"]
+        if blocks and blocks[-1]["type"] == "markdown":
+            blocks[-1] = {**blocks[-1], "text": blocks[-1]["text"] + piece["text"]}
+        else:
+            blocks.append(markdown_block(asked, piece["text"]))
+        return {**message, "text": text, "blocks": blocks}
+    if piece["type"] == "blocks":
+        added = checked_blocks(asked, piece["blocks"], too_many="msg_blocks_too_many") or []
+        return {**message, "blocks": [*blocks, *added]}
+    return {**message, "blocks": _with_task(asked, blocks, piece)}
+
+
+def _with_task(asked: Asked, blocks: list[Json], piece: Json) -> list[Json]:
+    """The task's card, or the plan's title, new or as it is now."""
+    kind = "task_card" if piece["type"] == "task_update" else "plan"
+    facts = {key: value for key, value in piece.items() if key not in ("type", "id")}
+    task = piece.get("id", "")
+    for number, block in enumerate(blocks):
+        if block["type"] == kind and block.get("task_id", "") == task:
+            return [*blocks[:number], {**block, **facts}, *blocks[number + 1 :]]
+    new = {
+        "type": kind,
+        "block_id": asked.state.names.next("b"),
+        **({"task_id": task} if task else {}),
+        **facts,
+    }
+    return [*blocks, new]
