@@ -155,6 +155,7 @@ if TYPE_CHECKING:
         part_from,
     )
     from gateway.plugin import (
+        AgentEndReason,
         AgentLoop,
         CommandContext,
         Intercept,
@@ -188,10 +189,14 @@ if TYPE_CHECKING:
     )
     from gateway.tool import (
         DisplayHints,
+        RunNested,
         Tool,
         ToolContext,
         ToolOutput,
         tool_from,
+    )
+    from gateway.ui import (
+        UIService,
     )
     from gateway.wire.adapter import (
         AnswerWriter,
@@ -263,14 +268,16 @@ _EXPORTS: Mapping[str, str] = {
         "new_id now_ms part_from"
     ),
     "gateway.plugin": (
-        "AgentLoop CommandContext Intercept LoopRun MentionCompletion Pass Plugin PluginContext "
-        "SlashCommand StatusSegment ToolBlock ToolCall Transform TurnContext TurnResult UserInput"
+        "AgentEndReason AgentLoop CommandContext Intercept LoopRun MentionCompletion Pass Plugin "
+        "PluginContext SlashCommand StatusSegment ToolBlock ToolCall Transform TurnContext TurnResult "
+        "UserInput"
     ),
     "gateway.provider": (
         "AuthMethod Capabilities ChatOptions ModelInfo Provider ProviderConfig ToolDefinition"
     ),
     "gateway.registry": "ChannelRegistry PluginRegistry ProviderRegistry",
-    "gateway.tool": "DisplayHints Tool ToolContext ToolOutput tool_from",
+    "gateway.tool": "DisplayHints RunNested Tool ToolContext ToolOutput tool_from",
+    "gateway.ui": "UIService",
     "gateway.wire.adapter": "AnswerWriter ChatParser ProviderAdapter assembled",
     "gateway.wire.exchange": "RequestSpec",
     "gateway.wire.fragments": "FragmentCache RecentEncodings",
@@ -286,6 +293,7 @@ __all__ = [
     "Activity",
     "ActivityBus",
     "Address",
+    "AgentEndReason",
     "AgentEvent",
     "AgentLoop",
     "AlreadyRegisteredError",
@@ -387,6 +395,7 @@ __all__ = [
     "ResponseMode",
     "ResultMetadata",
     "Role",
+    "RunNested",
     "Sender",
     "SendsAck",
     "SendsError",
@@ -432,6 +441,7 @@ __all__ = [
     "TurnEndEvent",
     "TurnResult",
     "TurnStart",
+    "UIService",
     "UnauthorizedError",
     "UsageEvent",
     "UserInput",

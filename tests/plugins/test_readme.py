@@ -1,0 +1,173 @@
+"""The plugins' README: its programs run, and do what it says of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import Capabilities, ErrorPart, Plugin, ToolResultPart
+from gateway.app import Gateway
+from gateway.deltas import TextDelta
+from gateway.hooks import HOOKS
+from gateway.loader import load_plugin
+from gateway.settings import load_settings
+from gateway.testing.chat import chatting
+from gateway.testing.script import Gate, Reply, Say, Use
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "plugins/README.md").read_text(encoding="utf-8")
+PROGRAMS = dict(re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)```", TEXT, re.DOTALL))
+
+
+def saved(name: str, folder: Path) -> Path:
+    """A program of the README as a file."""
+    file = folder / f"{name}.py"
+    file.write_text(PROGRAMS[file.name], encoding="utf-8")
+    return file
+
+
+def plugin(name: str, folder: Path) -> Plugin:
+    """The plugin of a program, loaded as settings would have it."""
+    return load_plugin(str(saved(name, folder)))
+
+
+def test_every_program_is_named_and_tried_here() -> None:
+    assert TEXT.count("```python") == len(PROGRAMS)
+    tried = {f"{name}.py" for name in re.findall(r'(?:plugin|saved)\("(\w+)"', Path(__file__).read_text())}
+    assert set(PROGRAMS) == tried
+
+
+def test_what_is_named_is_exported() -> None:
+    import gateway
+
+    named = re.findall(r"^from gateway import \(?(.*?)\)?$", TEXT.replace("\n    ", " "), re.MULTILINE)
+    assert len(named) == len(PROGRAMS) - 1
+    words = {word for line in named for word in re.findall(r"\w+", line)}
+    assert words <= set(gateway.__all__)
+    assert set(re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", TEXT)) <= {*gateway.__all__, "Makefile", "FakeModels"}
+
+
+async def test_the_notebook_writes_down_and_shows(tmp_path: Path) -> None:
+    note = Reply((Use("write_down", '{"note": "buy milk"}'),), "tools")
+    async with chatting(tmp_path, plugin("notebook", tmp_path), plugins={"notebook": {"most": 1}}) as chat:
+        chat.model.then(note, Reply((Say("Noted."),)), note, Reply((Say("It is full."),)))
+        await chat.say("Remember the milk.")
+        results = [p for p in (await chat.say("And again.")).parts if isinstance(p, ToolResultPart)]
+        assert [(r.output, r.is_error) for r in results] == [("Error: the notebook is full", True)]
+        assert (await chat.say("/notes")).text == "- buy milk"
+        assert (await chat.say("/notes", "other")).text == "Nothing yet."
+
+
+async def test_the_settings_enable_it(tmp_path: Path) -> None:
+    saved("notebook", tmp_path)
+    [block] = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    listed = re.search(r"or (\{.*\})", block)
+    assert listed is not None
+    tomllib.loads(f"enabled = [{listed[1]}]")
+    for text in (block, f"[plugins]\nenabled = [{listed[1].replace('notebook', './notebook.py')}]\n"):
+        (tmp_path / "own.toml").write_text(text.replace('["notebook"]', '["./notebook.py"]'))
+        flags = {"data_dir": str(tmp_path), "model": "demo/demo"}
+        settings = load_settings(tmp_path / "own.toml", flags=flags, environ={}, cwd=tmp_path)
+        gateway = Gateway(settings, resolve_plugin=lambda name: load_plugin(str(tmp_path / name)))
+        async with gateway.running():
+            notebook: Any = gateway.registry.get("notebook")
+            assert notebook._most == 20
+
+
+async def test_the_careful_one_guards_and_introduces(tmp_path: Path) -> None:
+    settings = {"plugins": {"careful": {"guarded": ["calculator"]}}}
+    async with chatting(tmp_path, plugin("careful", tmp_path), **settings) as chat:
+        chat.model.then(Reply((Use("calculator", '{"expression": "1"}'),), "tools"))
+        [result] = [p for p in (await chat.say("1?")).parts if isinstance(p, ToolResultPart)]
+        assert (result.output, result.is_error) == ("Error: calculator is guarded", True)
+        assert chat.model.calls[0].options.system_prompt.endswith("You talk to ada.")
+
+
+async def test_the_foreman_shows_what_works_and_tells_of_stops(tmp_path: Path) -> None:
+    async with chatting(tmp_path, plugin("foreman", tmp_path)) as chat:
+        await chat.say("hi")
+        watcher = await chat.watch(after=10**9)
+        shown: list[list[str]] = []
+        chat.gateway.registry.contributions.on_change(
+            "status", lambda: shown.append([s.text for s in chat.gateway.registry.get_status_segments()])
+        )
+        use = Use("calculator", '{"expression": "1"}')
+        chat.model.then(Reply((use,), "tools"), Reply((Say("On "), Gate(asyncio.Event()))))
+        await chat.accept("go")
+        await watcher.until(lambda frame: isinstance(frame, TextDelta) and frame.content == "On ")
+        await chat.say("/stop")
+        await chat.say("hm")
+        assert shown == [["1 at work"], []]
+        assert chat.model.calls[-1].messages[-1].text == "(I stopped your last answer.)"
+
+
+async def test_the_thorough_one_asks_twice(tmp_path: Path) -> None:
+    async with chatting(tmp_path, plugin("twice", tmp_path)) as chat:
+        chat.model.then(Reply((Say("Well."),)), Reply((Say("Better."),)))
+        assert (await chat.say("hi")).text == "Well.\n\nBetter."
+        assert [m.text for m in chat.model.calls[1].messages] == ["hi", "Well.", "Now say it better."]
+
+
+async def test_the_parrot_answers_as_a_model(tmp_path: Path) -> None:
+    async with chatting(tmp_path, plugin("parrot", tmp_path), model="parrot/grey") as chat:
+        answer = await chat.say("pretty polly")
+        assert (answer.text, answer.metadata.provider, answer.metadata.model) == (
+            "pretty polly ",
+            "parrot",
+            "grey",
+        )
+        provider = await chat.gateway.providers.ready("parrot")
+        assert provider.capabilities == Capabilities(tools=False, images=False)
+        assert [model.id for model in await provider.list_models()] == ["grey"]
+
+
+def test_the_test_of_the_notebook_passes(tmp_path: Path) -> None:
+    saved("notebook", tmp_path)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-o",
+        "asyncio_mode=auto",
+        str(saved("test_notebook", tmp_path)),
+    ]
+    path = os.pathsep.join((str(ROOT), str(tmp_path)))
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 passed" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+async def test_the_table_of_hooks_is_right_about_what_raises(tmp_path: Path, hook: str) -> None:
+    class Raising(Plugin):
+        name = "raising"
+
+    def broken(*_args: Any) -> None:
+        raise ValueError("no")
+
+    setattr(Raising, hook, broken)
+    async with chatting(tmp_path, Raising()) as chat:
+        chat.model.then(Reply((Use("calculator", '{"expression": "1"}'),), "tools"))
+        answer = await chat.say("hi")
+    failed = any(isinstance(part, ErrorPart) for part in answer.parts)
+    blocked = any(isinstance(part, ToolResultPart) and part.is_error for part in answer.parts)
+    outcome = (
+        "the turn ends with the error" if failed else "the call is blocked" if blocked else "logged, skipped"
+    )
+    [row] = [line for line in TEXT.splitlines() if line.startswith(f"| `{hook}(")]
+    assert row.endswith(f"| {outcome} |")

@@ -1,0 +1,148 @@
+"""The house's own rules, held against the code as it stands."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("gateway", "channels", "plugins")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+
+ROWS = [f"002_{n:02}" for n in range(1, 45)] + [f"004_{n:02}" for n in range(1, 33)]
+"""The capabilities that are promised; each has a test that carries its number."""
+
+LONGEST_FILE = 400
+LONGEST_FUNCTION = 50
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def functions() -> Iterator[tuple[Path, Function]]:
+    for path in SOURCES:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, Function):
+                yield path, node
+
+
+def named(path: Path, node: ast.stmt | ast.expr | ast.excepthandler | ast.alias) -> str:
+    return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+
+
+def test_the_packages_are_siblings() -> None:
+    assert all((ROOT / package / "__init__.py").is_file() for package in PACKAGES)
+    assert not list((ROOT / "tests").rglob("__init__.py"))
+    assert not list((ROOT / "config").rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_promised_row_has_a_test(row: str) -> None:
+    assert any(f"def test_{row}_" in path.read_text() for path in TESTS), row
+
+
+def test_no_file_is_too_long() -> None:
+    """``gateway/__init__.py`` is the list of what is exported, and as long as that is."""
+    lengths = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in SOURCES}
+    del lengths["gateway/__init__.py"]
+    assert {path: length for path, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
+def test_no_function_is_too_long() -> None:
+    """A migration is a list of steps, which stays as it was written."""
+    long = [
+        named(path, function)
+        for path, function in functions()
+        if (function.end_lineno or 0) - function.lineno >= LONGEST_FUNCTION and "migrations" not in path.parts
+    ]
+    assert long == []
+
+
+def test_everything_public_has_a_docstring() -> None:
+    bare = []
+    for path in SOURCES:
+        module = parsed(path)
+        if not ast.get_docstring(module) and module.body:
+            bare.append(str(path.relative_to(ROOT)))
+        bare += [
+            named(path, node)
+            for node in module.body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and not node.name.startswith("_")
+            and not ast.get_docstring(node)
+        ]
+    assert bare == []
+
+
+def test_tasks_live_in_task_groups() -> None:
+    """``create_task`` is only called on a group, never on asyncio or a loop."""
+    loose = []
+    for path in SOURCES:
+        for node in ast.walk(parsed(path)):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            owner = ast.unparse(node.func.value)
+            if node.func.attr == "create_task" and not owner.rstrip("_").endswith(("tasks", "group")):
+                loose.append(named(path, node))
+            if f"{owner}.{node.func.attr}" in ("asyncio.ensure_future", "asyncio.wait_for"):
+                loose.append(named(path, node))
+    assert loose == []
+
+
+def test_broad_excepts_say_why() -> None:
+    unexplained = []
+    for path in SOURCES:
+        lines = path.read_text().splitlines()
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ExceptHandler) and node.type is not None:
+                broad = ast.unparse(node.type) in ("Exception", "BaseException")
+                logged = any(
+                    "log." in ast.unparse(statement) or "raise" in ast.unparse(statement)
+                    for statement in node.body
+                )
+                if broad and not logged and "noqa: BLE001 - " not in lines[node.lineno - 1]:
+                    unexplained.append(named(path, node))
+    assert unexplained == []
+
+
+def test_tests_use_no_mocks() -> None:
+    mocks = re.compile(r"unittest\.mock|MagicMock|AsyncMock|monkeypatch\b")
+    assert [
+        str(p.relative_to(ROOT)) for p in TESTS if p != Path(__file__) and mocks.search(p.read_text())
+    ] == []
+
+
+def test_nothing_is_left_for_later() -> None:
+    later = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b|for now\b")
+    assert [str(p.relative_to(ROOT)) for p in SOURCES if later.search(p.read_text())] == []
+
+
+def test_every_channel_folder_has_the_same_shape() -> None:
+    for folder in (path for path in (ROOT / "channels").iterdir() if (path / "__init__.py").is_file()):
+        assert {"channel.py", "parse.py", "render.py"} <= {path.name for path in folder.iterdir()}, (
+            folder.name
+        )
+
+
+def test_every_hook_is_documented() -> None:
+    from gateway.hooks import HOOKS
+
+    text = (ROOT / "plugins" / "README.md").read_text()
+    assert [hook for hook in HOOKS if hook not in text] == []
+
+
+def test_the_core_reads_the_environment_in_one_place() -> None:
+    """Settings do; so do the commands, whose environment is their caller's, and the fakes of tests."""
+    reads = re.compile(r"os\.environ|os\.getenv")
+    places = {str(p.relative_to(ROOT)) for p in SOURCES if reads.search(p.read_text())}
+    assert {p for p in places if not p.startswith(("gateway/cli/", "gateway/testing/"))} == {
+        "gateway/settings/loading.py"
+    }
