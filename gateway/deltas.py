@@ -7,7 +7,6 @@ anywhere: every granularity assembles to the same message.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -373,24 +372,6 @@ class Assembler:
         if draft is None or not isinstance(draft.start, kind):
             raise DeltaParseError(f"part {index} was never begun")
         return draft
-
-
-def merge_text(deltas: Sequence[TextDelta]) -> TextDelta:
-    """One delta for consecutive text deltas of the same part."""
-    last = deltas[-1]
-    content = "".join(delta.content for delta in deltas)
-    return TextDelta(last.message_id, last.part_index, content, last.accumulated_length, last.kind)
-
-
-def same_text(first: object, second: object) -> bool:
-    """Whether both are text deltas of the same part, so that they may be merged."""
-    return (
-        type(first) is TextDelta
-        and type(second) is TextDelta
-        and first.part_index == second.part_index
-        and first.message_id == second.message_id
-        and first.kind == second.kind
-    )
 
 
 def deltas_of(part: Part, message_id: str, index: int) -> list[Delta]:

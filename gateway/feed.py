@@ -7,11 +7,11 @@ when that no longer helps the reader is too slow and is dropped. It can resume w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
-from gateway.deltas import TextDelta, merge_text, same_text
+from gateway.deltas import TextDelta
 from gateway.errors import BackpressureError
 from gateway.figures import Figures
 from gateway.frames import Event
@@ -113,3 +113,21 @@ def _merged(run: list[Event]) -> Event:
     if len(run) == 1:
         return last
     return Event(last.session, last.seq, merge_text([e.frame for e in run if isinstance(e.frame, TextDelta)]))
+
+
+def merge_text(deltas: Sequence[TextDelta]) -> TextDelta:
+    """One delta for consecutive text deltas of the same part."""
+    last = deltas[-1]
+    content = "".join(delta.content for delta in deltas)
+    return TextDelta(last.message_id, last.part_index, content, last.accumulated_length, last.kind)
+
+
+def same_text(first: object, second: object) -> bool:
+    """Whether both are text deltas of the same part, so that they may be merged."""
+    return (
+        type(first) is TextDelta
+        and type(second) is TextDelta
+        and first.part_index == second.part_index
+        and first.message_id == second.message_id
+        and first.kind == second.kind
+    )

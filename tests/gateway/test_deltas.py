@@ -29,10 +29,9 @@ from gateway.deltas import (
     decode_delta,
     deltas_of,
     encode_delta,
-    merge_text,
 )
 from gateway.errors import DeltaParseError
-from gateway.feed import Feed
+from gateway.feed import Feed, merge_text
 from gateway.frames import Event
 from gateway.messages import (
     Attachment,
