@@ -1,0 +1,164 @@
+"""Files that were sent, by people and by the bot: known under an id, fetched by a link that ends."""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from msgspec import Struct
+
+from channels.telegram.fake.clock import Clock
+from channels.telegram.fake.pictures import size_of
+from channels.telegram.fake.refusal import Refused, bad, mistaken
+from channels.telegram.fake.request import Upload
+
+MOST_FETCHED = 20 * 1024 * 1024
+MOST_PHOTO = 10 * 1024 * 1024
+_LINK_SECONDS = 3600
+_SIZES = ((90, "s"), (320, "m"), (800, "x"), (1280, "y"))
+_FOLDERS = {
+    "photo": "photos",
+    "document": "documents",
+    "voice": "voice",
+    "audio": "music",
+    "video": "videos",
+} | {
+    "animation": "animations",
+    "thumbnail": "thumbnails",
+}
+
+
+class Stored(Struct, frozen=True):
+    """A file on the platform. ``kind`` is what it was sent as: it can be sent again as that only."""
+
+    id: str
+    unique_id: str
+    kind: str
+    upload: Upload
+    path: str
+    attributes: Mapping[str, Any] = {}
+
+
+class Files:
+    """The platform's files. Ids of different kinds never meet, and a link to a file holds for one hour."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, Stored] = {}
+        self._links: dict[str, tuple[Stored, float]] = {}
+
+    def store(self, kind: str, upload: Upload, attributes: Mapping[str, Any] | None = None) -> Stored:
+        """Take a file in. Raises Refused for what the platform does not take as that kind."""
+        if not upload.data:
+            raise mistaken("file must be non-empty")
+        more = dict(attributes or {})
+        if kind == "photo":
+            more |= _picture(upload.data)
+        number = len(self._known) + 1
+        suffix = PurePosixPath(upload.name).suffix or mimetypes.guess_extension(upload.mime) or ""
+        stored = Stored(
+            id=f"{kind[:2].upper()}AgAD{number:08d}",
+            unique_id=f"AQAD{number:08d}",
+            kind=kind,
+            upload=upload,
+            path=f"{_FOLDERS.get(kind, 'documents')}/file_{number}{suffix}",
+            attributes=more,
+        )
+        self._known[stored.id] = stored
+        return stored
+
+    def sent_again(self, kind: str, file_id: str) -> Stored:
+        """A file that is known under its id. Raises Refused if it is not, or is of another kind."""
+        if "." in file_id:
+            raise Refused(
+                "Bad Request: failed to get HTTP URL content",
+                mistake="this platform fetches nothing from addresses",
+            )
+        if (stored := self._known.get(_bare(file_id))) is None:
+            raise mistaken("wrong file identifier/HTTP URL specified")
+        if stored.kind != kind:
+            raise mistaken(f"can't use file of type {stored.kind.title()} as {kind.title()}")
+        return stored
+
+    def link(self, file_id: str) -> dict[str, Any]:
+        """What ``getFile`` answers: for the next hour its path leads to the bytes."""
+        if (stored := self._known.get(_bare(file_id))) is None:
+            raise mistaken("invalid file_id")
+        size = len(stored.upload.data)
+        if size > MOST_FETCHED:
+            raise bad("file is too big")
+        self._links[stored.path] = stored, self._clock.now() + _LINK_SECONDS
+        return {
+            "file_id": file_id,
+            "file_unique_id": stored.unique_id,
+            "file_size": size,
+            "file_path": stored.path,
+        }
+
+    def at(self, path: str) -> Upload | None:
+        """The bytes behind a link, unless it has ended or never was."""
+        stored, until = self._links.get(path, (None, 0.0))
+        return stored.upload if stored is not None and self._clock.now() < until else None
+
+    def data(self, file_id: str) -> bytes:
+        """The bytes of a file, for tests. Raises KeyError if there is none."""
+        return self._known[_bare(file_id)].upload.data
+
+
+def shown(stored: Stored) -> Any:
+    """What stands in a message for a file: a list of sizes for a picture, else one object."""
+    size = len(stored.upload.data)
+    common = {"file_id": stored.id, "file_unique_id": stored.unique_id, "file_size": size}
+    if stored.kind == "photo":
+        return _sizes(stored, size)
+    if stored.kind == "voice":
+        return common | {"duration": 0, "mime_type": "audio/ogg"} | dict(stored.attributes)
+    named = {"file_name": stored.upload.name} if stored.upload.name else {}
+    more = {"mime_type": stored.upload.mime} if stored.upload.mime else {}
+    if stored.kind == "audio":
+        return common | {"duration": 0} | named | more | dict(stored.attributes)
+    if stored.kind in ("video", "animation"):
+        return common | {"duration": 0, "width": 0, "height": 0} | named | more | dict(stored.attributes)
+    return common | named | more
+
+
+def _sizes(stored: Stored, size: int) -> list[dict[str, Any]]:
+    """Smaller ones first; all lead to the same bytes."""
+    width, height = stored.attributes["width"], stored.attributes["height"]
+    longest = max(width, height)
+    found: list[dict[str, Any]] = []
+    for edge, letter in _SIZES:
+        factor = min(1, edge / longest)
+        found.append(
+            {
+                "file_id": f"{stored.id}-{letter}",
+                "file_unique_id": f"{stored.unique_id}{letter}",
+                "width": max(1, round(width * factor)),
+                "height": max(1, round(height * factor)),
+                "file_size": size,
+            }
+        )
+        if factor == 1:
+            break
+    return found
+
+
+def _picture(data: bytes) -> dict[str, int]:
+    """The size of a picture in pixels. Raises Refused where it makes no photo."""
+    if len(data) > MOST_PHOTO:
+        raise mistaken(
+            f"file of size {len(data)} bytes is too big for a photo; the maximum size is {MOST_PHOTO} bytes"
+        )
+    if (found := size_of(data)) is None:
+        raise mistaken("IMAGE_PROCESS_FAILED", "a photo that is no picture")
+    width, height = found
+    if not width or not height or width + height > 10_000 or max(found) > 20 * min(found):
+        raise mistaken("PHOTO_INVALID_DIMENSIONS", f"a photo of {width} by {height}")
+    return {"width": width, "height": height}
+
+
+def _bare(file_id: str) -> str:
+    """The id of a file, whichever of its sizes is meant."""
+    return file_id.partition("-")[0]

@@ -1,0 +1,140 @@
+/** The page: rooms on one side, the room that is open on the other. */
+
+import { act, state } from "./api.js";
+import { h } from "./dom.js";
+import { draftItem, messageItem } from "./message.js";
+
+const $ = (id) => document.getElementById(id);
+let now = { version: -1, rooms: [], bot: { name: "" }, problems: [] };
+let open = Number(location.hash.slice(1)) || null;
+let answering = null;
+let shown = "";
+
+const room = () => now.rooms.find((one) => one.chat.id === open) ?? now.rooms[0];
+const nameOf = (one) => one.chat.title ?? one.chat.first_name;
+
+async function attempt(what, given) {
+  try {
+    await act(what, given);
+    $("notice").hidden = true;
+  } catch (error) {
+    $("notice").textContent = error.message;
+    $("notice").hidden = false;
+  }
+}
+
+function drawRooms() {
+  $("bot").textContent = `${now.bot.name} · @${now.bot.username} · ${now.calls} calls`;
+  $("rooms").replaceChildren(...now.rooms.map((one) => {
+    const last = one.messages.at(-1);
+    return h("li", {}, h("button", { type: "button", "aria-current": String(one === room()), onclick: () => choose(one) },
+      h("span", {}, nameOf(one)), h("span", {}, one.chat.type === "private" ? "" : one.chat.is_forum ? "forum" : "group"),
+      h("small", {}, last?.source ?? last?.text ?? last?.caption ?? (last ? "…" : "nothing yet"))));
+  }));
+  $("problems").hidden = now.problems.length === 0;
+  $("problems").firstElementChild.textContent = `The platform objects (${now.problems.length})`;
+  $("problems").lastElementChild.replaceChildren(...now.problems.map((problem) => h("li", {}, problem)));
+}
+
+function drawRoom() {
+  const one = room();
+  if (!one) return;
+  $("title").textContent = nameOf(one);
+  $("about").textContent = [one.chat.type, one.admin && "the bot is an administrator", one.people.join(", ")].filter(Boolean).join(" · ");
+  $("block").hidden = one.chat.type !== "private";
+  $("block").textContent = one.blocked ? "Unblock the bot" : "Block the bot";
+  fill($("who"), one.people.map((name) => [name, name]));
+  fill($("thread"), [["", one.chat.is_forum ? "General" : "New topic"], ...one.topics.map((topic) => [String(topic.id), topic.name])]);
+  $("thread").hidden = one.topics.length === 0;
+  $("action").textContent = one.drafts.length ? "" : acting(one);
+  const drawn = JSON.stringify([one.chat.id, one.messages, one.drafts]);
+  if (drawn === shown) return;
+  shown = drawn;
+  const list = $("messages");
+  const atEnd = list.scrollTop + list.clientHeight >= list.scrollHeight - 40;
+  list.replaceChildren(
+    ...one.messages.map((message) => messageItem(message, { press, reply })),
+    ...one.drafts.map((draft) => draftItem(draft, () => attempt("stop", { chat: one.chat.id }))));
+  if (atEnd) list.scrollTop = list.scrollHeight;
+}
+
+const acts = new Map();
+
+/** What the bot was last seen to do, for the five seconds that it is shown. */
+function acting(one) {
+  const before = acts.get(one.chat.id) ?? { count: one.actions, until: 0 };
+  if (one.actions > before.count) {
+    before.count = one.actions;
+    before.until = Date.now() + 5000;
+    setTimeout(drawRoom, 5100);
+  }
+  acts.set(one.chat.id, before);
+  return Date.now() < before.until ? `${now.bot.name}: ${one.action.replaceAll("_", " ")}…` : "";
+}
+
+function fill(select, options) {
+  const key = JSON.stringify(options);
+  if (select.dataset.key === key) return;
+  const chosen = select.value;
+  select.dataset.key = key;
+  select.replaceChildren(...options.map(([value, label]) => h("option", { value }, label)));
+  if (options.some(([value]) => value === chosen)) select.value = chosen;
+}
+
+function choose(one) {
+  open = one.chat.id;
+  location.hash = String(open);
+  reply(null);
+  drawRooms();
+  drawRoom();
+  $("messages").scrollTop = $("messages").scrollHeight;
+  $("text").focus();
+}
+
+function press(message, button) {
+  attempt("press", { chat: room().chat.id, message: message.message_id, button: button.callback_data, user: $("who").value });
+}
+
+function reply(message) {
+  answering = message;
+  $("replying").hidden = !message;
+  $("replying").firstElementChild.textContent = message ? `Reply to ${message.text ?? message.caption ?? "this"}` : "";
+}
+
+$("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const text = $("text").value.trim();
+  if (!text || !room()) return;
+  $("text").value = "";
+  attempt("say", {
+    chat: room().chat.id, text, user: $("who").value || null,
+    reply_to: answering?.message_id ?? null, thread: Number($("thread").value) || null,
+  });
+  reply(null);
+});
+$("text").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    $("composer").requestSubmit();
+  }
+});
+$("replying").lastElementChild.addEventListener("click", () => reply(null));
+$("block").addEventListener("click", () => attempt("block", { user: room().chat.first_name, blocked: !room().blocked }));
+$("open").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const field = event.target.elements.title;
+  open = await act("open", { kind: "private", title: field.value.trim() });
+  field.value = "";
+});
+
+for (;;) {
+  try {
+    now = await state(now.version);
+    drawRooms();
+    drawRoom();
+  } catch {
+    $("bot").textContent = "the platform does not answer";
+    await new Promise((done) => setTimeout(done, 1000));
+    now.version = -1;
+  }
+}
