@@ -16,6 +16,7 @@ from gateway.calls import Calls
 from gateway.deltas import Complete, MetadataDelta, StopReason
 from gateway.errors import (
     FAILURES,
+    EmptyAnswerError,
     PluginError,
     ProviderError,
     StreamAbortedError,
@@ -153,6 +154,8 @@ class Agent:
         if stop is None:
             raise StreamAbortedError("the model's answer ended without an end", provider=route.provider.id)
         turn.tally.add(usage, self._prices.cost(route.provider.id, route.model, usage))
+        if not (turn.assembler.next_index or turn.depth):
+            raise EmptyAnswerError(f"the model said nothing ({stop})", provider=route.provider.id)
         turn.writer.skip_to(turn.assembler.next_index)
         await self._after_call(turn, first, usage)
         return stop

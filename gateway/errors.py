@@ -41,7 +41,8 @@ at the seam where they enter.
         ├── BadRequestError           it did not accept our request
         ├── StreamTimeoutError        it went silent
         ├── StreamAbortedError        the stream ended before the answer did
-        └── DeltaParseError           what it sent cannot be read
+        ├── DeltaParseError           what it sent cannot be read
+        └── EmptyAnswerError          it ended its answer and had said nothing
 """
 
 from __future__ import annotations
@@ -255,6 +256,12 @@ class StreamAbortedError(ProviderError):
 
 class DeltaParseError(ProviderError):
     """What the backend sent cannot be read."""
+
+
+class EmptyAnswerError(ProviderError):
+    """The backend ended its answer and had said nothing."""
+
+    retryable = True
 
 
 FAILURES = (Exception, asyncio.CancelledError, SystemExit)

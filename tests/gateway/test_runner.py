@@ -127,10 +127,12 @@ async def test_a_fault_that_nobody_foresaw_is_one_notice_that_says_little(tmp_pa
         assert (await chat.say("again")).text == "You said: again"
 
 
-async def test_a_model_that_says_nothing_is_an_answer_without_parts(tmp_path: Path) -> None:
+async def test_a_model_that_says_nothing_is_no_silence(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         chat.model.then(Reply())
-        assert (await chat.say("hi")).parts == ()
+        [part] = (await chat.say("hi")).parts
+        assert isinstance(part, ErrorPart)
+        assert (part.error_name, part.message) == ("EmptyAnswerError", "the model said nothing (end_turn)")
         assert (await chat.say("again")).text == "You said: again"
         assert await states(chat) == ["done", "done"]
 
