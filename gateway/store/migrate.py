@@ -1,14 +1,20 @@
-"""Bringing a database to the schema this version expects. Alembic is only loaded when there is work."""
+"""Bringing a database to the schema this version expects.
+
+An empty database is given the schema as it stands; Alembic is only loaded where data has to be carried over.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Column, Connection, Engine, MetaData, String, Table, insert, inspect, text
 
 from gateway.errors import StoreError
+from gateway.store.schema import metadata
 
 _FOLDER = Path(__file__).parent / "migrations"
+_REVISION = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
+"""Where Alembic keeps the revision."""
 
 
 def revisions() -> list[str]:
@@ -42,12 +48,27 @@ def upgrade(engine: Engine) -> bool:
             f"the database is at revision {found}, and this version knows {head()} at most; "
             "a newer Trunkline made it, so run that one"
         )
+    with engine.begin() as connection:
+        if found is None:
+            create(connection)
+        else:
+            migrate(connection)
+    return True
+
+
+def create(connection: Connection) -> None:
+    """Make the newest schema in an empty database."""
+    metadata.create_all(connection, checkfirst=False)
+    _REVISION.create(connection)
+    connection.execute(insert(_REVISION).values(version_num=head()))
+
+
+def migrate(connection: Connection) -> None:
+    """Run the migrations that are missing, from any revision or from none."""
     from alembic import command
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(_FOLDER))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-    return True
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Connection, Engine, inspect, text
 
 from gateway.errors import StoreError
 from gateway.store import exclusive, migrate
@@ -22,15 +22,25 @@ def engine(database_url: str) -> Iterator[Engine]:
     made.dispose()
 
 
-def test_the_migrations_lead_exactly_to_the_schema(engine: Engine):
-    assert migrate.upgrade(engine) is True
+Way = Callable[[Connection], None]
+
+both_ways = pytest.mark.parametrize("way", [migrate.create, migrate.migrate])
+
+
+@both_ways
+def test_both_ways_lead_exactly_to_the_schema(engine: Engine, way: Way):
+    with engine.begin() as connection:
+        way(connection)
+    assert migrate.upgrade(engine) is False
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, t.metadata) == []
 
 
-def test_indices_and_constraints_are_those_of_the_schema(engine: Engine):
-    migrate.upgrade(engine)
+@both_ways
+def test_indices_and_constraints_are_those_of_the_schema(engine: Engine, way: Way):
+    with engine.begin() as connection:
+        way(connection)
     found = inspect(engine)
     for table in t.metadata.sorted_tables:
         names = {index["name"] for index in found.get_indexes(table.name)}
@@ -73,11 +83,12 @@ def test_a_refused_database_is_let_go(database_url: str, engine: Engine):
             migrate.upgrade(base.engine)
 
 
-def test_a_migration_that_fails_leaves_nothing_behind(engine: Engine):
+@both_ways
+def test_what_fails_leaves_nothing_behind(engine: Engine, way: Way):
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE turn_step (id TEXT)"))
-    with pytest.raises(Exception, match="turn_step"):
-        migrate.upgrade(engine)
+    with pytest.raises(Exception, match="turn_step"), engine.begin() as connection:
+        way(connection)
     left = set(inspect(engine).get_table_names())
     assert left - {"alembic_version"} == {"turn_step"}
     assert migrate.current(engine) is None
