@@ -1,0 +1,150 @@
+"""One websocket of the gateway: frames in, frames out, heartbeats in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from aiohttp import WSMsgType, web
+
+from channels.discord.fake.clock import Clock
+from channels.discord.fake.compression import Packer, Plain
+from channels.discord.fake.figures import Figures
+
+CLOSED: Final[Mapping[int, str]] = {
+    4000: "Unknown error.",
+    4001: "Unknown opcode.",
+    4002: "Error while decoding payload.",
+    4003: "Not authenticated.",
+    4004: "Authentication failed.",
+    4005: "Already authenticated.",
+    4007: "Invalid seq.",
+    4008: "Rate limited.",
+    4009: "Session timed out.",
+    4010: "Invalid shard.",
+    4011: "Sharding required.",
+    4012: "Invalid API version.",
+    4013: "Invalid intent(s).",
+    4014: "Disallowed intent(s).",
+}
+"""Why the gateway closes a connection."""
+
+HEARTBEAT, IDENTIFY, RESUME, RECONNECT, INVALID_SESSION, HELLO, ACK = 1, 2, 6, 7, 9, 10, 11
+_MOST_WAITING: Final = 20_000
+_TOLERANCE: Final = 1.5
+
+
+class Closing(Exception):
+    """The gateway closes the connection, with one of its codes."""
+
+    def __init__(self, code: int, problem: str | None = None) -> None:
+        super().__init__(CLOSED[code])
+        self.code = code
+        self.problem = problem
+
+
+class Connection:
+    """Sends what it is given in order. ``mute`` stops that, although the connection stands: a zombie."""
+
+    def __init__(self, socket: web.WebSocketResponse, pack: Packer, clock: Clock, figures: Figures) -> None:
+        self.mute = False
+        self._socket = socket
+        self._pack = pack
+        self._clock = clock
+        self._figures = figures
+        self._waiting: deque[object] = deque()
+        self._news = asyncio.Event()
+        self._received: deque[float] = deque()
+        self._transport: asyncio.Transport | None = None
+
+    def send(self, payload: object) -> None:
+        """Send a payload: an object, or text that goes out as it is."""
+        self._waiting.append(payload)
+        if len(self._waiting) > _MOST_WAITING:  # nobody reads
+            self.abort()
+        self._news.set()
+
+    def send_op(self, op: int, data: object = None) -> None:
+        """Send what is not an event."""
+        self.send({"t": None, "s": None, "op": op, "d": data})
+
+    def compress(self) -> None:
+        """The bot takes packed payloads. Streams are packed anyway."""
+        if isinstance(self._pack, Plain):
+            self._pack.compress = True
+
+    def attach(self, transport: asyncio.Transport | None) -> None:
+        """The transport under the socket."""
+        self._transport = transport
+
+    def abort(self) -> None:
+        """Cut the connection without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def serve(self, receive: Callable[[int, Any], None]) -> int | None:
+        """Read and write until one side closes. Returns the bot's close code, if it sent one."""
+        async with asyncio.TaskGroup() as tasks:
+            writer = tasks.create_task(self._write())
+            try:
+                await self._read(receive)
+            except Closing as closing:
+                if not self.mute:
+                    await self._socket.close(code=closing.code, message=CLOSED[closing.code].encode())
+                raise
+            finally:
+                writer.cancel()
+        return self._socket.close_code
+
+    async def _read(self, receive: Callable[[int, Any], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self.send_op(HELLO, {"heartbeat_interval": int(self._figures.heartbeat * 1000), "_trace": ["fake"]})
+        patience = self._figures.heartbeat * _TOLERANCE
+        try:
+            async with asyncio.timeout(patience) as deadline:
+                async for frame in self._socket:
+                    op, data = self._decoded(frame.type, frame.data)
+                    if op == HEARTBEAT:
+                        deadline.reschedule(loop.time() + patience)
+                        self.send_op(ACK)
+                    receive(op, data)
+        except TimeoutError:
+            raise Closing(4009, "no heartbeat came in time") from None
+
+    def _decoded(self, kind: WSMsgType, data: Any) -> tuple[int, Any]:
+        raw: bytes = data.encode() if isinstance(data, str) else bytes(data)
+        if kind not in (WSMsgType.TEXT, WSMsgType.BINARY) or len(raw) > self._figures.gateway_bytes:
+            raise Closing(4002, f"a payload of {len(raw)} bytes")
+        self._count()
+        try:
+            payload: Any = msgspec.json.decode(raw)
+            return int(payload["op"]), payload.get("d")
+        except (msgspec.DecodeError, UnicodeDecodeError, TypeError, KeyError, ValueError) as error:
+            raise Closing(4002, "a payload that cannot be read") from error
+
+    def _count(self) -> None:
+        now = self._clock.now()
+        while self._received and self._received[0] <= now - self._figures.gateway_window:
+            self._received.popleft()
+        self._received.append(now)
+        if len(self._received) > self._figures.gateway_events:
+            raise Closing(4008, "more than 120 payloads in a minute")
+
+    async def _write(self) -> None:
+        while not self._socket.closed:
+            await self._news.wait()
+            self._news.clear()
+            while self._waiting and not self.mute:
+                payload = self._waiting.popleft()
+                if isinstance(payload, Closing):
+                    await self._socket.close(code=payload.code, message=CLOSED[payload.code].encode())
+                    return
+                raw = payload.encode() if isinstance(payload, str) else msgspec.json.encode(payload)
+                packed = self._pack(raw)
+                if isinstance(packed, str):
+                    await self._socket.send_str(packed)
+                else:
+                    await self._socket.send_bytes(packed)

@@ -1,0 +1,252 @@
+"""What people do on the platform, and what can be seen there: the part of the fake that tests act with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from channels.discord.fake import components as buttons
+from channels.discord.fake import files, mentions, permissions
+from channels.discord.fake.commands import CHAT, MESSAGE, USER, Commands
+from channels.discord.fake.events import Event, Tell
+from channels.discord.fake.guild_views import GuildViews
+from channels.discord.fake.interactions import Interactions
+from channels.discord.fake.nouns import (
+    DEFAULT,
+    PRIVATE_THREAD,
+    PUBLIC_THREAD,
+    REPLY,
+    Channel,
+    Interaction,
+    Mentions,
+    Message,
+    Reference,
+    User,
+)
+from channels.discord.fake.rooms import Rooms
+from channels.discord.fake.routes_rooms import emoji_from
+from channels.discord.fake.views import Views
+from channels.discord.fake.world import Room, World
+
+_LONGEST = 4000
+_DAY_MINUTES = 1440
+
+
+class People:
+    """People, by name; a name that is new is a new person. Rooms go by id or by name: ``general``.
+
+    Everything raises LookupError for what does not exist, as a person cannot do it.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        rooms: Rooms,
+        views: Views,
+        guilds: GuildViews,
+        interactions: Interactions,
+        commands: Commands,
+        tell: Tell,
+    ) -> None:
+        self._world = world
+        self._rooms = rooms
+        self._views = views
+        self._guilds = guilds
+        self._interactions = interactions
+        self._commands = commands
+        self._tell = tell
+
+    # What can be seen.
+
+    @property
+    def mention(self) -> str:
+        """What people write to address the bot."""
+        return f"<@{self._world.bot.id}>"
+
+    def messages(self, chat: Room) -> Sequence[Message]:
+        """What stands in a room, oldest first, also what only one person sees."""
+        return self._world.history(self._world.room(chat).id)
+
+    def answers(self, chat: Room) -> list[str]:
+        """What the bot wrote in a room, as it stands now."""
+        return [said.content for said in self.messages(chat) if said.author == self._world.bot.id]
+
+    def message(self, chat: Room, key: int) -> Message:
+        """One message."""
+        return self._world.messages[self._world.room(chat).id][key]
+
+    def channel(self, chat: Room) -> Channel:
+        """A room."""
+        return self._world.room(chat)
+
+    def threads(self, chat: Room) -> Sequence[Channel]:
+        """The threads of a channel that are not archived."""
+        return self._world.threads(self._world.room(chat).id)
+
+    def interaction(self, key: int) -> Interaction:
+        """What became of an interaction."""
+        return self._world.interactions[key]
+
+    def failed(self, key: int) -> bool:
+        """Whether a person reads "The application did not respond"."""
+        return self._interactions.failed(self._world.interactions[key])
+
+    def is_typing(self, chat: Room) -> bool:
+        """Whether the bot is shown as typing."""
+        return self._rooms.is_typing(self._world.room(chat), self._world.bot)
+
+    def user(self, name: str) -> User:
+        """A person by name."""
+        return self._world.user(name)
+
+    async def until(self, true: Callable[[], bool], seconds: float = 10) -> None:
+        """Return as soon as something is true on the platform. Raises TimeoutError."""
+        await self._world.changes.until(true, seconds)
+
+    # What people do.
+
+    def say(
+        self,
+        chat: Room,
+        text: str,
+        user: str = "ada",
+        *,
+        reply_to: int | None = None,
+        attach: Mapping[str, bytes] | None = None,
+    ) -> int:
+        """A person writes; ``attach`` are files by name. Returns the message's id."""
+        if len(text) > _LONGEST:
+            raise ValueError(f"people can write {_LONGEST} characters, not {len(text)}")
+        channel, author = self._world.room(chat), self._world.user(user)
+        found = self._mentioned(text, channel)
+        given = [files.attached(self._world.ids.new(), name, data) for name, data in (attach or {}).items()]
+        message = Message(
+            id=self._world.ids.new(),
+            channel=channel.id,
+            author=author.id,
+            at=self._world.clock.now(),
+            content=text.strip(),
+            kind=DEFAULT if reply_to is None else REPLY,
+            attachments=tuple(given),
+            mentions=found,
+        )
+        if reply_to is not None:
+            other = self.message(channel, reply_to)
+            pinged = Mentions((*found.users, other.author), found.roles, found.everyone)
+            reference = Reference(other.id, channel.id, channel.guild)
+            message = replace(message, reference=reference, mentions=pinged)
+        return self._rooms.post(message).id
+
+    def edit(self, chat: Room, key: int, text: str) -> None:
+        """A person changes what they wrote."""
+        message = self.message(chat, key)
+        found = self._mentioned(text, self._world.room(chat))
+        self._rooms.change(replace(message, content=text.strip(), mentions=found))
+
+    def delete(self, chat: Room, key: int) -> None:
+        """Somebody deletes a message."""
+        self._rooms.remove(self.message(chat, key))
+
+    def react(self, chat: Room, key: int, sign: str, user: str = "ada", *, on: bool = True) -> None:
+        """A person puts a sign under a message, or takes it away."""
+        self._rooms.react(self.message(chat, key), emoji_from(sign), self._world.user(user), on=on)
+
+    def type(self, chat: Room, user: str = "ada") -> None:
+        """A person begins to write."""
+        self._rooms.type(self._world.room(chat), self._world.user(user))
+
+    def slash(
+        self, chat: Room, command: str, options: Mapping[str, Any] | None = None, user: str = "ada"
+    ) -> int:
+        """A person types a command: ``ask``, or ``admin ban`` for one in a group. Returns the interaction."""
+        channel, names = self._world.room(chat), command.removeprefix("/").split()
+        found = self._commands.named(names[0], CHAT, channel.guild)
+        return self._interactions.type(found, names, options or {}, self._world.user(user), channel)
+
+    def pick(self, chat: Room, command: str, target: User | int, user: str = "ada") -> int:
+        """A person picks a command from the menu of a person, or of a message by its id."""
+        channel = self._world.room(chat)
+        kind = USER if isinstance(target, User) else MESSAGE
+        found = self._commands.named(command, kind, channel.guild)
+        aimed = target if isinstance(target, User) else self.message(channel, target)
+        return self._interactions.pick(found, self._world.user(user), channel, aimed)
+
+    def press(
+        self, chat: Room, key: int, custom_id: str, user: str = "ada", *, values: Sequence[str] = ()
+    ) -> int:
+        """A person presses a button, or chooses ``values`` from a menu. Returns the interaction."""
+        message = self.message(chat, key)
+        if message.reader not in (None, self._world.user(user).id):
+            raise LookupError("only its reader sees this message")
+        component = buttons.find(message.components, custom_id)
+        return self._interactions.press(component, values, self._world.user(user), message)
+
+    def start_thread(self, chat: Room, name: str, user: str = "ada", *, at: int | None = None) -> int:
+        """A person starts a thread, at a message or beside the others. Returns its id."""
+        parent = self._world.room(chat)
+        starter = None if at is None else self.message(parent, at)
+        person = self._world.user(user)
+        return self._rooms.start_thread(
+            parent, name, person, kind=PUBLIC_THREAD, minutes=_DAY_MINUTES, starter=starter
+        ).id
+
+    def archive(self, thread: Room, *, archived: bool = True, locked: bool = False) -> None:
+        """A thread goes into the archive, or comes out of it."""
+        self._rooms.change_thread(self._world.room(thread), archived=archived, locked=locked)
+
+    # How the platform is furnished.
+
+    def dm(self, user: str = "ada") -> int:
+        """The direct conversation of a person with the bot."""
+        return self._world.dm(self._world.user(user)).id
+
+    def refuse_dms(self, user: str = "ada") -> None:
+        """A person takes no direct messages any more."""
+        self._world.refusing.add(self._world.user(user).id)
+
+    def add_guild(self, name: str) -> int:
+        """The bot is invited to one more guild."""
+        guild = self._world.add_guild(name)
+        self._tell(Event(name="GUILD_CREATE", data=self._guilds.created(guild), guild=guild.id))
+        return guild.id
+
+    def add_channel(self, name: str, guild: int | None = None) -> int:
+        """A new text channel, in the first guild if none is named."""
+        key = guild or next(iter(self._world.guilds))
+        return self._rooms.add_channel(self._world.add_channel(name, self._world.guilds[key])).id
+
+    def add_private_thread(self, chat: Room, name: str, user: str = "ada") -> int:
+        """A thread that only those see who were invited; the bot was not."""
+        person = self._world.user(user)
+        parent = self._world.room(chat)
+        return self._rooms.start_thread(
+            parent, name, person, kind=PRIVATE_THREAD, minutes=_DAY_MINUTES, starter=None
+        ).id
+
+    def remove_channel(self, chat: Room) -> None:
+        """Somebody deletes a channel or a thread."""
+        self._rooms.remove_channel(self._world.room(chat))
+
+    def forbid(self, chat: Room, *names: permissions.Permission) -> None:
+        """The bot may not do this in a channel any more."""
+        channel = self._world.room(chat)
+        self._rooms.change_channel(replace(channel, denied=channel.denied | permissions.bits(*names)))
+
+    def permit(self, chat: Room, *names: permissions.Permission) -> None:
+        """The bot may do this in a channel again."""
+        channel = self._world.room(chat)
+        self._rooms.change_channel(replace(channel, denied=channel.denied & ~permissions.bits(*names)))
+
+    def promote(self, *names: permissions.Permission) -> None:
+        """The bot's role gets more permissions in every guild."""
+        for guild in list(self._world.guilds.values()):
+            everyone, role, *rest = guild.roles
+            role = replace(role, permissions=role.permissions | permissions.bits(*names))
+            self._world.put_guild(replace(guild, roles=(everyone, role, *rest)))
+
+    def _mentioned(self, text: str, channel: Channel) -> Mentions:
+        found = mentions.mentioned(text)
+        users = tuple(user for user in found.users if user in self._world.users)
+        return Mentions(users, found.roles, found.everyone and channel.guild is not None)
