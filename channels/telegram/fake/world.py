@@ -104,6 +104,8 @@ class World:
         """The room that the bot means. Raises Refused where it may not do anything."""
         chat = self.chats.get(given) if isinstance(given, int) else None
         if chat is None:
+            if any(person.id == given for person in self.people.values()):
+                raise forbidden("bot can't initiate conversation with a user")
             raise bad("chat not found")
         if chat.migrated_to is not None:
             text = "Bad Request: group chat was upgraded to a supergroup chat"
