@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -103,6 +104,7 @@ class ProviderRegistry(Registry[Provider]):
         super().__init__()
         self._configure = configure
         self._factories: dict[str, ProviderFactory] = {}
+        self._making: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def add_factory(self, provider_id: str, factory: ProviderFactory) -> Unregister:
         """Make the provider known without loading it. Raises AlreadyRegisteredError."""
@@ -133,15 +135,22 @@ class ProviderRegistry(Registry[Provider]):
                 f"no provider {provider_id!r}; known are {', '.join(self.known()) or 'none'}",
                 suggestions=self.known(),
             )
-        provider = factory(config)
-        self._entries[provider_id] = provider
-        await provider.initialize(config)
-        return provider
+        async with self._making[provider_id]:
+            return self.get(provider_id) or await self._made(factory, config)
 
     async def close(self) -> None:
         """Close every provider that was made."""
         for provider in self.list():
-            await provider.close()
+            try:
+                await provider.close()
+            except Exception:
+                log.exception("a provider failed to close", provider=provider.id)
+
+    async def _made(self, factory: ProviderFactory, config: ProviderConfig) -> Provider:
+        provider = factory(config)
+        await provider.initialize(config)
+        self._entries[config.id] = provider
+        return provider
 
 
 class AgentSources:

@@ -1,0 +1,36 @@
+"""Agent events: deltas told with cumulative texts."""
+
+from __future__ import annotations
+
+from gateway import (
+    AgentEvent,
+    ContentEvent,
+    DeltaWriter,
+    MetadataDelta,
+    ReasoningEvent,
+)
+from gateway.events import Narrator
+
+
+def test_002_17_texts_grow_and_begin_anew_behind_a_tool() -> None:
+    told: list[AgentEvent] = []
+    narrator, write = Narrator(), DeltaWriter("m")
+    deltas = (
+        write.text("h", "reasoning"),
+        write.text("m", "reasoning"),
+        write.text("Let "),
+        MetadataDelta("m", 1, 1, 0.0),
+        write.text("me see."),
+        write.tool_call("c", "clock"),
+        write.result("c"),
+        write.text("Noon."),
+    )
+    for delta in deltas:
+        narrator.tell(delta, told.append)
+    assert told == [
+        ReasoningEvent("h"),
+        ReasoningEvent("hm"),
+        ContentEvent("Let "),
+        ContentEvent("Let me see."),
+        ContentEvent("Noon."),
+    ]
