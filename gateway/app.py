@@ -10,8 +10,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed_version
 from typing import Any
 
 import structlog
@@ -48,6 +46,7 @@ from gateway.submission import Submission
 from gateway.supervisor import Supervisor
 from gateway.toolbox import Toolbox
 from gateway.ui import ConsoleUI
+from gateway.version import VERSION
 
 log = structlog.get_logger("trunkline")
 
@@ -62,14 +61,6 @@ def die(error: BaseException) -> None:
     """End the process at once: the store failed, and what cannot be stored must not be acknowledged."""
     log.critical("the store failed; the gateway ends so that it can be started again", error=str(error))
     os._exit(70)
-
-
-def version() -> str:
-    """The version that is installed."""
-    try:
-        return installed_version("trunkline")
-    except PackageNotFoundError:
-        return "0+unknown"
 
 
 class Gateway:
@@ -195,7 +186,7 @@ class Gateway:
             limits=HostLimits(limits.frame_bytes, limits.frames_per_second, limits.websocket_queue),
             figures=self.figures,
             model=lambda: self.model,
-            version=version(),
+            version=VERSION,
         )
         return self.host
 

@@ -21,7 +21,6 @@ from channels.websocket.parse import (
 )
 from channels.websocket.server_frames import PONG, Command, Ready, ack, refused, to_bytes
 from channels.websocket.text_frames import text_frames
-from channels.websocket.view import HtmlView
 from gateway import (
     BackpressureError,
     ClientMessage,
@@ -139,7 +138,11 @@ class Connection:
         self._followed.add(session)
 
     async def _pump(self, feed: Feed) -> None:
-        view = HtmlView() if self.html else None
+        view = None
+        if self.html:
+            from channels.websocket.view import HtmlView  # a gateway without browsers needs no renderer
+
+            view = HtmlView()
         try:
             while True:
                 events = await feed.take()

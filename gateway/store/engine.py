@@ -14,6 +14,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, OperationalError
 
 from gateway.errors import StoreError, StoreLockedError, WeakDurabilityError
+from gateway.store import schema
 
 Durability = Literal["full", "relaxed"]
 
@@ -44,6 +45,7 @@ def open_engine(url: str, durability: Durability = "full") -> Engine:
     """
     target = _parsed(url)
     engine = _sqlite(target, durability) if target.get_backend_name() == "sqlite" else _postgres(target)
+    schema.speak(engine.dialect.name)
     if durability == "full":
         try:
             _refuse_weak(engine)

@@ -89,13 +89,17 @@ inbox = Table(
 )
 """Accepted messages. ``state`` is new, done, dead or merged; ``id`` is the user message's id."""
 
-Index(
-    "inbox_open",
-    inbox.c.session,
-    inbox.c.ord,
-    sqlite_where=text("state = 'new'"),
-    postgresql_where=text("state = 'new'"),
-)
+_inbox_open = Index("inbox_open", inbox.c.session, inbox.c.ord)
+
+
+def speak(dialect: str) -> None:
+    """Complete the tables for one kind of database.
+
+    SQLAlchemy loads the whole of a dialect as soon as one of its options is named.
+    """
+    _inbox_open.dialect_options[dialect]["where"] = text("state = 'new'")
+
+
 
 outbox = Table(
     "outbox",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,15 +14,25 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from gateway.cli import app
+from gateway.version import VERSION
 from tests.gateway.cli.processes import ROOT, trunkline
 
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 ALONE = ("run", "chat", "send", "doctor", "version")
 SESSIONS = ("list", "show", "replay", "export", "delete")
 
 
 def test_version_is_that_of_the_project(tmp_path: Path) -> None:
     assert trunkline("version", home=tmp_path).stdout.startswith(f"Trunkline {VERSION} (Python ")
+
+
+def test_the_project_takes_its_version_from_there() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert settings["project"]["dynamic"] == ["version"]
+    source = settings["tool"]["hatch"]["version"]
+    assert (
+        re.search(rf'^{source["expression"]} = "(.+)"$', (ROOT / source["path"]).read_text(), re.M)[1]
+        == VERSION
+    )
 
 
 def test_version_speaks_json() -> None:
