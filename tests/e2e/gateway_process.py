@@ -21,20 +21,24 @@ _READY = re.compile(r"Trunkline is ready: (\S+)")
 
 
 class GatewayProcess:
-    """The processes of one gateway, one after the other. ``settings`` is TOML beside the usual ones."""
+    """The processes of one gateway, one after the other.
 
-    def __init__(self, directory: Path, model_url: str, settings: str = "") -> None:
+    ``settings`` is TOML beside the usual ones; ``server`` and ``provider`` are more lines of those tables.
+    """
+
+    def __init__(self, directory: Path, model_url: str, settings: str = "", **tables: str) -> None:
         self.url = ""
         self._directory = directory
         self._process: asyncio.subprocess.Process | None = None
         self._config = directory / "trunkline.toml"
-        self.configure(model_url, settings)
+        self.configure(model_url, settings, **tables)
 
-    def configure(self, model_url: str, settings: str) -> None:
+    def configure(self, model_url: str, settings: str, server: str = "", provider: str = "") -> None:
         """Settings of the next process."""
         self._config.write_text(
             f'model = "openai/fake-small"\nhistory_window = 50\n{settings}\n'
-            f'[server]\nport = 0\n[providers.openai]\nbase_url = "{model_url}"\napi_key = "none"\n'
+            f"[server]\nport = 0\n{server}\n"
+            f'[providers.openai]\nbase_url = "{model_url}"\napi_key = "none"\n{provider}\n'
         )
 
     @property
@@ -88,10 +92,10 @@ class GatewayProcess:
         return await self.ended()
 
     @asynccontextmanager
-    async def client(self) -> AsyncGenerator[SocketClient]:
-        """A websocket client."""
+    async def client(self, **headers: str) -> AsyncGenerator[SocketClient]:
+        """A websocket client that was greeted."""
         async with (
-            aiohttp.ClientSession() as http,
+            aiohttp.ClientSession(headers=headers) as http,
             http.ws_connect(f"{self.url}/ws", protocols=("trunkline.v1",)) as socket,
         ):
             client = SocketClient(socket)
