@@ -239,6 +239,8 @@ class _Draft:
                 return _call(start, text)
             case ToolResultStart():
                 return _result(start, text, self.end)
+            case PartDelta(part=TextPart(content="")):
+                return None
             case PartDelta():
                 return start.part
 

@@ -121,6 +121,10 @@ class ProviderRegistry(Registry[Provider]):
         """The ids that ``ready`` accepts."""
         return tuple(dict.fromkeys((*self._entries, *self._factories)))
 
+    def configured(self, provider_id: str) -> ProviderConfig:
+        """How the settings say that a provider is reached."""
+        return self._configure(provider_id)
+
     async def ready(self, provider_id: str) -> Provider:
         """The provider, made and initialised on first use. Raises ProviderResolutionError."""
         provider = self.get(provider_id)

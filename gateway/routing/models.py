@@ -66,7 +66,7 @@ async def first_model(environ: Mapping[str, str], providers: ProviderRegistry) -
 
 async def _local_models(providers: ProviderRegistry) -> Sequence[str]:
     """The models of an OpenAI-compatible server on this machine; none if there is no such server."""
-    if not await _listens(LOCAL_URL):
+    if not await _listens(providers.configured("local").base_url or LOCAL_URL):
         return ()
     try:
         provider = await providers.ready("local")

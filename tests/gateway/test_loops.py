@@ -22,7 +22,7 @@ from gateway import (
     TurnResult,
 )
 from gateway.testing.chat import chatting
-from gateway.testing.script import Reply, Say, Tokens, Use
+from gateway.testing.script import Reply, Say, Think, Tokens, Use, UseTogether
 
 Run = Callable[[LoopRun], AsyncGenerator[AgentEvent]]
 
@@ -121,3 +121,31 @@ async def test_a_loop_that_raises_is_a_named_error_behind_what_it_said(tmp_path:
         assert isinstance(error, ErrorPart)
         assert error.error_name == "PluginError"
         assert "own" in error.message
+
+
+async def test_002_02_what_a_hook_makes_of_an_answer_is_what_is_kept_and_run(tmp_path: Path) -> None:
+    """The hook thinks aloud differently, rewrites the first call, drops the second, and adds words."""
+
+    class Editing(Plugin):
+        name = "editing"
+
+        async def after_llm_call(self, result: TurnResult, ctx: Any) -> TurnResult | None:
+            if not result.tool_calls:
+                return None
+            first = ToolCall("c1", "calculator", {"expression": "2 + 2"})
+            return TurnResult("Let me see.", "hm!", (first,), result.usage)
+
+    async with chatting(tmp_path, Editing()) as chat:
+        wrong = UseTogether(
+            (Use("calculator", '{"expression": "1"}', "c1"), Use("calculator", '{"expression": "9"}', "c2"))
+        )
+        chat.model.then(Reply((Think("hm"), wrong), "tools"), Reply((Say("Four."),)))
+        answer = await chat.say("2 + 2?")
+    kinds = [part for part in answer.parts if not isinstance(part, ToolResultPart)]
+    assert kinds == [
+        TextPart("hm!", "reasoning"),
+        ToolCallPart("c1", "calculator", {"expression": "2 + 2"}),
+        TextPart("Let me see."),
+        TextPart("Four."),
+    ]
+    assert [part.output for part in answer.parts if isinstance(part, ToolResultPart)] == ["4"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.channel import OutboundMessage, Placed, Receipt
+from gateway.channel import Health, OutboundMessage, Placed, Receipt
 from gateway.supervisor import Supervisor
 
 
@@ -57,3 +57,34 @@ async def test_a_channel_that_ends_is_ill_and_will_be_started_again(
         assert not running.done()
         running.cancel()
     assert running.cancelled()
+
+
+async def test_a_channel_that_failed_is_started_again_and_well() -> None:
+    class Recovering(Failing):
+        def __init__(self) -> None:
+            super().__init__(OSError("no route"))
+            self.well = asyncio.Event()
+
+        async def run(self, receive: Any) -> None:
+            if self.failure is not None:
+                self.failure = None
+                raise OSError("no route")
+            self.well.set()
+            await asyncio.Event().wait()
+
+    channel = Recovering()
+    supervisor = Supervisor(channel, accept)
+    assert (supervisor.health().ok, supervisor.health().detail) == (False, "starting")
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(supervisor.run())
+        await channel.well.wait()
+        assert supervisor.health().ok
+        running.cancel()
+
+
+async def test_a_channel_may_tell_itself_whether_it_works() -> None:
+    class Telling(Failing):
+        def health(self) -> Health:
+            return Health(ok=False, detail="the token is revoked")
+
+    assert Supervisor(Telling(None), accept).health().detail == "the token is revoked"

@@ -19,7 +19,9 @@ from gateway import (
 )
 from gateway.routing import Models, first_model
 from gateway.testing.chat import ScriptedModel, chatting
-from gateway.testing.models import FakeModels
+from gateway.testing.models import MODELS, FakeModels
+from gateway.testing.platform import FakePlatform
+from plugins.providers import openai
 
 
 class Made(ScriptedModel):
@@ -148,6 +150,23 @@ async def test_names_of_providers_are_taken_once_and_all_are_closed() -> None:
 )
 async def test_without_a_model_a_key_decides(environ: Mapping[str, str], model: str) -> None:
     assert await first_model(environ, registry()) == model
+
+
+async def test_without_a_key_a_server_on_this_machine_answers_or_else_the_demo() -> None:
+    async with FakeModels() as fake:
+        providers = registry(local=fake.openai_url)
+        providers.add_factory("local", openai.create)
+        assert await first_model({}, providers) == f"local/{MODELS[0]}"
+        await providers.close()
+    assert await first_model({}, providers) == "demo/demo", "it is gone"
+
+
+async def test_another_server_on_this_machine_leaves_the_demo() -> None:
+    async with FakePlatform() as other:
+        providers = registry(local=f"{other.url}/v1")
+        providers.add_factory("local", openai.create)
+        assert await first_model({}, providers) == "demo/demo"
+        await providers.close()
 
 
 async def test_a_wrong_model_is_a_readable_answer(tmp_path: Path) -> None:
