@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 
 
 class Clock:
     """Seconds since 1970. Whoever waits is woken when time is moved ahead, or by ``beat`` when something
     changed.
 
-    ``skew`` is how far this clock goes wrong against the machine's, in seconds.
+    ``sleeping`` is how many wait for a time of day. ``skew`` is how far this clock goes wrong against the
+    machine's, in seconds.
     """
 
     def __init__(self, skew: float = 0) -> None:
@@ -19,6 +21,7 @@ class Clock:
         self._ahead = 0.0
         self._beat = asyncio.Event()
         self.beats = 0
+        self.sleeping = 0
 
     def now(self) -> float:
         """What time it is here."""
@@ -52,7 +55,11 @@ class Clock:
         except TimeoutError:
             return
 
-    async def sleep_until(self, at: float) -> None:
-        """Wait for a time of day."""
-        while self.now() < at:
-            await self.changed(at)
+    async def sleep_until(self, at: float, unless: Callable[[], bool] = lambda: False) -> None:
+        """Wait for a time of day, or until something else is so."""
+        self.sleeping += 1
+        try:
+            while self.now() < at and not unless():
+                await self.changed(at)
+        finally:
+            self.sleeping -= 1

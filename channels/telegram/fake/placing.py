@@ -39,13 +39,12 @@ def content_of(world: World, styled: Styled, media: Mapping[str, Any] | None = N
     return Content(text=styled.text, entities=tuple(entities), media=media or {})
 
 
-def placed(
-    world: World, chat: Chat, request: Request, content: Content, *, album: str | None = None
-) -> Message:
+def placed(world: World, request: Request, content: Content, *, album: str | None = None) -> Message:
     """A new message of the bot, with what every send method takes besides its content."""
+    markup, keyboard = markup_of(request)
+    chat = world.writable(request["chat_id"])
     answered = _answered(chat, request)
     thread, in_topic = thread_of(world, chat, request.get("message_thread_id"), answered)
-    markup, keyboard = markup_of(request)
     protected = {"has_protected_content": True} if request.get("protect_content") else {}
     for draft in [draft for draft in chat.drafts.values() if draft.thread == thread]:
         del chat.drafts[draft.thread, draft.id]

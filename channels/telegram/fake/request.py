@@ -177,7 +177,8 @@ def _passes(finding: Finding) -> bool:
 
 def _words(finding: Finding) -> str:
     """How the platform says it."""
-    if word := _SHORT_WORDS.get((finding.owner, finding.field)):
+    word = _SHORT_WORDS.get((finding.owner, finding.field))
+    if word and not finding.says.startswith("Can't find"):
         return word
     if finding.field == "action":
         return "wrong parameter action in request"

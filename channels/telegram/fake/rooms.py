@@ -88,8 +88,9 @@ class Draft(Struct, frozen=True, kw_only=True):
 class Chat(Struct, kw_only=True):
     """A room, with everything that stands in it.
 
-    ``reach`` is what the bot may do here; ``refused`` is the answer to everything it sends, for a room that
-    refuses for a reason of its own. ``spoke_last`` tells whether of all bots it was this one that wrote last.
+    ``refused`` is the answer to everything that the bot sends, for a room that refuses for a reason of its
+    own; ``muted`` is the usual one. ``spoke_last`` tells whether of all bots it was this one that wrote last.
+    Message 1 of a supergroup told of its making.
     """
 
     id: int
@@ -103,7 +104,7 @@ class Chat(Struct, kw_only=True):
     muted: bool = False
     spoke_last: bool = False
     migrated_to: int | None = None
-    last_id: int = 0
+    last_id: int = 1
     messages: dict[int, Message] = field(default_factory=dict[int, Message])
     topics: dict[int, Topic] = field(default_factory=dict[int, Topic])
     drafts: dict[tuple[int | None, int], Draft] = field(default_factory=dict[tuple[int | None, int], Draft])

@@ -28,19 +28,17 @@ def send_message(world: World, request: Request) -> Any:
     content = content_of(world, text.of_message(request))
     if options := request.get("link_preview_options"):
         content = replace(content, more={"link_preview_options": options})
-    return world.json(placed(world, world.writable(request["chat_id"]), request, content))
+    return world.json(placed(world, request, content))
 
 
 def send_rich_message(world: World, request: Request) -> Any:
     """``sendRichMessage``: kept as it was written, as one paragraph."""
-    content = rich(request["rich_message"])
-    return world.json(placed(world, world.writable(request["chat_id"]), request, content))
+    return world.json(placed(world, request, rich(request["rich_message"])))
 
 
 def send_media_group(world: World, request: Request) -> Any:
     """``sendMediaGroup``: all of it or nothing. One file alone makes no album."""
     items: list[Mapping[str, Any]] = request["media"]
-    chat = world.writable(request["chat_id"])
     _fits_together(items)
     captions = [text.caption(item) for item in items]
     contents = [
@@ -48,7 +46,7 @@ def send_media_group(world: World, request: Request) -> Any:
         for place, (caption, item) in enumerate(zip(captions, items, strict=True), 1)
     ]
     album = str(13_000_000_000 + world.number()) if len(items) > 1 else None
-    return [world.json(placed(world, chat, request, content, album=album)) for content in contents]
+    return [world.json(placed(world, request, content, album=album)) for content in contents]
 
 
 def send_chat_action(world: World, request: Request) -> Any:
@@ -107,9 +105,8 @@ def media_of(stored: Stored) -> dict[str, Any]:
 def _sender(kind: str) -> Handler:
     def send(world: World, request: Request) -> Any:
         caption = text.of_caption(request)
-        chat = world.writable(request["chat_id"])
         stored = file_of(world, request, kind, request[kind], request.arguments)
-        return world.json(placed(world, chat, request, _with_file(world, caption, stored, request.arguments)))
+        return world.json(placed(world, request, _with_file(world, caption, stored, request.arguments)))
 
     return send
 

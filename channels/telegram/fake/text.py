@@ -41,9 +41,9 @@ def styled(text: str, mode: str = "", entities: Iterable[Entity] = ()) -> Styled
     if text and mode.lower() not in ("", "none"):
         text, read = parser.parsed(text, mode.lower())
     else:
-        read = parser.fixed(text, entities)
+        read = list(entities)
     text, read = _cleaned(text, read)
-    return _trimmed(text, _joined(read, parser.found(text))[:MOST_ENTITIES])
+    return _trimmed(text, _joined(parser.fixed(text, read), parser.found(text))[:MOST_ENTITIES])
 
 
 def of_message(request: Request, *, empty: bool = False) -> Styled:

@@ -91,6 +91,11 @@ class Updates:
         self._waiting = [update for update in self._waiting if update.until > now]
         return list(self._waiting)
 
+    @property
+    def polled(self) -> bool:
+        """Whether a poll waits."""
+        return self._poll is not None
+
     def allow(self, kinds: Sequence[str] | None) -> None:
         """What the bot wants from now on; nothing said leaves it as it is, an empty list means the usual
         ones."""
@@ -155,9 +160,10 @@ class Updates:
         return limit, wait
 
     def _confirm_below(self, offset: int) -> None:
+        """An offset that no update has reached yet confirms nothing: numbers may have jumped back."""
         if offset < 0:
             self._waiting = self._waiting[offset:]
-        else:
+        elif offset <= self._next_id:
             self._waiting = [update for update in self._waiting if update.id >= offset]
 
     def _wanted(self, kind: str) -> bool:

@@ -45,8 +45,11 @@ class Failure(Struct, frozen=True):
 
 
 class Webhook:
-    """Delivers for as long as an address is set. Pauses: 1 second, then doubling up to a minute; an address
-    may wish for longer. Who answers 410 for 23 hours is given up."""
+    """Delivers for as long as an address is set.
+
+    What is not taken comes again at once, then after 2 seconds, 4, up to 60; an address may wish for longer.
+    One that answers 410 for 23 hours is given up.
+    """
 
     def __init__(self, clock: Clock, updates: Updates, on_call: OnCall) -> None:
         self._clock = clock
@@ -109,12 +112,7 @@ class Webhook:
                 pause = min(_LONGEST_PAUSE, pause * 2)
             failures += 1
             wait = self._clock.now() + (wish or (pause if failures > 1 else 0))
-            await self._pause(wait, address)
-
-    async def _pause(self, until: float, address: Address) -> None:
-        """Wait, unless the address changes meanwhile."""
-        while self._clock.now() < until and self.address is address:
-            await self._clock.changed(until)
+            await self._clock.sleep_until(wait, unless=lambda: self.address is not address)
 
     async def _post(self, http: aiohttp.ClientSession, update: Update, address: Address) -> tuple[str, int]:
         """Why it was not taken ("" if it was), and the seconds that the address wants to be left alone."""

@@ -8,6 +8,7 @@ import pytest
 from telegram import Bot
 
 from channels.telegram.fake import FakeTelegram
+from tests.channels.telegram.bots import bot_of
 
 
 @pytest.fixture
@@ -22,8 +23,3 @@ async def bot(fake: FakeTelegram) -> AsyncIterator[Bot]:
     """The bot of the fake platform."""
     async with bot_of(fake) as bot:
         yield bot
-
-
-def bot_of(fake: FakeTelegram) -> Bot:
-    """A client for a fake platform, to be entered."""
-    return Bot(fake.token, base_url=fake.base_url, base_file_url=fake.base_file_url)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
 from typing import Any
 
 import pytest
@@ -23,41 +21,20 @@ from telegram import (
     ReplyParameters,
     Update,
 )
-from telegram.error import BadRequest, ChatMigrated, Forbidden
+from telegram.error import ChatMigrated, Forbidden
 
 from channels.telegram.fake import FakeTelegram, problems
+from tests.channels.telegram.bots import refused
+from tests.channels.telegram.pictures import png
 
 BUTTONS = InlineKeyboardMarkup(
     [[InlineKeyboardButton("Yes", callback_data="y"), InlineKeyboardButton("No", callback_data="n")]]
 )
 
 
-def png(width: int = 300, height: int = 200) -> bytes:
-    """A grey picture."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    rows = b"".join(b"\0" + bytes(width) for _ in range(height))
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(rows))
-        + chunk(b"IEND", b"")
-    )
-
-
 async def heard(bot: Bot, **asked: Any) -> list[Update]:
     """All the updates there are; they stay unconfirmed."""
     return list(await bot.get_updates(timeout=0, **asked))
-
-
-async def refused(call: Any, error: type[Exception] = BadRequest) -> str:
-    """The platform's words for a call that it refuses."""
-    with pytest.raises(error) as caught:
-        await call
-    return str(caught.value)
 
 
 async def test_a_bot_reads_what_a_person_writes_and_answers_it(fake: FakeTelegram, bot: Bot) -> None:
@@ -118,7 +95,7 @@ async def test_message_numbers_are_one_row_for_private_chats_and_one_for_each_su
     ada, ben, group = fake.private("Ada"), fake.private("Ben"), fake.group("Lab", "Ada")
     numbers = [fake.say(ada, "1"), fake.say(ben, "2"), (await bot.send_message(ada, "3")).message_id]
     assert numbers == [numbers[0], numbers[0] + 1, numbers[0] + 2]
-    assert [fake.say(group, "1", "Ada"), (await bot.send_message(group, "2")).message_id] == [1, 2]
+    assert [fake.say(group, "1", "Ada"), (await bot.send_message(group, "2")).message_id] == [2, 3]
 
 
 async def test_an_edit_that_changes_nothing_is_refused_in_the_platforms_words(
@@ -279,10 +256,11 @@ async def test_reactions_go_both_ways(fake: FakeTelegram, bot: Bot) -> None:
     two = [ReactionTypeEmoji("👀"), ReactionTypeEmoji("👍")]
     assert await refused(bot.set_message_reaction(chat, said, two)) == "Reactions_too_many"
     assert await refused(bot.set_message_reaction(chat, said, ReactionTypeEmoji("🦖"))) == "Reaction_invalid"
-    fake.react(group, fake.say(group, "Hi", "Ada"), "👍")
+    theirs = fake.say(group, "Hi", "Ada")
+    fake.react(group, theirs, "👍")
     assert [update.message_reaction for update in await heard(bot)] == [None] * 2  # nobody asked for them
     await bot.get_updates(allowed_updates=["message_reaction"])
-    fake.react(group, 1, "🔥")
+    fake.react(group, theirs, "🔥")
     fake.clock.pass_time(1)  # who asks again at once is given one update only
     assert (await heard(bot))[-1].message_reaction is not None
 
