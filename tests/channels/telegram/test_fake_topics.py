@@ -34,7 +34,9 @@ async def test_a_forum_keeps_its_topics_apart(fake: FakeTelegram, bot: Bot) -> N
     answer = await bot.send_message(forum, "Yes", reply_parameters=ReplyParameters(said))
     assert (answer.message_thread_id, answer.is_topic_message) == (topic.message_thread_id, True)
     for wrong in (1, 4711):
-        assert await refused(bot.send_message(forum, "?", message_thread_id=wrong)) == "Message thread not found"
+        assert (
+            await refused(bot.send_message(forum, "?", message_thread_id=wrong)) == "Message thread not found"
+        )
     fake.transcript.check()
 
 
