@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,8 +18,7 @@ def blocks(markdown: str) -> list[str]:
     parser.block.parse(markdown, parser, {}, tokens)
     starts = [token.map[0] for token in tokens if token.level == 0 and token.nesting >= 0 and token.map]
     lines = markdown.split("\n")
-    ends = [*starts[1:], len(lines)]
-    return ["\n".join(lines[start:end]).rstrip() for start, end in zip(starts, ends, strict=True)]
+    return ["\n".join(lines[start:end]).rstrip() for start, end in pairwise((*starts, len(lines)))]
 
 
 @cache
