@@ -71,10 +71,12 @@ class PostOffice:
             if delivery.acknowledged:
                 break
             delivery.attempts += 1
+            self._state.changed()
             reason = await (self._webhooks if self._webhooks.url else self._sockets).attempt(delivery)
             if reason is None:
                 break
             delivery.reasons.append(reason)
+            self._state.changed()
             if reason == "no_retry":
                 break
         if not delivery.acknowledged:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 _FILES = Path(__file__).parent / "page"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _LONGEST_POLL = 25.0
-_POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'"
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 _LAST_CALLS = 200
 
 
@@ -34,6 +37,7 @@ class Act(Struct, frozen=True, kw_only=True):
     ts: str = ""
     thread: str | None = None
     option: str | None = None
+    team: str | None = None
 
 
 def add_routes(app: web.Application, fake: FakeSlack) -> None:
@@ -80,7 +84,7 @@ def _act(fake: FakeSlack, given: Act) -> None:
         "press": lambda: fake.press(given.chat, given.ts, given.text, given.user, option=given.option),
         "command": lambda: fake.command(given.chat, given.text, given.user),
         "stop": lambda: fake.stop(given.chat, given.ts, given.user),
-        "open": lambda: fake.room(given.chat),
+        "open": lambda: fake.room(given.chat, given.team),
     }
     if given.do not in acts:
         raise ValueError(f"nobody can {given.do!r}")
@@ -89,7 +93,13 @@ def _act(fake: FakeSlack, given: Act) -> None:
 
 def _rooms(fake: FakeSlack) -> Json:
     teams = [_team(fake, team) for team in fake.state.teams.values()]
-    return {"version": fake.state.version, "teams": teams, "notices": fake.notices[-5:]}
+    failure = fake.notices[-1][1] if fake.notices else None
+    return {
+        "version": fake.state.version,
+        "teams": teams,
+        "failures": len(fake.notices),
+        "failure": failure,
+    }
 
 
 def _team(fake: FakeSlack, team: Workspace) -> Json:

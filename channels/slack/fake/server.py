@@ -118,8 +118,12 @@ class FakeSlack(Interactions):
         self.script.then(*faults, method=method)
 
     def token(self, team: str | None = None) -> str:
-        """The bot's token in a workspace."""
-        return next(g.token for g in self.state.team_of(team).grants if g.kind == "bot" and g.revoked is None)
+        """The bot's newest token in a workspace. Raises LookupError where the app is not installed."""
+        workspace = self.state.team_of(team)
+        valid = [grant.token for grant in workspace.grants if grant.kind == "bot" and grant.revoked is None]
+        if not valid:
+            raise LookupError(f"the app is not installed in {workspace.name}")
+        return valid[-1]
 
     def install(self, team: str | None = None, scopes: Sequence[str] | None = None) -> Grant:
         """Install the app, by default with every scope there is."""

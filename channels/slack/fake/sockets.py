@@ -116,8 +116,8 @@ class Sockets:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         line.waiting[delivery.envelope] = future
         try:
-            await line.send(_envelope(delivery))
             async with self._state.clock.within(PATIENCE):
+                await line.send(_envelope(delivery))
                 answer = await future
         except TimeoutError:
             return "timeout"

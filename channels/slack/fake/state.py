@@ -112,7 +112,7 @@ class State:
         """A workspace by id or name; the first one without. Raises KeyError."""
         if name is None:
             return next(iter(self.teams.values()))
-        return self.teams.get(name) or next(team for team in self.teams.values() if team.name == name)
+        return self.teams.get(name) or {team.name: team for team in self.teams.values()}[name]
 
     def changed(self) -> None:
         """Tell everybody who waits that something is different now."""

@@ -1,0 +1,155 @@
+/** The page: follows the fake's changes, shows a room, and lets anybody be anyone in it. */
+
+import { callsView } from "./calls.js";
+import { button, make, messageItem } from "./message.js";
+
+const at = (id) => document.getElementById(id);
+const state = { teams: [], failures: 0, room: null, thread: null };
+
+async function ask(path, options) {
+  const answer = await fetch(`/_fake/${path}`, options);
+  const content = await answer.json();
+  if (!answer.ok) throw new Error(content.error);
+  return content;
+}
+
+async function act(what) {
+  const body = JSON.stringify({ chat: state.room, user: at("user").value, ...what });
+  const headers = { "Content-Type": "application/json" };
+  try {
+    await ask("act", { method: "POST", headers, body });
+    at("notice").textContent = "";
+  } catch (error) {
+    at("notice").textContent = error.message;
+  }
+}
+
+function here() {
+  const rooms = state.teams.flatMap((team) => team.rooms.map((room) => ({ team, room })));
+  return rooms.find(({ room }) => room.id === state.room) ?? rooms[0];
+}
+
+function enter(room) {
+  state.room = room;
+  leaveThread();
+  render();
+  at("text").focus();
+}
+
+function leaveThread() {
+  state.thread = null;
+  at("thread").hidden = true;
+}
+
+function reply(message) {
+  state.thread = message.thread ?? message.ts;
+  at("thread").hidden = false;
+  at("thread").firstElementChild.textContent = `Replying in the thread of “${message.text.slice(0, 60)}”.`;
+  at("text").focus();
+}
+
+function roomName(team, room) {
+  if (room.kind !== "im") return `${room.kind === "channel" ? "#" : "🔒"} ${room.name}`;
+  return room.members.find((name) => name !== team.bot) ?? "?";
+}
+
+function roomList() {
+  return state.teams.flatMap((team) => {
+    const list = make("ul");
+    for (const room of team.rooms) {
+      const entry = button(roomName(team, room), [], () => enter(room.id));
+      entry.setAttribute("aria-current", String(room.id === state.room));
+      const item = make("li");
+      item.append(entry);
+      list.append(item);
+    }
+    const direct = make("li");
+    const open = () => act({ do: "open", chat: `@${at("user").value}`, team: team.id });
+    direct.append(button("✉ direct message", [], open));
+    list.append(direct);
+    return [make("h2", [], team.name), list];
+  });
+}
+
+/** Replies follow their thread's first message. */
+function threaded(messages) {
+  const roots = messages.filter((message) => !message.thread);
+  const orphans = messages.filter((m) => m.thread && !roots.some((root) => root.ts === m.thread));
+  return [...roots, ...orphans].flatMap((root) => [
+    root,
+    ...messages.filter((message) => message.thread === root.ts),
+  ]);
+}
+
+function messageList(team, room) {
+  const ids = new Map(room.messages.map((message) => [message.raw.user, message.user]));
+  const name = (id) => ids.get(id) ?? id;
+  const items = threaded(room.messages).map((message) => messageItem(message, { act, reply, name }));
+  const roots = new Set([...Object.keys(room.status), ...Object.keys(room.sessions)]);
+  for (const root of roots) items.push(...atWork(team, room, root));
+  if (!items.length) items.push(make("li", ["empty"], "Nobody has said anything yet."));
+  return items;
+}
+
+function atWork(team, room, root) {
+  const processing = room.sessions[root]?.status === "processing";
+  const status = room.status[root];
+  if (!processing && !status) return [];
+  const line = make("li", ["at-work"], `${team.bot ?? "the app"} ${status ?? "is at work…"}`);
+  if (processing) line.append(button("Stop", ["danger"], () => act({ do: "stop", ts: root })));
+  return [line];
+}
+
+function render() {
+  const found = here();
+  if (!found) return;
+  const { team, room } = found;
+  state.room = room.id;
+  at("rooms").replaceChildren(...roomList());
+  at("title").textContent = roomName(team, room);
+  at("about").textContent = `${room.members.join(", ")}${team.bot ? "" : " · the app is not installed"}`;
+  at("users").replaceChildren(...team.users.map((name) => new Option(name)));
+  const list = at("messages");
+  const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 80;
+  list.replaceChildren(...messageList(team, room));
+  if (atEnd) list.scrollTop = list.scrollHeight;
+}
+
+function send(event) {
+  event.preventDefault();
+  const text = at("text").value.trim();
+  if (!text) return;
+  at("text").value = "";
+  act(text.startsWith("/") ? { do: "command", text } : { do: "say", text, thread: state.thread });
+}
+
+async function follow() {
+  let version = -1;
+  for (;;) {
+    try {
+      ({ version } = await ask(`changes?after=${version}`));
+      const known = state.failures;
+      Object.assign(state, await ask("rooms"));
+      render();
+      if (state.failures > known) at("notice").textContent = `The app failed: ${state.failure}`;
+      if (!at("calls").hidden) at("calls").replaceChildren(...callsView(await ask("transcript")));
+    } catch {
+      at("notice").textContent = "The fake does not answer.";
+      await new Promise((resume) => setTimeout(resume, 1000));
+      version = -1;
+    }
+  }
+}
+
+at("composer").addEventListener("submit", send);
+at("leave").addEventListener("click", leaveThread);
+at("text").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
+});
+at("toggle").addEventListener("click", async () => {
+  const calls = at("calls");
+  calls.hidden = !calls.hidden;
+  at("toggle").setAttribute("aria-expanded", String(!calls.hidden));
+  if (!calls.hidden) calls.replaceChildren(...callsView(await ask("transcript")));
+});
+follow();
