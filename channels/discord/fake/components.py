@@ -6,12 +6,19 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from channels.discord.fake.errors import invalid
+from channels.discord.fake.errors import invalid, unmodelled
 from channels.discord.fake.nouns import Json
 
 ROW, BUTTON, SECTION = 1, 2, 9
 SELECTS: Final = (3, 5, 6, 7, 8)
 LINK, PREMIUM = 5, 6
+_MEDIA: Final = (11, 12, 13)
+_FILLED_IN: Final[Mapping[int, Json]] = {
+    **{kind: {"min_values": 1, "max_values": 1} for kind in SELECTS},
+    14: {"divider": True, "spacing": 1},
+    17: {"accent_color": None, "spoiler": False},
+}
+"""What the platform adds to a component that does not say it."""
 _MOST_ROWS, _MOST_COMPONENTS = 5, 40
 
 
@@ -28,6 +35,8 @@ def check(components: Sequence[Json], *, second_version: bool) -> tuple[Json, ..
         )
     _check_ids(everything)
     for path, component in everything:
+        if component["type"] in _MEDIA:
+            raise unmodelled("components with media")
         if component["type"] == BUTTON:
             _check_button(path, component)
     numbers = itertools.count(1)
@@ -90,7 +99,8 @@ def _check_button(path: str, button: Mapping[str, Any]) -> None:
 
 
 def _numbered(component: Json, numbers: Iterator[int]) -> Json:
-    kept = {key: value for key, value in component.items() if value is not None}
+    kept = {**_FILLED_IN.get(component["type"], {})}
+    kept |= {key: value for key, value in component.items() if value is not None}
     kept["id"] = kept.get("id") or next(numbers)
     if "components" in kept:
         kept["components"] = [_numbered(inner, numbers) for inner in kept["components"]]

@@ -85,19 +85,18 @@ class Connection:
         if self._transport is not None:
             self._transport.abort()
 
-    async def serve(self, receive: Callable[[int, Any], None]) -> int | None:
-        """Read and write until one side closes. Returns the bot's close code, if it sent one."""
+    async def serve(self, receive: Callable[[int, Any], None], closes: Callable[[Closing], None]) -> None:
+        """Read and write until one side closes. ``closes`` is told first when it is this one."""
         async with asyncio.TaskGroup() as tasks:
             writer = tasks.create_task(self._write())
             try:
                 await self._read(receive)
             except Closing as closing:
+                closes(closing)
                 if not self.mute:
                     await self._socket.close(code=closing.code, message=CLOSED[closing.code].encode())
-                raise
             finally:
                 writer.cancel()
-        return self._socket.close_code
 
     async def _read(self, receive: Callable[[int, Any], None]) -> None:
         loop = asyncio.get_running_loop()

@@ -91,8 +91,9 @@ _LEFT_OUT = re.compile(
 class Deriver:
     """Collects nodes of specifications in the small form, and all the types that they need."""
 
-    def __init__(self) -> None:
+    def __init__(self, formats: Sequence[str] = ()) -> None:
         self.types: dict[str, Node] = {}
+        self._formats = formats
 
     def node(self, given: Node, library: Mapping[str, Node]) -> Node:
         """The small form of a node. ``library`` holds the types that it may refer to."""
@@ -140,6 +141,8 @@ class Deriver:
         if null:
             node["null"] = True
         node |= _limits(given)
+        if given.get("format") in self._formats:
+            node["format"] = given["format"]
         if "const" in given or "enum" in given:
             node["enum"] = given.get("enum", [given.get("const")])
         if isinstance(given.get("items"), dict):
@@ -164,8 +167,6 @@ def _limits(given: Node) -> Node:
                 found[small] = given[name]
     if given.get("uniqueItems"):
         found["unique"] = True
-    if given.get("format") in ("uri", "date-time"):
-        found["format"] = given["format"]
     return found
 
 
@@ -178,7 +179,7 @@ def _calls(document: Node) -> Iterable[tuple[str, Node, Sequence[Node]]]:
 
 def requests(openapi: Node, sending: Node) -> Node:
     """What each call and each gateway payload of a bot takes."""
-    deriver = Deriver()
+    deriver = Deriver(formats=("uri",))
     library = openapi["components"]["schemas"]
     calls: dict[str, Node] = {}
     for name, call, shared in _calls(openapi):

@@ -122,24 +122,21 @@ class Gateway:
         connection.attach(request.transport)
         self.connections[connection] = None
         self._transcript.record("CONNECT", dict(request.query))
-        code: int | None = None
         try:
             if request.query.get("v") not in ("9", "10") or request.query.get("encoding", "json") != "json":
                 await socket.close(code=4012, message=b"Invalid API version.")
             else:
-                code = await connection.serve(lambda op, data: self._receive(connection, op, data))
-        except* Closing as group:
-            self._note_closing(group)
+                await connection.serve(
+                    lambda op, data: self._receive(connection, op, data), self._note_closing
+                )
         except* ConnectionError:
-            pass
+            pass  # it was cut
         finally:
-            self._leave(connection, code)
+            self._leave(connection, socket.close_code)
         return socket
 
-    def _note_closing(self, group: BaseExceptionGroup[Closing]) -> None:
-        for error in group.exceptions:
-            if isinstance(error, Closing):
-                self._transcript.record("CLOSE", {}, status=error.code, problem=error.problem)
+    def _note_closing(self, closing: Closing) -> None:
+        self._transcript.record("CLOSE", {}, status=closing.code, problem=closing.problem)
 
     def _leave(self, connection: Connection, code: int | None) -> None:
         session = self.connections.pop(connection, None)

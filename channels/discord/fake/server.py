@@ -145,13 +145,13 @@ class FakeDiscord(People):
         return f"{self.url}/cdn"
 
     async def __aenter__(self) -> FakeDiscord:
-        app = web.Application(client_max_size=0)
+        app = web.Application(client_max_size=self.figures.request_bytes + 1)
         for prefix in PREFIXES:
             app.router.add_route("*", prefix + "/{tail:.*}", self._api.serve)
         app.router.add_get("/gw/", self.gateway.serve)
         app.router.add_get(r"/cdn/attachments/{channel:\d+}/{attachment:\d+}/{name}", self.cdn.serve)
         app.add_routes(self._control.routes())
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
         host, port = self._runner.addresses[0][:2]

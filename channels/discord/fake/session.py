@@ -28,7 +28,7 @@ class Reader(Protocol):
 
 
 class Session:
-    """Keeps all events of a login. ``left`` is when its connection went; None while it stands."""
+    """Keeps all events ``told`` since a login. ``left`` is when its connection went; None while it stands."""
 
     def __init__(self, key: str, intents: int, shard: tuple[int, int]) -> None:
         self.id = key
@@ -37,12 +37,12 @@ class Session:
         self.reader: Reader | None = None
         self.left: float | None = None
         self.expired = False
-        self._told: list[Told] = []
+        self.told: list[Told] = []
 
     @property
     def seq(self) -> int:
         """The number of the last event."""
-        return len(self._told)
+        return len(self.told)
 
     def concerns(self, guild: int | None) -> bool:
         """Whether what happens in a guild, or in none, is told here."""
@@ -51,13 +51,13 @@ class Session:
     def tell(self, name: str, data: dict[str, Any]) -> None:
         """One more event."""
         told = Told(self.seq + 1, name, data)
-        self._told.append(told)
+        self.told.append(told)
         if self.reader is not None:
             self.reader.send(told.payload())
 
     def replay(self, reader: Reader, seq: int) -> None:
         """Read on another connection, from behind a number."""
         self.reader, self.left = reader, None
-        for told in self._told[seq:]:
+        for told in self.told[seq:]:
             reader.send(told.payload())
         self.tell("RESUMED", {"_trace": ["fake"]})
