@@ -49,6 +49,13 @@ def test_every_promised_row_has_a_test(row: str) -> None:
     assert any(f"def test_{row}_" in path.read_text() for path in TESTS), row
 
 
+def test_every_room_of_the_core_is_named_on_its_page() -> None:
+    page = (ROOT / "gateway/README.md").read_text()
+    rooms = {p.name for p in (ROOT / "gateway").glob("*.py") if not p.name.startswith("__")}
+    rooms |= {f"{p.parent.name}/" for p in (ROOT / "gateway").glob("*/__init__.py")}
+    assert sorted(room for room in rooms if f"`{room}`" not in page) == []
+
+
 def test_no_file_is_too_long() -> None:
     """``gateway/__init__.py`` is the list of what is exported, and as long as that is."""
     lengths = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in SOURCES}
