@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -59,6 +59,18 @@ def chromium_path() -> Path:
     if not found:
         _lacking("no Chromium: none is on the path, and TRUNKLINE_TEST_CHROMIUM names none")
     return Path(found)
+
+
+@pytest.fixture
+async def browser(chromium_path: Path) -> AsyncIterator[object]:
+    """A headless browser. As root its own sandbox is not to be had, so it runs without."""
+    # Only tests that have a Chromium need Playwright.
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium_path, args=["--no-sandbox"])
+        yield browser
+        await browser.close()
 
 
 @pytest.fixture

@@ -76,12 +76,14 @@ class World:
         first = _FIRST_GROUP if kind == "group" else _FIRST_SUPERGROUP
         chat = Chat(id=first - place, kind=kind, title=title, **traits)
         self.chats[chat.id] = chat
+        self.clock.beat()
         return chat
 
     def private(self, person: Person) -> Chat:
         """The chat of one person with the bot; it has the person's number."""
         if person.id not in self.chats:
             self.chats[person.id] = Chat(id=person.id, kind="private", members={person.id: person})
+            self.clock.beat()
         return self.chats[person.id]
 
     def next_id(self, chat: Chat) -> int:
