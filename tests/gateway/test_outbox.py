@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import asyncio
+from pathlib import Path
 
 import pytest
 from sqlalchemy import select
 
-from gateway import (
-    ChannelRegistry,
-    Message,
-    OutboundMessage,
-    Placed,
-    PlacementDeferred,
-    PlacementRefused,
-    PlacementUncertain,
-    TextPart,
-)
-from gateway.inbox import Entry
-from gateway.outbox import Intended, Outbox, nonce_of
-from gateway.store import Store
+from gateway import OutboundMessage, Placed, PlacementDeferred, PlacementUncertain, Plugin, PluginContext
 from gateway.store import schema as t
-from gateway.testing.chat import written
+from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.letterbox import Letterbox
 
 
@@ -33,9 +21,11 @@ class Moody(Letterbox):
         super().__init__()
         self.failures = list(failures)
         self.tries = 0
+        self.tried = asyncio.Event()
 
     async def send(self, outbound: OutboundMessage) -> Placed:
         self.tries += 1
+        self.tried.set()
         when, failure = self.failures.pop(0) if self.failures else ("", None)
         if failure is not None and when == "before":
             raise failure
@@ -53,37 +43,29 @@ class Looking(Moody):
         return Placed(str(nonces.index(outbound.nonce) + 1)) if outbound.nonce in nonces else None
 
 
-class Desk:
-    """An outbox with one channel, and an answer to place there."""
+class Post(Plugin):
+    """Brings a letterbox."""
 
-    def __init__(self, store: Store, channel: Letterbox) -> None:
-        channels = ChannelRegistry()
-        channels.register(channel)
-        self.store, self.outbox = store, Outbox(store, channels)
-        self.entry = Entry.of(channel.id, written("hi", channel=channel.id), 1, 1)
-        self.answer = Message(
-            id=self.entry.answer_id, session_id="s", role="assistant", parts=(TextPart("Hello."),)
-        )
+    name = "post"
 
-    async def place(self, *, ambiguous: bool = False) -> None:
-        """Record the answer, and place it."""
-        await self.store.write(self.entry.accept(), *self.outbox.intend(self.entry, self.answer))
-        await self.outbox.place(self.entry, Intended(self.answer, "done"), ambiguous=ambiguous)
+    def __init__(self, box: Letterbox) -> None:
+        self._box = box
 
-    async def states(self) -> tuple[str, str, str | None]:
-        """The states of message and answer, and where the answer stands."""
-        query = select(t.inbox.c.state, t.outbox.c.state, t.outbox.c.platform_id)
-        joined = query.join(t.outbox, t.outbox.c.inbox_id == t.inbox.c.id)
-        return await self.store.read(lambda c: tuple(c.execute(joined).one()))
+    async def activate(self, ctx: PluginContext) -> None:
+        assert ctx.channels is not None
+        ctx.channels.register(self._box)
 
 
-async def test_an_answer_that_was_placed_settles_its_message(store: Store) -> None:
-    desk = Desk(store, box := Letterbox())
-    assert desk.outbox.places(desk.entry)
-    await desk.place()
-    assert await desk.states() == ("done", "final", "1")
-    [sent] = box.sent
-    assert (sent.message, sent.nonce) == (desk.answer, nonce_of(desk.entry.id, 0))
+async def states(chat: Chat) -> list[str]:
+    """The state of everything that was accepted."""
+    query = select(t.inbox.c.state).order_by(t.inbox.c.ord)
+    return await chat.gateway.store.read(lambda c: list(c.execute(query).scalars()))
+
+
+async def settled(chat: Chat) -> list[str]:
+    """The same, once all that came before in the session is settled: another message waits for that."""
+    await chat.say("and this, which is placed nowhere")
+    return (await states(chat))[:-1]
 
 
 @pytest.mark.parametrize(
@@ -95,54 +77,55 @@ async def test_an_answer_that_was_placed_settles_its_message(store: Store) -> No
         (("before", ZeroDivisionError()), 2),
         (("after", ZeroDivisionError()), 1),
     ],
+    ids=str,
 )
 async def test_what_went_wrong_is_made_good_and_never_doubled(
-    store: Store, failure: tuple[str, Exception], tries: int
+    tmp_path: Path, failure: tuple[str, Exception], tries: int
 ) -> None:
-    desk = Desk(store, box := Looking(failure))
-    await desk.place()
+    box = Looking(failure)
+    async with chatting(tmp_path, Post(box)) as chat:
+        await box.write(written("hi", channel=box.id))
+        assert await settled(chat) == ["done"]
     assert (len(box.sent), box.tries) == (1, tries)
-    assert await desk.states() == ("done", "final", "1")
 
 
-async def test_an_earlier_attempt_is_looked_for_first(store: Store) -> None:
-    desk = Desk(store, box := Looking())
-    await box.send(
-        OutboundMessage(
-            address=desk.entry.inbound.address, message=desk.answer, nonce=nonce_of(desk.entry.id, 0)
-        )
-    )
-    await desk.place(ambiguous=True)
+async def test_an_answer_that_may_stand_there_is_looked_for_after_a_restart(tmp_path: Path) -> None:
+    box = Looking(("after", PlacementDeferred("it stands there, but who knows", 600)))
+    async with chatting(tmp_path, Post(box), limits={"drain_seconds": 0}) as chat:
+        await box.write(written("hi", channel=box.id))
+        await box.until(1)
+    async with chatting(tmp_path, Post(box)) as chat:
+        assert await settled(chat) == ["done"]
+        assert [call.messages[-1].text for call in chat.model.calls] == ["and this, which is placed nowhere"]
     assert (len(box.sent), box.tries) == (1, 1)
 
 
-async def test_a_refusal_is_passed_on_and_recorded_when_it_is_given_up(store: Store) -> None:
-    desk = Desk(store, Moody(("before", PlacementRefused("the room is gone"))))
-    with pytest.raises(PlacementRefused):
-        await desk.place()
-    assert await desk.states() == ("new", "intent", None)
-    await store.write(*desk.outbox.give_up(desk.entry, "the room is gone"))
-    assert await desk.states() == ("dead", "dead", None)
+async def test_an_answer_for_a_channel_that_is_gone_waits_for_its_return(tmp_path: Path) -> None:
+    box = Moody(("before", PlacementDeferred("later", 600)))
+    async with chatting(tmp_path, Post(box), limits={"drain_seconds": 0}):
+        await box.write(written("hi", channel=box.id))
+        await box.tried.wait()
+    async with chatting(tmp_path) as chat:
+        assert await settled(chat) == ["new"]
+    async with chatting(tmp_path, Post(box)) as chat:
+        assert await settled(chat) == ["done", "done"]
+    assert [out.message.text for out in box.sent] == ["You said: hi"]
 
 
-async def test_what_was_recorded_comes_back_after_a_crash(store: Store) -> None:
-    desk = Desk(store, Letterbox())
-    await store.write(desk.entry.accept(), *desk.outbox.intend(desk.entry, desk.answer))
-    assert await desk.outbox.intended(desk.entry) == Intended(desk.answer, "done")
-    await store.write(desk.entry.bury("it failed", None))
-    assert (await desk.outbox.intended(desk.entry)).outcome == "dead"
+async def test_the_key_of_an_answer_is_the_same_in_every_attempt(tmp_path: Path) -> None:
+    nonces: list[str] = []
 
+    class Noting(Moody):
+        async def send(self, outbound: OutboundMessage) -> Placed:
+            nonces.append(outbound.nonce)
+            return await super().send(outbound)
 
-async def test_an_answer_for_a_channel_that_is_gone_waits_for_its_return(store: Store) -> None:
-    desk = Desk(store, Letterbox())
-    gone = Outbox(store, ChannelRegistry())
-    await store.write(desk.entry.accept(), *desk.outbox.intend(desk.entry, desk.answer))
-    await gone.place(desk.entry, Intended(desk.answer, "done"), ambiguous=True)
-    assert await desk.states() == ("new", "intent", None)
-    assert not gone.places(desk.entry)
-
-
-def test_the_key_of_an_answer_is_its_own_and_always_the_same() -> None:
-    keys: Callable[[int], Any] = lambda part: nonce_of("0198-a", part)  # noqa: E731
-    assert keys(0) == keys(0) != keys(1) != nonce_of("0198-b", 1)
-    assert len(keys(0)) <= 25
+    box = Noting(("before", PlacementDeferred("later", 0.0)), ("before", PlacementDeferred("later", 600)))
+    async with chatting(tmp_path, Post(box), limits={"drain_seconds": 0}):
+        await box.write(written("hi", channel=box.id))
+        while box.tries < 2:
+            await asyncio.sleep(0.01)
+    async with chatting(tmp_path, Post(box)):
+        await box.until(1)
+    assert len(nonces) == 3
+    assert len(set(nonces)) == 1
