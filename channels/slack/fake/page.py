@@ -104,10 +104,10 @@ def _rooms(fake: FakeSlack) -> Json:
 
 def _team(fake: FakeSlack, team: Workspace) -> Json:
     rooms = [_room(fake, team, room) for room in team.rooms.values()]
-    names = [user.name for user in team.users.values() if not user.is_bot]
-    return {"id": team.id, "name": team.name, "bot": team.bot.name if team.bot else None, "users": names} | {
-        "rooms": rooms
-    }
+    names = {user.id: user.name for user in team.users.values()}
+    persons = [user.name for user in team.users.values() if not user.is_bot]
+    bot = team.bot.name if team.bot else None
+    return {"id": team.id, "name": team.name, "bot": bot, "users": persons, "names": names, "rooms": rooms}
 
 
 def _room(fake: FakeSlack, team: Workspace, room: Room) -> Json:

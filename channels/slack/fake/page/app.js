@@ -4,7 +4,7 @@ import { callsView } from "./calls.js";
 import { button, make, messageItem } from "./message.js";
 
 const at = (id) => document.getElementById(id);
-const state = { teams: [], failures: 0, room: null, thread: null };
+const state = { teams: [], failures: 0, drawn: "", room: null, thread: null };
 
 async function ask(path, options) {
   const answer = await fetch(`/_fake/${path}`, options);
@@ -82,8 +82,7 @@ function threaded(messages) {
 }
 
 function messageList(team, room) {
-  const ids = new Map(room.messages.map((message) => [message.raw.user, message.user]));
-  const name = (id) => ids.get(id) ?? id;
+  const name = (id) => team.names[id] ?? id;
   const items = threaded(room.messages).map((message) => messageItem(message, { act, reply, name }));
   const roots = new Set([...Object.keys(room.status), ...Object.keys(room.sessions)]);
   for (const root of roots) items.push(...atWork(team, room, root));
@@ -100,9 +99,12 @@ function atWork(team, room, root) {
   return [line];
 }
 
+/** Draws what is different: a button must not vanish under somebody's finger. */
 function render() {
   const found = here();
-  if (!found) return;
+  const drawn = JSON.stringify([found?.room.id, state.teams]);
+  if (!found || drawn === state.drawn) return;
+  state.drawn = drawn;
   const { team, room } = found;
   state.room = room.id;
   at("rooms").replaceChildren(...roomList());
@@ -118,7 +120,7 @@ function render() {
 function send(event) {
   event.preventDefault();
   const text = at("text").value.trim();
-  if (!text) return;
+  if (!text || !state.room) return;
   at("text").value = "";
   act(text.startsWith("/") ? { do: "command", text } : { do: "say", text, thread: state.thread });
 }
