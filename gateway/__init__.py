@@ -24,12 +24,15 @@ if TYPE_CHECKING:
         Audio,
         Channel,
         Cursor,
+        Deletes,
+        Drafts,
         Edits,
         FollowsSession,
         Health,
         InboundKind,
         InboundMessage,
         OutboundMessage,
+        Paginates,
         Placed,
         PlacementDeferred,
         PlacementRefused,
@@ -48,6 +51,9 @@ if TYPE_CHECKING:
         ServesHttp,
         SessionKey,
         ShowsTyping,
+        Streaming,
+        Streams,
+        Watermarks,
     )
     from gateway.client_message import (
         ClientMessage,
@@ -235,10 +241,11 @@ _EXPORTS: Mapping[str, str] = {
     "gateway.auth": "bearer_token",
     "gateway.bus": "ActivityBus MessageBus",
     "gateway.channel": (
-        "Address ApprovalRequest AsksApproval Audio Channel Cursor Edits FollowsSession Health "
-        "InboundKind InboundMessage OutboundMessage Placed PlacementDeferred PlacementRefused "
-        "PlacementUncertain Receipt Receive Reconciles Rejected ReportsHealth Responder ResponseMode "
-        "Sender SendsAck SendsError SendsVoice ServesHttp SessionKey ShowsTyping"
+        "Address ApprovalRequest AsksApproval Audio Channel Cursor Deletes Drafts Edits FollowsSession "
+        "Health InboundKind InboundMessage OutboundMessage Paginates Placed PlacementDeferred "
+        "PlacementRefused PlacementUncertain Receipt Receive Reconciles Rejected ReportsHealth Responder "
+        "ResponseMode Sender SendsAck SendsError SendsVoice ServesHttp SessionKey ShowsTyping Streaming "
+        "Streams Watermarks"
     ),
     "gateway.client_message": "ClientMessage ClientMsgId ClientParts",
     "gateway.deltas": (
@@ -323,11 +330,13 @@ __all__ = [
     "ContentFilterError",
     "ContextLengthError",
     "Cursor",
+    "Deletes",
     "Delta",
     "DeltaParseError",
     "DeltaWriter",
     "Display",
     "DisplayHints",
+    "Drafts",
     "Edits",
     "ErrorMetadata",
     "ErrorPart",
@@ -361,6 +370,7 @@ __all__ = [
     "NotFoundError",
     "OutboundMessage",
     "OverloadedError",
+    "Paginates",
     "Part",
     "PartDelta",
     "PartValidationError",
@@ -415,6 +425,8 @@ __all__ = [
     "StreamAbortedError",
     "StreamEvent",
     "StreamTimeoutError",
+    "Streaming",
+    "Streams",
     "SubAgentEvent",
     "TextDelta",
     "TextKind",
@@ -445,6 +457,7 @@ __all__ = [
     "UnauthorizedError",
     "UsageEvent",
     "UserInput",
+    "Watermarks",
     "WeakDurabilityError",
     "assembled",
     "bearer_token",

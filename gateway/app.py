@@ -27,6 +27,7 @@ from gateway.figures import Figures
 from gateway.host import Host, HostLimits
 from gateway.inbox import Inbox
 from gateway.intake import Bounds, Intake
+from gateway.live import Live
 from gateway.loader import BUILTIN_PLUGINS, load_channel, load_plugin
 from gateway.messages import Message
 from gateway.outbox import Outbox
@@ -168,7 +169,9 @@ class Gateway:
         permissions.check({tool.name: tool for tool in self.registry.get_tools()})
         toolbox = Toolbox(self.registry, permissions, self.approvals, self.activity, limits.tool_output_bytes)
         agent = Agent(self.registry, models, toolbox, steps, self.activity, self._generation())
-        runner = Runner(self.store, self.registry, agent, steps, outbox, self.figures, str(settings.data_dir))
+        runner = Runner(
+            self.store, self.registry, agent, steps, outbox, Live(tasks), self.figures, str(settings.data_dir)
+        )
         self.dispatcher = Dispatcher(tasks, runner, self.store, limits.max_attempts)
         bounds = Bounds(limits.session_inbox, limits.global_inbox, limits.backlog_minutes)
         self.intake = Intake(self.store, inbox, self.sessions, self.dispatcher, bounds, self.figures)

@@ -125,14 +125,20 @@ class Receive(Protocol):
 class OutboundMessage(Struct, frozen=True, kw_only=True):
     """One message to place in a room. ``nonce`` is its idempotency key, at most 25 characters.
 
-    ``response_mode`` is what the sender asked for; a channel that cannot speak sends text.
+    ``page`` is what ``pages`` made of the answer for this message, number ``part`` of ``parts``; None for
+    channels that do not cut. It is not ``final`` while the answer is being made. ``watermark`` is what the
+    channel said when it was first about to be placed. ``response_mode`` is what the sender asked for; a
+    channel that cannot speak sends text.
     """
 
     address: Address
     message: Message
+    page: Any = None
     part: int = 0
+    parts: int = 1
     nonce: str
     final: bool = True
+    watermark: str | None = None
     response_mode: ResponseMode = "text"
 
 
@@ -211,10 +217,52 @@ class FollowsSession(Protocol):
 
 
 @runtime_checkable
+class Paginates(Protocol):
+    """Cuts an answer into messages of its platform. Pure: the same answer makes the same pages.
+
+    Pages are the channel's own values; equal ones look the same. None at all means that there is nothing
+    to show yet.
+    """
+
+    def pages(self, message: Message, *, final: bool) -> Sequence[Any]: ...
+
+
+@runtime_checkable
 class Edits(Protocol):
-    """Can change a message it placed; putting the same content twice is no error."""
+    """Can change a message it placed; putting the same content twice is no error. Raises as ``send`` does."""
 
     async def edit(self, placed: Placed, outbound: OutboundMessage) -> None: ...
+
+
+@runtime_checkable
+class Deletes(Protocol):
+    """Can remove a message it placed; one that is gone is no error."""
+
+    async def delete(self, placed: Placed, address: Address) -> None: ...
+
+
+class Streaming(Struct, frozen=True):
+    """How an answer is shown while it is made: as edits of what is placed, or as a draft.
+
+    ``every`` is the shortest time between two showings, in seconds.
+    """
+
+    kind: Literal["edit", "draft"] = "edit"
+    every: float = 1.0
+
+
+@runtime_checkable
+class Streams(Protocol):
+    """Shows answers while they are made; None where it does not."""
+
+    def streaming(self, address: Address) -> Streaming | None: ...
+
+
+@runtime_checkable
+class Drafts(Protocol):
+    """Can show a preview that places nothing and goes by itself."""
+
+    async def draft(self, outbound: OutboundMessage) -> None: ...
 
 
 @runtime_checkable
@@ -222,6 +270,13 @@ class Reconciles(Protocol):
     """Can find out whether a message with this nonce stands in the room."""
 
     async def find(self, outbound: OutboundMessage) -> Placed | None: ...
+
+
+@runtime_checkable
+class Watermarks(Protocol):
+    """Knows the newest message of a room; it is kept with the intent to place another, for ``find``."""
+
+    def watermark(self, address: Address) -> str | None: ...
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 
 from gateway.errors import InvalidStateError, NotFoundError
 from gateway.inbox import DROP_QUARANTINED, EXHUME, REOPEN, Entry, read_entry
-from gateway.outbox import FORGET_OUTBOX
+from gateway.outbox import FORGET_PAGES
 from gateway.session.log import COUNT_MESSAGES, DROP_MESSAGE, count_messages
 from gateway.steps import DROP_STEPS
 from gateway.store import Op, Store
@@ -87,7 +87,7 @@ def _reopened(connection: Connection, entry: Entry) -> list[Op]:
         (REOPEN, (entry.id, "new", 0, 0)),
         (EXHUME, (entry.id,)),
         (COUNT_MESSAGES, (entry.session, left)),
-        (FORGET_OUTBOX, (entry.answer_id,)),
+        (FORGET_PAGES, (entry.id,)),
     ]
 
 

@@ -147,7 +147,8 @@ class Inbox:
 
     async def open(self) -> list[Entry]:
         """What was accepted and not settled, in the order it has to be answered."""
-        placing = select(t.outbox.c.id).where(t.outbox.c.inbox_id == t.inbox.c.id).exists()
+        answer = (t.outbox.c.inbox_id == t.inbox.c.id, t.outbox.c.part == 0, t.outbox.c.body.is_not(None))
+        placing = select(t.outbox.c.id).where(*answer).exists()
         query = select(t.inbox, placing.label("answered")).where(t.inbox.c.state == "new")
         ordered = query.order_by(t.inbox.c.session, t.inbox.c.ord)
         return await self._store.read(lambda c: [_entry(row) for row in c.execute(ordered).mappings()])

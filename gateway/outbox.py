@@ -1,32 +1,23 @@
-"""The outbox: placing an answer on a platform exactly once.
+"""The outbox: what is to stand on a platform, and what is known about it.
 
-The finished answer is committed with an intent and a nonce before the one call that is not idempotent.
-If nobody knows whether that call went through (a crash, a lost answer), the platform is asked whether a
-message with the nonce stands in the room; only when it does not is the message sent again.
+A row is one message of a platform (a page of an answer). It is committed with its intent and nonce before the
+one call that is not idempotent; the platform's own id follows. The first row of an answer also holds the
+finished answer, committed before any of it is shown as final.
 
 Channels whose clients follow the session's own log place nothing and need no row here.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
-import structlog
+from msgspec import Struct
 from sqlalchemy import Connection, select
 
-from gateway.channel import (
-    Channel,
-    OutboundMessage,
-    Placed,
-    PlacementDeferred,
-    PlacementRefused,
-    PlacementUncertain,
-    Reconciles,
-)
-from gateway.errors import FAILURES, asked_for
+from gateway.channel import Channel
 from gateway.inbox import Entry, Outcome
 from gateway.messages import Message, now_ms
 from gateway.registry import ChannelRegistry
@@ -34,16 +25,12 @@ from gateway.store import Op, Store
 from gateway.store import schema as t
 from gateway.store.writes import Write
 
-log = structlog.get_logger("trunkline.outbox")
-
 INTEND = Write(
-    "insert", 37, t.outbox, "id inbox_id part nonce state channel address platform_id hiwater body sent_at"
+    "upsert", 37, t.outbox, "id inbox_id part nonce state channel address platform_id hiwater body sent_at"
 )
-FORGET_OUTBOX = Write("delete", 51, t.outbox, "id")
 PLACE = Write("update", 38, t.outbox, "id state platform_id sent_at")
-
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.25, 60.0
-_MOST_FAILURES = 8
+FORGET_OUTBOX = Write("delete", 51, t.outbox, "id")
+FORGET_PAGES = Write("delete", 52, t.outbox, "inbox_id", key="inbox_id")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -55,25 +42,76 @@ class Intended(NamedTuple):
     outcome: Outcome
 
 
+class Page(Struct, kw_only=True):
+    """What is known about one message of an answer on its platform.
+
+    It is ``uncertain`` when a call may have placed it and nobody heard. ``shown`` is what it shows as far as
+    we know, and ``final`` whether that was shown as final.
+    """
+
+    number: int
+    nonce: str
+    platform_id: str | None = None
+    watermark: str | None = None
+    uncertain: bool = False
+    shown: Any = None
+    final: bool = False
+
+
 class Outbox:
-    """Places answers for channels that have to be told."""
+    """Reads and writes of the outbox."""
 
     def __init__(self, store: Store, channels: ChannelRegistry) -> None:
         self._store = store
         self._channels = channels
 
-    def places(self, entry: Entry) -> bool:
-        """Whether this entry's channel has to be sent its answer."""
+    def channel(self, entry: Entry) -> Channel | None:
+        """The channel that has to be sent the answer of this entry; None where nothing has to be sent."""
         channel = self._channels.get(entry.channel)
         # Asked for every turn; ``isinstance`` with the protocol would look at all its attributes each time.
-        return channel is not None and not getattr(channel, "follows_session", False)
+        return None if getattr(channel, "follows_session", False) else channel
 
-    def intend(self, entry: Entry, answer: Message) -> list[Op]:
-        """The writes that record the answer, and that it is about to be placed; the entry stays open."""
-        address = _encode(entry.inbound.address).decode()
-        body = _encode(answer).decode()
-        row = (entry.answer_id, entry.id, 0, nonce_of(entry.id, 0), "intent", entry.channel, address)
-        return [(INTEND, (*row, None, None, body, now_ms())), *entry.absorb()]
+    def intend(self, entry: Entry, page: Page, answer: Message | None = None) -> Op:
+        """The write that records that a page is about to be placed; the first one may hold the answer."""
+        return INTEND, (
+            _id(entry, page.number),
+            entry.id,
+            page.number,
+            page.nonce,
+            "intent" if page.platform_id is None else "placed",
+            entry.channel,
+            _encode(entry.inbound.address).decode(),
+            page.platform_id,
+            page.watermark,
+            None if answer is None else _encode(answer).decode(),
+            now_ms(),
+        )
+
+    def record(self, entry: Entry, page: Page, state: str) -> Op:
+        """The write that records what became of a page: placed, final or dead."""
+        return PLACE, (_id(entry, page.number), state, page.platform_id, now_ms())
+
+    async def write(self, *ops: Op) -> None:
+        """Commit some writes."""
+        await self._store.write(*ops)
+
+    async def pages(self, entry: Entry) -> list[Page]:
+        """What earlier attempts placed, or may have placed."""
+        query = select(t.outbox).where(t.outbox.c.inbox_id == entry.id).order_by(t.outbox.c.part)
+
+        def read(connection: Connection) -> list[Page]:
+            return [
+                Page(
+                    number=row.part,
+                    nonce=row.nonce,
+                    platform_id=row.platform_id,
+                    watermark=row.hiwater,
+                    uncertain=row.platform_id is None,
+                )
+                for row in connection.execute(query)
+            ]
+
+        return await self._store.read(read)
 
     async def intended(self, entry: Entry) -> Intended:
         """The answer that an earlier process recorded for an entry."""
@@ -86,61 +124,13 @@ class Outbox:
 
         return await self._store.read(read)
 
-    async def place(self, entry: Entry, intended: Intended, *, ambiguous: bool) -> None:
-        """Place the answer and settle the entry. ``ambiguous``: an earlier attempt may have placed it.
-
-        While the platform cannot be reached it tries on. Raises PlacementRefused when there is no use.
-        """
-        channel = self._channels.get(entry.channel)
-        if channel is None:
-            log.warning("the channel is gone; its answer stays in the session", channel=entry.channel)
-            return
-        outbound = OutboundMessage(
-            address=entry.inbound.address,
-            message=intended.answer,
-            nonce=nonce_of(entry.id, 0),
-            response_mode=entry.inbound.response_mode,
-        )
-        placed = await _until_placed(channel, outbound, ambiguous=ambiguous)
-        placement = (entry.answer_id, "final", placed.platform_id, now_ms())
-        await self._store.write((PLACE, placement), entry.settle(intended.outcome))
-
-    def give_up(self, entry: Entry, reason: str) -> list[Op]:
+    def give_up(self, entry: Entry, pages: Sequence[Page], reason: str) -> list[Op]:
         """The writes that record that the answer will never stand in its room."""
-        return [(PLACE, (entry.answer_id, "dead", None, now_ms())), *entry.dead(reason, None)]
+        return [*(self.record(entry, page, "dead") for page in pages), *entry.dead(reason, None)]
 
 
-async def _until_placed(channel: Channel, outbound: OutboundMessage, *, ambiguous: bool) -> Placed:
-    """Try until it stands in the room. What may have gone through is looked for before it is sent again."""
-    failures = 0
-    while True:
-        try:
-            if ambiguous and (found := await _find(channel, outbound)) is not None:
-                return found
-            return await channel.send(outbound)
-        except PlacementRefused:
-            raise
-        except PlacementDeferred as deferred:
-            pause = deferred.seconds
-        except PlacementUncertain:
-            ambiguous, pause = True, None
-        except FAILURES as error:  # a channel is somebody else's code; its surprises are bounded here
-            if asked_for(error):
-                raise
-            if failures >= _MOST_FAILURES:
-                raise PlacementRefused(f"{type(error).__name__}: {error}") from error
-            log.exception("a channel failed to place an answer", channel=channel.id)
-            ambiguous, pause = True, None
-        failures += 1
-        await asyncio.sleep(_pause(failures) if pause is None else pause)
-
-
-def _pause(failures: int) -> float:
-    return min(_LONGEST_PAUSE, _SHORTEST_PAUSE * 2.0 ** min(failures - 1, 10))
-
-
-async def _find(channel: Channel, outbound: OutboundMessage) -> Placed | None:
-    return await channel.find(outbound) if isinstance(channel, Reconciles) else None
+def _id(entry: Entry, number: int) -> str:
+    return f"{entry.answer_id}.{number}"
 
 
 def nonce_of(inbox_id: str, part: int) -> str:

@@ -20,8 +20,10 @@ from gateway.deltas import Complete, StopReason
 from gateway.errors import FAILURES, TrunklineError, asked_for
 from gateway.figures import Figures
 from gateway.inbox import Entry, Outcome
+from gateway.live import Live
 from gateway.messages import ErrorPart, Message, Metadata, Part, TextPart
 from gateway.outbox import Intended, Outbox
+from gateway.painter import Painter
 from gateway.plugin import CommandContext, Intercept, Transform
 from gateway.registry import PluginRegistry
 from gateway.session import Session, Turn
@@ -45,6 +47,7 @@ class Runner:
         agent: Agent,
         steps: Steps,
         outbox: Outbox,
+        live: Live,
         figures: Figures,
         cwd: str,
     ) -> None:
@@ -53,26 +56,29 @@ class Runner:
         self._agent = agent
         self._steps = steps
         self._outbox = outbox
+        self._live = live
         self._figures = figures
         self._cwd = cwd
 
     async def run(self, session: Session, entry: Entry) -> None:
         """Answer one message. Returns once the outcome is durable (and placed, where that is needed)."""
+        painter = await Painter.of(self._outbox, entry)
         if entry.answered:
-            await self._place(session, entry, await self._outbox.intended(entry), ambiguous=True)
+            await self._place_again(session, entry, painter)
             return
         turn = Turn(session, entry)
         try:
-            await self._outcome(turn)
+            await self._outcome(turn, painter)
         finally:
             session.finish(turn)
-        await self._place_new(turn)
+        await self._place_new(turn, painter)
 
     async def bury(self, session: Session, entry: Entry, error: BaseException) -> None:
         """Give a message up: a dead letter for the operator, and one visible notice in its place."""
         reason = f"{type(error).__name__}: {error}"
+        painter = await Painter.of(self._outbox, entry)
         if entry.answered:
-            await self._give_up_placing(session, entry, reason)
+            await self._give_up_placing(session, entry, painter, reason)
             return
         trace = "".join(traceback.format_exception(error))
         part = error_part(error) if isinstance(error, TrunklineError) else _failure(error)
@@ -80,30 +86,30 @@ class Runner:
         session.begin(turn, [_said(session, asked) for asked in (*entry.merged, entry)])
         turn.emit(turn.writer.part(part))
         # Its steps are kept: if the operator has it answered after all, no tool runs a second time.
-        await self._commit(turn, "cancelled", [entry.bury(reason, trace)], outcome="dead")
+        await self._commit(turn, painter, "cancelled", [entry.bury(reason, trace)], outcome="dead")
         session.finish(turn)
-        await self._place_new(turn, "dead")
+        await self._place_new(turn, painter, "dead")
 
-    async def _outcome(self, turn: Turn) -> None:
+    async def _outcome(self, turn: Turn, painter: Painter | None) -> None:
         entry, hooks = turn.entry, self._registry.get_hooks()
         text = entry.inbound.text
         try:
             verdict = await hooks.transform_user_input(text, turn.ctx)
         except TrunklineError as error:
-            await self._reply(turn, error_part(error))
+            await self._reply(turn, painter, error_part(error))
             return
         if isinstance(verdict, Intercept):
-            await self._reply(turn, TextPart(verdict.reply) if verdict.reply else None)
+            await self._reply(turn, painter, TextPart(verdict.reply) if verdict.reply else None)
             return
         if isinstance(verdict, Transform):
             text = verdict.text
         command = _COMMAND.fullmatch(text.strip())
         if command is not None:
-            await self._reply(turn, await self._command(turn, command))
+            await self._reply(turn, painter, await self._command(turn, command))
         elif entry.inbound.kind == "audio" and not (text or entry.inbound.parts):
-            await self._reply(turn, TextPart(_UNHEARD))
+            await self._reply(turn, painter, TextPart(_UNHEARD))
         else:
-            await self._ask(turn, text)
+            await self._ask(turn, painter, text)
 
     async def _command(self, turn: Turn, command: re.Match[str]) -> Part | None:
         name, rest = command[1], (command[2] or "").strip()
@@ -124,7 +130,7 @@ class Runner:
             return _failure(error)
         return TextPart(said) if said else None
 
-    async def _reply(self, turn: Turn, part: Part | None) -> None:
+    async def _reply(self, turn: Turn, painter: Painter | None, part: Part | None) -> None:
         """Answer without the model; neither question nor answer is ever shown to it."""
         asked = msgspec.structs.replace(_said(turn.session, turn.entry), for_model=False)
         turn.session.begin(turn, [asked])
@@ -133,9 +139,9 @@ class Runner:
             turn.session.publish(Complete(turn.message_id, Metadata(), "end_turn"))
             return
         turn.emit_part(part)
-        await self._commit(turn, "end_turn", for_model=False)
+        await self._commit(turn, painter, "end_turn", for_model=False)
 
-    async def _ask(self, turn: Turn, text: str) -> None:
+    async def _ask(self, turn: Turn, painter: Painter | None, text: str) -> None:
         session, entry = turn.session, turn.entry
         asked = [_said(session, older) for older in entry.merged]
         asked.append(_said(session, entry, text))
@@ -144,12 +150,14 @@ class Runner:
         asked.extend(session.bus.drain_next())
         session.name_after(text)
         session.begin(turn, asked)
-        stop = await self._agent.run(turn)
-        await self._commit(turn, stop, [self._steps.drop(entry.id)] if turn.steps_written else ())
+        async with self._live.showing(turn, painter):
+            stop = await self._agent.run(turn)
+        await self._commit(turn, painter, stop, [self._steps.drop(entry.id)] if turn.steps_written else ())
 
     async def _commit(
         self,
         turn: Turn,
+        painter: Painter | None,
         stop: StopReason,
         extra: Sequence[Op] = (),
         *,
@@ -159,9 +167,9 @@ class Runner:
         """Make the answer durable, with the settlement or with the intent to place it; then show its end."""
         entry = turn.entry
         answer = msgspec.structs.replace(turn.result(stop), for_model=for_model)
-        if self._outbox.places(entry):
+        if painter is not None:
             turn.placing = answer
-            settled = self._outbox.intend(entry, answer)
+            settled = painter.intend(answer)
         else:
             settled = [entry.settle(outcome), *entry.absorb()]
         seq = await turn.session.commit(turn, answer, [*settled, *extra])
@@ -178,18 +186,27 @@ class Runner:
             duration_ms=answer.metadata.duration_ms,
         )
 
-    async def _place_new(self, turn: Turn, outcome: Outcome = "done") -> None:
-        if turn.placing is not None:
+    async def _place_new(self, turn: Turn, painter: Painter | None, outcome: Outcome = "done") -> None:
+        if painter is not None and turn.placing is not None:
             turn.entry.answered = True
-            await self._place(turn.session, turn.entry, Intended(turn.placing, outcome), ambiguous=False)
+            await self._place(turn.session, turn.entry, painter, Intended(turn.placing, outcome))
 
-    async def _place(self, session: Session, entry: Entry, intended: Intended, *, ambiguous: bool) -> None:
+    async def _place_again(self, session: Session, entry: Entry, painter: Painter | None) -> None:
+        if painter is None:
+            log.warning("the channel is gone; its answer stays in the session", channel=entry.channel)
+            return
+        await self._place(session, entry, painter, await self._outbox.intended(entry))
+
+    async def _place(self, session: Session, entry: Entry, painter: Painter, intended: Intended) -> None:
         try:
-            await self._outbox.place(entry, intended, ambiguous=ambiguous)
+            await painter.finish(intended.answer)
+            await painter.settle(intended.outcome)
         except PlacementRefused as refused:
-            await self._give_up_placing(session, entry, f"PlacementRefused: {refused}")
+            await self._give_up_placing(session, entry, painter, f"PlacementRefused: {refused}")
 
-    async def _give_up_placing(self, session: Session, entry: Entry, reason: str) -> None:
+    async def _give_up_placing(
+        self, session: Session, entry: Entry, painter: Painter | None, reason: str
+    ) -> None:
         """The answer stands in the session but not in its room; the session says so."""
         log.error("an answer could not be placed", session=session.id, message=entry.id, reason=reason)
         part = ErrorPart("PlacementRefused", "This answer could not be delivered to its room.")
@@ -201,7 +218,8 @@ class Runner:
             custom_type="notice",
             for_model=False,
         )
-        await session.note(notice, self._outbox.give_up(entry, reason))
+        settled = entry.dead(reason, None) if painter is None else painter.give_up(reason)
+        await session.note(notice, settled)
 
 
 def _said(session: Session, entry: Entry, text: str | None = None) -> Message:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.bus import Listeners, MessageBus, Unsubscribe
 from gateway.channel import Address
@@ -24,6 +24,12 @@ _SEQ_BLOCK = 1 << 20
 _COMMIT_HEADROOM = 1 << 10
 _REPLAYED_MESSAGES = 500
 _TITLE_LENGTH = 60
+
+
+class Reader(Protocol):
+    """Somebody who is shown everything."""
+
+    def offer(self, event: Event, /) -> None: ...
 
 
 class Session:
@@ -57,7 +63,7 @@ class Session:
         self._window = window
         self._render = render
         self._log = log
-        self._feeds: list[Feed] = []
+        self._feeds: list[Reader] = []
         self._model_view = [m for seq, m in log if m.for_model and seq > row.context_from]
         self._whole = not self.saved or len(log) == row.messages
 
@@ -115,10 +121,14 @@ class Session:
             feed.offer(event)
         feed.offer(Event(self.id, self.seq, Replayed()))
 
-    def unfollow(self, feed: Feed) -> None:
-        """Let a feed go."""
-        if feed in self._feeds:
-            self._feeds.remove(feed)
+    def watch(self, reader: Reader) -> None:
+        """Let somebody read along from now on."""
+        self._feeds.append(reader)
+
+    def unfollow(self, reader: Reader) -> None:
+        """Let a reader go."""
+        if reader in self._feeds:
+            self._feeds.remove(reader)
 
     def begin(self, turn: Turn, shown: Iterable[Message]) -> None:
         """Show what the user said, and that its answer begins."""

@@ -1,0 +1,100 @@
+"""Live: a platform's room sees an answer while it is made.
+
+While a turn runs its state is shown as often as the platform allows: always the newest, whatever was skipped.
+None of it is needed for the answer to arrive; what goes wrong here is made good by the final one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import structlog
+
+from gateway.channel import PlacementDeferred, PlacementRefused, PlacementUncertain, Streaming
+from gateway.frames import Event
+from gateway.painter import Painter
+from gateway.session import Turn
+
+log = structlog.get_logger("trunkline.live")
+
+_TYPING_EVERY = 4.0
+
+
+class Bell:
+    """Rings when something of a session was shown; it reads along like a feed, and keeps nothing."""
+
+    def __init__(self) -> None:
+        self._rung = asyncio.Event()
+        self.ended = False
+
+    def offer(self, _event: Event) -> None:
+        """Ring."""
+        self._rung.set()
+
+    async def wait(self) -> None:
+        """Wait until it has rung since the last time."""
+        await self._rung.wait()
+        self._rung.clear()
+
+
+class Live:
+    """Shows running turns. Its tasks live in the group it is given."""
+
+    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+        self._tasks = tasks
+
+    @asynccontextmanager
+    async def showing(self, turn: Turn, painter: Painter | None) -> AsyncGenerator[None]:
+        """Show the turn in its room as long as the block runs."""
+        if painter is None or not (painter.types or painter.streaming):
+            yield
+            return
+        bell = Bell()
+        turn.session.watch(bell)
+        task = self._tasks.create_task(self._show(turn, painter, bell))
+        try:
+            yield
+        finally:
+            turn.session.unfollow(bell)
+            bell.ended = True
+            if not painter.placing:
+                task.cancel()
+            await asyncio.wait([task])
+
+    async def _show(self, turn: Turn, painter: Painter, bell: Bell) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                typing = tasks.create_task(_type(painter))
+                streaming = painter.streaming
+                if streaming is not None:
+                    await _stream(turn, painter, streaming, bell)
+                    typing.cancel()
+        except* PlacementRefused as refused:
+            log.info("an answer is not shown while it is made", reason=str(refused.exceptions[0]))
+        except* Exception:
+            log.exception("an answer could not be shown while it is made", session=turn.session.id)
+
+
+async def _type(painter: Painter) -> None:
+    while True:
+        await painter.typing()
+        await asyncio.sleep(_TYPING_EVERY)
+
+
+async def _stream(turn: Turn, painter: Painter, streaming: Streaming, bell: Bell) -> None:
+    while not bell.ended:
+        await bell.wait()
+        pause = streaming.every
+        try:
+            if streaming.kind == "draft":
+                await painter.draft(turn.assembler.message())
+            else:
+                await painter.show(turn.assembler.message(), final=False)
+        except PlacementDeferred as deferred:
+            pause = max(pause, deferred.seconds or 0)
+        except PlacementUncertain:
+            log.debug("what is shown of an answer is uncertain", session=turn.session.id)
+        if not bell.ended:
+            await asyncio.sleep(pause)

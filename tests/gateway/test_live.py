@@ -1,0 +1,133 @@
+"""Live: a room sees an answer while it is made, and nothing that goes wrong there harms the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway import (
+    Address,
+    OutboundMessage,
+    Placed,
+    PlacementDeferred,
+    PlacementRefused,
+    PlacementUncertain,
+    Plugin,
+    PluginContext,
+    Streaming,
+)
+from gateway.testing.chat import chatting, written
+from gateway.testing.letterbox import Letterbox
+from gateway.testing.script import Gate, Reply, Say
+
+
+class Window(Letterbox):
+    """A room that shows answers while they are made. ``failure`` is raised by the first edits."""
+
+    def __init__(self, *failures: Exception) -> None:
+        super().__init__("window")
+        self.failures = list(failures)
+        self.seen: list[tuple[str, bool]] = []
+        self.typed = 0
+        self.news = asyncio.Event()
+
+    def streaming(self, address: Address) -> Streaming | None:
+        return Streaming("edit", 0.0)
+
+    def pages(self, message: object, *, final: bool) -> list[str]:
+        text: str = message.text  # type: ignore[attr-defined]
+        return [text] if text else []
+
+    async def send(self, outbound: OutboundMessage) -> Placed:
+        self._see(outbound)
+        return await super().send(outbound)
+
+    async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
+        if self.failures:
+            failure = self.failures.pop(0)
+            self.news.set()
+            raise failure
+        self._see(outbound)
+
+    async def typing(self, address: Address) -> None:
+        self.typed += 1
+        raise ZeroDivisionError("typing is not what an answer hangs on")
+
+    async def until_seen(self, text: str) -> None:
+        await self._until(lambda: any(text in seen for seen, _ in self.seen))
+
+    async def until_failed(self) -> None:
+        await self._until(lambda: not self.failures)
+
+    async def until_final(self) -> None:
+        await self._until(lambda: bool(self.seen) and self.seen[-1][1])
+
+    async def _until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not true():
+                self.news.clear()
+                await self.news.wait()
+
+    def _see(self, outbound: OutboundMessage) -> None:
+        self.seen.append((outbound.page, outbound.final))
+        self.news.set()
+
+
+class Bringing(Plugin):
+    name = "bringing"
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+
+    async def activate(self, ctx: PluginContext) -> None:
+        assert ctx.channels is not None
+        ctx.channels.register(self._window)
+
+
+async def test_the_room_sees_the_answer_grow(tmp_path: Path) -> None:
+    window, first, second = Window(), asyncio.Event(), asyncio.Event()
+    async with chatting(tmp_path, Bringing(window)) as chat:
+        chat.model.then(Reply((Say("Good "), Gate(first), Say("morning"), Gate(second), Say("."))))
+        await window.write(written("hello", channel="window"))
+        await window.until_seen("Good ")
+        first.set()
+        await window.until_seen("Good morning")
+        second.set()
+        await window.until_seen("Good morning.")
+        await window.until_final()
+    assert window.seen[0] == ("Good ", False)
+    assert window.seen[-1] == ("Good morning.", True)
+    assert (len(window.sent), window.typed > 0) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [PlacementDeferred("slow", 0.0), PlacementUncertain(), PlacementRefused("no"), ZeroDivisionError()],
+)
+async def test_what_fails_meanwhile_is_made_good_by_the_end(tmp_path: Path, failure: Exception) -> None:
+    window, more, end = Window(failure), asyncio.Event(), asyncio.Event()
+    async with chatting(tmp_path, Bringing(window)) as chat:
+        chat.model.then(Reply((Say("Good "), Gate(more), Say("morning"), Gate(end))))
+        await window.write(written("hello", channel="window"))
+        await window.until_seen("Good ")
+        more.set()
+        await window.until_failed()
+        end.set()
+        await window.until_final()
+    assert window.seen[-1] == ("Good morning", True)
+    assert len(window.sent) == 1
+
+
+async def test_an_answer_that_was_stopped_is_final_in_its_room(tmp_path: Path) -> None:
+    window = Window()
+    async with chatting(tmp_path, Bringing(window)) as chat:
+        chat.model.then(Reply((Say("Good "), Gate(asyncio.Event()))))
+        asked = await window.write(written("hello", channel="window"))
+        await window.until_seen("Good ")
+        await chat.host.abort(asked.session)
+        await window.until_final()
+    assert window.seen[-1] == ("Good ", True)
+    assert len(window.sent) == 1

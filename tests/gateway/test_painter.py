@@ -1,0 +1,244 @@
+"""The painter: an answer stands in its room exactly once, page by page, whatever goes wrong on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from sqlalchemy import select
+
+from gateway import (
+    Address,
+    ChannelRegistry,
+    Message,
+    OutboundMessage,
+    Placed,
+    PlacementDeferred,
+    PlacementRefused,
+    PlacementUncertain,
+    Streaming,
+    TextPart,
+)
+from gateway.inbox import Entry
+from gateway.outbox import Outbox
+from gateway.painter import Painter
+from gateway.store import Store
+from gateway.store import schema as t
+from gateway.testing.chat import written
+from gateway.testing.letterbox import Letterbox
+
+WIDTH = 5
+
+
+class Board(Letterbox):
+    """A room whose messages hold five characters, and can be edited, removed and looked for.
+
+    Fails as it is told to, before or after a message stands in the room.
+    """
+
+    def __init__(self, *failures: tuple[str, Exception]) -> None:
+        super().__init__()
+        self.failures = list(failures)
+        self.room: dict[str, str] = {}
+        self.edits = 0
+        self.drafts: list[str] = []
+
+    def pages(self, message: Message, *, final: bool) -> Sequence[str]:
+        text = message.text + ("" if final or not message.text else "…")
+        return [text[at : at + WIDTH] for at in range(0, len(text), WIDTH)]
+
+    def watermark(self, address: Address) -> str | None:
+        return str(len(self.sent))
+
+    async def send(self, outbound: OutboundMessage) -> Placed:
+        when, failure = self.failures.pop(0) if self.failures else ("", None)
+        if failure is not None and when == "before":
+            raise failure
+        placed = await super().send(outbound)
+        self.room[placed.platform_id] = outbound.page
+        if failure is not None:
+            raise failure
+        return placed
+
+    async def find(self, outbound: OutboundMessage) -> Placed | None:
+        nonces = [sent.nonce for sent in self.sent]
+        return Placed(str(nonces.index(outbound.nonce) + 1)) if outbound.nonce in nonces else None
+
+    async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
+        self.edits += 1
+        self.room[placed.platform_id] = outbound.page
+
+    async def delete(self, placed: Placed, address: Address) -> None:
+        self.room.pop(placed.platform_id, None)
+
+    async def draft(self, outbound: OutboundMessage) -> None:
+        self.drafts.append(outbound.page)
+
+    def streaming(self, address: Address) -> Streaming | None:
+        return Streaming("edit", 0.0)
+
+
+class Desk:
+    """An outbox with one channel, and a message whose answer is to be placed there."""
+
+    def __init__(self, store: Store, channel: Letterbox) -> None:
+        channels = ChannelRegistry()
+        channels.register(channel)
+        self.store, self.outbox = store, Outbox(store, channels)
+        self.entry = Entry.of(channel.id, written("hi", channel=channel.id), 1, 1)
+
+    def answer(self, text: str) -> Message:
+        """An answer, whole or so far."""
+        return Message(id=self.entry.answer_id, session_id="s", role="assistant", parts=(TextPart(text),))
+
+    async def painter(self, *, crashed: bool = False) -> Painter:
+        """The painter of a first attempt, or of one that knows nothing but what is durable."""
+        self.entry.recovered = crashed
+        painter = await Painter.of(self.outbox, self.entry)
+        assert painter is not None
+        return painter
+
+    async def finish(self, painter: Painter, text: str) -> None:
+        """Record the final answer, place it and settle."""
+        answer = self.answer(text)
+        await self.store.write(*painter.intend(answer))
+        await painter.finish(answer)
+        await painter.settle("done")
+
+    async def states(self) -> list[tuple[str, str | None]]:
+        """The pages as they are recorded."""
+        query = select(t.outbox.c.state, t.outbox.c.platform_id).order_by(t.outbox.c.part)
+        return await self.store.read(lambda c: [(row.state, row.platform_id) for row in c.execute(query)])
+
+
+async def desk_for(store: Store, channel: Letterbox) -> Desk:
+    """A desk whose message was accepted."""
+    desk = Desk(store, channel)
+    await store.write(desk.entry.accept())
+    return desk
+
+
+async def test_a_channel_that_cannot_cut_is_sent_the_answer_whole(store: Store) -> None:
+    desk = await desk_for(store, box := Letterbox())
+    await desk.finish(await desk.painter(), "Hello.")
+    [sent] = box.sent
+    assert (sent.message.text, sent.page, sent.part, sent.parts, sent.final) == ("Hello.", None, 0, 1, True)
+    assert await desk.states() == [("final", "1")]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("failure", [PlacementUncertain(), ZeroDivisionError()])
+async def test_what_went_wrong_is_made_good_and_never_doubled(
+    store: Store, when: str, failure: Exception
+) -> None:
+    desk = await desk_for(store, board := Board((when, failure)))
+    await desk.finish(await desk.painter(), "Hello")
+    assert (board.room, len(board.sent)) == ({"1": "Hello"}, 1)
+    assert await desk.states() == [("final", "1")]
+
+
+async def test_a_long_answer_is_several_messages_in_order(store: Store) -> None:
+    board = Board(("before", PlacementDeferred("slow down", 0.0)))
+    desk = await desk_for(store, board)
+    await desk.finish(await desk.painter(), "one, two, three")
+    assert list(board.room.values()) == ["one, ", "two, ", "three"]
+    assert [(s.part, s.parts, s.watermark) for s in board.sent] == [(0, 3, "0"), (1, 3, "1"), (2, 3, "2")]
+    assert len({sent.nonce for sent in board.sent}) == 3
+    assert await desk.states() == [("final", "1"), ("final", "2"), ("final", "3")]
+
+
+async def test_an_answer_grows_by_edits_of_one_message(store: Store) -> None:
+    desk = await desk_for(store, board := Board())
+    painter = await desk.painter()
+    for text in ("", "H", "He", "He"):
+        await painter.show(desk.answer(text), final=False)
+    assert (board.room, board.edits) == ({"1": "He…"}, 1)
+    assert await desk.states() == [("placed", "1")]
+    await desk.finish(painter, "Hello")
+    assert (board.room, board.edits, len(board.sent)) == ({"1": "Hello"}, 2, 1)
+
+
+async def test_the_end_is_told_even_if_it_looks_the_same(store: Store) -> None:
+    """A platform that was told of a stream has to be told of its end."""
+    desk = await desk_for(store, board := Board())
+    painter = await desk.painter()
+    await painter.show(desk.answer("Hi"), final=False)
+    await desk.finish(painter, "Hi…")
+    assert (board.room, board.edits) == ({"1": "Hi…"}, 1)
+
+
+async def test_a_turn_that_is_run_again_writes_over_what_it_had_shown(store: Store) -> None:
+    desk = await desk_for(store, board := Board())
+    await (await desk.painter()).show(desk.answer("Good morn"), final=False)
+    assert list(board.room.values()) == ["Good ", "morn…"]
+    await desk.finish(await desk.painter(crashed=True), "Bye")
+    assert (board.room, len(board.sent)) == ({"1": "Bye"}, 2)
+
+
+async def test_a_page_that_a_crash_left_uncertain_is_found_and_taken_away(store: Store) -> None:
+    desk = await desk_for(store, board := Board())
+    painter = await desk.painter()
+    await painter.show(desk.answer("Good"), final=False)
+    board.failures.append(("after", PlacementUncertain()))
+    with pytest.raises(PlacementUncertain):
+        await painter.show(desk.answer("Good morn"), final=False)
+    assert await desk.states() == [("placed", "1"), ("intent", None)]
+    await desk.finish(await desk.painter(crashed=True), "Bye")
+    assert board.room == {"1": "Bye"}
+
+
+async def test_what_was_found_is_brought_up_to_date(store: Store) -> None:
+    desk = await desk_for(store, board := Board(("after", PlacementUncertain())))
+    painter = await desk.painter()
+    with pytest.raises(PlacementUncertain):
+        await painter.show(desk.answer("Go"), final=False)
+    await desk.finish(painter, "Bye")
+    assert (board.room, len(board.sent)) == ({"1": "Bye"}, 1)
+
+
+async def test_a_draft_places_only_what_is_full(store: Store) -> None:
+    desk = await desk_for(store, board := Board())
+    painter = await desk.painter()
+    for text in ("", "Hel", "Hello wo"):
+        await painter.draft(desk.answer(text))
+    assert (board.drafts, board.room) == (["Hel…", " wo…"], {"1": "Hello"})
+    await desk.finish(painter, "Hello world")
+    assert list(board.room.values()) == ["Hello", " worl", "d"]
+
+
+async def test_a_showing_that_is_cut_short_while_it_places_is_looked_for(store: Store) -> None:
+    class Slow(Board):
+        answers = asyncio.Event()
+
+        async def send(self, outbound: OutboundMessage) -> Placed:
+            placed = await super().send(outbound)
+            await self.answers.wait()
+            return placed
+
+    desk = await desk_for(store, board := Slow())
+    painter = await desk.painter()
+    async with asyncio.TaskGroup() as tasks:
+        showing = tasks.create_task(painter.show(desk.answer("Go"), final=False))
+        await board.until(1)
+        assert painter.placing
+        showing.cancel()
+    assert not painter.placing
+    board.answers.set()
+    await desk.finish(painter, "Bye")
+    assert (board.room, len(board.sent)) == ({"1": "Bye"}, 1)
+
+
+async def test_a_refusal_is_passed_on_and_recorded_when_it_is_given_up(store: Store) -> None:
+    desk = await desk_for(store, Board(("before", PlacementRefused("the room is gone"))))
+    painter = await desk.painter()
+    with pytest.raises(PlacementRefused):
+        await desk.finish(painter, "Hello")
+    assert await desk.states() == [("intent", None)]
+    await store.write(*painter.give_up("the room is gone"))
+    assert await desk.states() == [("dead", None)]
+
+
+async def test_nothing_is_painted_for_a_channel_that_is_gone(store: Store) -> None:
+    desk = await desk_for(store, Letterbox())
+    assert await Painter.of(Outbox(store, ChannelRegistry()), desk.entry) is None
