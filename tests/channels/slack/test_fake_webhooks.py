@@ -14,7 +14,7 @@ from aiohttp import web
 from slack_sdk.signature import SignatureVerifier
 
 from channels.slack.fake import FakeSlack
-from tests.channels.slack.fake.apps import PATH, bolt, by_http, plain
+from tests.channels.slack.apps import PATH, bolt, by_http, plain
 
 JSON = {"Content-Type": "application/json"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from channels.slack.fake import FakeSlack
-from tests.channels.slack.fake.apps import client, plain
+from tests.channels.slack.apps import client, plain
 
 
 async def test_a_history_is_newest_first_and_within_its_bounds() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 
 from channels.slack.fake import FakeSlack
-from tests.channels.slack.fake.apps import plain
+from tests.channels.slack.apps import plain
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 async def act(http: aiohttp.ClientSession, fake: FakeSlack, **what: Any) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from channels.slack.fake import FakeSlack
-from tests.channels.slack.fake.apps import Plain, client, plain
+from tests.channels.slack.apps import Plain, client, plain
 
 
 def place(fake: FakeSlack, chat: str = "general") -> dict[str, str]:

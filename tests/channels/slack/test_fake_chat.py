@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from channels.slack.fake import FakeSlack
-from tests.channels.slack.fake.apps import plain
+from tests.channels.slack.apps import plain
 
 Json = dict[str, Any]
 

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from channels.slack.fake import FakeSlack
-from tests.channels.slack.fake.apps import Socket, bolt, connect, in_socket_mode, plain
+from tests.channels.slack.apps import Socket, bolt, connect, in_socket_mode, plain
 
 
 async def test_a_socket_is_greeted_and_an_event_is_acknowledged() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from channels.slack.fake import FakeSlack
-from tests.channels.slack.fake.apps import Plain, bolt, connect, in_socket_mode, plain
+from tests.channels.slack.apps import Plain, bolt, connect, in_socket_mode, plain
 
 Json = dict[str, Any]
 

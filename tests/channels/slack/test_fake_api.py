@@ -14,7 +14,7 @@ from slack_sdk.http_retry.builtin_async_handlers import AsyncRateLimitErrorRetry
 from channels.slack.fake import FakeSlack
 from channels.slack.fake.api import METHODS
 from channels.slack.fake.checking import schema
-from tests.channels.slack.fake.apps import Plain, client, plain
+from tests.channels.slack.apps import Plain, client, plain
 
 
 async def test_a_call_comes_as_json_as_a_form_or_in_the_query() -> None:

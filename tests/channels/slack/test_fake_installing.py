@@ -16,7 +16,7 @@ from slack_sdk.oauth.installation_store.file import FileInstallationStore
 from slack_sdk.oauth.state_store.file import FileOAuthStateStore
 
 from channels.slack.fake import FakeSlack
-from tests.channels.slack.fake.apps import PATH, by_http, client, plain
+from tests.channels.slack.apps import PATH, by_http, client, plain
 
 REDIRECT = "https://bot.example/slack/oauth_redirect"
 
@@ -209,7 +209,7 @@ async def _installed(fake: FakeSlack, http: aiohttp.ClientSession, url: str, tea
         text = await answer.text()
         cookies = {name: cookie.value for name, cookie in answer.cookies.items()}
     begin = next(link for link in re.findall('href="([^"]+)"', text) if "authorize" in link)
-    callback = url.replace(PATH, "/slack/oauth_redirect")
-    target = fake.approve(f"{html.unescape(begin)}&redirect_uri={callback}", team)
+    fake.installer.redirect_uris[:] = [url.replace(PATH, "/slack/oauth_redirect")]
+    target = fake.approve(html.unescape(begin), team)
     async with http.get(target, cookies=cookies) as answer:
         assert answer.status == 200
