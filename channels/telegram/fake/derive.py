@@ -18,7 +18,7 @@ from typing import Any
 _SHORT = {"Integer": "I", "String": "S", "Boolean": "B", "True": "B", "Float": "F", "InputFile": "File"}
 _LIMIT = re.compile(r"\b(\d+)-(\d+) (characters|bytes)|(?:must include|list of) (\d+)-(\d+) ")
 _MOST = re.compile(r"At most (\d+) .* can be specified")
-_ENUM = re.compile(r"(?:must|can) be (?:one of |either )?(?=['\"][^'\" ]+['\"])")
+_ENUM = re.compile(r"(?:[Mm]ust|can) be (?:one of |either )?(?=['\"][^'\" ]+['\"])")
 _WORD = re.compile(r"['\"]([^'\" ]+)['\"]")
 _CONST = re.compile(
     r"^(?:Optional\. )?(?:Type|Scope type|Error source|The member's status).*?"

@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,7 @@ class Page:
 
     def __init__(self, fake: FakeTelegram) -> None:
         self._fake = fake
+        self._files = {path.name: path.read_bytes() for path in _FILES.iterdir()}
         self._does: dict[str, Callable[[Mapping[str, Any]], object]] = {
             "say": lambda given: fake.say(
                 given["chat"],
@@ -69,18 +71,19 @@ class Page:
 
     def add_to(self, app: web.Application) -> None:
         """Serve the page beside the Bot API."""
-        app.router.add_get("/", self._index)
-        app.router.add_get("/_fake/page/{name}", self._index)
+        app.router.add_get("/", self._page)
+        app.router.add_get("/_fake/page/{name}", self._page)
         app.router.add_get("/_fake/state", self._state)
         app.router.add_get("/_fake/transcript", self._transcript)
         app.router.add_get("/_fake/file/{id}", self._file)
         app.router.add_post("/_fake/{what}", self._do)
 
-    async def _index(self, request: web.Request) -> web.StreamResponse:
-        path = _FILES / request.match_info.get("name", "index.html")
-        if path.parent != _FILES or not path.is_file():
+    async def _page(self, request: web.Request) -> web.Response:
+        name = request.match_info.get("name", "index.html")
+        if name not in self._files:
             raise web.HTTPNotFound
-        return web.FileResponse(path, headers=_STRICT)
+        kind = mimetypes.guess_type(name)[0]
+        return web.Response(body=self._files[name], content_type=kind, charset="utf-8", headers=_STRICT)
 
     async def _state(self, request: web.Request) -> web.Response:
         after = int(request.query.get("after", "-1"))

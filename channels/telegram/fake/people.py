@@ -14,7 +14,7 @@ from channels.telegram.fake.parser import Entity
 from channels.telegram.fake.placing import thread_of
 from channels.telegram.fake.privacy import heard
 from channels.telegram.fake.request import Upload
-from channels.telegram.fake.rooms import Chat, Draft, Kind, Message, Person, Status, Topic
+from channels.telegram.fake.rooms import Chat, Draft, Kind, Message, Person, Status
 from channels.telegram.fake.sending import media_of, shown_drafts
 from channels.telegram.fake.shown import chat_json, person_json
 from channels.telegram.fake.text import styled
@@ -334,6 +334,3 @@ class People:
         person = self._person(user) if user is not None else next(iter(room.members.values()))
         room.members.setdefault(person.id, person)
         return person
-
-
-__all__ = ["ANSWER_SECONDS", "People", "Topic", "Who"]

@@ -184,9 +184,10 @@ def _words(finding: Finding) -> str:
         return "wrong parameter action in request"
     if finding.field == "text" and not finding.owner:
         return "MESSAGE_TOO_LONG"
+    says = "invalid button style specified" if finding.field == "style" else finding.says
     for owner, label in _PARSED:
         if finding.owner.startswith(owner):
-            return f"can't parse {label}: {finding.says}"
+            return f"can't parse {label}: {says}"
     return finding.says[:1].lower() + finding.says[1:]
 
 

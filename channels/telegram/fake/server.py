@@ -19,7 +19,7 @@ from channels.telegram.fake.page import Page
 from channels.telegram.fake.people import People
 from channels.telegram.fake.refusal import Refused
 from channels.telegram.fake.request import MOST_BYTES, Request, Upload
-from channels.telegram.fake.updates import Update
+from channels.telegram.fake.schema import schema
 from channels.telegram.fake.webhook import Address, Webhook
 from channels.telegram.fake.world import Traits, World
 from gateway.testing.faults import Fault, FaultScript
@@ -51,6 +51,7 @@ class FakeTelegram(People):
         username: str = "fake_bot",
         privacy: bool = True,
         topics: bool = False,
+        people_make_topics: bool = True,
         limits: bool = False,
         figures: Figures | None = None,
         faults: float = 0,
@@ -63,7 +64,14 @@ class FakeTelegram(People):
         on_applied: Callable[[], None] | None = None,
     ) -> None:
         self.clock = Clock(skew)
-        traits = Traits(token=token, name=name, username=username, privacy=privacy, topics=topics)
+        traits = Traits(
+            token=token,
+            name=name,
+            username=username,
+            privacy=privacy,
+            topics=topics,
+            people_make_topics=people_make_topics,
+        )
         super().__init__(World(traits, self.clock))
         self.token = token
         self.url = ""
@@ -101,10 +109,19 @@ class FakeTelegram(People):
         """Hand out the next batch of updates backwards."""
         self.world.updates.reversed = True
 
+    def forget_updates(self) -> int:
+        """Drop all updates that wait, as the platform does after 24 hours. Returns how many."""
+        return self.world.updates.forget()
+
+    def jump(self, update_id: int) -> None:
+        """Go on counting updates elsewhere, as the platform does after a week without any."""
+        self.world.updates.jump(update_id)
+
     def drop_sockets(self) -> None:
         """Break every connection there is."""
-        for transport in list(self._open):
+        for transport in self._open:
             transport.abort()
+        self._open.clear()
 
     async def __aenter__(self) -> FakeTelegram:
         app = web.Application(client_max_size=MOST_BYTES + 1024 * 1024)
@@ -129,14 +146,9 @@ class FakeTelegram(People):
     async def _method(self, http: web.Request) -> web.StreamResponse:
         """One call, from its bytes to its answer."""
         if http.transport is not None:
+            self._open = {transport for transport in self._open if not transport.is_closing()}
             self._open.add(http.transport)
-        try:
-            return await self._answered(http)
-        finally:
-            self._open.discard(http.transport)  # pyright: ignore[reportArgumentType]
-
-    async def _answered(self, http: web.Request) -> web.StreamResponse:
-        method = http.match_info["method"]
+        method = schema().spelling.get(http.match_info["method"].lower(), http.match_info["method"])
         if http.match_info["token"] != self.token:
             return _refusal(Refused("Unauthorized", 401))
         try:
@@ -267,6 +279,3 @@ def _refusal(refused: Refused) -> web.Response:
         said["parameters"] = refused.parameters
     wait = refused.parameters.get("retry_after")
     return _json(said, refused.code, {"Retry-After": str(wait)} if wait else None)
-
-
-__all__ = ["TOKEN", "FakeTelegram", "Update"]

@@ -150,7 +150,8 @@ class World:
 
     def tell(self, kind: str, content: Mapping[str, Any], chat: Chat, *, seconds: float = 86_400) -> None:
         """Let the bot know of something, within so many seconds or never."""
-        self.updates.push(kind, content, queue=f"{kind.startswith('callback')}:{chat.id}", seconds=seconds)
+        queue = "message" if kind == "edited_message" else kind
+        self.updates.push(kind, content, queue=f"{queue}:{chat.id}", seconds=seconds)
 
     def json(self, message: Message) -> dict[str, Any]:
         """A message as the Bot API writes it."""

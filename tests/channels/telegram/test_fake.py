@@ -22,8 +22,10 @@ from telegram import (
     Update,
 )
 from telegram.error import ChatMigrated, Forbidden
+from telegram.ext import ApplicationBuilder, MessageHandler, filters
 
 from channels.telegram.fake import FakeTelegram, problems
+from gateway.testing.served import until
 from tests.channels.telegram.bots import refused
 from tests.channels.telegram.pictures import png
 
@@ -345,3 +347,36 @@ async def test_the_bot_can_ask_about_itself_and_its_rooms(fake: FakeTelegram, bo
     await bot.leave_chat(group)
     said = await refused(bot.send_message(group, "?"), Forbidden)
     assert said == "Forbidden: bot is not a member of the supergroup chat"
+
+
+async def test_rooms_may_refuse_for_reasons_of_their_own(fake: FakeTelegram, bot: Bot) -> None:
+    group = fake.group("Lab", "Ada")
+    fake.chat(group).muted = True
+    said = await refused(bot.send_message(group, "?"))
+    assert said == "Not enough rights to send text messages to the chat"
+    fake.chat(group).muted, fake.chat(group).refused = False, "CHAT_RESTRICTED"
+    assert await refused(bot.send_message(group, "?")) == "Chat_restricted"
+
+
+async def test_an_application_of_the_library_polls_and_answers(fake: FakeTelegram) -> None:
+    chat = fake.private("Ada")
+    fake.say(chat, "Hi")
+
+    async def answer(update: Update, _context: Any) -> None:
+        assert update.message is not None
+        await update.message.reply_text(f"You said: {update.message.text}")
+
+    builder = ApplicationBuilder().token(fake.token)
+    application = builder.base_url(fake.base_url).base_file_url(fake.base_file_url).build()
+    application.add_handler(MessageHandler(filters.TEXT, answer))
+    async with application:
+        assert application.updater is not None
+        await application.updater.start_polling()
+        await application.start()
+        await until(lambda: fake.answers(chat) == ["You said: Hi"])
+        fake.say(chat, "Ho")
+        await until(lambda: fake.answers(chat)[1:] == ["You said: Ho"])
+        fake.clock.pass_time(4)  # or else its last poll, with the same offset, would be made to wait
+        await application.updater.stop()
+        await application.stop()
+    fake.transcript.check()

@@ -83,6 +83,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("sendMessage", button(text="a"), f"{BUTTON}Text buttons are unallowed in the inline keyboard"),
     ("sendMessage", button(url="https://example.org"), f'{BUTTON}Can\'t find field "text"'),
     ("sendMessage", button(text="a", callback_data="ü" * 33), "BUTTON_DATA_INVALID"),
+    ("sendMessage", button(text="a", url="x", style="loud"), f"{BUTTON}invalid button style specified"),
     (
         "sendMessage",
         {"chat_id": 1, "text": "Hi", "entities": [{"type": "bold", "offset": "0", "length": 1}]},

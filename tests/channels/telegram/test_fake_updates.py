@@ -125,6 +125,10 @@ async def test_updates_older_than_a_day_are_gone(fake: FakeTelegram, bot: Bot) -
     fake.say(fake.private(), "Hi")
     fake.clock.pass_time(86_401)
     assert await texts(bot, timeout=0) == []
+    fake.say(fake.private(), "Ho")
+    assert fake.forget_updates() == 1
+    fake.clock.pass_time(3)
+    assert await texts(bot, timeout=0) == []
 
 
 async def test_only_wanted_kinds_are_queued(fake: FakeTelegram, bot: Bot) -> None:
@@ -150,7 +154,7 @@ async def test_numbers_jump_after_a_week_of_silence(fake: FakeTelegram, bot: Bot
     fake.say(chat, "one")
     (first,) = await bot.get_updates(timeout=0)
     await bot.get_updates(timeout=0, offset=first.update_id + 1)
-    fake.world.updates.jump(5)
+    fake.jump(5)
     fake.say(chat, "two")
     (second,) = await bot.get_updates(timeout=0, offset=first.update_id + 1)
     assert second.update_id == 5

@@ -1,0 +1,139 @@
+"""The description of the Bot API: how it is derived, how it is read, and what it finds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.telegram.fake import asking, derive, editing, problems, sending
+from channels.telegram.fake.schema import Schema, schema
+
+ROOT = Path(__file__).parents[3]
+
+
+def field(name: str, kind: str, description: str, *, required: bool = False) -> dict[str, Any]:
+    return {"name": name, "types": kind.split("|"), "required": required, "description": description}
+
+
+OLD = {
+    "methods": {
+        "sendIt": {"fields": [field("text", "String", "Text, 1-10 characters", required=True)]},
+        "setGameScore": {"fields": []},
+    },
+    "types": {
+        "Shape": {"fields": [], "subtypes": ["Circle", "Square"]},
+        "Circle": {
+            "fields": [
+                field("type", "String", "Type of the shape, must be circle"),
+                field("r", "Integer", "Size"),
+            ]
+        },
+        "Square": {"fields": [field("type", "String", "Type of the shape, must be square")]},
+        "Unused": {"fields": []},
+    },
+}
+NEW = {
+    "methods": {
+        "sendIt": {
+            "fields": [
+                field("text", "String", "Text, 0-20 characters"),
+                field("colour", "String", "The colour. Must be one of 'red' or 'blue'"),
+                field("shapes", "Array of Circle|Array of Square", "A list of 1-2 shapes", required=True),
+                field("file", "InputFile|String", "The file"),
+            ]
+        }
+    },
+    "types": {},
+}
+
+
+def derived(tmp_path: Path) -> Schema:
+    """The schema of two documents, by the command that makes ours."""
+    paths = [tmp_path / "old.json", tmp_path / "new.json"]
+    for path, content in zip(paths, (OLD, NEW), strict=True):
+        path.write_text(json.dumps(content))
+    script = ROOT / "channels/telegram/fake/derive.py"
+    made = subprocess.run([sys.executable, script, *paths], check=True, capture_output=True, text=True)
+    return Schema(json.loads(made.stdout))
+
+
+def test_a_later_document_replaces_what_an_earlier_one_says(tmp_path: Path) -> None:
+    made = derived(tmp_path)
+    assert made.spelling == {"sendit": "sendIt"}
+    fields = made.methods["sendit"]
+    assert (fields["text"].needed, fields["text"].high) == (False, 20)
+    assert fields["colour"].kinds == ('"red"', '"blue"')
+    assert fields["shapes"].kinds == ("[Shape]",)
+    assert fields["file"].kinds == ("File", "S")
+    assert made.types.keys() == {"Circle", "Square"}
+    assert made.unions == {"Shape": ("Circle", "Square")}
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ([{"type": "circle", "r": 1}, {"type": "square"}], []),
+        ([{"type": "circle"}], ['shapes[0]: Can\'t find field "r"']),
+        ([{"type": "circle", "r": "1"}], ['shapes[0].r: Field "r" must be of type Number']),
+        ([{"type": "circle", "r": True}], ['shapes[0].r: Field "r" must be of type Number']),
+        ([{"type": "square", "r": 1}], ["shapes[0].r: Square has no field r"]),
+        ([{"type": "star"}], ["shapes[0].type: 'star' is none of square"]),
+        ([], ["shapes: 0 items, not 1 to 2"]),
+        ({}, ['shapes: Field "shapes" must be of type Array']),
+        ([1], ["shapes[0]: expected an Object"]),
+    ],
+)
+def test_values_are_held_against_their_field(tmp_path: Path, value: object, found: list[str]) -> None:
+    made = derived(tmp_path)
+    assert [
+        str(finding) for finding in made.of_field(made.methods["sendit"]["shapes"], value, "shapes")
+    ] == found
+
+
+def test_everything_that_is_played_is_in_the_bot_api() -> None:
+    played = {*sending.METHODS, *editing.METHODS, *asking.METHODS}
+    assert played <= set(schema().spelling.values())
+    assert len(played) > 40
+
+
+def test_an_update_is_checked_down_to_its_leaves() -> None:
+    message = {"message_id": 1, "date": 2, "chat": {"id": 1, "type": "private"}, "from": {"id": 3}}
+    assert problems("Update", {"update_id": 1, "message": message}) == [
+        'Update.message.from: Can\'t find field "is_bot"',
+        'Update.message.from: Can\'t find field "first_name"',
+    ]
+
+
+def test_the_description_is_small_and_names_no_prose() -> None:
+    text = (ROOT / "channels/telegram/fake/schema.json").read_text()
+    assert len(text) < 60_000
+    assert derive.__doc__ is not None
+
+
+def test_without_the_parser_commands_are_still_seen_and_markup_is_refused() -> None:
+    """Who has no tdjson can try a bot all the same, if it sends entities."""
+    code = """
+import sys
+sys.modules["tdjson"] = None
+from channels.telegram.fake.refusal import Refused
+from channels.telegram.fake.text import styled
+print([entity["type"] for entity in styled("/help see https://example.org @somebody").entities])
+print(styled("😀 b", "", [{"type": "bold", "offset": 3, "length": 1}]).entities)
+for given in (("*b*", "MarkdownV2", []), ("b", "", [{"type": "bold", "offset": 0, "length": 2}])):
+    try:
+        styled(*given)
+    except Refused as refused:
+        print(refused.code, refused.description)
+"""
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert run.stdout.splitlines() == [
+        "['bot_command', 'url', 'mention']",
+        "({'type': 'bold', 'offset': 3, 'length': 1},)",
+        "501 Bad Request: parse modes are read where tdjson is installed",
+        "400 Bad Request: ENTITY_BOUNDS_INVALID",
+    ]
