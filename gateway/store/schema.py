@@ -100,7 +100,6 @@ def speak(dialect: str) -> None:
     _inbox_open.dialect_options[dialect]["where"] = text("state = 'new'")
 
 
-
 outbox = Table(
     "outbox",
     metadata,
