@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         SendsVoice,
         ServesHttp,
         SessionKey,
+        ShowsDecision,
         ShowsTyping,
         Streaming,
         Streams,
@@ -182,6 +183,7 @@ if TYPE_CHECKING:
     from gateway.provider import (
         AuthMethod,
         Capabilities,
+        Capability,
         ChatOptions,
         ModelInfo,
         Provider,
@@ -210,6 +212,15 @@ if TYPE_CHECKING:
         ProviderAdapter,
         assembled,
     )
+    from gateway.wire.authorizer import (
+        Authorizer,
+        BearerAuthorizer,
+        Fetch,
+        Token,
+        TokenKeeper,
+        client_credentials,
+        fetched,
+    )
     from gateway.wire.exchange import (
         RequestSpec,
     )
@@ -229,7 +240,9 @@ if TYPE_CHECKING:
         told,
     )
     from gateway.wire.transport import (
+        EventReader,
         StreamEvent,
+        Transport,
         TransportKind,
     )
     from gateway.wire.upstream import (
@@ -244,8 +257,8 @@ _EXPORTS: Mapping[str, str] = {
         "Address ApprovalRequest AsksApproval Audio Channel Cursor Deletes Drafts Edits FollowsSession "
         "Health InboundKind InboundMessage OutboundMessage Paginates Placed PlacementDeferred "
         "PlacementRefused PlacementUncertain Receipt Receive Reconciles Rejected ReportsHealth Responder "
-        "ResponseMode Sender SendsAck SendsError SendsVoice ServesHttp SessionKey ShowsTyping Streaming "
-        "Streams Watermarks"
+        "ResponseMode Sender SendsAck SendsError SendsVoice ServesHttp SessionKey ShowsDecision ShowsTyping "
+        "Streaming Streams Watermarks"
     ),
     "gateway.client_message": "ClientMessage ClientMsgId ClientParts",
     "gateway.deltas": (
@@ -280,17 +293,20 @@ _EXPORTS: Mapping[str, str] = {
         "UserInput"
     ),
     "gateway.provider": (
-        "AuthMethod Capabilities ChatOptions ModelInfo Provider ProviderConfig ToolDefinition"
+        "AuthMethod Capabilities Capability ChatOptions ModelInfo Provider ProviderConfig ToolDefinition"
     ),
     "gateway.registry": "ChannelRegistry PluginRegistry ProviderRegistry",
     "gateway.tool": "DisplayHints RunNested Tool ToolContext ToolOutput tool_from",
     "gateway.ui": "UIService",
     "gateway.wire.adapter": "AnswerWriter ChatParser ProviderAdapter assembled",
+    "gateway.wire.authorizer": (
+        "Authorizer BearerAuthorizer Fetch Token TokenKeeper client_credentials fetched"
+    ),
     "gateway.wire.exchange": "RequestSpec",
     "gateway.wire.fragments": "FragmentCache RecentEncodings",
     "gateway.wire.http_provider": "HttpProvider create_provider",
     "gateway.wire.transcript": "Step output_text pictures steps_of told",
-    "gateway.wire.transport": "StreamEvent TransportKind",
+    "gateway.wire.transport": "EventReader StreamEvent Transport TransportKind",
     "gateway.wire.upstream": "raise_said unreadable",
 }
 """The same names once more, by module, for the running program."""
@@ -314,9 +330,12 @@ __all__ = [
     "Audio",
     "AuthFailedError",
     "AuthMethod",
+    "Authorizer",
     "BackpressureError",
     "BadRequestError",
+    "BearerAuthorizer",
     "Capabilities",
+    "Capability",
     "Channel",
     "ChannelRegistry",
     "ChatOptions",
@@ -341,7 +360,9 @@ __all__ = [
     "ErrorMetadata",
     "ErrorPart",
     "Event",
+    "EventReader",
     "Feed",
+    "Fetch",
     "FilePart",
     "FollowsSession",
     "FragmentCache",
@@ -415,6 +436,7 @@ __all__ = [
     "SessionFrame",
     "SessionKey",
     "SettingsError",
+    "ShowsDecision",
     "ShowsTyping",
     "SlashCommand",
     "StatusSegment",
@@ -431,6 +453,8 @@ __all__ = [
     "TextDelta",
     "TextKind",
     "TextPart",
+    "Token",
+    "TokenKeeper",
     "TooManyRequestsError",
     "Tool",
     "ToolBlock",
@@ -447,6 +471,7 @@ __all__ = [
     "ToolResultPart",
     "ToolResultStart",
     "Transform",
+    "Transport",
     "TransportKind",
     "TrunklineError",
     "TurnContext",
@@ -461,11 +486,13 @@ __all__ = [
     "WeakDurabilityError",
     "assembled",
     "bearer_token",
+    "client_credentials",
     "create_provider",
     "decode_delta",
     "decode_part",
     "encode_delta",
     "encode_part",
+    "fetched",
     "new_id",
     "now_ms",
     "output_text",

@@ -174,7 +174,15 @@ class Gateway:
         )
         self.dispatcher = Dispatcher(tasks, runner, self.store, limits.max_attempts)
         bounds = Bounds(limits.session_inbox, limits.global_inbox, limits.backlog_minutes)
-        self.intake = Intake(self.store, inbox, self.sessions, self.dispatcher, bounds, self.figures)
+        self.intake = Intake(
+            self.store,
+            inbox,
+            self.sessions,
+            self.dispatcher,
+            bounds,
+            self.figures,
+            self.approvals.overhear,
+        )
         self._submission = Submission(self.intake, self.sessions)
         self.dead_letters = DeadLetters(self.store, self.intake.take_up)
         token = settings.server.token

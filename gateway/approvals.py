@@ -9,19 +9,32 @@ from typing import Any, Literal
 
 import structlog
 
-from gateway.channel import ApprovalRequest, AsksApproval
-from gateway.errors import NotFoundError
+from gateway.channel import ApprovalRequest, AsksApproval, ShowsDecision
+from gateway.errors import NotFoundError, UnauthorizedError
 from gateway.frames import ApprovalAsked, ApprovalResolved
+from gateway.inbox import Entry
 from gateway.messages import now_ms
 from gateway.permissions import match_text
 from gateway.registry import ChannelRegistry
-from gateway.session import Turn
+from gateway.session import Session, Turn
 from gateway.tool import Tool
 
 log = structlog.get_logger("trunkline.approvals")
 
 Decision = Literal["once", "always", "deny"]
 Outcome = Literal["once", "always", "deny", "timeout"]
+
+_WORDS: Mapping[str, Decision] = {
+    "yes": "once",
+    "y": "once",
+    "ok": "once",
+    "allow": "once",
+    "always": "always",
+    "no": "deny",
+    "n": "deny",
+    "deny": "deny",
+}
+"""What a person may write instead of pressing a button."""
 
 
 class Approvals:
@@ -49,16 +62,37 @@ class Approvals:
             del self._open[request.id]
             turn.asked.pop(request.id, None)
             turn.session.publish(ApprovalResolved(request.id, outcome))
+            await self._tell(request, outcome)
         if decision == "always":
             self._granted.add(grant)
         return decision
 
-    def resolve(self, approval_id: str, decision: Decision, *, session: str) -> None:
-        """A person answered. Raises NotFoundError if nothing (or nothing any more) waits for it there."""
+    def resolve(self, approval_id: str, decision: Decision, *, session: str, user: str | None = None) -> None:
+        """A person answered; ``user`` is who, where a session has several.
+
+        Raises NotFoundError if nothing (or nothing any more) waits for it there, UnauthorizedError if it is
+        not theirs to decide.
+        """
         waiting = self._open.get(approval_id)
         if waiting is None or waiting[1].done() or waiting[0].session != session:
             raise NotFoundError("this approval is settled or never was asked")
+        if user is not None and user != waiting[0].user:
+            raise UnauthorizedError("only the person whose message asked for it may decide this")
         waiting[1].set_result(decision)
+
+    def overhear(self, session: Session, entry: Entry) -> bool:
+        """Whether a message is a plain yes or no to the one thing its writer was asked; it decides then."""
+        decision = _WORDS.get(entry.inbound.text.strip().rstrip(".!").lower())
+        user = entry.inbound.sender.id
+        waiting = [
+            future
+            for request, future in self._open.values()
+            if request.session == session.id and request.user == user and not future.done()
+        ]
+        if decision is None or len(waiting) != 1:
+            return False
+        waiting[0].set_result(decision)
+        return True
 
     async def _answer(self, future: asyncio.Future[Decision]) -> Outcome:
         limit = asyncio.timeout(self._timeout_ms / 1000)
@@ -78,6 +112,15 @@ class Approvals:
                 await channel.ask_approval(request)
             except Exception:
                 log.exception("a channel could not ask for an approval", session=turn.session.id)
+
+    async def _tell(self, request: ApprovalRequest, outcome: str) -> None:
+        """Let the channel show what became of the request; nothing depends on it."""
+        channel = self._channels.get(request.address.channel)
+        if isinstance(channel, ShowsDecision):
+            try:
+                await channel.approval_decided(request, outcome)
+            except Exception:
+                log.exception("a channel could not show a decision", session=request.session)
 
     def _request(self, turn: Turn, tool_name: str, arguments: Mapping[str, Any]) -> ApprovalRequest:
         return ApprovalRequest(

@@ -294,6 +294,13 @@ class AsksApproval(Protocol):
 
 
 @runtime_checkable
+class ShowsDecision(Protocol):
+    """Can show what became of a request: once, always, deny, timeout or cancelled."""
+
+    async def approval_decided(self, request: ApprovalRequest, outcome: str) -> None: ...
+
+
+@runtime_checkable
 class ServesHttp(Protocol):
     """Adds routes to the gateway's own web server: aiohttp route definitions."""
 

@@ -112,9 +112,9 @@ class Host:
         session.turn.abort()
         return True
 
-    def approve(self, approval_id: str, decision: Decision, *, session: str) -> None:
-        """Pass a person's word on. Raises NotFoundError if nothing waits for it there."""
-        self._approvals.resolve(approval_id, decision, session=session)
+    def approve(self, approval_id: str, decision: Decision, *, session: str, user: str | None = None) -> None:
+        """Pass a person's word on; see ``Approvals.resolve``."""
+        self._approvals.resolve(approval_id, decision, session=session, user=user)
 
     async def cursors(self, channel: str) -> Sequence[Cursor]:
         """How far a channel's platforms were read before."""

@@ -64,6 +64,8 @@ class Entry(Struct, kw_only=True):
     """Whether it waited so long that the answer begins with a notice."""
     recovered: bool = False
     """Whether it was accepted by an earlier process."""
+    heard: bool = False
+    """Whether it was a word in a running turn, a yes or no, and needs no answer of its own."""
     answered: bool = False
     """Whether its answer is durable, and only has to be placed yet."""
 

@@ -7,7 +7,7 @@ connection it came from is gone by then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gateway.channel import Cursor, InboundMessage, Receipt, Receive, Rejected
@@ -18,6 +18,9 @@ from gateway.inbox import Entry, Inbox, cursor_op, quarantine_op
 from gateway.messages import now_ms, sound
 from gateway.session import Session, Sessions
 from gateway.store import Inserted, Op, Store
+
+Overhear = Callable[[Session, Entry], bool]
+"""Whether a message that comes during a turn was meant for what the turn waits for."""
 
 
 class Bounds(NamedTuple):
@@ -44,6 +47,7 @@ class Intake:
         dispatcher: Dispatcher,
         bounds: Bounds,
         figures: Figures,
+        overhear: Overhear = lambda _session, _entry: False,
     ) -> None:
         self._store = store
         self._inbox = inbox
@@ -51,6 +55,7 @@ class Intake:
         self._dispatcher = dispatcher
         self._bounds = bounds
         self._figures = figures
+        self._overhear = overhear
 
     def receiver(self, channel: str) -> Receive:
         """The ``receive`` of one channel."""
@@ -166,6 +171,8 @@ class Intake:
             return
         if entry.inbound.text.strip() == "/stop":
             session.turn.abort()
+        elif self._overhear(session, entry):
+            entry.heard = True
         elif not entry.inbound.text.startswith("/"):
             session.turn.steered = True
 

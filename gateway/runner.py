@@ -93,6 +93,9 @@ class Runner:
     async def _outcome(self, turn: Turn, painter: Painter | None) -> None:
         entry, hooks = turn.entry, self._registry.get_hooks()
         text = entry.inbound.text
+        if entry.heard:
+            await self._reply(turn, painter, None)
+            return
         try:
             verdict = await hooks.transform_user_input(text, turn.ctx)
         except TrunklineError as error:

@@ -14,8 +14,10 @@ from gateway import (
     ApprovalResolved,
     NotFoundError,
     Plugin,
+    PluginContext,
     Tool,
     ToolResultPart,
+    UnauthorizedError,
     tool_from,
 )
 from gateway.messages import Message
@@ -151,3 +153,55 @@ async def test_a_channel_that_can_ask_asks_in_the_room_the_message_came_from(
         chat.host.approve(shown.approval_id, "once", session="s")
         await chat.answer(answer_id)
         assert shell.ran == ["ls"]
+
+
+@pytest.mark.parametrize(("word", "ran"), [("yes", True), ("OK!", True), ("No.", False)])
+async def test_a_plain_word_decides_and_is_not_answered_itself(tmp_path: Path, word: str, ran: bool) -> None:
+    shell = Shell()
+    async with chatting(tmp_path, shell, **ASK) as chat:
+        answer_id, _ = await ask(chat)
+        assert await chat.host.submit(written(word)) is None
+        assert result(await chat.answer(answer_id)).is_error is not ran
+        assert [m.text for m in chat.model.calls[-1].messages if m.role == "user"] == ["go"]
+    assert shell.ran == (["ls"] if ran else [])
+
+
+async def test_a_word_of_somebody_else_decides_nothing(tmp_path: Path) -> None:
+    shell = Shell()
+    async with chatting(tmp_path, shell, **ASK) as chat:
+        answer_id, asked = await ask(chat)
+        await chat.accept("yes", user="eve")
+        with pytest.raises(UnauthorizedError, match="only the person"):
+            chat.host.approve(asked.approval_id, "once", session="s", user="eve")
+        assert shell.ran == []
+        chat.host.approve(asked.approval_id, "once", session="s", user="ada")
+        await chat.answer(answer_id)
+    assert shell.ran == ["ls"]
+
+
+async def test_the_channel_is_told_what_was_decided(tmp_path: Path) -> None:
+    class Asking(Letterbox):
+        def __init__(self) -> None:
+            super().__init__("test")
+            self.told: list[str] = []
+
+        async def ask_approval(self, request: ApprovalRequest) -> None:
+            self.told.append(request.tool_name)
+
+        async def approval_decided(self, request: ApprovalRequest, outcome: str) -> None:
+            self.told.append(outcome)
+            raise ZeroDivisionError("it cannot be shown")
+
+    class Brings(Plugin):
+        name = "brings"
+
+        async def activate(self, ctx: PluginContext) -> None:
+            assert ctx.channels is not None
+            ctx.channels.register(box)
+
+    box = Asking()
+    async with chatting(tmp_path, Shell(), Brings(), **ASK) as chat:
+        answer_id, asked = await ask(chat)
+        chat.host.approve(asked.approval_id, "once", session="s")
+        await chat.answer(answer_id)
+    assert box.told == ["shell", "once"]
