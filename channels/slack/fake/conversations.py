@@ -26,7 +26,8 @@ SCARCE_ROWS = 15
 def history(asked: Asked) -> Json:
     """``conversations.history``: newest first."""
     room = _readable(asked)
-    return _page(asked, [*reversed(_between(asked, room.top()))], "limit", 100)
+    told = {"pin_count": 0, "channel_actions_ts": None, "channel_actions_count": 0}
+    return {**_page(asked, [*reversed(_between(asked, room.top()))], 100), **told}
 
 
 def replies(asked: Asked) -> Json:
@@ -36,7 +37,7 @@ def replies(asked: Asked) -> Json:
     if named is None:
         raise RefusalError("thread_not_found")
     first, *rest = room.thread(named.get("thread_ts", named["ts"]))
-    return _page(asked, [first, *_between(asked, rest)], "limit", 1000)
+    return _page(asked, [first, *_between(asked, rest)], 1000)
 
 
 def info(asked: Asked) -> Json:
@@ -160,15 +161,14 @@ def paged(asked: Asked, name: str, rows: Sequence[Any], usual: int) -> Json:
     return {name: list(rows[start:end]), "response_metadata": {"next_cursor": _cursor(end, len(rows))}}
 
 
-def _page(asked: Asked, messages: Sequence[Json], limit: str, usual: int) -> Json:
-    most = asked.get(limit, usual)
+def _page(asked: Asked, messages: Sequence[Json], usual: int) -> Json:
+    most = asked.get("limit", usual)
     if asked.state.switches.scarce_history:
         most = min(most, SCARCE_ROWS)
     start, end = _window(asked, len(messages), most)
     more = end < len(messages)
     rows = [_shown(asked, message) for message in messages[start:end]]
-    told: Json = {"messages": rows, "has_more": more, "pin_count": 0, "channel_actions_ts": None}
-    told["channel_actions_count"] = 0
+    told: Json = {"messages": rows, "has_more": more}
     return {**told, "response_metadata": {"next_cursor": _cursor(end, len(messages))}} if more else told
 
 

@@ -126,6 +126,8 @@ def described(state: State, file: StoredFile) -> Json:
         "url_private_download": f"{address}/download/{file.name}",
         "permalink": f"{state.url}/files/{file.user}/{file.id}",
         "channels": list(file.shares),
+        "groups": [],
+        "ims": [],
         "shares": {"public": shares} if shares else {},
         "has_rich_preview": False,
         "file_access": "visible",

@@ -58,10 +58,10 @@ def add_routes(app: web.Application, fake: FakeSlack) -> None:
         if request.content_type != "application/json":  # a form of another page cannot send this
             return _answer({"error": "JSON, please"}, 415)
         try:
-            _act(fake, msgspec.json.decode(await request.read(), type=Act))
+            done = _act(fake, msgspec.json.decode(await request.read(), type=Act))
         except (msgspec.DecodeError, LookupError, ValueError) as wrong:
             return _answer({"error": str(wrong)}, 400)
-        return _answer({"ok": True})
+        return _answer({"ok": True, "ts": done if isinstance(done, str) else None})
 
     async def transcript(_request: web.Request) -> web.Response:
         calls = [msgspec.to_builtins(call) for call in fake.transcript.calls[-_LAST_CALLS:]]
@@ -75,20 +75,21 @@ def add_routes(app: web.Application, fake: FakeSlack) -> None:
     app.router.add_get("/", _front)
 
 
-def _act(fake: FakeSlack, given: Act) -> None:
+def _act(fake: FakeSlack, given: Act) -> object:
     acts: dict[str, Callable[[], object]] = {
-        "say": lambda: fake.say(given.chat, given.text, given.user, thread=given.thread),
+        "say": lambda: fake.say(given.chat, given.text, given.user, thread=given.thread, team=given.team),
         "edit": lambda: fake.edit(given.chat, given.ts, given.text, given.user),
         "delete": lambda: fake.delete(given.chat, given.ts),
         "react": lambda: fake.react(given.chat, given.ts, given.text, given.user),
         "press": lambda: fake.press(given.chat, given.ts, given.text, given.user, option=given.option),
         "command": lambda: fake.command(given.chat, given.text, given.user),
         "stop": lambda: fake.stop(given.chat, given.ts, given.user),
+        "lose_sockets": fake.lose_sockets,
         "open": lambda: fake.room(given.chat, given.team),
     }
     if given.do not in acts:
         raise ValueError(f"nobody can {given.do!r}")
-    acts[given.do]()
+    return acts[given.do]()
 
 
 def _rooms(fake: FakeSlack) -> Json:

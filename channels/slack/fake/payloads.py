@@ -96,7 +96,6 @@ def bot_profile(state: State, bot: User) -> Json:
         "name": state.app.name,
         "updated": 1,
         "app_id": state.app.id,
-        "user_id": bot.id,
         "icons": icons,
         "team_id": bot.team,
     }

@@ -1,12 +1,4 @@
-"""The fake Slack itself: one server for the Web API, the sockets, files, OAuth, and a page to play with.
-
-async with FakeSlack() as fake:
-    app = AsyncApp(client=AsyncWebClient(fake.bot_token, base_url=fake.api_url))
-    ...
-    fake.say("general", "hello @trunkline")
-    await fake.until(lambda: fake.answers("general"))
-    fake.transcript.check()
-"""
+"""The fake Slack itself: one server for the Web API, the sockets, files, OAuth, and a page to play with."""
 
 from __future__ import annotations
 
@@ -54,6 +46,7 @@ class FakeSlack(Interactions):
         faults: float = 0,
         repeats: float = 0,
         seed: int = 0,
+        host: str = "127.0.0.1",
         port: int = 0,
         pace: float = 1,
         app: App | None = None,
@@ -65,6 +58,7 @@ class FakeSlack(Interactions):
         self.installer = Installer(self.state)
         self.sockets = Sockets(self.state, self.transcript)
         self.webhooks = Webhooks(self.state)
+        self._host = host
         self._port = port
         self._office = PostOffice(self.state, self.sockets, self.webhooks, self.script, self.settled)
         self._api = WebApi(
@@ -178,7 +172,7 @@ class FakeSlack(Interactions):
         )
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", self._port).start()
+        await web.TCPSite(runner, self._host, self._port).start()
         host, port = runner.addresses[0][:2]
         self.state.url = f"http://{host}:{port}"
         await self._stack.enter_async_context(self.webhooks)

@@ -34,7 +34,8 @@ def start_stream(asked: Asked) -> Json:
         raise invalid("missing required field: thread_ts")
     if not room.direct:
         _recipient(asked, room)
-    message = new_message(asked, room, {}, asked["thread_ts"]) | {"streaming_state": "in_progress"}
+    message = new_message(asked, room, {"subtype": "bot_message"}, asked["thread_ts"])
+    message["streaming_state"] = "in_progress"
     stream = Stream(ts=message["ts"], until=asked.state.clock.now() + STREAM_LIFE)
     grown = _grow(asked, message, stream)
     asked.state.streams[room.id, stream.ts] = stream

@@ -86,17 +86,20 @@ async def test_only_the_pages_own_files_are_served() -> None:
 
 
 async def test_the_program_prints_its_address_first() -> None:
-    command = [sys.executable, "-m", "channels.slack.fake.serve", "--teams", "acme,globex", "--seed", "3"]
+    command = [sys.executable, "-m", "channels.slack.fake", "--teams", "acme,globex", "--seed", "3"]
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
         async with asyncio.timeout(30):
-            url = (await process.stdout.readline()).decode().strip()
-            token = (await process.stdout.readline()).decode().split()[-1]
-        headers = {"Authorization": f"Bearer {token}"}
+            assert (await process.stdout.readline()).startswith(b"http://127.0.0.1:")
+            facts: dict[str, str] = {}
+            while "bot_token" not in facts:
+                name, value, *_ = (await process.stdout.readline()).decode().split()
+                facts[name] = value
+        headers = {"Authorization": f"Bearer {facts['bot_token']}"}
         async with (
             aiohttp.ClientSession() as http,
-            http.get(f"{url}/api/auth.test", headers=headers) as answer,
+            http.get(facts["api"] + "auth.test", headers=headers) as answer,
         ):
             assert (await answer.json())["team"] == "acme"
     finally:
