@@ -108,12 +108,17 @@ class Shapes:
     def _check(self, node: Node, given: Any, path: Path_, findings: Findings) -> None:
         node = self._resolved(node)
         if given is None:
-            if not node.get("null") and node.get("type") not in ("any", "null"):
+            if not self._takes_null(node):
                 findings.add(path, "BASE_TYPE_REQUIRED", "This field is required")
         elif "one" in node:
             self._check_union(node["one"], given, path, findings)
         else:
             self._check_plain(node, given, path, findings)
+
+    def _takes_null(self, node: Mapping[str, Any]) -> bool:
+        if node.get("null") or node.get("type") in ("any", "null"):
+            return True
+        return any(self._takes_null(self._resolved(choice)) for choice in node.get("one", ()))
 
     def _check_plain(self, node: Node, given: Any, path: Path_, findings: Findings) -> None:
         match node["type"]:
@@ -158,7 +163,10 @@ class Shapes:
         return [choice for choice in choices if given["type"] in self._kinds(choice)]
 
     def _kinds(self, choice: Node) -> Sequence[Any]:
-        kind = self._resolved(choice).get("props", {}).get("type")
+        resolved = self._resolved(choice)
+        if "one" in resolved:
+            return [kind for inner in resolved["one"] for kind in self._kinds(inner)]
+        kind = resolved.get("props", {}).get("type")
         return self._resolved(kind).get("enum", ()) if kind is not None else ()
 
     def _check_object(self, node: Node, given: Any, path: Path_, findings: Findings) -> None:

@@ -11,11 +11,17 @@ class Clock:
 
     def __init__(self) -> None:
         self._started = time.time() - time.monotonic()
+        self._stopped: float | None = None
         self._ahead = 0.0
 
     def now(self) -> float:
         """The time on the platform."""
-        return self._started + time.monotonic() + self._ahead
+        running = self._started + time.monotonic() if self._stopped is None else self._stopped
+        return running + self._ahead
+
+    def stop(self) -> None:
+        """From now on time only passes by ``advance``."""
+        self._stopped = self._started + time.monotonic()
 
     def advance(self, seconds: float) -> None:
         """Let time pass on the platform, and nowhere else."""

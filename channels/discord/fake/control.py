@@ -79,7 +79,9 @@ class Control:
                 "bot": self._views.user(self._world.bot),
                 "people": [self._views.user(user) for user in self._world.users.values()],
                 "rooms": [self._room(channel) for channel in self._world.channels.values()],
-                "commands": [self._command(command.name) for command in self._world.commands.values()],
+                "commands": [
+                    {"kind": command.kind, **command.body} for command in self._world.commands.values()
+                ],
                 "bots": self.bots(),
                 "problems": self._transcript.problems,
             }
@@ -120,10 +122,6 @@ class Control:
             "versions": message.versions,
             "reader": None if reader is None else reader.name,
         }
-
-    def _command(self, name: str) -> dict[str, Any]:
-        command = next(command for command in self._world.commands.values() if command.name == name)
-        return {"name": name, "kind": command.kind, **command.body}
 
 
 def _argument(name: str, value: Any) -> Any:

@@ -205,10 +205,15 @@ def _correct(calls: dict[str, Node], ops: dict[str, Node], types: dict[str, Node
     for props in (node["props"] for node in types.values() if "props" in node):
         if "content" in props and props["content"]["max"] == 4000:
             props["content"]["max"] = 2000  # 4000 is for subscribers
-    edit = types[calls["PATCH " + _MESSAGE]["body"]]["props"]
-    edit |= {"tts": {"type": "boolean", "null": True}, "enforce_nonce": {"type": "boolean", "null": True}}
+    flag = {"type": "boolean", "null": True}
+    types[calls["PATCH " + _MESSAGE]["body"]]["props"] |= {"tts": flag, "enforce_nonce": flag}
+    for name in (
+        "IncomingWebhookUpdateRequestPartial",
+        "IncomingWebhookUpdateForInteractionCallbackRequestPartial",
+    ):
+        types[name]["props"]["tts"] = flag
     for name in ("ApplicationCommandCreateRequest", "ApplicationCommandUpdateRequest"):
-        types[name]["props"]["nsfw"] = {"type": "boolean", "null": True}
+        types[name]["props"]["nsfw"] = flag
     ops["2"]["props"]["large_threshold"] |= {"min": 50, "max": 250}
 
 

@@ -118,7 +118,6 @@ class HookRoutes:
     def _told(self, interaction: Interaction, kind: int) -> dict[str, Any]:
         response = self._world.messages[interaction.channel].get(interaction.response or 0)
         about: dict[str, Any] = {"id": str(interaction.id), "type": interaction.kind}
-        resource: dict[str, Any] = {"type": kind}
         if response is not None:
             about |= {
                 "response_message_id": str(response.id),
@@ -129,8 +128,9 @@ class HookRoutes:
             if interaction.guild is not None:
                 about["guild_id"] = str(interaction.guild)
             if kind in (_MESSAGE, _UPDATE):
-                resource["message"] = self._views.message(response)
-        return {"interaction": about, "resource": resource}
+                resource = {"type": kind, "message": self._views.message(response)}
+                return {"interaction": about, "resource": resource}
+        return {"interaction": about}
 
     def _follow_up(self, call: ApiCall) -> Answer:
         interaction = self._interaction(call)
