@@ -42,6 +42,15 @@ async def say(page: Page, text: str) -> None:
     await page.keyboard.press("Enter")
 
 
+async def place_of(shown: Locator) -> object:
+    """Where something is, once it does not move any more."""
+    place = None
+    while place != (now := await shown.bounding_box()):
+        place = now
+        await shown.evaluate("() => new Promise(d => requestAnimationFrame(() => requestAnimationFrame(d)))")
+    return place
+
+
 def message_field(page: Page) -> Locator:
     return page.get_by_role("textbox", name="Message")
 

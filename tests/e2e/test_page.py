@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.e2e.page_browser import answers, chat, connection, message_field, questions, say, session_of, words
+from tests.e2e.page_browser import (
+    answers,
+    chat,
+    connection,
+    message_field,
+    place_of,
+    questions,
+    say,
+    session_of,
+    words,
+)
 from tests.e2e.page_scripts import answering, asking_leave, every_part, halting, picture
 from tests.e2e.page_server import PageServer
 
@@ -278,11 +288,11 @@ async def test_what_one_opens_stays_under_the_pointer(browser: Browser) -> None:
         server.turns[session_of(page)].go.set()
         await expect(answers(page).locator("footer")).to_contain_text("tokens")
         details = answers(page).get_by_text("Details")
-        place = await details.bounding_box()
+        place = await place_of(details)
         await details.click()
         await expect(page.get_by_text("retryable: true")).to_be_visible()
         await expect(page.get_by_role("button", name="Jump to latest")).to_be_visible()
-        assert await details.bounding_box() == place
+        assert await place_of(details) == place
 
 
 async def test_a_session_that_still_answers_says_why_it_stays(browser: Browser) -> None:

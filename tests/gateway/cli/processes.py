@@ -104,9 +104,9 @@ class Terminal:
         """All that was printed so far."""
         self._read = 0
 
-    def expect(self, pattern: str) -> str:
+    def expect(self, pattern: str, patience: float = PATIENCE) -> str:
         """Wait until something like this comes after what was expected last. Returns what came up to it."""
-        give_up = time.monotonic() + PATIENCE
+        give_up = time.monotonic() + patience
         while not (match := re.compile(pattern).search(self.screen, self._read)):
             assert time.monotonic() < give_up, f"{pattern!r} did not come: {self.screen[self._read :]!r}"
             self._take_in(1.0)
@@ -122,6 +122,15 @@ class Terminal:
     def type(self, text: str) -> None:
         """Type; a newline is the Enter key, \\x03 is Ctrl-C, \\x04 is Ctrl-D."""
         os.write(self._fd, text.encode())
+
+    def interrupt(self, pattern: str) -> None:
+        """Press Ctrl-C and expect something. A line editor that was just busy notices at the next key only."""
+        self.type("\x03")
+        try:
+            self.expect(pattern, 2.0)
+        except AssertionError:
+            self.type(" ")
+            self.expect(pattern)
 
     def wait(self) -> int:
         """Read on until it ends. Returns its exit status."""

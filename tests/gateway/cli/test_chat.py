@@ -77,8 +77,7 @@ def test_ctrl_c_twice_leaves(chat: Chat) -> None:
     for hint in ("Ctrl-C again[^>]*> ", "To go on"):
         terminal.type("never mind")
         terminal.expect("never mind")
-        terminal.type("\x03")
-        terminal.expect(hint)
+        terminal.interrupt(hint)
     assert terminal.wait() == 0
 
 
