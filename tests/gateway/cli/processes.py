@@ -124,7 +124,7 @@ class Terminal:
         os.write(self._fd, text.encode())
 
     def interrupt(self, pattern: str) -> None:
-        """Press Ctrl-C and expect something. A line editor that was just busy notices at the next key only."""
+        """Press Ctrl-C and expect something. A line editor that is busy notices only at the next key."""
         self.type("\x03")
         try:
             self.expect(pattern, 2.0)
