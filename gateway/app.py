@@ -22,7 +22,7 @@ from gateway.channel import InboundMessage, Responder, ServesHttp
 from gateway.commands import Commands
 from gateway.deadletters import DeadLetters
 from gateway.dispatcher import Dispatcher
-from gateway.errors import InvalidStateError, PluginError
+from gateway.errors import InvalidStateError, PluginError, SettingsError
 from gateway.figures import Figures
 from gateway.host import Host, HostLimits
 from gateway.inbox import Inbox
@@ -89,6 +89,8 @@ class Gateway:
         self.providers = ProviderRegistry(self._provider_config)
         self.registry = PluginRegistry(self._context)
         self.supervisors: list[Supervisor] = []
+        self.left_out: dict[str, str] = {}
+        """Channels that could not be made, and why."""
         self.model = settings.model or ""
         self.ready = False
         self._environ = environ or {}
@@ -154,9 +156,11 @@ class Gateway:
     def health(self) -> dict[str, tuple[bool, str]]:
         """The state of each part: whether it works, and if not, why."""
         states = {s.channel.id: s.health() for s in self.supervisors}
-        return {"gateway": (self.ready, "" if self.ready else "starting")} | {
-            name: (state.ok, state.detail) for name, state in states.items()
-        }
+        return (
+            {"gateway": (self.ready, "" if self.ready else "starting")}
+            | {name: (state.ok, state.detail) for name, state in states.items()}
+            | {name: (False, reason) for name, reason in self.left_out.items()}
+        )
 
     def _assemble(self, tasks: asyncio.TaskGroup) -> Host:
         settings, limits = self.settings, self.settings.limits
@@ -236,9 +240,15 @@ class Gateway:
         return Commands(self.registry, self.sessions, Models(self.providers), lambda: self.model)
 
     def _register_channels(self) -> None:
-        for channel_id, channel in self.settings.channels.items():
-            if channel.enabled:
-                self.channels.register(load_channel(self.host, channel_id, channel.options))
+        """Make the channels that are enabled; one whose settings are wrong is left out, and says so."""
+        for name, channel in self.settings.channels.items():
+            for account in self.settings.accounts(name) if channel.enabled else ():
+                try:
+                    self.channels.register(load_channel(self.host, self.settings, name, account))
+                except SettingsError as error:
+                    channel_id = name if account is None else f"{name}.{account}"
+                    log.error("a channel was left out", channel=channel_id, error=str(error))
+                    self.left_out[channel_id] = str(error)
 
     def _start_channels(self, tasks: asyncio.TaskGroup) -> None:
         for channel in self.channels.list():

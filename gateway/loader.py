@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+
+from pydantic import BaseModel
 
 from gateway.channel import Channel
 from gateway.errors import PluginError, SettingsError
 from gateway.host import Host
 from gateway.plugin import Plugin
+from gateway.settings import Settings
 
 BUILTIN_PLUGINS = ("providers", "tools")
 
@@ -64,8 +65,17 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
-def load_channel(host: Host, channel_id: str, options: Mapping[str, Any]) -> Channel:
-    """A channel by name. Raises SettingsError when there is no such channel or a setting of it is wrong."""
-    if find_spec(f"channels.{channel_id}") is None:
-        raise SettingsError(f"channels.{channel_id}: there is no such channel")
-    return import_module(f"channels.{channel_id}").create(host, channel_id, options)
+def load_channel(host: Host, settings: Settings, name: str, account: str | None = None) -> Channel:
+    """A channel by name, or one of its accounts, with its settings.
+
+    The package has ``create(host, channel_id, options)``. If it also has ``Options``, a pydantic model,
+    ``options`` is one, read from the settings; otherwise it is the mapping as written. Raises
+    SettingsError when there is no such channel, or a setting of it is wrong.
+    """
+    if find_spec(f"channels.{name}") is None:
+        raise SettingsError(f"channels.{name}: there is no such channel")
+    package = import_module(f"channels.{name}")
+    channel_id = name if account is None else f"{name}.{account}"
+    model: type[BaseModel] | None = getattr(package, "Options", None)
+    options = settings.channels[name].options if model is None else settings.channel(name, model, account)
+    return package.create(host, channel_id, options)

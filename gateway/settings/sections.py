@@ -130,6 +130,9 @@ class ChannelSettings(OpenSection):
     """One connection to a platform; keys beyond ``enabled`` are the channel's own."""
 
     enabled: bool = Field(default=True, description="Whether the gateway starts this channel")
+    accounts: dict[str, dict[str, Any]] = Field(
+        default={}, description="Several bots on one platform, by name; each adds to the keys beside it"
+    )
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -301,16 +304,44 @@ class Settings(BaseSettings):
         copy._entries = tuple(entries)
         return copy
 
-    def channel(self, name: str, model: type[M]) -> M:
-        """A channel's own settings, read as its model. Raises SettingsError like ``load_settings``."""
+    def accounts(self, name: str) -> tuple[str | None, ...]:
+        """The accounts of a channel that are to be started; just None when it has no table of accounts."""
         settings = self.channels.get(name)
-        return self._own(("channels", name), settings.options if settings else {}, model)
+        if settings is None or not settings.accounts:
+            return (None,)
+        return tuple(
+            account for account, own in settings.accounts.items() if own.get("enabled", True) is not False
+        )
+
+    def channel(self, name: str, model: type[M], account: str | None = None) -> M:
+        """A channel's own settings, read as its model; an account's go before those it shares.
+
+        Raises SettingsError like ``load_settings``.
+        """
+        settings = self.channels.get(name, ChannelSettings())
+        section: tuple[str, ...] = ("channels", name)
+        known, complaints = self._spelled(section, settings.options, model)
+        if account is not None:
+            own = {key: value for key, value in settings.accounts[account].items() if key != "enabled"}
+            section = (*section, "accounts", account)
+            given, more = self._spelled(section, own, model)
+            taken = {entry.path for entry in given}
+            known = [entry for entry in known if entry.path not in taken] + given
+            complaints += more
+        return validated(model, known, complaints, f"{'.'.join(section)}.")
 
     def plugin(self, name: str, model: type[M]) -> M:
         """A plugin's own settings, read as its model. Raises SettingsError like ``load_settings``."""
         return self._own(("plugins", name), self.plugins.options(name), model)
 
-    def _own(self, section: tuple[str, str], options: Mapping[str, Any], model: type[M]) -> M:
+    def _own(self, section: tuple[str, ...], options: Mapping[str, Any], model: type[M]) -> M:
+        known, complaints = self._spelled(section, options, model)
+        return validated(model, known, complaints, f"{'.'.join(section)}.")
+
+    def _spelled(
+        self, section: tuple[str, ...], options: Mapping[str, Any], model: type[BaseModel]
+    ) -> tuple[list[Entry], list[str]]:
+        """What is written in a section, in our spelling, and complaints about the rest."""
         written = {entry.path: entry for entry in self._entries}
         given = [
             structs.replace(written[(*section, *path)], path=path)
@@ -318,6 +349,4 @@ class Settings(BaseSettings):
             else Entry(path=path, value=value, place="settings", base=Path())
             for path, value in flat(options)
         ]
-        under = ".".join(section) + "."
-        known, complaints = in_our_spelling(model, given, under)
-        return validated(model, known, complaints, under)
+        return in_our_spelling(model, given, f"{'.'.join(section)}.")

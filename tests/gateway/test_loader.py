@@ -11,6 +11,7 @@ import pytest
 
 from gateway import PluginError, SettingsError
 from gateway.loader import BUILTIN_PLUGINS, check_siblings, load_channel, load_plugin
+from gateway.settings import Settings
 from gateway.testing.chat import chatting
 
 ROOT = Path(__file__).parents[2]
@@ -72,9 +73,21 @@ def test_a_plugin_that_is_nowhere_is_told_with_its_name() -> None:
 
 async def test_a_channel_is_found_by_its_name(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
-        assert load_channel(chat.host, "websocket", {}).id == "websocket"
+        settings = Settings.model_validate({"channels": {"websocket": {}, "pigeon": {}}})
+        assert load_channel(chat.host, settings, "websocket").id == "websocket"
+        assert load_channel(chat.host, settings, "websocket", "second").id == "websocket.second"
         with pytest.raises(SettingsError, match=r"channels\.pigeon: there is no such channel"):
-            load_channel(chat.host, "pigeon", {})
+            load_channel(chat.host, settings, "pigeon")
+
+
+async def test_a_channel_with_wrong_settings_is_left_out_and_the_others_run(tmp_path: Path) -> None:
+    channels = {"websocket": {"colour": "red"}, "pigeon": {"enabled": False}}
+    async with chatting(tmp_path, channels=channels) as chat:
+        answer = await chat.say("hello")
+        health = chat.gateway.health()
+    assert answer.text == "You said: hello"
+    assert health["websocket"] == (False, "channels.websocket: unknown setting colour")
+    assert "pigeon" not in health
 
 
 def test_the_packages_beside_the_core_are_ours() -> None:

@@ -448,3 +448,25 @@ def test_a_channel_s_own_mistakes_are_told_by_place(load: Load):
 def test_settings_survive_json(load: Load):
     """What is shown is plain data, so that ``--json`` can print it."""
     assert json.dumps([row.value for row in effective(load("[permissions]\nshell = { 'a *' = 'ask' }"))])
+
+
+def test_several_accounts_share_what_stands_beside_them_and_have_their_own(load: Load):
+    settings = load(
+        "[channels.telegram]\npoll_seconds = 5\n"
+        "[channels.telegram.accounts.sales]\nbotToken = 'a'\n"
+        "[channels.telegram.accounts.support]\nbot_token = 'b'\npoll_seconds = 7\n"
+        "[channels.telegram.accounts.old]\nenabled = false\n"
+    )
+    assert settings.accounts("telegram") == ("sales", "support")
+    sales, support = (settings.channel("telegram", TelegramSettings, name) for name in ("sales", "support"))
+    assert (sales.bot_token.get_secret_value(), sales.poll_seconds) == ("a", 5)
+    assert (support.bot_token.get_secret_value(), support.poll_seconds) == ("b", 7)
+    assert settings.accounts("websocket") == (None,)
+
+
+def test_a_mistake_in_an_account_is_told_with_its_name(load: Load):
+    settings = load("[channels.telegram.accounts.sales]\nbot_token = 'a'\npoll_secnds = 7\n")
+    with pytest.raises(
+        SettingsError, match=r"channels\.telegram\.accounts\.sales\.poll_secnds is not a setting"
+    ):
+        settings.channel("telegram", Telegram, "sales")
