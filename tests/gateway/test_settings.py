@@ -469,4 +469,4 @@ def test_a_mistake_in_an_account_is_told_with_its_name(load: Load):
     with pytest.raises(
         SettingsError, match=r"channels\.telegram\.accounts\.sales\.poll_secnds is not a setting"
     ):
-        settings.channel("telegram", Telegram, "sales")
+        settings.channel("telegram", TelegramSettings, "sales")
