@@ -253,11 +253,12 @@ async def test_004_27_generation_goes_on_without_readers_and_is_replayed(tmp_pat
 
 async def test_004_28_a_rate_limit_is_announced_and_the_answer_goes_on(tmp_path: Path):
     async with FakeModels() as models:
-        models.then(Refusal(429, "slow down", {"retry-after-ms": "20"}), Reply((Say("Here."),)))
         provider = {"openai": {"base_url": models.openai_url, "api_key": "k", "max_retries": 2}}
         async with chatting(tmp_path, model="openai/fake-small", providers=provider) as chat:
+            await chat.say("first")
+            watcher = await chat.watch(after=10**9)
+            models.then(Refusal(429, "slow down", {"retry-after-ms": "20"}), Reply((Say("Here."),)))
             answer_id = await chat.accept("go")
-            watcher = await chat.watch()
             limited = await watcher.until(lambda f: isinstance(f, MetadataDelta) and f.rate_limit)
             assert limited.rate_limit == RateLimit(20, "openai")
             done = await watcher.until(is_complete)
