@@ -174,7 +174,15 @@ class Gateway:
         toolbox = Toolbox(self.registry, permissions, self.approvals, self.activity, limits.tool_output_bytes)
         agent = Agent(self.registry, models, toolbox, steps, self.activity, self._generation())
         runner = Runner(
-            self.store, self.registry, agent, steps, outbox, Live(tasks), self.figures, str(settings.data_dir)
+            self.store,
+            inbox,
+            self.registry,
+            agent,
+            steps,
+            outbox,
+            Live(tasks),
+            self.figures,
+            str(settings.data_dir),
         )
         self.dispatcher = Dispatcher(tasks, runner, self.store, limits.max_attempts)
         bounds = Bounds(limits.session_inbox, limits.global_inbox, limits.backlog_minutes)

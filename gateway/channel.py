@@ -65,6 +65,7 @@ class InboundMessage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
 
     ``dedup_key`` (and ``alt_key``) name the message within channel and account: the same key is the same
     message, however often it arrives. ``order`` is the platform's own order within the conversation.
+    ``revises`` is the key of an earlier message that this one is the new wording of.
     """
 
     session: str
@@ -76,6 +77,7 @@ class InboundMessage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     parts: tuple[Part, ...] = ()
     alt_key: str | None = None
     order: int = 0
+    revises: str | None = None
     response_mode: ResponseMode = "text"
     audio: Audio | None = None
     raw: dict[str, Any] | None = None

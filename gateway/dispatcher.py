@@ -80,6 +80,17 @@ class Dispatcher:
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
 
+    def withdraw(self, session: Session, dedup_key: str) -> bool:
+        """Let a message that is not answered yet need no answer. Returns whether there was one."""
+        turn, mailbox = session.turn, self._mailboxes.get(session.id)
+        if turn is not None and turn.entry.inbound.dedup_key == dedup_key:
+            turn.abort()
+            return True
+        waiting = [e for e in (mailbox.entries if mailbox else ()) if e.inbound.dedup_key == dedup_key]
+        for entry in waiting:
+            entry.silent = True
+        return bool(waiting)
+
     async def drain(self, seconds: float) -> bool:
         """Start nothing new and wait for running turns. Returns whether all ended in time."""
         self.stopping = True

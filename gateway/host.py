@@ -112,6 +112,14 @@ class Host:
         session.turn.abort()
         return True
 
+    def withdraw(self, session_id: str, dedup_key: str) -> bool:
+        """A message was deleted by its writer: an answer that is not finished ends, or never begins.
+
+        Returns whether there was such a message.
+        """
+        session = self.sessions.get(session_id)
+        return session is not None and self._intake.withdraw(session, dedup_key)
+
     def approve(self, approval_id: str, decision: Decision, *, session: str, user: str | None = None) -> None:
         """Pass a person's word on; see ``Approvals.resolve``."""
         self._approvals.resolve(approval_id, decision, session=session, user=user)

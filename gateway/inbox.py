@@ -64,8 +64,8 @@ class Entry(Struct, kw_only=True):
     """Whether it waited so long that the answer begins with a notice."""
     recovered: bool = False
     """Whether it was accepted by an earlier process."""
-    heard: bool = False
-    """Whether it was a word in a running turn, a yes or no, and needs no answer of its own."""
+    silent: bool = False
+    """Whether it needs no answer of its own: it was a yes or no in a running turn, or was taken back."""
     answered: bool = False
     """Whether its answer is durable, and only has to be placed yet."""
 
@@ -159,6 +159,17 @@ class Inbox:
         """For entries that turned out to be duplicates: what was accepted before, by the new entry's id."""
         wanted = list(entries)
         return await self._store.read(lambda c: {e.id: _find(c, e) for e in wanted})
+
+    async def find(self, channel: str, account: str, dedup_key: str) -> Entry | None:
+        """A message that was accepted, by its key."""
+        c = t.inbox.c
+        query = select(t.inbox).where(c.channel == channel, c.account == account, c.dedup_key == dedup_key)
+
+        def read(connection: Connection) -> Entry | None:
+            row = connection.execute(query).mappings().first()
+            return None if row is None else _entry(row)
+
+        return await self._store.read(read)
 
     async def cursors(self, channel: str) -> Sequence[Cursor]:
         """How far a channel's platforms were read."""

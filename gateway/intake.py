@@ -110,6 +110,10 @@ class Intake:
             loaded.withdraw((entry.id, entry.answer_id))
         self._deliver_again(await self._session_of(entry), entry)
 
+    def withdraw(self, session: Session, dedup_key: str) -> bool:
+        """Let a message that is not answered yet need no answer. Returns whether there was one."""
+        return self._dispatcher.withdraw(session, dedup_key)
+
     def _deliver_again(self, session: Session, entry: Entry) -> None:
         self._dispatcher.expect(session)
         entry.recovered = True
@@ -167,12 +171,14 @@ class Intake:
 
     def _interrupt(self, session: Session, entry: Entry) -> None:
         """/stop must not wait behind what it is meant to stop; other words may steer the turn."""
+        if entry.inbound.revises is not None:
+            self._dispatcher.withdraw(session, entry.inbound.revises)
         if session.turn is None:
             return
         if entry.inbound.text.strip() == "/stop":
             session.turn.abort()
         elif self._overhear(session, entry):
-            entry.heard = True
+            entry.silent = True
         elif not entry.inbound.text.startswith("/"):
             session.turn.steered = True
 

@@ -19,7 +19,7 @@ from gateway.channel import PlacementRefused
 from gateway.deltas import Complete, StopReason
 from gateway.errors import FAILURES, TrunklineError, asked_for
 from gateway.figures import Figures
-from gateway.inbox import Entry, Outcome
+from gateway.inbox import Entry, Inbox, Outcome
 from gateway.live import Live
 from gateway.messages import ErrorPart, Message, Metadata, Part, TextPart
 from gateway.outbox import Intended, Outbox
@@ -43,6 +43,7 @@ class Runner:
     def __init__(
         self,
         store: Store,
+        inbox: Inbox,
         registry: PluginRegistry,
         agent: Agent,
         steps: Steps,
@@ -52,6 +53,7 @@ class Runner:
         cwd: str,
     ) -> None:
         self._store = store
+        self._inbox = inbox
         self._registry = registry
         self._agent = agent
         self._steps = steps
@@ -93,7 +95,7 @@ class Runner:
     async def _outcome(self, turn: Turn, painter: Painter | None) -> None:
         entry, hooks = turn.entry, self._registry.get_hooks()
         text = entry.inbound.text
-        if entry.heard:
+        if entry.silent or not await self._takes_place(turn.session, entry):
             await self._reply(turn, painter, None)
             return
         try:
@@ -113,6 +115,17 @@ class Runner:
             await self._reply(turn, painter, TextPart(_UNHEARD))
         else:
             await self._ask(turn, painter, text)
+
+    async def _takes_place(self, session: Session, entry: Entry) -> bool:
+        """Whether a new wording takes the place of the old one; it only does where that was the last word."""
+        inbound = entry.inbound
+        if inbound.revises is None:
+            return True
+        old = await self._inbox.find(entry.channel, inbound.address.account, inbound.revises)
+        if old is None or not session.is_last_word(old.id):
+            return old is None
+        await session.hide((old.id, old.answer_id))
+        return True
 
     async def _command(self, turn: Turn, command: re.Match[str]) -> Part | None:
         name, rest = command[1], (command[2] or "").strip()

@@ -25,6 +25,7 @@ PUT_SESSION = Write(
 )
 PUT_MESSAGE = Write("insert", 1, t.messages, "id session_id seq role metadata extra cost created_at")
 PUT_PART = Write("insert", 2, t.parts, "id message_id type content index created_at")
+HIDE_MESSAGE = Write("update", 3, t.messages, "id extra")
 COUNT_MESSAGES = Write("update", 3, t.sessions, "id messages")
 DROP_SESSION = Write("delete", 40, t.sessions, "id")
 DROP_MESSAGE = Write("delete", 0, t.messages, "id")
@@ -98,6 +99,11 @@ def put_message(message: Message, seq: int) -> list[Op]:
         (PUT_MESSAGE, row),
         *(_put_part(message, index, part) for index, part in enumerate(message.parts)),
     ]
+
+
+def hide_message(message: Message) -> Op:
+    """The write that leaves a message as it is, but tells whether it is meant for the model."""
+    return HIDE_MESSAGE, (message.id, _extra(message))
 
 
 def _put_part(message: Message, index: int, part: Part) -> Op:

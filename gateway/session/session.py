@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec.structs import replace
+
 from gateway.bus import Listeners, MessageBus, Unsubscribe
 from gateway.channel import Address
 from gateway.deltas import Complete
@@ -12,7 +14,7 @@ from gateway.events import AgentEvent
 from gateway.feed import Feed
 from gateway.frames import Event, Frame, MessageFrame, Replayed, SessionFrame, Totals, TurnStart
 from gateway.messages import Message, now_ms
-from gateway.session.log import SessionRow, put_message, read_messages
+from gateway.session.log import SessionRow, hide_message, put_message, read_messages
 from gateway.store import Op, Store
 
 if TYPE_CHECKING:
@@ -193,6 +195,18 @@ class Session:
         """Let the model forget what was said so far; readers keep it."""
         self.row.context_from = self.seq
         self._model_view.clear()
+
+    def is_last_word(self, message_id: str) -> bool:
+        """Whether a message is the last that the user said to the model."""
+        said = [message.id for message in self._model_view if message.role == "user"]
+        return said[-1:] == [message_id]
+
+    async def hide(self, ids: Collection[str]) -> None:
+        """Let the model forget some messages; readers keep them."""
+        hidden = {m.id: replace(m, for_model=False) for _, m in self._log if m.id in ids}
+        await self._store.write(*map(hide_message, hidden.values()))
+        self._log = [(seq, hidden.get(message.id, message)) for seq, message in self._log]
+        self._model_view = [message for message in self._model_view if message.id not in ids]
 
     async def note(self, message: Message, settled: Sequence[Op]) -> None:
         """Show a message that is no turn's, durable together with what it settles."""
