@@ -17,7 +17,10 @@ from gateway import (
     ProviderResolutionError,
     SettingsError,
 )
+from gateway.app import Gateway
+from gateway.loader import load_plugin
 from gateway.routing import Models, first_model
+from gateway.settings import Settings
 from gateway.testing.chat import ScriptedModel, chatting
 from gateway.testing.models import MODELS, FakeModels
 from gateway.testing.platform import FakePlatform
@@ -149,7 +152,9 @@ async def test_names_of_providers_are_taken_once_and_all_are_closed() -> None:
     ],
 )
 async def test_without_a_model_a_key_decides(environ: Mapping[str, str], model: str) -> None:
-    assert await first_model(environ, registry()) == model
+    gateway = Gateway(Settings(), environ=environ)
+    await gateway.registry.register(load_plugin("providers"))
+    assert await first_model(environ, gateway.providers) == model
 
 
 async def test_without_a_key_a_server_on_this_machine_answers_or_else_the_demo() -> None:
