@@ -1,67 +1,79 @@
-"""The kill storm is a test; these test that it would fail if the gateway did."""
+"""The kill storm is a test; these test that it would fail if the gateway did.
+
+A storm mostly waits, so all of them rage at once, each with a gateway and a world of its own.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import json
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 STORM = Path(__file__).parent.parent / "storm" / "run.py"
+PATIENCE = 120
+KINDS = {
+    "none": ("--seconds", "6"),
+    "ack-before-commit": ("--seconds", "6", "--drain", "5"),
+    "blind-resend": ("--seconds", "8", "--faults", "0.3"),
+    "no-recovery": ("--seconds", "5", "--drain", "5"),
+}
+"""What is planted in each storm, and what else is peculiar to it."""
 
 
-async def storm(*flags: str) -> tuple[int, dict[str, Any]]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(STORM),
-        *("--engine", "sqlite", "--seed", "7", "--json", *flags),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    assert process.returncode is not None
-    return process.returncode, json.loads(output)["storms"][0]
+class Storm:
+    """A storm that was started."""
+
+    def __init__(self, planted: str) -> None:
+        plant = () if planted == "none" else ("--planted", planted)
+        flags = ("--engine", "sqlite", "--seed", "7", "--json", *plant, *KINDS[planted])
+        self.process = subprocess.Popen(
+            [sys.executable, STORM, *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def ended(self) -> tuple[int, dict[str, Any]]:
+        """Its exit status, and what it found."""
+        output, _ = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, json.loads(output)["storms"][0]
 
 
-@pytest.mark.timeout(90)
-async def test_a_gateway_that_acknowledges_before_it_commits_is_found_out() -> None:
-    status, found = await storm("--seconds", "8", "--drain", "5", "--planted", "ack-before-commit")
+@pytest.fixture(scope="module")
+def storms() -> Iterator[dict[str, Storm]]:
+    started = {planted: Storm(planted) for planted in KINDS}
+    yield started
+    for storm in started.values():
+        storm.process.kill()
+        storm.process.communicate()
+
+
+def test_a_gateway_that_acknowledges_before_it_commits_is_found_out(storms: dict[str, Storm]) -> None:
+    status, found = storms["ack-before-commit"].ended()
     assert status == 1
     assert found["lost"] > 0
 
 
-@pytest.mark.timeout(90)
-async def test_a_gateway_that_sends_again_without_looking_is_found_out() -> None:
-    status, found = await storm("--seconds", "10", "--planted", "blind-resend", "--faults", "0.3")
+def test_a_gateway_that_sends_again_without_looking_is_found_out(storms: dict[str, Storm]) -> None:
+    status, found = storms["blind-resend"].ended()
     assert status == 1
     assert found["duplicate"] > 0
 
 
-@pytest.mark.timeout(90)
-async def test_a_gateway_that_forgets_what_it_accepted_is_found_out() -> None:
-    status, found = await storm("--seconds", "6", "--drain", "5", "--planted", "no-recovery")
+def test_a_gateway_that_forgets_what_it_accepted_is_found_out(storms: dict[str, Storm]) -> None:
+    status, found = storms["no-recovery"].ended()
     assert status == 1
     assert found["lost"] > 0
     assert found["orphan"] > 0
 
 
-@pytest.mark.timeout(90)
-async def test_a_short_storm_loses_and_doubles_nothing() -> None:
-    _, found = await storm("--seconds", "8")
+def test_a_short_storm_loses_and_doubles_nothing(storms: dict[str, Storm]) -> None:
+    _, found = storms["none"].ended()
     assert found["kills"] > 0
-    assert {k: found[k] for k in ("lost", "duplicate", "orphan", "out_of_order", "wrong", "seq", "dead")} == {
-        "lost": 0,
-        "duplicate": 0,
-        "orphan": 0,
-        "out_of_order": 0,
-        "wrong": 0,
-        "seq": 0,
-        "dead": 0,
-    }
+    kinds = ("lost", "duplicate", "orphan", "out_of_order", "wrong", "seq", "dead")
+    assert {kind: found[kind] for kind in kinds} == dict.fromkeys(kinds, 0)
