@@ -201,19 +201,17 @@ def requests(openapi: Node, sending: Node) -> Node:
 
 
 def _correct(calls: dict[str, Node], ops: dict[str, Node], types: dict[str, Node]) -> None:
-    """What the documents leave out, or say of more than bots."""
+    """What the documents leave out, or say of more than bots; and what libraries send and nobody minds."""
+    flag = {"type": "boolean", "null": True}
     for props in (node["props"] for node in types.values() if "props" in node):
         if "content" in props and props["content"]["max"] == 4000:
             props["content"]["max"] = 2000  # 4000 is for subscribers
-    flag = {"type": "boolean", "null": True}
-    types[calls["PATCH " + _MESSAGE]["body"]]["props"] |= {"tts": flag, "enforce_nonce": flag}
-    for name in (
-        "IncomingWebhookUpdateRequestPartial",
-        "IncomingWebhookUpdateForInteractionCallbackRequestPartial",
-    ):
-        types[name]["props"]["tts"] = flag
+        if "allowed_mentions" in props:
+            props |= {"tts": flag, "enforce_nonce": flag}
     for name in ("ApplicationCommandCreateRequest", "ApplicationCommandUpdateRequest"):
         types[name]["props"]["nsfw"] = flag
+    threads = types[calls["POST " + _MESSAGE + "/threads"]["body"]]["props"]
+    threads["type"] = {"type": "integer", "null": True}
     ops["2"]["props"]["large_threshold"] |= {"min": 50, "max": 250}
 
 
