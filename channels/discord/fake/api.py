@@ -30,12 +30,14 @@ from gateway.testing.transcript import Transcript
 PREFIXES: Final = ("/api/v10", "/api/v9")
 _AGENT: Final = re.compile(r"DiscordBot \(.+\)")
 _FILE: Final = re.compile(r"files\[(\d+)\]")
+_PLACING: Final = re.compile(r"(POST|PATCH) .*(/messages|/messages/\{message_id\}|_token\}.*)")
+"""Calls that write or change a message."""
 _SLOW_SECONDS: Final = 0.2
 _VIA: Final = {"Via": "1.1 google", "Server": "cloudflare"}
 
 
 class Api:
-    """Serves calls. ``on_applied`` is called when the bot changed something, before its answer leaves."""
+    """Serves calls. ``on_applied`` is called when a message was written or changed, before the answer."""
 
     def __init__(
         self,
@@ -125,7 +127,7 @@ class Api:
     def _apply(self, call: ApiCall) -> Answer:
         findings = self._checked(call)
         answer = self._handlers[call.name](call)
-        if self._on_applied is not None and not call.name.startswith("GET"):
+        if self._on_applied is not None and _PLACING.fullmatch(call.name):
             self._on_applied()
         problems = [problem for problem in (findings.problem, answer.problem) if problem]
         return msgspec.structs.replace(answer, problem="; ".join(problems) or None)

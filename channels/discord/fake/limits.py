@@ -158,7 +158,12 @@ class RateLimits:
         return {
             "X-RateLimit-Limit": str(most),
             "X-RateLimit-Remaining": str(remaining),
-            "X-RateLimit-Reset": f"{reset:.3f}",
-            "X-RateLimit-Reset-After": f"{max(0.0, reset - self._clock.now()):.3f}",
+            "X-RateLimit-Reset": _rounded_up(reset),
+            "X-RateLimit-Reset-After": _rounded_up(max(0.0, reset - self._clock.now())),
             "X-RateLimit-Bucket": hashlib.sha256(call.name.encode()).hexdigest()[:32],
         }
+
+
+def _rounded_up(seconds: float) -> str:
+    """With milliseconds; who waits so long does not come too early."""
+    return f"{math.ceil(seconds * 1000) / 1000:.3f}"

@@ -23,6 +23,7 @@ from aiohttp import web
 
 from channels.discord.fake.account import Account
 from channels.discord.fake.api import PREFIXES, Api
+from channels.discord.fake.calls import Handler
 from channels.discord.fake.cdn import Cdn
 from channels.discord.fake.clock import Clock
 from channels.discord.fake.commands import Commands
@@ -50,8 +51,8 @@ class FakeDiscord(People):
     """The platform, with one guild and one channel to begin with: ``general``.
 
     ``faults`` is the share of calls that go wrong, ``repeats`` of events that come twice, ``seed`` which.
-    ``privileged`` are the intents that the application is allowed. ``on_applied`` is called when the bot has
-    changed something, before its answer leaves.
+    ``privileged`` are the intents that the application is allowed. ``on_applied`` is called when the bot
+    wrote or changed a message, before its answer leaves.
     """
 
     def __init__(
@@ -92,18 +93,10 @@ class FakeDiscord(People):
         super().__init__(world, rooms, self.views, guilds, interactions, commands, tell)
         self.guild = world.add_guild("Workshop").id
         world.add_channel("general", world.guilds[self.guild])
-        drafts = Drafts(world, figures)
         self._account_routes = AccountRoutes(world, self.views, guilds, self.account, figures)
-        reads = "MESSAGE_CONTENT" in self.account.privileged
-        routes = (
-            self._account_routes,
-            MessageRoutes(world, rooms, self.views, drafts, figures, reads=reads),
-            RoomRoutes(world, rooms, self.views),
-            CommandRoutes(world, commands),
-            HookRoutes(world, rooms, self.views, drafts, interactions),
-        )
+        self.handlers = {**self._account_routes.handlers(), **self._handlers(commands)}
         self._api = Api(
-            {name: handler for part in routes for name, handler in part.handlers().items()},
+            self.handlers,
             account=self.account,
             figures=figures,
             limits=self.limits,
@@ -225,6 +218,17 @@ class FakeDiscord(People):
                     session.reader.send(payload)
             else:
                 session.tell(payload["t"], msgspec.to_builtins(payload["d"]))
+
+    def _handlers(self, commands: Commands) -> Mapping[str, Handler]:
+        world, rooms, views, figures = self._world, self._rooms, self.views, self.figures
+        drafts = Drafts(world, figures)
+        reads = "MESSAGE_CONTENT" in self.account.privileged
+        return {
+            **MessageRoutes(world, rooms, views, drafts, figures, reads=reads).handlers(),
+            **RoomRoutes(world, rooms, views).handlers(),
+            **CommandRoutes(world, commands).handlers(),
+            **HookRoutes(world, rooms, views, drafts, self._interactions).handlers(),
+        }
 
     def _actions(self) -> Mapping[str, Action]:
         """What can be done over HTTP."""

@@ -44,7 +44,11 @@ class Bot(discord.Client):
         intents.message_content = True
         quiet = discord.AllowedMentions.none()
         super().__init__(
-            intents=intents, allowed_mentions=quiet, max_ratelimit_timeout=30, guild_ready_timeout=0.1
+            intents=intents,
+            allowed_mentions=quiet,
+            max_ratelimit_timeout=30,
+            guild_ready_timeout=0.1,
+            heartbeat_timeout=0.5,
         )
         self.tree = app_commands.CommandTree(self)
         self._answer = on_message
@@ -151,13 +155,9 @@ async def test_a_bot_logs_in_again_when_its_session_is_gone(fake: FakeDiscord) -
 
 async def test_a_bot_notices_a_zombie() -> None:
     figures = replace(relaxed(), heartbeat=0.3)
-    async with FakeDiscord(figures=figures) as fake:
-        bot = Bot()
-        async with running(fake, bot):
-            # discord.py looks for acknowledgements of the last minute only.
-            bot.ws._keep_alive.heartbeat_timeout = 0.5
-            fake.freeze()
-            await fake.until(lambda: bool(fake.transcript.of("RESUME")), seconds=20)
+    async with FakeDiscord(figures=figures) as fake, running(fake, Bot()):
+        fake.freeze()
+        await fake.until(lambda: bool(fake.transcript.of("RESUME")), seconds=20)
 
 
 async def ended_by(fake: FakeDiscord, act: Callable[[], None]) -> None:

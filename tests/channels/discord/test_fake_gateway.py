@@ -142,7 +142,7 @@ async def test_a_zombie_says_nothing_and_its_events_wait_for_the_next_connection
 async def test_a_bot_whose_heart_stops_is_cut_off() -> None:
     figures = replace(relaxed(), heartbeat=0.05)
     async with FakeDiscord(figures=figures) as fake, aiohttp.ClientSession() as http:
-        async with RawBot(fake, http).session() as socket:
+        async with RawBot(fake, http).socket() as socket:
             assert await socket.close_code() == 4009
             assert socket.payloads[0]["d"]["heartbeat_interval"] == 50
         assert fake.transcript.problems == ["CLOSE: no heartbeat came in time"]
