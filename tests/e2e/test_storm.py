@@ -6,6 +6,7 @@ A storm mostly waits, so all of them rage at once, each with a gateway and a wor
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -70,6 +71,29 @@ def test_a_gateway_that_forgets_what_it_accepted_is_found_out(storms: dict[str, 
     assert status == 1
     assert found["lost"] > 0
     assert found["orphan"] > 0
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("postgresql://me:secret@127.0.0.1:1/db", "PostgreSQL cannot be reached at"),
+        ("127.0.0.1:5432", "TRUNKLINE_TEST_POSTGRES_URL is no address"),
+    ],
+)
+def test_a_storm_that_cannot_be_held_says_why(address: str, told: str) -> None:
+    storm = subprocess.run(
+        [sys.executable, STORM, "--engine", "postgres"],
+        env={**os.environ, "TRUNKLINE_TEST_POSTGRES_URL": address},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert storm.returncode == 2
+    assert told in storm.stderr
+    assert "postgresql://user:password@host/name" in storm.stderr
+    assert "secret" not in storm.stderr
+    assert "Traceback" not in storm.stderr
 
 
 def test_a_short_storm_loses_and_doubles_nothing(storms: dict[str, Storm]) -> None:
