@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct, field
 
@@ -27,6 +27,16 @@ def invalid(message: str, error: str = "invalid_arguments") -> RefusalError:
     """The refusal of an argument, with the message that names it."""
     told = f"[ERROR] {message}"
     return RefusalError(error, message, response_metadata={"messages": [told]})
+
+
+def objects(value: object, name: str) -> list[Json]:
+    """An argument that is a list of objects, with at least one. Raises RefusalError."""
+    if not isinstance(value, list) or not value:
+        raise invalid(f"must provide an array [json-pointer:/{name}]")
+    for number, one in enumerate(cast(list[object], value)):
+        if not isinstance(one, dict):
+            raise invalid(f"must provide an object [json-pointer:/{name}/{number}]")
+    return cast(list[Json], value)
 
 
 class Asked(Struct, kw_only=True):

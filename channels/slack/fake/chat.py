@@ -7,7 +7,7 @@ import re
 from channels.slack.fake.asking import Asked, RefusalError
 from channels.slack.fake.content import LONGEST_UPDATE, Content, content
 from channels.slack.fake.payloads import bot_profile
-from channels.slack.fake.rooms import change, direct, place, remove
+from channels.slack.fake.rooms import change, direct, expire_stream, place, remove
 from channels.slack.fake.workspace import Json, Room
 
 _STAMP = re.compile(r"\d{1,12}\.\d{6}")
@@ -28,6 +28,7 @@ def post_message(asked: Asked) -> Json:
 def update(asked: Asked) -> Json:
     """``chat.update``: of the app's own messages, and of none that is being streamed."""
     room = asked.room()
+    expire_stream(asked.state, room, asked["ts"])
     before = asked.own(room, asked["ts"], otherwise="cant_update_message")
     if before.get("streaming_state") == "in_progress":
         raise RefusalError("streaming_state_conflict", "the message is being streamed")
@@ -83,7 +84,7 @@ def new_message(asked: Asked, room: Room, fields: Json, thread: str | None) -> J
         "user": asked.grant.user,
         "team": asked.team.id,
         "text": "",
-        **fields,
+        **{name: value for name, value in fields.items() if name != "metadata" or value},
     }
     bot = asked.team.bot
     if bot is not None and asked.grant.kind == "bot":

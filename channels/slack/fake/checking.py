@@ -72,6 +72,12 @@ def arguments(name: str, given: Mapping[str, Any], notes: list[str]) -> Json:
     missing = [key for key, facts in known.items() if facts.required and given.get(key) is None]
     if missing:
         raise invalid(f"missing required field: {missing[0]}")
+    return values(name, given)
+
+
+def values(name: str, given: Mapping[str, Any]) -> Json:
+    """Those of some arguments that a method knows, as values of their types. Raises RefusalError."""
+    known = schema().methods[name].args
     return {
         key: _value(key, known[key], value)
         for key, value in given.items()

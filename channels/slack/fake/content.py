@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from msgspec import Struct
@@ -48,7 +48,7 @@ def content(asked: Asked, *, longest: int = LONGEST_TEXT, needed: bool = True) -
     if markdown is not None and (text is not None or asked.get("blocks") is not None):
         raise RefusalError("markdown_text_conflict", "markdown_text goes with neither text nor blocks")
     blocks = checked_blocks(asked, asked.get("blocks"))
-    attachments = _attachments(asked.get("attachments"))
+    attachments = _attachments(asked, asked.get("attachments"))
     if needed and not (text or markdown or blocks or attachments):
         raise RefusalError("no_text", "a message has to say something")
     if markdown is not None:
@@ -60,7 +60,7 @@ def content(asked: Asked, *, longest: int = LONGEST_TEXT, needed: bool = True) -
             attachments=attachments,
             metadata=metadata(asked),
         )
-    text = None if text is None else _text(asked, text, longest)
+    text = None if text is None else plain_text(asked, text, longest)
     return Content(text=text, blocks=blocks, attachments=attachments, metadata=metadata(asked))
 
 
@@ -118,7 +118,8 @@ def metadata(asked: Asked) -> Json | None:
     return told
 
 
-def _text(asked: Asked, text: str, longest: int) -> str:
+def plain_text(asked: Asked, text: str, longest: int = LONGEST_TEXT) -> str:
+    """A text as it is stored: cut or refused if it is too long, its pings noted."""
     if len(text) > longest:
         if longest != LONGEST_TEXT:
             raise RefusalError("msg_too_long", f"the text has {len(text)} characters")
@@ -133,7 +134,7 @@ def _text(asked: Asked, text: str, longest: int) -> str:
     return stored(text)
 
 
-def _attachments(given: Any) -> list[Json] | None:
+def _attachments(asked: Asked, given: Any) -> list[Json] | None:
     if given is None:
         return None
     if not isinstance(given, list):
@@ -141,7 +142,18 @@ def _attachments(given: Any) -> list[Json] | None:
     attachments = cast(list[Json], given)
     if len(attachments) > MOST_ATTACHMENTS:
         raise RefusalError("too_many_attachments", f"{len(attachments)} attachments")
+    note_pings(asked, _strings(attachments))
     return attachments
+
+
+def _strings(value: object) -> Iterator[str]:
+    """All texts in something, however deep."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        inside = cast(Json, value).values() if isinstance(value, dict) else cast(list[object], value)
+        for one in inside:
+            yield from _strings(one)
 
 
 def _may(asked: Asked, name: str) -> bool:

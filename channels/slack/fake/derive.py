@@ -79,19 +79,34 @@ MEASURED: Mapping[str, Mapping[str, Any]] = {
     # The published descriptions are behind or beside the platform in these points.
     "agents.sessions.setStatus": {"args": {"title": {"maxLength": 200}, "username": {"maxLength": 200}}},
     "agents.sessions.rename": {"args": {"title": {"minLength": 1, "maxLength": 200}}},
-    "chat.appendStream": {"args": {"markdown_text": {"required": False}}, "errors": ["msg_too_long"]},
+    "chat.appendStream": {
+        "args": {"markdown_text": {"required": False}},
+        "errors": ["invalid_blocks_format", "msg_too_long"],
+    },
     "chat.postMessage": {"errors": ["invalid_attachments", "invalid_thread_ts", "msg_too_long"]},
-    "chat.postEphemeral": {"errors": ["msg_blocks_too_long"]},
-    "chat.startStream": {"args": {"thread_ts": {"required": True}}, "errors": ["msg_too_long"]},
+    "chat.postEphemeral": {
+        "errors": [
+            "invalid_metadata_format",
+            "invalid_metadata_schema",
+            "invalid_thread_ts",
+            "metadata_too_large",
+            "msg_blocks_too_long",
+        ]
+    },
+    "chat.startStream": {
+        "args": {"thread_ts": {"required": True}},
+        "errors": ["invalid_thread_ts", "msg_too_long"],
+    },
     "chat.stopStream": {
         "args": {
             "session_status": {"type": "string", "enum": ["active", "processing", "suspended", "closed"]}
         },
-        "errors": ["msg_too_long"],
+        "errors": ["invalid_blocks_format", "msg_too_long"],
     },
     "chat.update": {"errors": ["msg_blocks_too_long"]},
     "conversations.history": {"args": {"limit": {"maximum": 999}}},
     "conversations.list": {"args": {"limit": {"maximum": 999}}},
+    "files.completeUploadExternal": {"errors": ["invalid_blocks_format", "invalid_thread_ts"]},
     "oauth.v2.access": {"args": {"code": {"required": True}}},
 }
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from channels.slack.fake.asking import Asked, RefusalError, invalid
+from channels.slack.fake.asking import Asked, RefusalError, objects
 from channels.slack.fake.chat import new_message
-from channels.slack.fake.markup import stored
+from channels.slack.fake.content import plain_text
 from channels.slack.fake.payloads import emit
 from channels.slack.fake.rooms import place
 from channels.slack.fake.state import State
@@ -29,10 +29,7 @@ def get_upload_url(asked: Asked) -> Json:
 
 def complete_upload(asked: Asked) -> Json:
     """``files.completeUploadExternal``: the third step. The message that shows the files comes by itself."""
-    given = asked["files"]
-    if not isinstance(given, list) or not given:
-        raise invalid("must provide an array [json-pointer:/files]")
-    files = [_uploaded(asked, one) for one in cast(list[Any], given)]
+    files = [_uploaded(asked, one) for one in objects(asked["files"], "files")]
     names = [name for name in (asked.get("channel_id"), *asked.get("channels", "").split(",")) if name]
     for name in names:
         asked.arguments["channel"] = name
@@ -44,7 +41,8 @@ def share(asked: Asked, room: Room, files: list[StoredFile]) -> None:
     """A message of the app that shows files."""
     for file in files:
         file.shared = True
-    said: Json = {"text": stored(asked.get("initial_comment", "")), "subtype": "file_share", "upload": True}
+    text = plain_text(asked, asked.get("initial_comment", ""))
+    said: Json = {"text": text, "subtype": "file_share", "upload": True}
     message = new_message(asked, room, said, asked.get("thread_ts"))
     for file in files:
         file.shares[room.id] = message["ts"]
@@ -185,8 +183,7 @@ async def _content(request: web.Request) -> bytes:
     return b""
 
 
-def _uploaded(asked: Asked, given: object) -> StoredFile:
-    told = cast(Json, given) if isinstance(given, dict) else {}
+def _uploaded(asked: Asked, told: Json) -> StoredFile:
     file = asked.state.files.get(str(told.get("id")))
     if file is None or file.team != asked.team.id or file.user != asked.grant.user:
         raise RefusalError("file_not_found")

@@ -124,18 +124,19 @@ class Interactions(People):
         if delivery.kind == "events_api":
             return
         if delivery.refused is not None:
-            user = delivery.payload.get("user_id") or delivery.payload["user"]["id"]
-            self.notices.append((user, delivery.refused))
+            person = delivery.payload.get("user_id") or delivery.payload.get("user", {}).get("id", "")
+            self.notices.append((person, delivery.refused))
         elif delivery.kind == "slash_commands":
             self._answered(delivery)
-        elif delivery.payload["type"] == "view_submission":
+        elif delivery.payload.get("type") == "view_submission":
             self._submitted(delivery)
 
     def _answered(self, delivery: Delivery) -> None:
-        name = delivery.payload["response_url"].rpartition("/")[2]
+        url = self.state.reply_urls.get(delivery.payload.get("response_url", "").rpartition("/")[2])
         notes: list[str] = []
         try:
-            acknowledged(self.state, self.state.reply_urls[name], delivery.answer, notes)
+            if url is not None:
+                acknowledged(self.state, url, delivery.answer, notes)
         except RefusalError as refusal:
             notes.append(refusal.problem or refusal.error)
         if notes:
@@ -143,7 +144,9 @@ class Interactions(People):
             self.transcript.record("slash_command", {"command": command}, problem="; ".join(notes))
 
     def _submitted(self, delivery: Delivery) -> None:
-        view = delivery.payload["view"]["id"]
+        view = delivery.payload.get("view", {}).get("id")
+        if view not in self.state.views:
+            return
         answer: Any = delivery.answer
         told = cast(Json, answer) if isinstance(answer, dict) else {}
         action = told.get("response_action")

@@ -11,25 +11,31 @@ _PING = re.compile(
     r"<(?:!(?:here|channel|everyone|group)(?:\|[^<>]*)?|!subteam\^\w+(?:\|[^<>]*)?|@[UW]\w+(?:\|[^<>]*)?)>"
 )
 _SEQUENCE = re.compile(r"<(?:[@#!][\w^]+[^<>]*|[a-z][a-z0-9+.-]*:[^<>]+)>")
-_TYPED = re.compile(r"(?<!\w)([@#])([\w.-]+)")
+_TYPED = re.compile(r"https?://[^\s<>]*[^\s<>.,;:!?)]|(?<!\w)([@#])([\w-]+(?:\.[\w-]+)*)")
 _BROADCASTS = ("here", "channel", "everyone")
 
 
 def typed(text: str, team: Workspace) -> str:
-    """What a client sends of what was typed: ``& < >`` escaped, ``@name`` and ``#room`` as sequences."""
+    """What a client sends of what was typed: ``& < >`` escaped; links, ``@name``, ``#room`` as sequences."""
+    kept: list[str] = []
+    end = 0
+    for match in _TYPED.finditer(text):
+        kept += [escaped(text[end : match.start()]), _meant(match, team)]
+        end = match.end()
+    return "".join([*kept, escaped(text[end:])])
 
-    def sequence(match: re.Match[str]) -> str:
-        sign, name = match.groups()
-        name, dots = name.rstrip("."), name[len(name.rstrip(".")) :]
-        if sign == "@" and name in _BROADCASTS:
-            return f"<!{name}>{dots}"
-        if sign == "@" and (user := team.user(name)) is not None:
-            return f"<@{user.id}>{dots}"
-        if sign == "#" and (room := team.named(name)) is not None:
-            return f"<#{room.id}|{room.name}>{dots}"
-        return match.group()
 
-    return _TYPED.sub(sequence, escaped(text))
+def _meant(match: re.Match[str], team: Workspace) -> str:
+    sign, name = match.groups()
+    if sign is None:
+        return f"<{escaped(match.group())}>"
+    if sign == "@" and name in _BROADCASTS:
+        return f"<!{name}>"
+    if sign == "@" and (user := team.user(name)) is not None:
+        return f"<@{user.id}>"
+    if sign == "#" and (room := team.named(name)) is not None:
+        return f"<#{room.id}|{room.name}>"
+    return match.group()
 
 
 def escaped(text: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from channels.slack.fake.asking import Asked, RefusalError
 from channels.slack.fake.chat import new_message
+from channels.slack.fake.checking import values
 from channels.slack.fake.content import content
 from channels.slack.fake.rooms import change, place, remove
 from channels.slack.fake.state import ReplyUrl, State
@@ -29,7 +30,10 @@ def respond(state: State, name: str, given: Json, notes: list[str]) -> None:
 
 def say(state: State, url: ReplyUrl, given: Json, notes: list[str]) -> None:
     """Do what an app answers: write, replace what was acted on, or delete it. Raises RefusalError."""
-    asked = Asked(state=state, method="response_url", arguments=given, grant=_voice(state, url), notes=notes)
+    arguments = {**given, **values("chat.postMessage", given)}
+    asked = Asked(
+        state=state, method="response_url", arguments=arguments, grant=_voice(state, url), notes=notes
+    )
     if given.get("delete_original"):
         _delete(state, url)
         return

@@ -66,6 +66,14 @@ def change(state: State, room: Room, ts: str, fields: Json, *, told: bool = True
     return after
 
 
+def expire_stream(state: State, room: Room, ts: str) -> None:
+    """A stream whose time is over ends; its message keeps what it has."""
+    stream = state.streams.get((room.id, ts))
+    if stream is not None and state.clock.now() > stream.until:
+        del state.streams[room.id, ts]
+        change(state, room, ts, {"streaming_state": "errored"})
+
+
 def remove(state: State, room: Room, ts: str) -> None:
     """A message is taken away. What had replies leaves a tombstone to hang them on."""
     before = room.messages[ts]

@@ -19,6 +19,7 @@ from channels.slack.fake.delivery import Delivery, Envelope
 from channels.slack.fake.installing import Installer, every_scope, install, uninstall
 from channels.slack.fake.interactions import Interactions
 from channels.slack.fake.office import PostOffice
+from channels.slack.fake.payloads import event_callback
 from channels.slack.fake.responses import respond
 from channels.slack.fake.rooms import new_room
 from channels.slack.fake.sockets import Sockets
@@ -154,6 +155,22 @@ class FakeSlack(Interactions):
     def deliver_raw(self, payload: Json, kind: Envelope = "events_api") -> Delivery:
         """Send something the platform never sends, or does not send yet."""
         return self.state.tell(kind, str(payload.get("team_id", "")), payload)
+
+    def deliver_event(self, event: Json, team: str | None = None) -> Delivery:
+        """Send an event that nothing here brings about, in a callback like any other."""
+        workspace = self.state.team_of(team)
+        return self.state.tell("events_api", workspace.id, event_callback(self.state, workspace, event))
+
+    def limit_events(self, team: str | None = None) -> Delivery:
+        """The app gets more than 30,000 events an hour: it is told so, instead of being told the events."""
+        payload: Json = {
+            "token": self.app.verification_token,
+            "type": "app_rate_limited",
+            "team_id": self.state.team_of(team).id,
+            "minute_rate_limited": self.state.stamps.seconds() // 60 * 60,
+            "api_app_id": self.app.id,
+        }
+        return self.deliver_raw(payload)
 
     @asynccontextmanager
     async def reordered(self) -> AsyncGenerator[None]:

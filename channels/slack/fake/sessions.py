@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
-from channels.slack.fake.asking import Asked, RefusalError, invalid
+from channels.slack.fake.asking import Asked, RefusalError, invalid, objects
 from channels.slack.fake.state import Session
 from channels.slack.fake.workspace import Json, Room
 
@@ -35,10 +33,10 @@ def set_title(asked: Asked) -> Json:
 
 def set_prompts(asked: Asked) -> Json:
     """``assistant.threads.setSuggestedPrompts``."""
-    prompts = asked["prompts"]
-    if not isinstance(prompts, list) or not prompts or len(cast(list[Any], prompts)) > MOST_PROMPTS:
-        raise invalid(f"must provide 1 to {MOST_PROMPTS} prompts [json-pointer:/prompts]")
-    for prompt in cast(list[Json], prompts):
+    prompts = objects(asked["prompts"], "prompts")
+    if len(prompts) > MOST_PROMPTS:
+        raise invalid(f"no more than {MOST_PROMPTS} items allowed [json-pointer:/prompts]")
+    for prompt in prompts:
         if not isinstance(prompt.get("title"), str) or not isinstance(prompt.get("message"), str):
             raise invalid("missing required field: title [json-pointer:/prompts]")
     if not asked.state.switches.agent:

@@ -19,7 +19,7 @@ from channels.slack.fake.content import (
     metadata,
 )
 from channels.slack.fake.markup import pings
-from channels.slack.fake.rooms import change, place
+from channels.slack.fake.rooms import change, expire_stream, place
 from channels.slack.fake.state import Session, State, Stream
 from channels.slack.fake.workspace import Json, Room
 
@@ -79,6 +79,7 @@ def stopped(state: State, room: Room, root: str) -> list[str]:
     ]
     for stream in found:
         stream.closed = "stopped_by_user"
+        change(state, room, stream.ts, {"streaming_state": "completed"}, told=False)
     return [stream.ts for stream in found]
 
 
@@ -98,11 +99,8 @@ def _recipient(asked: Asked, room: Room) -> None:
 def _streaming(asked: Asked) -> tuple[Room, Json, Stream]:
     room = asked.room()
     message = asked.own(room, asked["ts"], otherwise="message_not_owned_by_app")
-    stream = asked.state.streams.get((room.id, asked["ts"]))
-    if stream is not None and asked.state.clock.now() > stream.until:
-        del asked.state.streams[room.id, stream.ts]
-        change(asked.state, room, stream.ts, {"streaming_state": "errored"})
-        stream = None
+    expire_stream(asked.state, room, message["ts"])
+    stream = asked.state.streams.get((room.id, message["ts"]))
     if stream is None:
         raise RefusalError("message_not_in_streaming_state")
     return room, message, stream

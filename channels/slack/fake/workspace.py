@@ -102,9 +102,8 @@ class Workspace(Struct, kw_only=True):
     def named(self, name: str) -> Room | None:
         """A room by id or name, with or without ``#``."""
         plain = name.removeprefix("#")
-        return self.rooms.get(name) or next(
-            (room for room in self.rooms.values() if room.name == plain), None
-        )
+        found = (room for room in self.rooms.values() if room.name == plain) if plain else iter(())
+        return self.rooms.get(name) or next(found, None)
 
     def between(self, *users: str) -> Room | None:
         """The direct message of exactly these users."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 from typing import Any
 
 import aiohttp
@@ -15,6 +16,22 @@ from channels.slack.fake import FakeSlack
 from channels.slack.fake.api import METHODS
 from channels.slack.fake.checking import schema
 from tests.channels.slack.apps import Plain, client, plain
+
+KINDS = ("section", "header", "markdown", "context", "actions", "table", "image", "rich_text", "input")
+KINDS += ("button", "static_select", "overflow", "feedback_buttons", "markdown_text", "task_update", "blocks")
+TEXTS = ["", "x", "general", "@ada", "1", "eyes", "active", "U9,U9", "[", '{"a":', "x" * 13_000]
+VALUES: list[Any] = [
+    *([], {}, [[]], [{}], [None], {"a": [1]}, 0, "x", [{"id": "F9"}], [{"title": "t", "message": "m"}]),
+    *([{"type": kind, "text": {"type": "mrkdwn", "text": "x"}, "elements": [1]}] for kind in KINDS),
+    *([{"type": kind, "elements": [{"type": "button"}, {}, []], "fields": [1]}] for kind in KINDS),
+    *([{"type": "actions", "elements": [{"type": kind, "options": [{}, 1]}]}] for kind in KINDS),
+    *([{"type": kind, "text": "x", "id": "1", "title": "t", "blocks": [{}]}] for kind in KINDS),
+    *(
+        {"type": kind, "title": {}, "blocks": blocks}
+        for kind in ("modal", "home")
+        for blocks in ([], [{}, 1])
+    ),
+]
 
 
 async def test_a_call_comes_as_json_as_a_form_or_in_the_query() -> None:
@@ -249,6 +266,34 @@ async def test_uploads_and_answers_to_interactions_can_fail_too() -> None:
             assert answer.status == 503
         async with api.http.post(told["upload_url"], data=b"a") as answer:
             assert await answer.text() == "OK - 1"
+
+
+async def test_whatever_an_app_sends_is_answered() -> None:
+    dice = random.Random(4)
+    async with plain() as (fake, api):
+        root = fake.say("general", "hi")
+        posted = await api.call("chat.postMessage", channel="general", text="x", thread_ts=root)
+        direct = fake.room("@ada").id
+        stream = await api.call("chat.startStream", channel=direct, thread_ts=fake.say("@ada", "x"))
+        known = [fake.room("general").id, direct, root, posted["ts"], stream["ts"], fake.user("ada").id]
+        pools = {"string": known * 3 + TEXTS, "json": VALUES, "boolean": [True, False]}
+        numbers = [0, 1, 10, -1]
+        methods = [name for name in schema().methods if name != "auth.revoke"]
+        headers = {"Authorization": f"Bearer {fake.bot_token}", "Content-Type": "application/json"}
+        for _ in range(3_000):
+            method = dice.choice(methods)
+            facts = schema().methods[method]
+            given = {
+                name: dice.choice(VALUES if dice.random() < 0.03 else pools.get(argument.type, numbers))
+                for name, argument in facts.args.items()
+                if argument.required or dice.random() < 0.4
+            }
+            async with api.http.post(
+                fake.api_url + method, data=json.dumps(given), headers=headers
+            ) as answer:
+                assert answer.status == 200, (method, given)
+                told = await answer.json()
+                assert told["ok"] or told["error"] in facts.errors | schema().errors, (method, told)
 
 
 async def _each_page(api: Plain, method: str, name: str, **arguments: str) -> list[Any]:

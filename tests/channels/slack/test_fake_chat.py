@@ -180,6 +180,7 @@ async def test_a_text_that_is_too_long_is_cut_with_a_warning() -> None:
             "blocks": [{"type": "rich_text", "elements": [{"type": "broadcast", "range": "here"}]}],
         },
         {"text": "@here come", "link_names": True},
+        {"text": "a", "attachments": [{"fields": [{"value": "<!channel>"}]}]},
         {"text": "@channel come", "parse": "full"},
         {"text": "if a < b"},
         {"text": "a", "blocks": [section("<script>")]},

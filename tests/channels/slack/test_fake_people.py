@@ -58,8 +58,10 @@ async def test_what_is_typed_is_sent_as_slack_sends_it() -> None:
         bob = fake.user("bob").id
         room = fake.room("general").id
         fake.say("general", "1 < 2 & @bob, see #general. @here @nobody")
-        text = events(fake)[0]["text"]
-        assert text == f"1 &lt; 2 &amp; <@{bob}>, see <#{room}|general>. <!here> @nobody"
+        fake.say("general", "is <https://a.example/?x=1&y=2>, b@c.example?")
+        texts = [event["text"] for event in events(fake)]
+        assert texts[0] == f"1 &lt; 2 &amp; <@{bob}>, see <#{room}|general>. <!here> @nobody"
+        assert texts[1] == "is &lt;<https://a.example/?x=1&amp;y=2>&gt;, b@c.example?"
         words = events(fake)[0]["blocks"][0]["elements"][0]["elements"]
         assert [word["type"] for word in words] == [
             "text",
@@ -251,6 +253,19 @@ async def test_a_response_replaces_or_deletes_what_was_acted_on() -> None:
         assert fake.answers("general") == ["done"]
         await (await api.http.post(url, json={"delete_original": True})).read()
         assert fake.answers("general") == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["[]", '"x"', "x", '{"text": 5}', '{"blocks": "x"}', '{"blocks": [1]}', '{"thread_ts": 5}', "{}"],
+)
+async def test_a_response_that_is_none_is_refused(body: str) -> None:
+    async with plain() as (fake, api):
+        url = fake.command("general", "/ask").payload["response_url"]
+        async with api.http.post(url, data=body) as answer:
+            assert (answer.status, (await answer.json())["ok"]) == (400, False)
+        assert fake.transcript.problems
+        assert fake.hidden("general") == []
 
 
 async def test_an_ephemeral_message_has_buttons_too() -> None:

@@ -153,6 +153,15 @@ async def test_a_file_goes_up_in_three_steps() -> None:
         fake.transcript.check()
 
 
+async def test_a_files_comment_pings_like_any_text() -> None:
+    async with FakeSlack() as fake:
+        room = fake.room("general").id
+        await client(fake).files_upload_v2(
+            content="abc", filename="a.txt", channel=room, initial_comment="<!here> look"
+        )
+        assert fake.transcript.problems == ["files.completeUploadExternal: unescaped mention <!here>"]
+
+
 async def test_a_file_that_was_not_uploaded_cannot_be_completed() -> None:
     async with plain() as (fake, api):
         told = await api.form("files.getUploadURLExternal", filename="a.txt", length="3")

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from channels.slack.fake import FakeSlack
+from channels.slack.fake.delivery import Envelope
 from tests.channels.slack.apps import Socket, bolt, connect, in_socket_mode, plain
 
 
@@ -199,8 +200,18 @@ async def test_anything_can_be_sent() -> None:
         fake.deliver_raw({"type": "event_callback", "event": None})
         frame = await socket.read()
         assert frame["payload"] == {"type": "event_callback", "event": None}
-        fake.deliver_raw({"odd": [1]}, "interactive")
-        assert (await socket.read())["type"] == "interactive"
+        await socket.ack(frame)
+        await fake.deliveries[0].settled()
+        kinds: tuple[Envelope, ...] = ("interactive", "slash_commands")
+        for kind in kinds:
+            delivery = fake.deliver_raw({"odd": [1]}, kind)
+            assert (await socket.read())["type"] == kind
+            fake.clock.advance(3)
+            assert (await delivery.settled()).refused == "operation_timeout"
+        fake.deliver_event({"type": "app_context_changed"})
+        assert (await socket.read())["payload"]["event"] == {"type": "app_context_changed"}
+        fake.limit_events()
+        assert (await socket.read())["payload"]["type"] == "app_rate_limited"
 
 
 async def test_bolt_handles_events_and_answers() -> None:

@@ -125,6 +125,13 @@ async def test_a_stream_ends_after_five_minutes_and_only_an_edit_helps() -> None
         assert fake.answers("general") == ["whole"]
 
 
+async def test_an_edit_helps_even_when_nobody_noticed_the_end() -> None:
+    async with plain() as (fake, api):
+        stream = await start(api, place(fake), markdown_text="half")
+        fake.clock.advance(301)
+        assert (await api.call("chat.update", **stream, text="whole", blocks=[]))["ok"]
+
+
 async def test_a_streamed_message_holds_12000_characters_in_all() -> None:
     async with plain() as (fake, api):
         stream = await start(api, place(fake), markdown_text="x" * 6_000)
