@@ -11,6 +11,7 @@ from channels.discord.fake import components as buttons
 from channels.discord.fake import files, mentions, permissions
 from channels.discord.fake.commands import CHAT, MESSAGE, USER, Commands
 from channels.discord.fake.events import Event, Tell
+from channels.discord.fake.figures import Figures
 from channels.discord.fake.guild_views import GuildViews
 from channels.discord.fake.interactions import Interactions
 from channels.discord.fake.nouns import (
@@ -40,23 +41,13 @@ class People:
     Everything raises LookupError for what does not exist, as a person cannot do it.
     """
 
-    def __init__(
-        self,
-        world: World,
-        rooms: Rooms,
-        views: Views,
-        guilds: GuildViews,
-        interactions: Interactions,
-        commands: Commands,
-        tell: Tell,
-    ) -> None:
+    def __init__(self, world: World, views: Views, guilds: GuildViews, figures: Figures, tell: Tell) -> None:
         self._world = world
-        self._rooms = rooms
-        self._views = views
         self._guilds = guilds
-        self._interactions = interactions
-        self._commands = commands
         self._tell = tell
+        self._rooms = Rooms(world, views, tell)
+        self._interactions = Interactions(world, views, guilds, figures, tell)
+        self._commands = Commands(world, figures)
 
     # What can be seen.
 

@@ -26,16 +26,13 @@ from channels.discord.fake.api import PREFIXES, Api
 from channels.discord.fake.calls import Handler
 from channels.discord.fake.cdn import Cdn
 from channels.discord.fake.clock import Clock
-from channels.discord.fake.commands import Commands
 from channels.discord.fake.control import Action, Control
 from channels.discord.fake.drafts import Drafts
 from channels.discord.fake.figures import Figures
 from channels.discord.fake.gateway import Gateway
 from channels.discord.fake.guild_views import GuildViews
-from channels.discord.fake.interactions import Interactions
 from channels.discord.fake.limits import RateLimits, Scope
 from channels.discord.fake.people import People
-from channels.discord.fake.rooms import Rooms
 from channels.discord.fake.routes_account import AccountRoutes
 from channels.discord.fake.routes_commands import CommandRoutes
 from channels.discord.fake.routes_hooks import HookRoutes
@@ -87,14 +84,11 @@ class FakeDiscord(People):
             faults=self._faults,
             transcript=self.transcript,
         )
-        tell = self.gateway.tell
-        rooms, commands = Rooms(world, self.views, tell), Commands(world, figures)
-        interactions = Interactions(world, self.views, guilds, figures, tell)
-        super().__init__(world, rooms, self.views, guilds, interactions, commands, tell)
+        super().__init__(world, self.views, guilds, figures, self.gateway.tell)
         self.guild = world.add_guild("Workshop").id
         world.add_channel("general", world.guilds[self.guild])
         self._account_routes = AccountRoutes(world, self.views, guilds, self.account, figures)
-        self.handlers = {**self._account_routes.handlers(), **self._handlers(commands)}
+        self.handlers = {**self._account_routes.handlers(), **self._handlers()}
         self._api = Api(
             self.handlers,
             account=self.account,
@@ -108,7 +102,7 @@ class FakeDiscord(People):
         self.cdn = Cdn(world, self.views)
         self._control = Control(world, self.views, self.transcript, self._actions())
         self._control.bots = lambda: len(self.gateway.connections)
-        self._control.typing = lambda channel: rooms.is_typing(channel, world.bot)
+        self._control.typing = self.is_typing
         self._port = port
         self._runner: web.AppRunner | None = None
 
@@ -219,14 +213,14 @@ class FakeDiscord(People):
             else:
                 session.tell(payload["t"], msgspec.to_builtins(payload["d"]))
 
-    def _handlers(self, commands: Commands) -> Mapping[str, Handler]:
+    def _handlers(self) -> Mapping[str, Handler]:
         world, rooms, views, figures = self._world, self._rooms, self.views, self.figures
         drafts = Drafts(world, figures)
         reads = "MESSAGE_CONTENT" in self.account.privileged
         return {
             **MessageRoutes(world, rooms, views, drafts, figures, reads=reads).handlers(),
             **RoomRoutes(world, rooms, views).handlers(),
-            **CommandRoutes(world, commands).handlers(),
+            **CommandRoutes(world, self._commands).handlers(),
             **HookRoutes(world, rooms, views, drafts, self._interactions).handlers(),
         }
 
