@@ -89,20 +89,8 @@ class FakeDiscord(People):
         world.add_channel("general", world.guilds[self.guild])
         self._account_routes = AccountRoutes(world, self.views, guilds, self.account, figures)
         self.handlers = {**self._account_routes.handlers(), **self._handlers()}
-        self._api = Api(
-            self.handlers,
-            account=self.account,
-            figures=figures,
-            limits=self.limits,
-            faults=self._faults,
-            transcript=self.transcript,
-            changes=world.changes,
-            on_applied=on_applied,
-        )
         self.cdn = Cdn(world, self.views)
-        self._control = Control(world, self.views, self.transcript, self._actions())
-        self._control.bots = lambda: len(self.gateway.connections)
-        self._control.typing = self.is_typing
+        self._on_applied = on_applied
         self._port = port
         self._runner: web.AppRunner | None = None
 
@@ -132,13 +120,7 @@ class FakeDiscord(People):
         return f"{self.url}/cdn"
 
     async def __aenter__(self) -> FakeDiscord:
-        app = web.Application(client_max_size=self.figures.request_bytes + 1)
-        for prefix in PREFIXES:
-            app.router.add_route("*", prefix + "/{tail:.*}", self._api.serve)
-        app.router.add_get("/gw/", self.gateway.serve)
-        app.router.add_get(r"/cdn/attachments/{channel:\d+}/{attachment:\d+}/{name}", self.cdn.serve)
-        app.add_routes(self._control.routes())
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
         host, port = self._runner.addresses[0][:2]
@@ -212,6 +194,28 @@ class FakeDiscord(People):
                     session.reader.send(payload)
             else:
                 session.tell(payload["t"], msgspec.to_builtins(payload["d"]))
+
+    def _app(self) -> web.Application:
+        api = Api(
+            self.handlers,
+            account=self.account,
+            figures=self.figures,
+            limits=self.limits,
+            faults=self._faults,
+            transcript=self.transcript,
+            changes=self._world.changes,
+            on_applied=self._on_applied,
+        )
+        control = Control(self._world, self.views, self.transcript, self._actions())
+        control.bots = lambda: len(self.gateway.connections)
+        control.typing = self.is_typing
+        app = web.Application(client_max_size=self.figures.request_bytes + 1)
+        for prefix in PREFIXES:
+            app.router.add_route("*", prefix + "/{tail:.*}", api.serve)
+        app.router.add_get("/gw/", self.gateway.serve)
+        app.router.add_get(r"/cdn/attachments/{channel:\d+}/{attachment:\d+}/{name}", self.cdn.serve)
+        app.add_routes(control.routes())
+        return app
 
     def _handlers(self) -> Mapping[str, Handler]:
         world, rooms, views, figures = self._world, self._rooms, self.views, self.figures
