@@ -29,6 +29,12 @@ TOKEN = "123456789:AAFakeTokenForTestsOnly-0123456789abcdef"  # noqa: S105 - of 
 
 _HANDLERS = {**sending.METHODS, **editing.METHODS, **asking.METHODS}
 _WRITES = ("send", "edit", "delete", "set", "create", "close", "reopen", "answer")
+_NOT_PLAYED = (
+    "business_connection_id",
+    "direct_messages_topic_id",
+    "ephemeral_message_parameters",
+    "inline_message_id",
+)
 _NOT_IN_ANSWERS = ("deleteWebhook", "setWebhook", "close", "logOut")
 
 
@@ -172,6 +178,7 @@ class FakeTelegram(People):
             asked = request.understood(method, texts, uploads)
             given, method = asked.arguments, asked.method
             remarks = [*asked.remarks, *text.remarks(asked)]
+            remarks += [f"this fake does not play {name}" for name in _NOT_PLAYED if name in asked.arguments]
             self.limits.check(asked)
             if fault == "slow_down":
                 raise self.limits.slow_down(asked, self.retry_after)

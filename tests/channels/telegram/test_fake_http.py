@@ -149,6 +149,12 @@ async def test_what_the_platform_overlooks_is_found_out_too(
     ]
 
 
+async def test_what_the_fake_does_not_play_is_said(fake: FakeTelegram, http: aiohttp.ClientSession) -> None:
+    given = {"chat_id": fake.private(), "text": "Hi", "ephemeral_message_parameters": {"receiver_user_id": 1}}
+    assert (await ask(http, fake, "sendMessage", json=given))["ok"]
+    assert fake.transcript.problems == ["sendMessage: this fake does not play ephemeral_message_parameters"]
+
+
 async def test_another_token_and_another_path_are_refused(
     fake: FakeTelegram, http: aiohttp.ClientSession
 ) -> None:
