@@ -11,7 +11,6 @@ from typing import Any, Final
 UNAUTHORIZED: Final = (401, 0, "401: Unauthorized")
 NOT_FOUND: Final = (404, 0, "404: Not Found")
 WRONG_METHOD: Final = (405, 0, "405: Method Not Allowed")
-UNKNOWN_APPLICATION: Final = (404, 10002, "Unknown Application")
 UNKNOWN_CHANNEL: Final = (404, 10003, "Unknown Channel")
 UNKNOWN_GUILD: Final = (404, 10004, "Unknown Guild")
 UNKNOWN_MEMBER: Final = (404, 10007, "Unknown Member")
