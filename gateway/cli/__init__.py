@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from gateway.cli import chat, config, db, dead, doctor, run, send, sessions, version
+from gateway.cli import channels, chat, config, db, dead, dev, doctor, run, send, sessions, version
 
 app = typer.Typer(
     name="trunkline",
@@ -22,7 +22,9 @@ app.command("chat")(chat.chat)
 app.command("send")(send.send)
 app.command("doctor")(doctor.doctor)
 app.add_typer(sessions.app, name="sessions")
+app.add_typer(channels.app, name="channels")
 app.add_typer(dead.app, name="dead")
 app.add_typer(db.app, name="db")
 app.add_typer(config.app, name="config")
+app.add_typer(dev.app, name="dev")
 app.command("version")(version.version)
