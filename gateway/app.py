@@ -37,7 +37,7 @@ from gateway.provider import ProviderConfig
 from gateway.registry import AgentSources, ChannelRegistry, PluginRegistry, ProviderRegistry
 from gateway.retention import Retention
 from gateway.routing import Models, first_model
-from gateway.routing.models import LOCAL_URL
+from gateway.routing.reaching import provider_config
 from gateway.runner import Runner
 from gateway.session import Sessions
 from gateway.settings import Settings
@@ -320,27 +320,8 @@ class Gateway:
         return await self._submission.submit(message, responder, exclusive=exclusive)
 
     def _provider_config(self, provider_id: str) -> ProviderConfig:
-        given = self.settings.providers.get(provider_id)
-        key = self._environ.get(f"{provider_id.upper().replace('-', '_')}_API_KEY")
-        local = LOCAL_URL if provider_id == "local" else None
-        if given is None:
-            return ProviderConfig(
-                id=provider_id,
-                api_key=key,
-                base_url=local,
-                stream_timeout_ms=self.settings.stream_timeout_ms,
-            )
-        return ProviderConfig(
-            id=provider_id,
-            api_key=given.api_key.get_secret_value() if given.api_key else key,
-            base_url=given.base_url or local,
-            organization_id=given.organization_id,
-            project_id=given.project_id,
-            custom_headers={k: v.get_secret_value() for k, v in given.custom_headers.items()},
-            timeout=given.timeout,
-            max_retries=given.max_retries,
-            stream_timeout_ms=self.settings.stream_timeout_ms,
-        )
+        variables = self.providers.variables(provider_id)
+        return provider_config(self.settings, self._environ, provider_id, variables)
 
 
 async def _end(part: str, close: Callable[[], Awaitable[None]]) -> None:

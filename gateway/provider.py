@@ -24,12 +24,25 @@ class Capabilities(Struct, frozen=True):
     json_mode: bool = True
 
 
+Capability = Literal["streaming", "tools", "images", "reasoning", "json_mode"]
+"""The name of a field of ``Capabilities``."""
+
+
 class ProviderConfig(Struct, frozen=True, kw_only=True):
-    """How to reach a provider. ``timeout`` is milliseconds for the connection and the first byte."""
+    """How to reach a provider. ``timeout`` is milliseconds for the connection and the first byte.
+
+    ``like`` names the provider whose protocol it speaks, if its own id is not one that we know.
+    ``credentials`` are what a key alone cannot say, by names that the provider explains.
+    """
 
     id: str
+    like: str | None = None
+    name: str | None = None
     api_key: str | None = msgspec.field(default=None)
+    credentials: Mapping[str, str] = {}
     base_url: str | None = None
+    api_version: str | None = None
+    region: str | None = None
     organization_id: str | None = None
     project_id: str | None = None
     custom_headers: Mapping[str, str] = {}
@@ -37,6 +50,15 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     max_retries: int = 3
     stream_timeout_ms: int = 60_000
     """Milliseconds without a byte after which a stream counts as dead."""
+    models: tuple[str, ...] = ()
+    capabilities: tuple[Capability, ...] | None = None
+
+    def capable(self, usual: Capabilities) -> Capabilities:
+        """What it can do: ``capabilities`` if they are given, else what is usual there."""
+        given = self.capabilities
+        if given is None:
+            return usual
+        return Capabilities(**{name: name in given for name in Capabilities.__struct_fields__})
 
     def __repr__(self) -> str:
         return f"ProviderConfig(id={self.id!r}, base_url={self.base_url!r})"

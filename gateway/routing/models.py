@@ -12,13 +12,7 @@ from msgspec import Struct
 from gateway.errors import ProviderError, ProviderResolutionError
 from gateway.provider import Provider
 from gateway.registry import ProviderRegistry
-
-LOCAL_URL = "http://localhost:11434/v1"
-FROM_KEYS = (
-    ("ANTHROPIC_API_KEY", "anthropic/claude-sonnet-4-5"),
-    ("OPENAI_API_KEY", "openai/gpt-5-mini"),
-)
-"""Which model a key in the environment stands for when none is configured."""
+from gateway.routing.reaching import LOCAL_URL
 
 
 class Route(Struct, frozen=True):
@@ -57,9 +51,9 @@ class Models:
 
 async def first_model(environ: Mapping[str, str], providers: ProviderRegistry) -> str:
     """The model to use when none is configured: by a key, by a local server, or the built-in demo."""
-    for variable, model in FROM_KEYS:
-        if environ.get(variable):
-            return model
+    for provider_id, model in providers.first_models():
+        if any(environ.get(name) for name in providers.variables(provider_id)["api_key"]):
+            return f"{provider_id}/{model}"
     local = await _local_models(providers)
     return f"local/{local[0]}" if local else "demo/demo"
 

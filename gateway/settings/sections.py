@@ -27,6 +27,7 @@ from gateway.settings.validation import in_our_spelling, validated
 M = TypeVar("M", bound=BaseModel)
 
 Action = Literal["allow", "ask", "deny"]
+Capability = Literal["streaming", "tools", "images", "reasoning", "json_mode"]
 
 SHORTEST_TOKEN = 32
 """Characters of a token that guards a listener beyond this machine."""
@@ -96,8 +97,21 @@ class StoreSettings(Section):
 class ProviderSettings(Section):
     """How to reach one model backend."""
 
+    like: str | None = Field(
+        default=None, min_length=1, description="Backend whose protocol it speaks, when its id is not one"
+    )
+    name: str | None = Field(default=None, min_length=1, description="What people call it")
     api_key: Secret = Field(default=None, description="Credential for the backend")
+    credentials: dict[str, SecretStr] = Field(
+        default={}, description="Credentials of backends that take no key, by names of their own"
+    )
     base_url: str | None = Field(default=None, description="Address of its API, when it is not the usual one")
+    api_version: str | None = Field(
+        default=None, min_length=1, description="Version of its API, where addresses tell it (azure)"
+    )
+    region: str | None = Field(
+        default=None, min_length=1, description="Where its machines stand (bedrock, vertex)"
+    )
     organization_id: str | None = Field(
         default=None, description="Organization to bill, where the backend knows them"
     )
@@ -113,6 +127,9 @@ class ProviderSettings(Section):
     )
     models: tuple[str, ...] = Field(
         default=(), description="Models it offers, when it cannot list them itself"
+    )
+    capabilities: tuple[Capability, ...] | None = Field(
+        default=None, description="What its models can do, when that is not usual there"
     )
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.testing.script import Asked, Reply, Say, Think, Tokens, Use, UseTogether
+from gateway.testing.dialect import shown_key
+from gateway.testing.script import Asked, Refusal, Reply, Say, Think, Tokens, Use, UseTogether
 
 _STOPS = {"end": "end_turn", "length": "max_tokens", "tools": "tool_use", "filter": "refusal"}
 _TYPES = {
@@ -113,10 +114,10 @@ def whole(reply: Reply, model: str) -> dict[str, Any]:
     return {**_message(model), "content": content, "stop_reason": _STOPS[reply.stop], "usage": tokens}
 
 
-def error(message: str, code: str, status: int) -> dict[str, Any]:
+def error(refusal: Refusal) -> dict[str, Any]:
     """An error body."""
-    kind = code or _TYPES.get(status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_fake"}
+    kind = refusal.code or _TYPES.get(refusal.status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": refusal.message}, "request_id": "req_fake"}
 
 
 def models(names: Sequence[str]) -> dict[str, Any]:
@@ -232,3 +233,51 @@ def _used(call: Use) -> dict[str, Any]:
 
 def _event(event: dict[str, Any]) -> bytes:
     return b"event: " + event["type"].encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
+
+
+class AnthropicDialect:
+    """The messages protocol."""
+
+    path = "/anthropic"
+    chat_routes = ("/v1/messages",)
+    models_route = "/v1/models"
+    content_type = "text/event-stream; charset=utf-8"
+    trouble = _event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+    troubles = {
+        "too_long": Refusal(400, "prompt is too long: 210000 tokens > 200000 maximum"),
+        "filtered": Refusal(400, "Output blocked by content filtering policy"),
+        "no_model": Refusal(404, "model: x not found"),
+        "overloaded": Refusal(529, "Overloaded"),
+    }
+
+    def key(self, headers: Mapping[str, str]) -> str:
+        """The key in its own header, or a bearer token."""
+        return shown_key(headers)
+
+    def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
+        """What is wrong with a request."""
+        return problem(body, headers)
+
+    def asked(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
+        """The request in the terms of scripts."""
+        return asked(path, headers, body)
+
+    def streams(self, asked: Asked) -> bool:
+        """Whether ``stream`` is set."""
+        return bool(asked.body.get("stream"))
+
+    def wire(self, asked: Asked, reply: Reply) -> AnthropicWire:
+        """Events of blocks."""
+        return AnthropicWire(asked.body["model"], reply.tokens)
+
+    def whole(self, asked: Asked, reply: Reply) -> dict[str, Any]:
+        """A message."""
+        return whole(reply, asked.body["model"])
+
+    def error(self, refusal: Refusal) -> dict[str, Any]:
+        """An error."""
+        return error(refusal)
+
+    def listed(self, names: Sequence[str]) -> dict[str, Any]:
+        """The list of models."""
+        return models(names)

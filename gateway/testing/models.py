@@ -1,4 +1,4 @@
-"""Fake model servers on a real socket: OpenAI's chat completions and Anthropic's messages, by a script.
+"""Fake model servers on a real socket: each vendor's protocol at a path of its own, by a script.
 
 In tests::
 
@@ -18,15 +18,15 @@ import contextlib
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from gateway.testing import anthropic_wire, openai_wire
-from gateway.testing.anthropic_wire import AnthropicWire
-from gateway.testing.openai_wire import OpenAIWire
+from gateway.testing.dialect import Dialect, Wire
+from gateway.testing.dialects import DIALECTS
 from gateway.testing.script import (
     Answer,
     Asked,
@@ -47,24 +47,23 @@ MODELS = ("fake-small", "fake-large")
 _BODY_LIMIT = 256 * 1024 * 1024
 
 
-class Wire(Protocol):
-    """How a protocol writes one streamed answer."""
-
-    def begin(self) -> bytes: ...
-    def events(self, move: Any) -> Any: ...
-    def end(self, reply: Reply) -> bytes: ...
-
-
 class FakeModels:
-    """Both protocols at one address. Replies given to ``then`` come first, in order; then ``answer``'s.
+    """All protocols at one address. Replies given to ``then`` come first, in order; then ``answer``'s.
 
     ``requests`` is the transcript of what was asked. A ``key`` makes every other key wrong. Requests that
-    the real services would refuse are refused with 400.
+    the real services would refuse are refused with 400. ``dialects`` are more protocols to speak.
     """
 
     def __init__(
-        self, answer: Answer | None = None, *, key: str | None = None, host: str = "127.0.0.1", port: int = 0
+        self,
+        answer: Answer | None = None,
+        *,
+        key: str | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        dialects: Sequence[Dialect] = (),
     ) -> None:
+        self._dialects = (*DIALECTS.values(), *dialects)
         self._answer = answer or echo()
         self._key = key
         self._place = (host, port)
@@ -85,6 +84,10 @@ class FakeModels:
         """The base URL of the Anthropic side."""
         return f"{self.url}/anthropic"
 
+    def at(self, dialect: Dialect | str) -> str:
+        """The base URL of a protocol, or of the vendor of that name."""
+        return self.url + (DIALECTS[dialect] if isinstance(dialect, str) else dialect).path
+
     def then(self, *replies: Reply | Refusal) -> None:
         """What to answer next."""
         self._next.extend(replies)
@@ -95,10 +98,10 @@ class FakeModels:
 
     async def __aenter__(self) -> FakeModels:
         app = web.Application(client_max_size=_BODY_LIMIT)
-        app.router.add_post("/v1/chat/completions", self._completions)
-        app.router.add_get("/v1/models", self._openai_models)
-        app.router.add_post("/anthropic/v1/messages", self._messages)
-        app.router.add_get("/anthropic/v1/models", self._anthropic_models)
+        for dialect in self._dialects:
+            for route in dialect.chat_routes:
+                app.router.add_post(dialect.path + route, partial(self._chat, dialect))
+            app.router.add_get(dialect.path + dialect.models_route, partial(self._models, dialect))
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, *self._place).start()
@@ -109,46 +112,32 @@ class FakeModels:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Be gone: nobody listens there any more."""
         if self._runner is not None:
             await self._runner.cleanup()
 
-    async def _completions(self, request: web.Request) -> web.StreamResponse:
-        body = await _json(request)
-        if fault := self._wrong_key(_given_key(request)):
-            return _refuse(Refusal(401, fault, code="invalid_api_key"), openai_wire.error)
-        if fault := openai_wire.problem(body):
-            return _refuse(Refusal(400, fault), openai_wire.error)
-        reply = self._reply(openai_wire.asked(request.path, _headers(request), body), request)
-        if isinstance(reply, Refusal):
-            return _refuse(reply, openai_wire.error, request)
-        if not body.get("stream"):
-            return web.json_response(openai_wire.whole(reply, body["model"]))
-        include_usage: bool = body.get("stream_options", {}).get("include_usage", False)
-        return await self._stream(request, reply, OpenAIWire(body["model"], include_usage=include_usage))
-
-    async def _messages(self, request: web.Request) -> web.StreamResponse:
+    async def _chat(self, dialect: Dialect, request: web.Request) -> web.StreamResponse:
         body = await _json(request)
         headers = _headers(request)
-        if fault := self._wrong_key(_given_key(request)):
-            return _refuse(Refusal(401, fault), anthropic_wire.error)
-        if fault := anthropic_wire.problem(body, headers):
-            return _refuse(Refusal(400, fault), anthropic_wire.error)
-        reply = self._reply(anthropic_wire.asked(request.path, headers, body), request)
+        if fault := self._wrong_key(dialect.key(headers)):
+            return _refuse(dialect, Refusal(401, fault))
+        if fault := dialect.problem(request.path, headers, body):
+            return _refuse(dialect, Refusal(400, fault))
+        asked = dialect.asked(request.path, headers, body)
+        reply = self._reply(asked, request)
         if isinstance(reply, Refusal):
-            return _refuse(reply, anthropic_wire.error, request)
-        if not body.get("stream"):
-            return web.json_response(anthropic_wire.whole(reply, body["model"]))
-        return await self._stream(request, reply, AnthropicWire(body["model"], reply.tokens))
+            return _refuse(dialect, reply, request)
+        if not dialect.streams(asked):
+            return web.json_response(dialect.whole(asked, reply))
+        return await self._stream(request, reply, dialect.wire(asked, reply), dialect.content_type)
 
-    async def _openai_models(self, request: web.Request) -> web.StreamResponse:
-        if fault := self._wrong_key(_given_key(request)):
-            return _refuse(Refusal(401, fault), openai_wire.error)
-        return web.json_response(openai_wire.models(MODELS))
-
-    async def _anthropic_models(self, request: web.Request) -> web.StreamResponse:
-        if fault := self._wrong_key(_given_key(request)):
-            return _refuse(Refusal(401, fault), anthropic_wire.error)
-        return web.json_response(anthropic_wire.models(MODELS))
+    async def _models(self, dialect: Dialect, request: web.Request) -> web.StreamResponse:
+        if fault := self._wrong_key(dialect.key(_headers(request))):
+            return _refuse(dialect, Refusal(401, fault))
+        return web.json_response(dialect.listed(MODELS))
 
     def _wrong_key(self, given: str) -> str:
         return "" if self._key in (None, given) else f"Incorrect API key provided: {given}"
@@ -159,8 +148,10 @@ class FakeModels:
         self.requests.append(asked)
         return self._next.popleft() if self._next else self._answer(asked)
 
-    async def _stream(self, request: web.Request, reply: Reply, wire: Wire) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+    async def _stream(
+        self, request: web.Request, reply: Reply, wire: Wire, content_type: str
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": content_type})
         await response.prepare(request)
         try:
             async for piece in _pieces(reply, wire):
@@ -212,20 +203,15 @@ async def _wait(move: Move) -> AsyncIterator[bytes | None]:
             pass
 
 
-def _refuse(refusal: Refusal, error: Any, request: web.Request | None = None) -> web.StreamResponse:
+def _refuse(dialect: Dialect, refusal: Refusal, request: web.Request | None = None) -> web.StreamResponse:
     if refusal.status == 0 and request is not None and request.transport is not None:
         request.transport.close()
         return web.Response()
     body = refusal.body
     if body is None:
-        body = msgspec.json.encode(error(refusal.message, refusal.code, refusal.status))
+        body = msgspec.json.encode(dialect.error(refusal))
     headers = {"Content-Type": "application/json", **refusal.headers}
     return web.Response(status=refusal.status, body=body, headers=headers)
-
-
-def _given_key(request: web.Request) -> str:
-    bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-    return request.headers.get("x-api-key") or bearer
 
 
 async def _json(request: web.Request) -> dict[str, Any]:

@@ -1,13 +1,19 @@
-"""The server's side of OpenAI's chat completions: strict about requests, true to form in answers."""
+"""The server's side of OpenAI's chat completions: strict about requests, true to form in answers.
+
+Compatible services differ by ``Quirks``; ``compatible.py`` has those of each.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct
 
-from gateway.testing.script import Asked, Reply, Say, Think, Tokens, Use, UseTogether
+from gateway.testing.dialect import said_by, shown_key
+from gateway.testing.script import Asked, Refusal, Reply, Say, Think, Use, UseTogether
 
 _encode = msgspec.json.encode
 _STOPS = {"end": "stop", "length": "length", "tools": "tool_calls", "filter": "content_filter"}
@@ -16,12 +22,35 @@ _FIELDS = frozenset({"model", "messages", "stream", "stream_options", "tools", "
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
+class Quirks(Struct, frozen=True):
+    """How a compatible service departs from OpenAI.
+
+    ``refuses`` are parameters it does not know; ``ids`` is what a tool call's id must look like;
+    ``apart`` counts reasoning (one token a piece) besides the output.
+    """
+
+    refuses: frozenset[str] = frozenset()
+    reasoning: Literal["reasoning_content", "reasoning", "content"] = "reasoning_content"
+    usage: Literal["asked", "last", "x_groq"] = "asked"
+    errors: Literal["error", "flat", "words", "detail"] = "error"
+    ids: str = ""
+    user_after_tool: bool = True
+    results_named: bool = False
+    apart: bool = False
+    bearer: bool = True
+    stops: Mapping[str, str] = {}
+
+
+NONE = Quirks()
+
+
 class OpenAIWire:
     """Writes one answer's stream."""
 
-    def __init__(self, model: str, *, include_usage: bool) -> None:
+    def __init__(self, model: str, *, include_usage: bool, quirks: Quirks = NONE) -> None:
         self._model = model
         self._include_usage = include_usage
+        self._quirks = quirks
         self._calls = 0
 
     def begin(self) -> bytes:
@@ -34,7 +63,7 @@ class OpenAIWire:
             case Say():
                 yield self._choice({"content": move.text})
             case Think():
-                yield self._choice({"reasoning_content": move.text})
+                yield self._choice(self._thought(move.text))
             case Use():
                 yield from self._uses((move,))
             case UseTogether():
@@ -42,10 +71,23 @@ class OpenAIWire:
 
     def end(self, reply: Reply) -> bytes:
         """The stop reason, the usage if it was asked for, and the end mark."""
-        last = self._choice({}, _STOPS[reply.stop])
-        if self._include_usage:
-            last += self._chunk([], usage(reply.tokens))
+        stop = {**_STOPS, **self._quirks.stops}[reply.stop]
+        tokens = usage(reply, self._quirks)
+        if self._quirks.usage == "last":
+            last = self._choice({}, stop, usage=tokens)
+        elif self._quirks.usage == "x_groq":
+            last = self._choice({}, stop, x_groq={"id": "req_fake", "usage": tokens})
+        else:
+            last = self._choice({}, stop)
+            if self._include_usage:
+                last += self._chunk([], usage=tokens)
         return last + b"data: [DONE]\n\n"
+
+    def _thought(self, text: str) -> dict[str, Any]:
+        if self._quirks.reasoning == "content":
+            thinking = [{"type": "text", "text": text}]
+            return {"content": [{"type": "thinking", "thinking": thinking, "closed": False}]}
+        return {self._quirks.reasoning: text}
 
     def _uses(self, calls: Sequence[Use]) -> Iterator[bytes]:
         first, self._calls = self._calls, self._calls + len(calls)
@@ -61,10 +103,11 @@ class OpenAIWire:
     def _call(self, call: dict[str, Any]) -> bytes:
         return self._choice({"tool_calls": [call]})
 
-    def _choice(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
-        return self._chunk([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}])
+    def _choice(self, delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return self._chunk([choice], **more)
 
-    def _chunk(self, choices: list[dict[str, Any]], tokens: dict[str, Any] | None = None) -> bytes:
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         chunk: dict[str, Any] = {
             "id": "chatcmpl-fake",
             "object": "chat.completion.chunk",
@@ -74,25 +117,28 @@ class OpenAIWire:
             "choices": choices,
         }
         if self._include_usage:
-            chunk["usage"] = tokens
-        return b"data: " + _encode(chunk) + b"\n\n"
+            chunk["usage"] = None
+        return b"data: " + _encode(chunk | more) + b"\n\n"
 
 
-def usage(tokens: Tokens) -> dict[str, Any]:
+def usage(reply: Reply, quirks: Quirks = NONE) -> dict[str, Any]:
     """The usage object."""
+    tokens = reply.tokens
+    thought = sum(isinstance(move, Think) for move in reply.moves) if quirks.apart else 0
     return {
         "prompt_tokens": tokens.input,
-        "completion_tokens": tokens.output,
+        "completion_tokens": tokens.output - thought,
         "total_tokens": tokens.input + tokens.output,
         "prompt_tokens_details": {"cached_tokens": tokens.cached},
+        "completion_tokens_details": {"reasoning_tokens": thought},
     }
 
 
 def whole(reply: Reply, model: str) -> dict[str, Any]:
     """The answer to a request that did not ask for a stream."""
     calls = [use for move in reply.moves for use in _calls_of(move)]
-    message: dict[str, Any] = {"role": "assistant", "content": _joined(reply, Say) or None}
-    if reasoning := _joined(reply, Think):
+    message: dict[str, Any] = {"role": "assistant", "content": said_by(reply, Say) or None}
+    if reasoning := said_by(reply, Think):
         message["reasoning_content"] = reasoning
     if calls:
         message["tool_calls"] = [
@@ -105,14 +151,19 @@ def whole(reply: Reply, model: str) -> dict[str, Any]:
         "created": 1700000000,
         "model": model,
         "choices": [{"index": 0, "message": message, "finish_reason": _STOPS[reply.stop]}],
-        "usage": usage(reply.tokens),
+        "usage": usage(reply),
     }
 
 
-def error(message: str, code: str, status: int) -> dict[str, Any]:
+def error(refusal: Refusal, shape: str = "error") -> dict[str, Any]:
     """An error body."""
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": code or None}}
+    kind = "invalid_request_error" if refusal.status < 500 else "server_error"
+    inner = {"message": refusal.message, "type": kind, "param": None, "code": refusal.code or None}
+    if shape == "words":
+        return {"code": refusal.code, "error": refusal.message}
+    if shape == "detail":
+        return {"detail": {"error": refusal.message}}
+    return {"object": "error", **inner} if shape == "flat" else {"error": inner}
 
 
 def models(names: Sequence[str]) -> dict[str, Any]:
@@ -133,9 +184,9 @@ def asked(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Ask
     return Asked(path, headers, body, user_text, tuple(results), tools)
 
 
-def problem(body: Mapping[str, Any]) -> str:
+def problem(body: Mapping[str, Any], quirks: Quirks = NONE) -> str:
     """What is wrong with a request, in words; empty if nothing is."""
-    if unknown := sorted(set(body) - _FIELDS):
+    if unknown := sorted(set(body) - (_FIELDS - quirks.refuses)):
         return f"unknown fields: {', '.join(unknown)}"
     if not isinstance(body.get("model"), str) or not body["model"]:
         return "model is missing"
@@ -143,7 +194,22 @@ def problem(body: Mapping[str, Any]) -> str:
         return "stream_options is only allowed with stream"
     if not body.get("messages"):
         return "messages is empty"
-    return _transcript_problem(body["messages"])
+    return _transcript_problem(body["messages"]) or _quirk_problem(body["messages"], quirks)
+
+
+def _quirk_problem(messages: Sequence[Mapping[str, Any]], quirks: Quirks) -> str:
+    before = ""
+    for message in messages:
+        role = message["role"]
+        if role == "user" and before == "tool" and not quirks.user_after_tool:
+            return "Unexpected role 'user' after role 'tool'"
+        if role == "tool" and quirks.results_named and not message.get("name"):
+            return "a tool message must name the tool"
+        ids = [call["id"] for call in message.get("tool_calls", ())]
+        if wrong := [call_id for call_id in ids if quirks.ids and not re.fullmatch(quirks.ids, call_id)]:
+            return f"Tool call id was {wrong[0]} but must match {quirks.ids}"
+        before = role
+    return ""
 
 
 def _transcript_problem(messages: Sequence[Mapping[str, Any]]) -> str:
@@ -198,5 +264,65 @@ def _calls_of(move: object) -> tuple[Use, ...]:
     return move.calls if isinstance(move, UseTogether) else ()
 
 
-def _joined(reply: Reply, kind: type[Say] | type[Think]) -> str:
-    return "".join(move.text for move in reply.moves if isinstance(move, kind))
+_OVERLOADED = b'data: {"error":{"message":"overloaded","type":"server_error","code":503}}\n\n'
+_TROUBLES = {
+    "too_long": Refusal(
+        400, "This model's maximum context length is 8192 tokens", code="context_length_exceeded"
+    ),
+    "filtered": Refusal(400, "The prompt was flagged", code="content_filter"),
+    "no_model": Refusal(404, "The model `x` does not exist", code="model_not_found"),
+    "overloaded": Refusal(503, "The server is overloaded"),
+}
+
+
+class OpenAIDialect:
+    """Chat completions at a path, with the quirks of a service and its own words of refusal."""
+
+    content_type = "text/event-stream; charset=utf-8"
+    models_route = "/models"
+    trouble = _OVERLOADED
+
+    def __init__(
+        self,
+        path: str = "/v1",
+        quirks: Quirks = NONE,
+        troubles: Mapping[str, Refusal] | None = None,
+        chat_routes: Sequence[str] = ("/chat/completions",),
+    ) -> None:
+        self.path = path
+        self.chat_routes = chat_routes
+        self.troubles = {**_TROUBLES, **(troubles or {})}
+        self._quirks = quirks
+
+    def key(self, headers: Mapping[str, str]) -> str:
+        """The bearer token, or the key in a header of its own."""
+        return shown_key(headers) if self._quirks.bearer else headers.get("api-key", "")
+
+    def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
+        """What is wrong with a request; a deployment is named by its address."""
+        return problem(body, self._quirks)
+
+    def asked(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
+        """The request in the terms of scripts."""
+        return asked(path, headers, body)
+
+    def streams(self, asked: Asked) -> bool:
+        """Whether ``stream`` is set."""
+        return bool(asked.body.get("stream"))
+
+    def wire(self, asked: Asked, reply: Reply) -> OpenAIWire:
+        """Chunks."""
+        include_usage: bool = asked.body.get("stream_options", {}).get("include_usage", False)
+        return OpenAIWire(asked.body["model"], include_usage=include_usage, quirks=self._quirks)
+
+    def whole(self, asked: Asked, reply: Reply) -> dict[str, Any]:
+        """A completion."""
+        return whole(reply, asked.body["model"])
+
+    def error(self, refusal: Refusal) -> dict[str, Any]:
+        """An error, in the shape that the service has."""
+        return error(refusal, self._quirks.errors)
+
+    def listed(self, names: Sequence[str]) -> dict[str, Any]:
+        """The list of models."""
+        return models(names)

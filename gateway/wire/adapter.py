@@ -13,10 +13,10 @@ from typing import Protocol
 import msgspec
 
 from gateway.deltas import Assembler, Complete, Delta, DeltaWriter, MetadataDelta, StopReason
-from gateway.messages import Message, Metadata, TextKind, new_id
-from gateway.provider import Capabilities, ChatOptions, ModelInfo, ProviderConfig
+from gateway.messages import Message, Metadata, Part, TextKind, new_id
+from gateway.provider import AuthMethod, Capabilities, ChatOptions, ModelInfo, ProviderConfig
 from gateway.wire.exchange import RequestSpec
-from gateway.wire.transport import StreamEvent, TransportKind
+from gateway.wire.transport import StreamEvent, Transport
 
 Stream = Callable[[Sequence[Message], ChatOptions], AsyncIterator[Delta]]
 
@@ -80,6 +80,11 @@ class AnswerWriter:
             self._flush()
             self._call = call_id
         self._pieces.append(fragment)
+
+    def part(self, part: Part) -> None:
+        """A part that came whole, such as a picture."""
+        self._flush()
+        self._deltas.append(self._writer.part(part))
 
     def usage(self, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> None:
         """The call's tokens as known now; the last word counts. Cached tokens are part of the input."""
@@ -151,18 +156,23 @@ class ChatParser(Protocol):
 
 
 class ProviderAdapter(Protocol):
-    """One vendor's protocol. ``base_url`` is its usual address; ``transport`` is how answers are framed."""
+    """One vendor's protocol. ``transport`` is how answers are framed: a usual way, or readers of its own.
+
+    ``endpoint`` is the address that requests go to; it raises SettingsError where that cannot be known.
+    """
 
     @property
     def id(self) -> str: ...
     @property
     def name(self) -> str: ...
     @property
-    def base_url(self) -> str: ...
+    def auth_method(self) -> AuthMethod: ...
     @property
-    def transport(self) -> TransportKind: ...
+    def transport(self) -> Transport: ...
     @property
     def capabilities(self) -> Capabilities: ...
+
+    def endpoint(self, config: ProviderConfig) -> str: ...
 
     def build_chat_request(
         self, messages: Sequence[Message], options: ChatOptions, config: ProviderConfig

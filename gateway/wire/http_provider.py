@@ -15,16 +15,21 @@ from gateway.errors import DeltaParseError, ProviderError, RateLimitError, Strea
 from gateway.messages import Message
 from gateway.provider import AuthMethod, Capabilities, ChatOptions, ModelInfo, ProviderConfig
 from gateway.wire.adapter import AnswerWriter, ChatParser, ProviderAdapter, assembled
+from gateway.wire.authorizer import Authorizer
 from gateway.wire.exchange import RequestSpec, body_of, check_reachable, client_session, send
 from gateway.wire.transport import EventStream
-from gateway.wire.upstream import redacted, refusal, said_in
+from gateway.wire.upstream import (
+    ERROR_BODY_LIMIT,
+    ERROR_BODY_SECONDS,
+    check_status,
+    redacted,
+    said_in,
+    whole_body,
+)
 
 if TYPE_CHECKING:
     import stamina
 
-_ERROR_BODY_LIMIT = 64 * 1024
-_ERROR_BODY_SECONDS = 5.0
-_MODELS_BODY_LIMIT = 8 * 1024 * 1024
 _MODELS_SECONDS = 30.0
 _FIRST_PAUSE = 0.25
 _LONGEST_PAUSE = 20.0
@@ -100,8 +105,10 @@ class HttpProvider:
         adapter: ProviderAdapter,
         config: ProviderConfig,
         session: aiohttp.ClientSession | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         self._adapter = adapter
+        self._authorizer = authorizer
         self._config = config
         self._session = session
         self._owns_session = session is None
@@ -113,18 +120,18 @@ class HttpProvider:
 
     @property
     def name(self) -> str:
-        """The vendor's name."""
-        return self._adapter.name
+        """What people call it."""
+        return self._config.name or self._adapter.name
 
     @property
     def api_endpoint(self) -> str:
         """The address requests go to."""
-        return self._config.base_url or self._adapter.base_url
+        return self._adapter.endpoint(self._config)
 
     @property
     def auth_method(self) -> AuthMethod:
         """How we identify ourselves."""
-        return "api_key"
+        return self._adapter.auth_method
 
     @property
     def capabilities(self) -> Capabilities:
@@ -133,7 +140,7 @@ class HttpProvider:
 
     async def initialize(self, config: ProviderConfig) -> None:
         """Take the settings. Raises SettingsError if they can never work."""
-        check_reachable(config, config.base_url or self._adapter.base_url)
+        check_reachable(config, self._adapter.endpoint(config))
         self._config = config
         self._open_session()
 
@@ -166,15 +173,14 @@ class HttpProvider:
                 call.close()
 
     async def list_models(self) -> Sequence[ModelInfo]:
-        """The models the backend offers. Raises a ProviderError if it does not say."""
+        """The models the settings list, or else the backend. Raises a ProviderError if it does not say."""
         config = self._config
+        if config.models:
+            return [ModelInfo(name, self.id) for name in config.models]
         seconds = min(config.timeout / 1000, _MODELS_SECONDS)
         try:
-            request = self._adapter.build_models_request(config)
-            async with await send(self._open_session(), request, seconds) as response:
-                await _check_status(response)
-                body = await body_of(response, _MODELS_BODY_LIMIT, seconds)
-            return self._adapter.parse_models_response(body, config)
+            response = await self._send(self._adapter.build_models_request(config), seconds)
+            return self._adapter.parse_models_response(await whole_body(response, seconds), config)
         except ProviderError as error:
             redacted(error, config)
             raise
@@ -196,9 +202,9 @@ class HttpProvider:
     async def _begin(self, request: RequestSpec, options: ChatOptions) -> Call:
         """Send, and wait for the first piece of the answer (or its end)."""
         config = self._config
-        response = await send(self._open_session(), request, config.timeout / 1000)
+        response = await self._send(request, config.timeout / 1000)
         try:
-            await _check_status(response)
+            await check_status(response)
             await _check_streams(response)
             writer = AnswerWriter(options.message_id, options.first_part)
             stream = EventStream(response, self._adapter.transport, config.stream_timeout_ms / 1000)
@@ -236,6 +242,17 @@ class HttpProvider:
         seconds = backoff if failure.retry_after is None else failure.retry_after
         limit = RateLimit(math.ceil(seconds * 1000), self.id)
         return MetadataDelta(options.message_id, 0, 0, 0.0, rate_limit=limit)
+
+    async def _send(self, request: RequestSpec, seconds: float) -> aiohttp.ClientResponse:
+        """Send with proof of who we are; if that is refused and another can be had, once more with that."""
+        session, authorizer = self._open_session(), self._authorizer
+        if authorizer is None:
+            return await send(session, request, seconds)
+        response = await send(session, await authorizer.authorize(request, session), seconds)
+        if response.status == 401 and authorizer.forget():
+            response.close()
+            response = await send(session, await authorizer.authorize(request, session), seconds)
+        return response
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -287,23 +304,20 @@ class RetryPolicy:
 
 
 def create_provider(
-    adapter: ProviderAdapter, config: ProviderConfig, session: aiohttp.ClientSession | None = None
+    adapter: ProviderAdapter,
+    config: ProviderConfig,
+    session: aiohttp.ClientSession | None = None,
+    authorizer: Authorizer | None = None,
 ) -> HttpProvider:
     """A provider that speaks through ``adapter``, over ``session`` or connections of its own."""
-    return HttpProvider(adapter, config, session)
-
-
-async def _check_status(response: aiohttp.ClientResponse) -> None:
-    if response.status >= 300:
-        body = await body_of(response, _ERROR_BODY_LIMIT, _ERROR_BODY_SECONDS)
-        raise refusal(response.status, response.headers, body).error()
+    return HttpProvider(adapter, config, session, authorizer)
 
 
 async def _check_streams(response: aiohttp.ClientResponse) -> None:
     """Some servers answer a streamed call with one JSON text (an error, mostly) or a page."""
     kind = response.headers.get("content-type", "")
     if kind.startswith(("application/json", "text/html")):
-        said = said_in(await body_of(response, _ERROR_BODY_LIMIT, _ERROR_BODY_SECONDS))
+        said = said_in(await body_of(response, ERROR_BODY_LIMIT, ERROR_BODY_SECONDS))
         if said.message:
             raise said.error()
         raise DeltaParseError(f"the server answered with {kind} instead of a stream")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 import aiohttp
@@ -180,8 +181,14 @@ class NDJSONReader:
         return [StreamEvent(text)] if text else []
 
 
-def event_reader(kind: TransportKind) -> EventReader:
+Transport = TransportKind | Callable[[], EventReader]
+"""How a stream is framed: in a usual way, or as fresh readers of somebody's own understand it."""
+
+
+def event_reader(kind: Transport) -> EventReader:
     """A fresh reader for a stream of this kind."""
+    if callable(kind):
+        return kind()
     return SSEReader() if kind == "sse" else NDJSONReader()
 
 
@@ -236,7 +243,7 @@ class EventStream:
     def __init__(
         self,
         response: aiohttp.ClientResponse,
-        kind: TransportKind,
+        kind: Transport,
         idle: float,
         limit: int = STREAM_LIMIT,
     ) -> None:

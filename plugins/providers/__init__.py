@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+
+from msgspec import Struct
 
 from gateway import Plugin, PluginContext, Provider, ProviderConfig
 
-MODULES = {
-    "openai": "openai",
-    "anthropic": "anthropic",
-    "demo": "demo",
-    "local": "openai",
-    "custom": "openai",
+
+class Known(Struct, frozen=True):
+    """A provider: the module that speaks for it, the model it begins with, what the environment says of it.
+
+    ``<ID>_API_KEY`` is always looked at; ``variables`` are what its users have set besides.
+    """
+
+    module: str
+    first_model: str = ""
+    variables: Mapping[str, Sequence[str]] = {}
+
+
+PROVIDERS = {
+    "anthropic": Known("anthropic", "claude-sonnet-4-5"),
+    "openai": Known("openai", "gpt-5-mini"),
+    "mistral": Known("openai", "mistral-medium-latest"),
+    "groq": Known("openai", "openai/gpt-oss-120b"),
+    "xai": Known("openai", "grok-4-1-fast-non-reasoning"),
+    "deepinfra": Known(
+        "openai", "openai/gpt-oss-120b", {"api_key": ("DEEPINFRA_API_TOKEN", "DEEPINFRA_TOKEN")}
+    ),
+    "cerebras": Known("openai", "gpt-oss-120b"),
+    "openrouter": Known("openai", "openrouter/auto"),
+    "together": Known("openai", "openai/gpt-oss-120b"),
+    "azure": Known(
+        "openai",
+        variables={
+            "api_key": ("AZURE_OPENAI_API_KEY",),
+            "base_url": ("AZURE_OPENAI_ENDPOINT",),
+            "api_version": ("OPENAI_API_VERSION",),
+        },
+    ),
+    "demo": Known("demo"),
+    "local": Known("openai"),
+    "custom": Known("openai"),
 }
-"""Which module speaks for which provider: ``local`` is on this machine, ``custom`` any other address."""
+"""All of them: ``local`` is on this machine, ``custom`` any other address that is compatible with OpenAI."""
 
 
 class Providers(Plugin):
@@ -26,8 +57,13 @@ class Providers(Plugin):
         """Add a factory for each provider."""
         if ctx.providers is None:
             return
-        for provider_id, module in MODULES.items():
-            ctx.providers.add_factory(provider_id, _lazily(module))
+        for provider_id, known in PROVIDERS.items():
+            ctx.providers.add_factory(
+                provider_id,
+                _lazily(known.module),
+                variables=known.variables,
+                first_model=known.first_model,
+            )
 
 
 def _lazily(module: str) -> Callable[[ProviderConfig], Provider]:

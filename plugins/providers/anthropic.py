@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from gateway import (
     AnswerWriter,
+    AuthMethod,
     Capabilities,
     ChatOptions,
     ContentFilterError,
@@ -30,7 +31,7 @@ from gateway import (
     StreamEvent,
     ToolDefinition,
     ToolResultPart,
-    TransportKind,
+    Transport,
     create_provider,
     output_text,
     pictures,
@@ -46,6 +47,7 @@ VERSION_WITH_TEMPERATURE = "2023-06-01"
 """The newer version refuses a temperature on every model, the older one only on newer models."""
 DEFAULT_MAX_TOKENS = 4096
 """The protocol wants a limit; this one serves when none is set."""
+CAPABILITIES = Capabilities(reasoning=True)
 JSON_ONLY = "Answer with a single JSON object and nothing else."
 
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]")
@@ -61,14 +63,18 @@ class AnthropicAdapter:
 
     id = "anthropic"
     name = "Anthropic"
-    base_url = BASE_URL
-    transport: TransportKind = "sse"
-    capabilities = Capabilities(reasoning=True)
+    auth_method: AuthMethod = "api_key"
+    transport: Transport = "sse"
 
-    def __init__(self) -> None:
+    def __init__(self, capabilities: Capabilities = CAPABILITIES) -> None:
+        self.capabilities = capabilities
         self._messages = FragmentCache(_message)
         self._system: RecentEncodings[tuple[str, ...]] = RecentEncodings(_system)
         self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(_tools)
+
+    def endpoint(self, config: ProviderConfig) -> str:
+        """The address of the API."""
+        return config.base_url or BASE_URL
 
     def build_chat_request(
         self, messages: Sequence[Message], options: ChatOptions, config: ProviderConfig
@@ -110,7 +116,7 @@ class AnthropicAdapter:
 
 def create(config: ProviderConfig, session: aiohttp.ClientSession | None = None) -> Provider:
     """A provider for Anthropic, or for a compatible server at ``base_url`` (with or without ``/v1``)."""
-    return create_provider(AnthropicAdapter(), config, session)
+    return create_provider(AnthropicAdapter(config.capable(CAPABILITIES)), config, session)
 
 
 def _endpoint(config: ProviderConfig) -> str:

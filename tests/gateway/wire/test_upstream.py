@@ -48,6 +48,14 @@ def refused(status: int, **error: Any) -> ProviderError:
         (500, {}, ServerFailedError),
         (529, {"type": "overloaded_error"}, ServerFailedError),
         (418, {}, BadRequestError),
+        (424, {"message": "the model failed"}, ServerFailedError),
+        (498, {"message": "invalid token"}, AuthFailedError),
+        (400, {"message": "API key not valid. Please pass a valid API key."}, AuthFailedError),
+        (400, {"message": "Incorrect API key provided: xa***"}, AuthFailedError),
+        (403, {"message": "the prompt was flagged"}, ContentFilterError),
+        (400, {"message": "The input token count (12) exceeds the maximum"}, ContextLengthError),
+        (400, {"message": "no", "metadata": {"raw": "maximum context length is 8"}}, ContextLengthError),
+        (400, {"message": "no", "innererror": {"code": "ResponsibleAIPolicy"}}, ContentFilterError),
     ],
 )
 def test_004_40_a_refusal_has_a_name(status: int, error: dict[str, Any], kind: type[ProviderError]) -> None:
@@ -67,6 +75,14 @@ def test_a_quota_that_is_used_up_is_not_asked_again() -> None:
     [
         (b'{"error": "plain words"}', "plain words"),
         (b'{"detail": "elsewhere"}', "elsewhere"),
+        (b'{"detail": {"error": "deeper"}}', "deeper"),
+        (b'{"detail": [{"loc": ["max"], "msg": "unknown"}]}', "no reason given"),
+        (b'{"message": {"detail": [{"msg": "unknown"}]}}', '{"detail":[{"msg":"unknown"}]}'),
+        (b'{"object": "error", "message": "flat", "code": "3230"}', "flat"),
+        (b'{"code": "words", "error": "in words"}', "in words"),
+        (b'{"Message": "Shouted"}', "Shouted"),
+        (b'[{"error": {"message": "in a list"}}]', "in a list"),
+        (b'{"error": {"message": ""}}', "no reason given"),
         (b"just text", "just text"),
         (b"<html><body>Bad Gateway</body></html>", "no reason given"),
         (b"", "no reason given"),
@@ -99,6 +115,14 @@ def test_004_T13_how_long_to_wait_is_read_in_every_form(
     assert retry_after(headers, NOW) == seconds
 
 
+def test_a_wait_may_stand_in_the_details_and_headers_outrank_it() -> None:
+    error = {"code": 429, "message": "slower", "details": [{"@type": "x"}, "y", {"retryDelay": "34.5s"}]}
+    body = msgspec.json.encode({"error": error})
+    assert refusal(429, {}, body, NOW).error().retry_after == 34.5
+    assert refusal(429, {"retry-after": "2"}, body, NOW).error().retry_after == 2
+    assert refusal(429, {}, body.replace(b"34.5s", b"soon"), NOW).error().retry_after is None
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "status"),
     [
@@ -117,10 +141,19 @@ def test_an_error_in_the_middle_of_a_stream_is_judged_alike(
 
 
 def test_no_error_quotes_a_secret_or_a_book() -> None:
-    config = ProviderConfig(id="own", api_key="very-secret", custom_headers={"x": "hidden-too"})
-    words = "key very-secret, header hidden-too, sk-abcdef123456, Bearer abc.def"
+    config = ProviderConfig(
+        id="own",
+        api_key="very-secret",
+        custom_headers={"x": "hidden-too"},
+        credentials={"y": "my-own-secret"},
+    )
+    words = "key very-secret, header hidden-too, my-own-secret, sk-abcdef123456, Bearer abc.def"
     safe = str(redacted(BadRequestError(words), config))
-    assert [secret for secret in ("very-secret", "hidden-too", "abcdef", "abc.def") if secret in safe] == []
+    assert [
+        secret
+        for secret in ("very-secret", "hidden-too", "my-own-secret", "abcdef", "abc.def")
+        if secret in safe
+    ] == []
     long = redacted(BadRequestError("x" * 10_000), config)
     assert len(str(long)) == TEXT_LIMIT + 1
     assert long.provider == "own"

@@ -173,7 +173,7 @@ async def test_a_filtered_answer_is_an_error() -> None:
 
 
 async def test_004_30_the_contract_is_whole() -> None:
-    async with FakeModels() as fake, connected(create, fake.openai_url) as provider:
+    async with FakeModels() as fake, connected(create, fake.openai_url, like="openai") as provider:
         assert isinstance(provider, Provider)
         assert (provider.id, provider.name, provider.auth_method) == ("fake", "OpenAI", "api_key")
         assert provider.api_endpoint == fake.openai_url

@@ -1,0 +1,73 @@
+"""A provider and the fake server it is held against: what checks of the contract are about."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from msgspec import Struct
+
+from gateway.deltas import Delta
+from gateway.errors import ProviderError
+from gateway.provider import Provider, ProviderConfig
+from gateway.testing.dialect import Dialect
+from gateway.testing.models import FakeModels
+from gateway.testing.talk import OPTIONS, connected, user
+
+KEY = "sk-very-secret-0123456789"
+
+
+class Backend(Struct, frozen=True):
+    """A provider to be held to the contract.
+
+    ``settings`` are fields of its ProviderConfig; ``keyed`` says that it shows a key as it is; ``reasons``
+    that its protocol has reasoning, ``caches`` that it counts cached tokens.
+    """
+
+    id: str
+    create: Callable[[ProviderConfig], Provider]
+    dialect: Dialect
+    settings: Mapping[str, Any] = {}
+    keyed: bool = True
+    reasons: bool = True
+    caches: bool = True
+
+    @asynccontextmanager
+    async def running(
+        self, *, key: str | None = None, **settings: Any
+    ) -> AsyncGenerator[tuple[FakeModels, Provider]]:
+        """The fake server, and the provider connected to it."""
+        async with FakeModels(key=key, dialects=(self.dialect,)) as fake:
+            known = {"api_key": KEY} if self.keyed else {}
+            given = {**known, "like": self.id, **self.settings, **settings}
+            async with connected(self.create, fake.at(self.dialect), **given) as provider:
+                yield fake, provider
+
+
+Check = Callable[[Backend], Awaitable[None]]
+
+
+def named(value: Any) -> str:
+    """A readable name for a check or a backend, for the list of tests."""
+    return value.id if isinstance(value, Backend) else getattr(value, "__name__", "")
+
+
+async def failure_of(provider: Provider, seen: list[Delta] | None = None) -> ProviderError:
+    """What a call fails with; ``seen`` gets what came before."""
+
+    async def listen() -> None:
+        async for delta in provider.stream((user("Hi"),), OPTIONS):
+            if seen is not None:
+                seen.append(delta)
+
+    return await raised_by(listen())
+
+
+async def raised_by(call: Awaitable[Any]) -> ProviderError:
+    """What a call raises, which it must."""
+    try:
+        await call
+    except ProviderError as error:
+        return error
+    raise AssertionError("it should have failed")

@@ -1,0 +1,111 @@
+"""All that the fake model servers speak, by vendor: protocols, and the quirks of compatible services."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.testing.anthropic_wire import AnthropicDialect
+from gateway.testing.dialect import Dialect
+from gateway.testing.openai_wire import OpenAIDialect, Quirks
+from gateway.testing.script import Refusal
+
+MISTRAL = OpenAIDialect(
+    "/mistral/v1",
+    Quirks(
+        refuses=frozenset({"stream_options", "max_completion_tokens"}),
+        reasoning="content",
+        usage="last",
+        errors="flat",
+        ids="[A-Za-z0-9]{9}",
+        user_after_tool=False,
+        results_named=True,
+        stops={"length": "model_length"},
+    ),
+    {
+        "too_long": Refusal(
+            400, "Prompt contains 40000 tokens, too large for model with 32768 maximum context length"
+        ),
+        "no_model": Refusal(400, "Invalid model: x", code="1500"),
+    },
+)
+GROQ = OpenAIDialect(
+    "/groq/openai/v1",
+    Quirks(refuses=frozenset({"max_tokens"}), reasoning="reasoning", usage="x_groq"),
+    {"too_long": Refusal(400, "Please reduce the length of the messages or completion.")},
+)
+XAI = OpenAIDialect(
+    "/xai/v1",
+    Quirks(errors="words", apart=True),
+    {
+        "too_long": Refusal(400, "This model's maximum prompt length is 131072 but the request has 537812."),
+        "filtered": Refusal(403, "Content violates usage guidelines."),
+        "no_key": Refusal(400, "Incorrect API key provided: xa***."),
+    },
+)
+DEEPINFRA = OpenAIDialect(
+    "/deepinfra/v1/openai",
+    Quirks(refuses=frozenset({"max_completion_tokens"}), errors="detail"),
+    {"no_model": Refusal(404, "The model x does not exist")},
+)
+CEREBRAS = OpenAIDialect(
+    "/cerebras/v1",
+    Quirks(
+        refuses=frozenset({"stream_options", "max_tokens"}),
+        reasoning="reasoning",
+        usage="last",
+        errors="flat",
+    ),
+    {"too_long": Refusal(400, "Please reduce the length of the messages. Current length is 9932.")},
+)
+OPENROUTER = OpenAIDialect(
+    "/openrouter/api/v1",
+    Quirks(reasoning="reasoning"),
+    {
+        "too_long": Refusal(
+            400,
+            body=b'{"error":{"code":400,"message":"Provider returned error","metadata":{"provider_name":'
+            b'"X","raw":"{\\"message\\":\\"maximum context length is 8192 tokens\\"}"}}}',
+        ),
+        "filtered": Refusal(403, "x requires moderation; your input was flagged", code="403"),
+    },
+)
+TOGETHER = OpenAIDialect(
+    "/together/v1",
+    Quirks(
+        refuses=frozenset({"max_completion_tokens"}),
+        reasoning="reasoning",
+        usage="last",
+        stops={"end": "eos"},
+    ),
+    {"too_long": Refusal(422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193.")},
+)
+AZURE = OpenAIDialect(
+    "/azure",
+    Quirks(bearer=False),
+    {
+        "filtered": Refusal(
+            400,
+            body=b'{"error":{"message":"The response was filtered","code":"content_filter","status":400,'
+            b'"innererror":{"code":"ResponsibleAIPolicyViolation"}}}',
+        ),
+        "no_model": Refusal(
+            404, "The API deployment for this resource does not exist", code="DeploymentNotFound"
+        ),
+    },
+    ("/openai/v1/chat/completions", "/openai/deployments/{deployment}/chat/completions"),
+)
+AZURE.models_route = "/openai/v1/models"
+
+DIALECTS: Mapping[str, Dialect] = {
+    "openai": OpenAIDialect(),
+    "anthropic": AnthropicDialect(),
+    "mistral": MISTRAL,
+    "groq": GROQ,
+    "xai": XAI,
+    "deepinfra": DEEPINFRA,
+    "cerebras": CEREBRAS,
+    "openrouter": OPENROUTER,
+    "together": TOGETHER,
+    "azure": AZURE,
+}
+"""``FakeModels.at`` takes these names."""

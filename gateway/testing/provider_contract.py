@@ -1,0 +1,210 @@
+"""The suite that every provider over HTTP must pass, against a fake server that speaks its protocol.
+
+Each check is a coroutine function that takes a ``Backend``. In tests::
+
+    from gateway.testing.backend import Backend, Check, named
+
+    @pytest.mark.parametrize("check", CHECKS, ids=named)
+    async def test_the_contract(check: Check) -> None:
+        await check(Backend("mine", create, MyDialect()))
+
+A ``Dialect`` is the server's side of the protocol, strict about requests; the scripts are the same for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.deltas import Complete, Delta, MetadataDelta, TextDelta, ToolCallStart
+from gateway.errors import ContentFilterError
+from gateway.messages import Attachment, ImagePart, Metadata, TextPart, ToolCallPart, ToolResultPart
+from gateway.provider import ChatOptions, Provider, ToolDefinition
+from gateway.testing.backend import Backend, Check, failure_of
+from gateway.testing.models import MODELS
+from gateway.testing.provider_failures import FAILURES
+from gateway.testing.script import Gate, Reply, Say, Stall, Think, Tokens, Use, UseTogether
+from gateway.testing.talk import OPTIONS, assistant, deltas_of, text_of, user
+
+CLOCK = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
+PICTURE = ImagePart("aGVsbG8=", "image/png")
+
+
+async def it_is_a_provider(backend: Backend) -> None:
+    """It has the members, and lists its models."""
+    async with backend.running() as (_, provider):
+        assert isinstance(provider, Provider)
+        assert provider.id == "fake"
+        assert provider.name
+        assert provider.api_endpoint.startswith("http://127.0.0.1:")
+        assert provider.auth_method in ("api_key", "oauth", "custom")
+        assert provider.capabilities.streaming
+        assert [model.id for model in await provider.list_models()] == list(MODELS)
+    async with backend.running(models=("mine",)) as (_, provider):
+        assert [model.id for model in await provider.list_models()] == ["mine"]
+
+
+async def text_streams_as_it_comes(backend: Backend) -> None:
+    """What is sent apart is shown apart and at once; then tokens, then the end."""
+    gate = asyncio.Event()
+    async with backend.running() as (fake, provider):
+        fake.then(Reply((Say("Hel"), Gate(gate), Say("lo\n"), Say("you")), tokens=Tokens(7, 2)))
+        stream = provider.stream((user("Hi"),), OPTIONS)
+        assert await anext(stream) == TextDelta("answer", 0, "Hel", 3)
+        gate.set()
+        rest = [delta async for delta in stream]
+    assert "Hel" + text_of(rest) == "Hello\nyou"
+    assert rest[-2:] == [
+        MetadataDelta("answer", 7, 2, 0.0),
+        Complete("answer", Metadata("fake-small", "fake", 7, 2, 0), "end_turn"),
+    ]
+
+
+async def a_call_comes_in_fragments(backend: Backend) -> None:
+    """The name is shown first; the fragments of the arguments make one JSON object."""
+    arguments = {"zone": "Europe/Oslo", "deep": {"list": [1, None, "ü"]}}
+    call = Use("clock", '{"zone": "Europe/Oslo", "deep": {"list": [1, null, "\\u00fc"]}}', "call_a", 7)
+    async with backend.running() as (fake, provider):
+        fake.then(Reply((Say("Let me see."), call), "tools"), Reply((call,), "tools"))
+        deltas = await deltas_of(provider, options=_with_tools())
+        message = await provider.chat((user("Hi"),), _with_tools())
+    starts = [delta for delta in deltas if isinstance(delta, ToolCallStart)]
+    assert [(start.part_index, start.tool_call_id, start.tool_name) for start in starts] == [
+        (1, "call_a", "clock")
+    ]
+    assert _stop_of(deltas) == "tool_use"
+    assert message.parts == (ToolCallPart("call_a", "clock", arguments),)
+
+
+async def calls_run_side_by_side(backend: Backend) -> None:
+    """Several calls, of the same tool too, are told apart; one without arguments is one."""
+    calls = (Use("clock", '{"zone": "UTC"}', "a", 3), Use("clock", '{"zone": "CET"}', "b", 5), Use("now"))
+    async with backend.running() as (fake, provider):
+        fake.then(Reply((UseTogether(calls),), "tools"))
+        message = await provider.chat((user("Hi"),), _with_tools())
+    assert message.parts == (
+        ToolCallPart("a", "clock", {"zone": "UTC"}),
+        ToolCallPart("b", "clock", {"zone": "CET"}),
+        ToolCallPart("call_1", "now", {}),
+    )
+
+
+async def reasoning_is_a_part_of_its_own(backend: Backend) -> None:
+    """Reasoning comes before the answer, and never in it."""
+    async with backend.running() as (fake, provider):
+        fake.then(Reply((Think("Hm"), Think("m."), Say("Yes."))))
+        message = await provider.chat((user("Hi"),), OPTIONS)
+    thought = (TextPart("Hmm.", "reasoning"),) if backend.reasons else ()
+    assert message.parts == (*thought, TextPart("Yes."))
+
+
+async def tokens_are_counted_once(backend: Backend) -> None:
+    """Input with what was cached of it, and output with the reasoning."""
+    moves = (Think("Hm"), Say("a")) if backend.reasons else (Say("a"),)
+    async with backend.running() as (fake, provider):
+        fake.then(Reply(moves, tokens=Tokens(100, 12, 80 if backend.caches else 0)))
+        reports = [delta for delta in await deltas_of(provider) if isinstance(delta, MetadataDelta)]
+    assert reports == [MetadataDelta("answer", 100, 12, 0.0, 80 if backend.caches else 0)]
+
+
+async def the_stop_reason_is_told(backend: Backend) -> None:
+    """An end, a limit, and a call, also where the server calls that an end."""
+    async with backend.running() as (fake, provider):
+        fake.then(
+            Reply((Say("Hi"),)),
+            Reply((Say("Hi"),), "length"),
+            Reply((Use("clock"),), "tools"),
+            Reply((Use("clock"),), "end"),
+        )
+        stops = [_stop_of(await deltas_of(provider, options=_with_tools())) for _ in range(4)]
+    assert stops == ["end_turn", "max_tokens", "tool_use", "tool_use"]
+
+
+async def a_filtered_answer_is_an_error(backend: Backend) -> None:
+    """An answer that the vendor's filter ends is no answer."""
+    async with backend.running() as (fake, provider):
+        fake.then(Reply((Say("I"),), "filter"))
+        assert type(await failure_of(provider)) is ContentFilterError
+
+
+async def a_long_history_is_accepted(backend: Backend) -> None:
+    """Other vendors' calls, calls without results, pictures, and the user right after a tool's result."""
+    history = (
+        assistant(TextPart("Hello, I was here before the window.")),
+        user("Look", PICTURE),
+        user("again"),
+        assistant(
+            TextPart("thinking", "reasoning"),
+            TextPart("Let me see."),
+            ToolCallPart("toolu_01:A/b", "clock", {"zone": "UTC"}),
+            ToolCallPart("b", "clock", {}, invalid_arguments='{"cut'),
+            ToolResultPart("toolu_01:A/b", "noon", attachments=(Attachment("image/png", "aGk="),)),
+            ToolResultPart("b", "went wrong", is_error=True),
+            TextPart("It is noon."),
+            ToolCallPart("c", "clock", {}),
+        ),
+        user("Stop!"),
+        assistant(ToolCallPart("d", "clock", {}), ToolResultPart("d", "")),
+        user("And now?"),
+    )
+    async with backend.running() as (fake, provider):
+        assert text_of(await deltas_of(provider, *history, options=_with_tools())) == "You said: And now?"
+        unfinished = (*history, assistant(ToolCallPart("e", "clock", {}), ToolResultPart("e", "one o'clock")))
+        assert "one o'clock" in text_of(await deltas_of(provider, *unfinished, options=_with_tools()))
+        assert [asked.tools for asked in fake.requests] == [("clock",), ("clock",)]
+
+
+async def every_option_is_accepted(backend: Backend) -> None:
+    """All seven at once, and JSON without tools."""
+    options = ChatOptions(
+        model="fake-large",
+        temperature=0.25,
+        max_tokens=99,
+        tools=(CLOCK,),
+        system_prompt="Be brief.",
+        stop_sequences=("END",),
+        response_format="json",
+        message_id="answer",
+    )
+    plain = ChatOptions(model="fake-large", response_format="json", message_id="answer")
+    async with backend.running() as (fake, provider):
+        for each in (options, plain):
+            assert text_of(await deltas_of(provider, options=each)) == "You said: Hi"
+        assert fake.requests[0].tools == ("clock",)
+
+
+async def closing_ends_the_call(backend: Backend) -> None:
+    """Whoever stops listening hangs up; the next call is not hurt."""
+    async with backend.running() as (fake, provider):
+        fake.then(Reply((Say("Half"), Stall())))
+        stream = provider.stream((user("Hi"),), OPTIONS)
+        await anext(stream)
+        await stream.aclose()
+        async with asyncio.timeout(10):
+            await fake.left.wait()
+        assert text_of(await deltas_of(provider)) == "You said: Hi"
+
+
+CHECKS: tuple[Check, ...] = (
+    it_is_a_provider,
+    text_streams_as_it_comes,
+    a_call_comes_in_fragments,
+    calls_run_side_by_side,
+    reasoning_is_a_part_of_its_own,
+    tokens_are_counted_once,
+    the_stop_reason_is_told,
+    a_filtered_answer_is_an_error,
+    a_long_history_is_accepted,
+    every_option_is_accepted,
+    closing_ends_the_call,
+    *FAILURES,
+)
+"""The whole suite."""
+
+
+def _with_tools() -> ChatOptions:
+    return ChatOptions(model="fake-small", message_id="answer", tools=(CLOCK,))
+
+
+def _stop_of(deltas: list[Delta]) -> str:
+    assert isinstance(deltas[-1], Complete)
+    return deltas[-1].stop_reason

@@ -1,0 +1,163 @@
+"""The part of the contract of providers that is about failing: by name, in time, without a secret."""
+
+from __future__ import annotations
+
+from gateway.deltas import Delta, MetadataDelta
+from gateway.errors import (
+    AuthFailedError,
+    BadRequestError,
+    ContentFilterError,
+    ContextLengthError,
+    DeltaParseError,
+    ModelNotFoundError,
+    ProviderUnavailableError,
+    RateLimitError,
+    ServerFailedError,
+    StreamAbortedError,
+    StreamTimeoutError,
+)
+from gateway.testing.backend import KEY, Backend, Check, failure_of, raised_by
+from gateway.testing.script import Bytes, Cut, Refusal, Reply, Say, Stall
+from gateway.testing.talk import deltas_of, text_of
+
+AT_ONCE = {"retry-after-ms": "1"}
+
+
+async def every_refusal_has_a_name(backend: Backend) -> None:
+    """By its status, whatever the words; the error names the provider and the status."""
+    names = {
+        400: BadRequestError,
+        401: AuthFailedError,
+        403: AuthFailedError,
+        404: ModelNotFoundError,
+        408: StreamTimeoutError,
+        413: ContextLengthError,
+        429: RateLimitError,
+        500: ServerFailedError,
+        502: ServerFailedError,
+        503: ServerFailedError,
+        529: ServerFailedError,
+    }
+    async with backend.running(max_retries=0) as (fake, provider):
+        for status, name in names.items():
+            bodies = (None, b"<html>no</html>", b"", b"\xff{")
+            for body in bodies:
+                # Whoever shows tokens that expire asks once more when one is refused.
+                fake.then(*[Refusal(status, "no such luck", body=body)] * (2 if status == 401 else 1))
+                failure = await failure_of(provider)
+                fake.forget()
+                assert type(failure) is name, (status, body, failure)
+                assert (failure.provider, failure.upstream_status) == ("fake", status)
+
+
+async def the_vendors_own_words_are_understood(backend: Backend) -> None:
+    """A conversation that is too long, a filter, a model that is not there, a server with too much to do."""
+    names = {
+        "too_long": ContextLengthError,
+        "filtered": ContentFilterError,
+        "no_model": ModelNotFoundError,
+        "overloaded": ServerFailedError,
+        "no_key": AuthFailedError,
+    }
+    async with backend.running(max_retries=0) as (fake, provider):
+        for trouble, refusal in backend.dialect.troubles.items():
+            fake.then(refusal)
+            failure = await failure_of(provider)
+            assert type(failure) is names[trouble], (trouble, failure)
+
+
+async def a_wait_is_waited_and_told(backend: Backend) -> None:
+    """Retry-After in seconds and as a date; what is longer than the time left fails at once."""
+    async with backend.running() as (fake, provider):
+        for wait in ({"retry-after": "0"}, {"retry-after": "Sat, 01 Jan 2000 00:00:00 GMT"}, AT_ONCE):
+            fake.then(Refusal(429, "slow down", wait))
+            deltas = await deltas_of(provider)
+            limits = [delta.rate_limit for delta in deltas if isinstance(delta, MetadataDelta)]
+            assert limits[0] is not None
+            assert (limits[0].provider, limits[0].retry_after_ms <= 1) == ("fake", True)
+            assert text_of(deltas) == "You said: Hi"
+        for wait in ({"retry-after": "86400"}, {"retry-after": "Fri, 31 Dec 2199 23:59:59 GMT"}):
+            fake.then(Refusal(429, "slow down", wait))
+            failure = await failure_of(provider)
+            assert type(failure) is RateLimitError
+            assert (failure.retry_after or 0) >= 86_000
+
+
+async def what_fails_before_the_first_piece_is_tried_again(backend: Backend) -> None:
+    """A connection that closes, before the head or after it, and a server that is busy."""
+    async with backend.running() as (fake, provider):
+        for first in (Refusal(0), Reply((Cut(),)), Refusal(503, "busy", AT_ONCE)):
+            fake.then(first)
+            assert text_of(await deltas_of(provider)) == "You said: Hi"
+        assert len(fake.requests) == 6
+
+
+async def retries_end(backend: Backend) -> None:
+    """After as many as are set; and there are none where they cannot help."""
+    async with backend.running(max_retries=2) as (fake, provider):
+        fake.then(*[Refusal(500, "oops", AT_ONCE)] * 5)
+        assert type(await failure_of(provider)) is ServerFailedError
+        assert len(fake.requests) == 3
+        fake.forget()
+        fake.then(Refusal(400, "no"))
+        await failure_of(provider)
+        assert len(fake.requests) == 4
+
+
+async def a_stream_that_breaks_keeps_what_came(backend: Backend) -> None:
+    """Cut, silent, garbled or failing in the middle: shown so far, named, and not tried again."""
+    ends = {
+        Cut(): StreamAbortedError,
+        Stall(): StreamTimeoutError,
+        Bytes(b"data: {no json\n\n"): DeltaParseError,
+        Bytes(backend.dialect.trouble): ServerFailedError,
+    }
+    async with backend.running(stream_timeout_ms=300) as (fake, provider):
+        for end, name in ends.items():
+            fake.requests.clear()
+            fake.then(Reply((Say("Half"), end)))
+            seen: list[Delta] = []
+            failure = await failure_of(provider, seen)
+            assert type(failure) is name, (end, failure)
+            assert (text_of(seen), len(fake.requests)) == ("Half", 1)
+
+
+async def silence_before_the_first_piece_is_noticed(backend: Backend) -> None:
+    """A server that takes the call and says nothing."""
+    async with backend.running(stream_timeout_ms=200, max_retries=0) as (fake, provider):
+        fake.then(Reply((Stall(),)))
+        assert type(await failure_of(provider)) is StreamTimeoutError
+
+
+async def a_server_that_is_gone_is_unavailable(backend: Backend) -> None:
+    """Nobody listens there."""
+    async with backend.running(max_retries=0) as (fake, provider):
+        await deltas_of(provider)
+        await fake.close()
+        assert type(await failure_of(provider)) in (ProviderUnavailableError, StreamAbortedError)
+        assert type(await failure_of(provider)) is ProviderUnavailableError
+
+
+async def no_error_shows_the_key(backend: Backend) -> None:
+    """A key that is refused is not quoted, though the server quotes it."""
+    if not backend.keyed:
+        return
+    async with backend.running(key="another", max_retries=0) as (_, provider):
+        for call in (deltas_of(provider), provider.list_models()):
+            failure = await raised_by(call)
+            assert type(failure) is AuthFailedError
+            assert KEY not in str(failure)
+
+
+FAILURES: tuple[Check, ...] = (
+    every_refusal_has_a_name,
+    the_vendors_own_words_are_understood,
+    a_wait_is_waited_and_told,
+    what_fails_before_the_first_piece_is_tried_again,
+    retries_end,
+    a_stream_that_breaks_keeps_what_came,
+    silence_before_the_first_piece_is_noticed,
+    a_server_that_is_gone_is_unavailable,
+    no_error_shows_the_key,
+)
+"""The checks here, in order."""

@@ -1,0 +1,107 @@
+"""A fake service that gives out tokens: OAuth 2 grants, a device's login, and an exchange of tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+from aiohttp import web
+
+RIGHT = "right"
+"""The only secret that is believed: a client's, or a user's token."""
+
+_DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
+_ASSERTION = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
+
+class FakeTokens:
+    """Gives out ``token-1``, ``token-2`` … which are good for ``lifetime`` seconds.
+
+    ``asked`` is every form or header that was shown. A device's login is ``waits`` times pending before
+    it is granted, or refused if ``denied`` says why. ``place`` is where exchanged tokens say they are good.
+    """
+
+    def __init__(self, lifetime: float = 3600, *, waits: int = 0, denied: str = "", place: str = "") -> None:
+        self.lifetime = lifetime
+        self.waits = waits
+        self.denied = denied
+        self.place = place
+        self.asked: list[Mapping[str, str]] = []
+        self.given = 0
+        self.url = ""
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def token_url(self) -> str:
+        """Where grants are asked for."""
+        return f"{self.url}/login/oauth/access_token"
+
+    async def __aenter__(self) -> FakeTokens:
+        app = web.Application()
+        app.router.add_post("/login/oauth/access_token", self._grant)
+        app.router.add_post("/login/device/code", self._device)
+        app.router.add_get("/copilot_internal/v2/token", self._exchange)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        host, port = self._runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _grant(self, request: web.Request) -> web.Response:
+        form = {name: str(value) for name, value in (await request.post()).items()}
+        self.asked.append(form)
+        match form.get("grant_type"):
+            case "client_credentials" if form.get("client_secret") == RIGHT:
+                return self._granted()
+            case grant if grant == _ASSERTION and form.get("assertion", "").count(".") == 2:
+                return self._granted()
+            case grant if grant == _DEVICE:
+                return self._after_login()
+            case _:
+                told = {"error": "invalid_client", "error_description": "who are you?"}
+                return web.json_response(told, status=401)
+
+    def _after_login(self) -> web.Response:
+        if self.denied:
+            return web.json_response({"error": self.denied})
+        if self.waits > 0:
+            self.waits -= 1
+            return web.json_response({"error": "authorization_pending"})
+        return web.json_response({"access_token": RIGHT, "token_type": "bearer", "scope": "read:user"})
+
+    async def _device(self, request: web.Request) -> web.Response:
+        self.asked.append({name: str(value) for name, value in (await request.post()).items()})
+        return web.json_response(
+            {
+                "device_code": "device",
+                "user_code": "ABCD-1234",
+                "verification_uri": f"{self.url}/login/device",
+                "expires_in": 900,
+                "interval": 0,
+            }
+        )
+
+    async def _exchange(self, request: web.Request) -> web.Response:
+        self.asked.append({name.lower(): value for name, value in request.headers.items()})
+        if request.headers.get("authorization") != f"token {RIGHT}":
+            return web.json_response({"message": "Bad credentials", "status": "401"}, status=401)
+        token = self._next()
+        expires_at = int(time.time() + self.lifetime)
+        endpoints = {"api": self.place} if self.place else {}
+        return web.json_response({"token": token, "expires_at": expires_at, "endpoints": endpoints})
+
+    def _granted(self) -> web.Response:
+        token = {"access_token": self._next(), "expires_in": self.lifetime, "token_type": "Bearer"}
+        return web.json_response(token)
+
+    def _next(self) -> str:
+        self.given += 1
+        return f"token-{self.given}"

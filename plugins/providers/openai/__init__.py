@@ -1,0 +1,22 @@
+"""OpenAI's chat completions, as spoken by OpenAI and by the many services that are compatible with it.
+
+How these differ is data, in ``profiles.py``; there is one adapter, and one parser that reads them all.
+"""
+
+from __future__ import annotations
+
+import aiohttp
+
+from gateway import Provider, ProviderConfig, create_provider
+from plugins.providers.openai.access import authorizer_for
+from plugins.providers.openai.adapter import CompletionsAdapter
+from plugins.providers.openai.profiles import profile_of
+
+__all__ = ["create"]
+
+
+def create(config: ProviderConfig, session: aiohttp.ClientSession | None = None) -> Provider:
+    """A provider for the service that ``config.like`` or ``config.id`` names, or any compatible one."""
+    profile = profile_of(config)
+    adapter = CompletionsAdapter(profile, config.capable(profile.capabilities))
+    return create_provider(adapter, config, session, authorizer_for(profile, config))

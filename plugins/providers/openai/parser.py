@@ -1,0 +1,227 @@
+"""Reading a stream of chat completion chunks, wherever a service puts what it has to say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gateway import (
+    AnswerWriter,
+    ContentFilterError,
+    ServerFailedError,
+    StopReason,
+    StreamAbortedError,
+    StreamEvent,
+    raise_said,
+    unreadable,
+)
+
+_STOP_REASONS: dict[str, StopReason] = {
+    "length": "max_tokens",
+    "model_length": "max_tokens",
+    "tool_calls": "tool_use",
+}
+
+
+class _Function(Struct, gc=False):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Fragment(Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Content(Struct):
+    """A piece of text, or of reasoning that is a list of such pieces."""
+
+    text: str | None = None
+    thinking: str | list[_Content] | None = None
+
+
+class _Delta(Struct):
+    content: str | list[_Content] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_Fragment] | None = None
+
+
+class _PromptDetails(Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class _OutputDetails(Struct, gc=False):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _OutputDetails | None = None
+    prompt_cache_hit_tokens: int | None = None
+
+
+class _Choice(Struct):
+    index: int = 0
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+    usage: _Usage | None = None
+
+
+class _Groq(Struct):
+    usage: _Usage | None = None
+
+
+class _Chunk(Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    x_groq: _Groq | None = None
+    error: dict[str, Any] | str | None = None
+
+
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+
+
+class _OpenCall:
+    """A tool call under way. Its name may come in pieces, so it is begun only when arguments come."""
+
+    __slots__ = ("begun", "id", "name", "waiting")
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.name = ""
+        self.begun = ""
+        self.waiting = ""
+
+
+class CompletionParser:
+    """Reads a stream of chat completion chunks.
+
+    ``reasoning_apart`` says that the number of output tokens lacks those of the reasoning.
+    """
+
+    __slots__ = ("_calls", "_reasoning_apart", "_writer", "done")
+
+    def __init__(self, writer: AnswerWriter, *, reasoning_apart: bool = False) -> None:
+        self._writer = writer
+        self._reasoning_apart = reasoning_apart
+        self._calls: dict[int, _OpenCall] = {}
+        self.done = False
+
+    def feed(self, event: StreamEvent) -> None:
+        """Take one event in."""
+        if event.data == b"[DONE]":
+            self._end()
+        elif event.data:
+            try:
+                chunk = _decode_chunk(event.data)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise unreadable(event.data, error) from None
+            if chunk.error is not None:
+                raise_said(event.data)
+            if chunk.choices:
+                self._choice(chunk.choices[0])
+            if chunk.usage is not None:
+                self._usage(chunk.usage)
+            elif chunk.x_groq is not None and chunk.x_groq.usage is not None:
+                self._usage(chunk.x_groq.usage)
+
+    def finish(self) -> None:
+        """The stream has ended."""
+        if not self._writer.stopped:
+            raise StreamAbortedError("the stream ended before the answer did")
+        self._end()
+
+    def _end(self) -> None:
+        self._begin_calls()
+        self._writer.stop("end_turn")
+        self.done = True
+
+    def _choice(self, choice: _Choice) -> None:
+        delta = choice.delta
+        if choice.index != 0:
+            return
+        if delta is not None:
+            self._delta(delta)
+        if choice.usage is not None:
+            self._usage(choice.usage)
+        if choice.finish_reason:
+            self._stop(choice.finish_reason)
+
+    def _delta(self, delta: _Delta) -> None:
+        if reasoning := delta.reasoning_content or delta.reasoning:
+            self._writer.text(reasoning, "reasoning")
+        if isinstance(delta.content, list):
+            self._pieces(delta.content)
+        elif text := delta.content or delta.refusal:
+            self._writer.text(text)
+        if delta.tool_calls:
+            for position, fragment in enumerate(delta.tool_calls):
+                self._fragment(position, fragment)
+
+    def _pieces(self, pieces: list[_Content]) -> None:
+        for piece in pieces:
+            if reasoning := _thought(piece):
+                self._writer.text(reasoning, "reasoning")
+            if piece.text:
+                self._writer.text(piece.text)
+
+    def _stop(self, reason: str) -> None:
+        if reason == "content_filter":
+            raise ContentFilterError("the model's content filter stopped the answer")
+        if reason == "error":
+            raise ServerFailedError("the model's server broke the answer off")
+        self._begin_calls()
+        self._writer.stop(_STOP_REASONS.get(reason, "end_turn"))
+
+    def _usage(self, usage: _Usage) -> None:
+        details = usage.prompt_tokens_details
+        cached = (details and details.cached_tokens) or usage.prompt_cache_hit_tokens or 0
+        output = usage.completion_tokens or 0
+        if self._reasoning_apart and usage.completion_tokens_details is not None:
+            output += usage.completion_tokens_details.reasoning_tokens or 0
+        self._writer.usage(usage.prompt_tokens or 0, output, cached)
+
+    def _fragment(self, position: int, fragment: _Fragment) -> None:
+        function = fragment.function or _Function()
+        call = self._call(position if fragment.index is None else fragment.index, fragment.id, function.name)
+        if call.begun:
+            if function.arguments:
+                self._writer.arguments(call.begun, function.arguments)
+            return
+        call.id = fragment.id or call.id
+        if function.name and function.name != call.name:
+            call.name += function.name
+        call.waiting += function.arguments or ""
+        if call.waiting and call.name:
+            self._begin(call)
+
+    def _call(self, index: int, call_id: str | None, name: str | None) -> _OpenCall:
+        """The call at an index. Some servers number all calls 0: a new id with a name is a new call."""
+        call = self._calls.get(index)
+        if call is None or (call_id and name and call.id and call_id != call.id):
+            self._begin_calls()
+            call = self._calls[index] = _OpenCall()
+        return call
+
+    def _begin_calls(self) -> None:
+        for call in self._calls.values():
+            if call.name and not call.begun:
+                self._begin(call)
+
+    def _begin(self, call: _OpenCall) -> None:
+        call.begun = self._writer.call(call.name, call.id)
+        if call.waiting:
+            self._writer.arguments(call.begun, call.waiting)
+
+
+def _thought(piece: _Content) -> str:
+    if isinstance(piece.thinking, list):
+        return "".join(inner.text or "" for inner in piece.thinking)
+    return piece.thinking or ""

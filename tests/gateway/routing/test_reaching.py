@@ -1,0 +1,115 @@
+"""How a provider is reached: settings first, then the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gateway import ProviderConfig, ProviderRegistry, ProviderResolutionError
+from gateway.registry import Variables
+from gateway.routing.reaching import LOCAL_URL, provider_config
+from gateway.settings import Settings
+from gateway.testing.chat import ScriptedModel
+from plugins.providers import PROVIDERS
+
+VARIABLES: Variables = {
+    "api_key": ("MINE_API_KEY", "MINE_TOKEN"),
+    "base_url": ("MINE_URL",),
+    "credentials.id": ("MINE_ID",),
+    "credentials.secret": ("MINE_SECRET", "OLD_SECRET"),
+}
+
+
+def config(environ: Mapping[str, str], **given: object) -> ProviderConfig:
+    settings = Settings(providers={"mine": given}) if given else Settings()  # type: ignore[arg-type]
+    return provider_config(settings, environ, "mine", VARIABLES)
+
+
+def test_without_settings_and_variables_there_are_the_defaults() -> None:
+    assert config({}) == ProviderConfig(id="mine")
+
+
+def test_004_31_every_setting_arrives() -> None:
+    given = {
+        "like": "azure",
+        "name": "Ours",
+        "api_key": "k",
+        "credentials": {"id": "a"},
+        "base_url": "http://x",
+        "api_version": "v",
+        "region": "r",
+        "organization_id": "o",
+        "project_id": "p",
+        "custom_headers": {"X-A": "b"},
+        "timeout": 7,
+        "max_retries": 1,
+        "models": ("m",),
+        "capabilities": ("tools",),
+    }
+    made = config({"MINE_API_KEY": "other", "MINE_URL": "other", "MINE_SECRET": "other"}, **given)
+    assert made == ProviderConfig(id="mine", stream_timeout_ms=60_000, **given)  # type: ignore[arg-type]
+
+
+def test_what_the_settings_do_not_say_the_first_variable_that_is_set_does() -> None:
+    made = config({"MINE_API_KEY": "", "MINE_TOKEN": "t", "MINE_URL": "http://u"})
+    assert (made.api_key, made.base_url, made.credentials) == ("t", "http://u", {})
+    made = config({"MINE_ID": "i", "OLD_SECRET": "s"}, base_url="http://x")
+    assert (made.base_url, made.credentials) == ("http://x", {"id": "i", "secret": "s"})
+
+
+def test_credentials_of_the_settings_are_not_mixed_with_others() -> None:
+    assert config({"MINE_SECRET": "s"}, credentials={"id": "a"}).credentials == {"id": "a"}
+
+
+def test_the_local_server_has_an_address_of_its_own() -> None:
+    assert provider_config(Settings(), {}, "local", {}).base_url == LOCAL_URL
+
+
+def known() -> ProviderRegistry:
+    """All built-in providers, none of them loaded."""
+    registry = ProviderRegistry(lambda name: ProviderConfig(id=name))
+    for provider_id, provider in PROVIDERS.items():
+        registry.add_factory(
+            provider_id,
+            lambda config: ScriptedModel(),
+            variables=provider.variables,
+            first_model=provider.first_model,
+        )
+    return registry
+
+
+def test_every_provider_looks_at_a_variable_named_after_it_first() -> None:
+    registry = known()
+    for provider_id in PROVIDERS:
+        assert registry.variables(provider_id)["api_key"][0] == f"{provider_id.upper()}_API_KEY"
+    assert registry.variables("my-own") == {"api_key": ("MY_OWN_API_KEY",)}
+    assert registry.variables("azure")["base_url"] == ("AZURE_OPENAI_ENDPOINT",)
+
+
+def test_variables_name_settings_that_exist() -> None:
+    fields = set(ProviderConfig.__struct_fields__)
+    for provider in PROVIDERS.values():
+        named = {field for field in provider.variables if not field.startswith("credentials.")}
+        assert named <= fields
+
+
+async def test_004_38_a_provider_may_be_like_another() -> None:
+    made: list[str] = []
+
+    def factory(name: str) -> ScriptedModel:
+        made.append(name)
+        return ScriptedModel()
+
+    def configure(name: str) -> ProviderConfig:
+        like = {"azure-eu": "azure", "mine": None, "typo": "azur"}[name]
+        return ProviderConfig(id=name, like=like, base_url="http://x")
+
+    registry = ProviderRegistry(configure)
+    registry.add_factory("azure", lambda _: factory("azure"))
+    registry.add_factory("custom", lambda _: factory("custom"))
+    await registry.ready("azure-eu")
+    await registry.ready("mine")
+    assert made == ["azure", "custom"]
+    with pytest.raises(ProviderResolutionError, match="no provider 'azur'"):
+        await registry.ready("typo")

@@ -1,0 +1,30 @@
+"""Every provider, held to the same contract against a server that speaks its protocol and its quirks."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.testing.backend import Backend, Check, named
+from gateway.testing.dialects import DIALECTS
+from gateway.testing.provider_contract import CHECKS
+from plugins.providers import anthropic, openai
+
+BACKENDS = (
+    Backend("openai", openai.create, DIALECTS["openai"]),
+    Backend("anthropic", anthropic.create, DIALECTS["anthropic"]),
+    Backend("mistral", openai.create, DIALECTS["mistral"]),
+    Backend("groq", openai.create, DIALECTS["groq"]),
+    Backend("xai", openai.create, DIALECTS["xai"]),
+    Backend("deepinfra", openai.create, DIALECTS["deepinfra"]),
+    Backend("cerebras", openai.create, DIALECTS["cerebras"]),
+    Backend("openrouter", openai.create, DIALECTS["openrouter"]),
+    Backend("together", openai.create, DIALECTS["together"]),
+    Backend("azure", openai.create, DIALECTS["azure"]),
+    Backend("custom", openai.create, DIALECTS["openai"]),
+)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=named)
+@pytest.mark.parametrize("check", CHECKS, ids=named)
+async def test_004_33_the_contract_holds(backend: Backend, check: Check) -> None:
+    await check(backend)

@@ -1,0 +1,280 @@
+"""What the services that are compatible with OpenAI want differently, as it is sent."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway import (
+    AuthFailedError,
+    ChatOptions,
+    Message,
+    ProviderConfig,
+    ServerFailedError,
+    SettingsError,
+    ToolCallPart,
+    ToolResultPart,
+)
+from gateway.messages import ImagePart
+from gateway.provider import Capabilities
+from gateway.testing.models import FakeModels
+from gateway.testing.script import Asked, Bytes, Reply, Say
+from gateway.testing.talk import OPTIONS, assistant, connected, deltas_of, text_of, user
+from gateway.testing.tokens import FakeTokens
+from plugins.providers.openai import create
+from plugins.providers.openai.adapter import CompletionsAdapter
+from plugins.providers.openai.messages import call_id
+from plugins.providers.openai.profiles import profile_of
+
+ALL = (
+    "openai",
+    "mistral",
+    "groq",
+    "xai",
+    "deepinfra",
+    "cerebras",
+    "openrouter",
+    "together",
+    "azure",
+    "custom",
+)
+LIMITED = ChatOptions(model="m", max_tokens=9)
+
+
+def adapter_of(config: ProviderConfig) -> CompletionsAdapter:
+    profile = profile_of(config)
+    return CompletionsAdapter(profile, config.capable(profile.capabilities))
+
+
+def body_for(config: ProviderConfig, *messages: Message, options: ChatOptions = LIMITED) -> dict[str, Any]:
+    request = adapter_of(config).build_chat_request(messages or (user("Hi"),), options, config)
+    return msgspec.json.decode(request.body or b"")
+
+
+async def asked_of(vendor: str, *messages: Message, **settings: Any) -> Asked:
+    async with (
+        FakeModels() as fake,
+        connected(
+            create, fake.at("openai" if vendor == "custom" else vendor), like=vendor, **settings
+        ) as provider,
+    ):
+        await deltas_of(provider, *messages)
+        return fake.requests[0]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "url", "limit"),
+    [
+        ("openai", "https://api.openai.com/v1", "max_completion_tokens"),
+        ("mistral", "https://api.mistral.ai/v1", "max_tokens"),
+        ("groq", "https://api.groq.com/openai/v1", "max_completion_tokens"),
+        ("xai", "https://api.x.ai/v1", "max_completion_tokens"),
+        ("deepinfra", "https://api.deepinfra.com/v1/openai", "max_tokens"),
+        ("cerebras", "https://api.cerebras.ai/v1", "max_completion_tokens"),
+        ("openrouter", "https://openrouter.ai/api/v1", "max_tokens"),
+        ("together", "https://api.together.xyz/v1", "max_tokens"),
+    ],
+)
+def test_004_33_each_service_has_its_address_and_its_word_for_the_limit(
+    vendor: str, url: str, limit: str
+) -> None:
+    config = ProviderConfig(id=vendor)
+    adapter = adapter_of(config)
+    assert adapter.endpoint(config) == url
+    assert adapter.build_chat_request((user("Hi"),), LIMITED, config).url == f"{url}/chat/completions"
+    assert adapter.build_models_request(config).url == f"{url}/models"
+    limits = {key: value for key, value in body_for(config).items() if key.startswith("max")}
+    assert limits == {limit: 9}
+
+
+def test_a_server_that_says_it_is_openai_gets_the_old_name_of_the_limit() -> None:
+    body = body_for(ProviderConfig(id="openai", base_url="http://localhost:1234/v1"))
+    assert (body.get("max_tokens"), body.get("max_completion_tokens")) == (9, None)
+
+
+@pytest.mark.parametrize("vendor", ALL)
+async def test_004_32_the_key_is_shown_where_the_service_looks_for_it(vendor: str) -> None:
+    asked = await asked_of(vendor, api_key="key-of-mine")
+    if vendor == "azure":
+        assert asked.headers["api-key"] == "key-of-mine"
+        assert "authorization" not in asked.headers
+    else:
+        assert asked.headers["authorization"] == "Bearer key-of-mine"
+
+
+async def test_openrouter_learns_who_asks() -> None:
+    assert (await asked_of("openrouter")).headers["x-title"] == "Trunkline"
+
+
+@pytest.mark.parametrize(
+    ("base_url", "version", "chat", "models"),
+    [
+        (
+            "https://mine.openai.azure.com/",
+            None,
+            "https://mine.openai.azure.com/openai/v1/chat/completions",
+            "https://mine.openai.azure.com/openai/v1/models",
+        ),
+        (
+            "https://mine.openai.azure.com/openai/v1",
+            None,
+            "https://mine.openai.azure.com/openai/v1/chat/completions",
+            "https://mine.openai.azure.com/openai/v1/models",
+        ),
+        (
+            "https://mine.openai.azure.com",
+            "2024-10-21",
+            "https://mine.openai.azure.com/openai/deployments/my%20gpt%2F4/chat/completions?api-version=2024-10-21",
+            "https://mine.openai.azure.com/openai/models?api-version=2024-10-21",
+        ),
+    ],
+)
+def test_azure_has_addresses_of_its_own(base_url: str, version: str | None, chat: str, models: str) -> None:
+    config = ProviderConfig(id="azure", base_url=base_url, api_version=version)
+    adapter = adapter_of(config)
+    request = adapter.build_chat_request((user("Hi"),), ChatOptions(model="my gpt/4"), config)
+    assert (request.url, adapter.build_models_request(config).url) == (chat, models)
+
+
+async def test_azure_answers_at_both_addresses() -> None:
+    async with FakeModels() as fake:
+        for version, path in ((None, "/azure/openai/v1/chat/completions"), ("2024-10-21", "/deployments/")):
+            async with connected(create, fake.at("azure"), like="azure", api_version=version) as provider:
+                assert text_of(await deltas_of(provider)) == "You said: Hi"
+            assert path in fake.requests[-1].path
+
+
+@pytest.mark.parametrize("vendor", ["azure", "custom"])
+async def test_an_address_that_nobody_says_is_asked_for(vendor: str) -> None:
+    config = ProviderConfig(id=vendor)
+    with pytest.raises(SettingsError, match=rf"providers\.{vendor}\.base_url is needed"):
+        await create(config).initialize(config)
+
+
+async def test_a_token_takes_the_place_of_a_key_and_is_kept() -> None:
+    async with FakeModels(key="token-1") as fake, FakeTokens() as tokens:
+        secrets = {"client_id": "me", "client_secret": "right", "token_url": tokens.token_url}
+        async with connected(create, f"{fake.url}/v1", like="custom", credentials=secrets) as provider:
+            for _ in range(3):
+                await deltas_of(provider)
+        assert (tokens.given, len(fake.requests)) == (1, 3)
+
+
+async def test_azure_asks_for_tokens_of_its_own_scope() -> None:
+    async with FakeModels() as fake, FakeTokens() as tokens:
+        secrets = {"client_id": "me", "client_secret": "right", "token_url": tokens.token_url}
+        async with connected(create, fake.at("azure"), like="azure", credentials=secrets) as provider:
+            await deltas_of(provider)
+        assert tokens.asked[0]["scope"] == "https://cognitiveservices.azure.com/.default"
+        assert fake.requests[0].headers["authorization"] == "Bearer token-1"
+        assert "api-key" not in fake.requests[0].headers
+
+
+async def test_a_token_that_is_refused_is_replaced_once() -> None:
+    async with FakeModels(key="token-2") as fake, FakeTokens() as tokens:
+        secrets = {"client_id": "me", "client_secret": "right", "token_url": tokens.token_url}
+        async with connected(create, f"{fake.url}/v1", like="custom", credentials=secrets) as provider:
+            assert text_of(await deltas_of(provider)) == "You said: Hi"
+            assert [model.id for model in await provider.list_models()] == ["fake-small", "fake-large"]
+        assert tokens.given == 2
+
+
+async def test_a_secret_that_is_refused_is_named_and_not_shown() -> None:
+    async with FakeModels() as fake, FakeTokens() as tokens:
+        secrets = {"client_id": "me", "client_secret": "wrong-secret", "token_url": tokens.token_url}
+        async with connected(create, f"{fake.url}/v1", like="custom", credentials=secrets) as provider:
+            with pytest.raises(AuthFailedError) as caught:
+                await deltas_of(provider)
+        assert "wrong-secret" not in str(caught.value)
+        assert fake.requests == []
+
+
+@pytest.mark.parametrize(
+    ("credentials", "said"),
+    [
+        ({"client": "x"}, r"credentials\.client is not known; known are client_id"),
+        ({"client_id": "x"}, r"credentials\.client_secret is missing"),
+        ({"client_id": "x", "client_secret": "y"}, r"credentials\.token_url is missing"),
+    ],
+)
+def test_credentials_that_cannot_work_are_told(credentials: dict[str, str], said: str) -> None:
+    with pytest.raises(SettingsError, match=rf"providers\.mine\.{said}"):
+        create(ProviderConfig(id="mine", base_url="http://x", credentials=credentials))
+
+
+def test_a_directory_is_found_by_its_tenant() -> None:
+    secrets = {"client_id": "x", "client_secret": "y", "tenant_id": "t"}
+    create(ProviderConfig(id="azure", base_url="https://a", credentials=secrets))
+
+
+def test_ids_of_a_fixed_length_stay_the_same_and_apart() -> None:
+    assert call_id("toolu_01", 0) == "toolu_01"
+    assert call_id("abcDEF123", 9) == "abcDEF123"
+    made = {call_id(given, 9) for given in ("toolu_01", "toolu_02", "äbcDEF123", "")}
+    assert len(made) == 4
+    assert all(re.fullmatch("[A-Za-z0-9]{9}", each) for each in made)
+    assert call_id("toolu_01", 9) in made
+
+
+async def test_mistral_hears_the_assistant_before_the_user_speaks_again() -> None:
+    said = assistant(
+        ToolCallPart("a", "clock", {}), ToolResultPart("a", 'noon","role":"tool"},{"role":"user"')
+    )
+    asked = await asked_of("mistral", user("Time?"), said, user("Well?"))
+    roles = [message["role"] for message in asked.body["messages"]]
+    assert roles == ["user", "assistant", "tool", "assistant", "user"]
+    assert asked.body["messages"][2]["content"] == 'noon","role":"tool"},{"role":"user"'
+    unanswered = await asked_of("mistral", user("Time?"), said)
+    assert [message["role"] for message in unanswered.body["messages"]] == ["user", "assistant", "tool"]
+
+
+async def test_004_39_who_cannot_see_is_told_of_a_picture() -> None:
+    picture = ImagePart("aGk=", "image/png", "a cat")
+    asked = await asked_of("cerebras", user("Look", picture))
+    assert asked.body["messages"] == [{"role": "user", "content": "Look\n\n(image attached: a cat)"}]
+
+
+async def test_004_39_capabilities_of_the_settings_count() -> None:
+    options = ChatOptions(model="m", response_format="json", message_id="answer")
+    async with FakeModels() as fake:
+        async with connected(create, fake.openai_url, capabilities=("streaming", "tools")) as provider:
+            assert provider.capabilities == Capabilities(images=False, json_mode=False)
+            await deltas_of(provider, user("Hi", ImagePart("aGk=", "image/png")), options=options)
+        body = fake.requests[0].body
+    assert "response_format" not in body
+    assert "JSON" in body["messages"][0]["content"]
+    assert body["messages"][1]["content"] == "Hi\n\n(image attached)"
+
+
+async def test_004_38_a_custom_provider_needs_an_address_and_nothing_else() -> None:
+    async with FakeModels() as fake:
+        async with connected(create, fake.openai_url, name="The one below the desk") as provider:
+            assert provider.name == "The one below the desk"
+            assert text_of(await deltas_of(provider)) == "You said: Hi"
+        assert fake.requests[0].headers["authorization"] == "Bearer none"
+
+
+async def test_windows_and_limits_of_models_are_found_in_every_shape() -> None:
+    config = ProviderConfig(id="mine", base_url="http://x")
+    adapter = adapter_of(config)
+    shapes = (
+        b'{"data":[{"id":"m","context_window":7,"max_completion_tokens":3}]}',
+        b'[{"id":"m","context_length":7,"max_completion_tokens":3}]',
+        b'{"data":[{"id":"m","max_context_length":7,"max_completion_tokens":3}]}',
+        b'{"data":[{"id":"m","max_model_len":7,"max_completion_tokens":3}]}',
+        b'{"data":[{"id":"m","metadata":{"context_length":7},"max_completion_tokens":3}]}',
+    )
+    for shape in shapes:
+        (model,) = adapter.parse_models_response(shape, config)
+        assert (model.id, model.provider, model.context_window, model.output_limit) == ("m", "mine", 7, 3)
+
+
+async def test_an_answer_that_the_server_gave_up_is_a_failure_of_the_server() -> None:
+    broken = Bytes(b'data: {"choices":[{"delta":{"content":""},"finish_reason":"error"}]}\n\n')
+    async with FakeModels() as fake, connected(create, fake.openai_url, max_retries=0) as provider:
+        fake.then(Reply((Say("a"), broken)))
+        with pytest.raises(ServerFailedError):
+            await deltas_of(provider, options=OPTIONS)
