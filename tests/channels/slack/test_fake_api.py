@@ -165,6 +165,20 @@ async def test_every_answer_to_a_refused_call_is_a_documented_one() -> None:
                 assert told["ok"] or told["error"] in facts.errors | known.errors, (method, told)
 
 
+@pytest.mark.parametrize(
+    ("method", "figure"),
+    [("users.list", 20), ("team.info", 50), ("users.info", 100), ("assistant.threads.setStatus", 60)],
+)
+async def test_each_method_has_its_figure_for_a_minute(method: str, figure: int) -> None:
+    async with plain() as (fake, api):
+        fake.switches.limited = True
+        thread = {"channel_id": fake.room("general").id, "thread_ts": fake.say("general", "hi")}
+        given = {"user": fake.user("ada").id, **thread, "status": ""}
+        known = {name: given[name] for name in schema().methods[method].args if name in given}
+        told = [(await api.form(method, None, **known)).get("error") for _ in range(figure + 1)]
+        assert told == [None] * figure + ["ratelimited"]
+
+
 async def test_a_call_that_comes_too_often_is_told_to_wait() -> None:
     async with plain() as (fake, api):
         fake.switches.limited = True
