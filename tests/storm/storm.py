@@ -40,8 +40,8 @@ class Plan:
     faults: float
     seed: int
     planted: str | None = None
-    drain: float = 60.0
-    """Seconds that the calm after it may take."""
+    drain: float = 90.0
+    """Seconds that the calm after it may take: a message that died with many gateways waits a minute."""
 
 
 @dataclass
