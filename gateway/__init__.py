@@ -181,6 +181,7 @@ if TYPE_CHECKING:
         UserInput,
     )
     from gateway.provider import (
+        Ask,
         AuthMethod,
         Capabilities,
         Capability,
@@ -293,7 +294,7 @@ _EXPORTS: Mapping[str, str] = {
         "UserInput"
     ),
     "gateway.provider": (
-        "AuthMethod Capabilities Capability ChatOptions ModelInfo Provider ProviderConfig ToolDefinition"
+        "Ask AuthMethod Capabilities Capability ChatOptions ModelInfo Provider ProviderConfig ToolDefinition"
     ),
     "gateway.registry": "ChannelRegistry PluginRegistry ProviderRegistry",
     "gateway.tool": "DisplayHints RunNested Tool ToolContext ToolOutput tool_from",
@@ -324,6 +325,7 @@ __all__ = [
     "ApprovalAsked",
     "ApprovalRequest",
     "ApprovalResolved",
+    "Ask",
     "AsksApproval",
     "Assembler",
     "Attachment",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 
 import msgspec
 import structlog
@@ -30,6 +31,7 @@ from gateway.messages import (
     ErrorPart,
     Message,
     ToolCallPart,
+    ToolResultPart,
 )
 from gateway.nested import Nested
 from gateway.plugin import AgentLoop, LoopRun, ToolCall, TurnResult
@@ -69,6 +71,7 @@ class Agent:
     ) -> None:
         self._registry = registry
         self._models = models
+        self._toolbox = toolbox
         self._calls = Calls(toolbox, steps, self._nest)
         self._activity = activity
         self._generation = generation
@@ -104,7 +107,7 @@ class Agent:
             tools = await self._tools(turn)
             first = turn.writer.next_index
             stop = await self._call_model(turn, route, prompt, tools)
-            calls = calls_of(turn, first)
+            calls = open_calls(turn, first)
             if not calls:
                 return stop
             said = [part for _, part in turn.assembler.parts_from(first)]
@@ -170,6 +173,7 @@ class Agent:
             system_prompt=prompt,
             message_id=turn.message_id,
             first_part=turn.writer.next_index,
+            ask=partial(self._toolbox.may, turn),
         )
 
     def _defined(self, tools: tuple[Tool, ...]) -> tuple[ToolDefinition, ...]:
@@ -244,6 +248,13 @@ class Agent:
 def calls_of(turn: Turn, first: int) -> list[ToolCallPart]:
     """The tool calls among a turn's parts from an index on."""
     return [part for _, part in turn.assembler.parts_from(first) if isinstance(part, ToolCallPart)]
+
+
+def open_calls(turn: Turn, first: int) -> list[ToolCallPart]:
+    """The calls from an index on that have no result; the others its backend has run itself."""
+    parts = [part for _, part in turn.assembler.parts_from(first)]
+    answered = {part.tool_call_id for part in parts if isinstance(part, ToolResultPart)}
+    return [part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id not in answered]
 
 
 def error_part(error: TrunklineError) -> ErrorPart:

@@ -295,6 +295,7 @@ class Gateway:
         contributions, name, own = registry.contributions, plugin.name, self.settings.plugins
         return PluginContext(
             cwd=str(self.settings.data_dir),
+            environ=self._environ,
             config={**own.options(self._enabled_as.get(name, name)), **own.options(name)},
             registry=registry,
             get_plugin=registry.get,

@@ -29,9 +29,13 @@ class Permissions:
         self._rules: dict[str, Rule] = dict(rules or {})
         self._default: Action = default
 
-    def decide(self, tool: Tool, arguments: Mapping[str, Any]) -> Action:
-        """What the rules say of this call; whatever is unclear is denied."""
-        rule = self._rules.get(tool.name, self._default)
+    def decide(self, tool: Tool, arguments: Mapping[str, Any], *, ask_by_default: bool = False) -> Action:
+        """What the rules say of this call; whatever is unclear is denied.
+
+        With ``ask_by_default`` only a rule that names the tool allows it.
+        """
+        default = "ask" if ask_by_default and self._default == "allow" else self._default
+        rule = self._rules.get(tool.name, default)
         if isinstance(rule, str):
             return rule
         key = match_text(tool, arguments)

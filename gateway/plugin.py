@@ -148,6 +148,8 @@ class PluginContext(Struct, frozen=True, kw_only=True):
 
     cwd: str
     config: Mapping[str, Any]
+    environ: Mapping[str, str] = {}
+    """The environment variables that the gateway was started with; they may hold secrets."""
     registry: RegistryView
     get_plugin: Callable[[str], Plugin | None]
     set_status_line: Callable[[Sequence[StatusSegment]], None]

@@ -72,10 +72,19 @@ class ToolDefinition(Struct, frozen=True):
     parameters: Mapping[str, Any]
 
 
+class Ask(Protocol):
+    """Whether a backend may run a tool of its own, such as ``codex:shell``: by the permissions, or a
+    person's word, which may take as long as a person takes.
+    """
+
+    async def __call__(self, tool: str, arguments: Mapping[str, Any]) -> bool: ...
+
+
 class ChatOptions(Struct, frozen=True, kw_only=True):
     """How to run one call of a model.
 
-    ``message_id`` and ``first_part`` say where in which message the produced deltas belong.
+    ``message_id`` and ``first_part`` say where in which message the produced deltas belong. ``ask`` is for
+    backends that run tools themselves; where it is None there is nobody to ask, so nothing is allowed.
     """
 
     model: str
@@ -87,6 +96,7 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     response_format: Literal["text", "json"] = "text"
     message_id: str = ""
     first_part: int = 0
+    ask: Ask | None = None
 
 
 class ModelInfo(Struct, frozen=True, omit_defaults=True):
@@ -105,8 +115,9 @@ class Provider(Protocol):
 
     ``stream`` yields deltas as they come (text, reasoning, tool calls, ``metadata_delta`` with the call's
     own token counts and cost 0, and last ``complete`` with the model's stop reason), and raises a
-    ProviderError otherwise. Closing the iterator ends the call at once. Whoever implements it retries
-    only as long as nothing was yielded.
+    ProviderError otherwise. A backend that runs tools itself yields their results behind their calls; calls
+    without a result are run by the agent. Closing the iterator ends the call at once. Whoever implements
+    it retries only as long as nothing was yielded.
     """
 
     @property

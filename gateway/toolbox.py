@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 import structlog
@@ -15,9 +16,10 @@ import structlog
 from gateway.approvals import Approvals
 from gateway.bus import ActivityBus
 from gateway.errors import FAILURES, ToolError, asked_for
-from gateway.messages import ToolCallPart, sound
+from gateway.messages import ToolCallPart, sound, to_json
 from gateway.permissions import Permissions
 from gateway.plugin import ToolBlock, ToolCall
+from gateway.provider import ToolDefinition
 from gateway.registry import PluginRegistry
 from gateway.session import Turn
 from gateway.steps import key_of
@@ -57,6 +59,21 @@ class Toolbox:
         finally:
             self._activity.emit("tool_end", call.tool_name, ended)
         return output, round((time.monotonic() - begun) * 1000)
+
+    async def may(self, turn: Turn, tool: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether the model's backend may run a tool of its own. Without a rule for it a person is asked.
+
+        Rules are held against its arguments as JSON, and "always" is good for just the same call.
+        """
+        foreign = Tool(
+            definition=ToolDefinition(tool, "", {}),
+            execute=_never,
+            match_key=lambda given: to_json(dict(sorted(given.items()))).decode(),
+        )
+        action = self._permissions.decide(foreign, arguments, ask_by_default=True)
+        if action != "ask":
+            return action == "allow"
+        return await self._approvals.ask(turn, foreign, "", arguments) in ("once", "always")
 
     async def _outcome(
         self, turn: Turn, tools: Mapping[str, Tool], part: ToolCallPart, show: Show, nest: RunNested
@@ -145,6 +162,10 @@ class _Transcript:
         self._room -= len(text.encode())
         self._said.append(kept)
         self._show(kept)
+
+
+async def _never(arguments: Mapping[str, Any], context: ToolContext) -> str:
+    raise ToolError("its backend runs this tool itself")
 
 
 def _cut(text: str, limit: int) -> str:
