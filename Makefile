@@ -49,6 +49,8 @@ bench: $(VENV)/.installed-dev  ## measure against a floor in the same run
 lock:  ## pin the dependencies anew (needs uv)
 	$(LOCK) pyproject.toml -o requirements.txt
 	$(LOCK) pyproject.toml --extra postgres -c requirements.txt -o requirements-postgres.txt
+	$(LOCK) pyproject.toml --extra bedrock -c requirements.txt -o requirements-bedrock.txt
+	$(LOCK) pyproject.toml --extra vertex -c requirements.txt -o requirements-vertex.txt
 	$(LOCK) pyproject.toml --extra postgres --group dev -c requirements.txt -o requirements-dev.txt
 
 schema: $(VENV)/.installed  ## write config/schema.json anew

@@ -15,7 +15,15 @@ from gateway.settings import Settings, load_settings
 from gateway.settings.spelling import ANY_NAME, known_keys
 
 ROOT = Path(__file__).parents[1]
-REQUIREMENTS = ["requirements.txt", "requirements-dev.txt", "requirements-postgres.txt"]
+EXTRAS = {
+    "requirements.txt": (),
+    "requirements-dev.txt": ("postgres", "bedrock", "vertex"),
+    "requirements-bedrock.txt": ("bedrock",),
+    "requirements-postgres.txt": ("postgres",),
+    "requirements-vertex.txt": ("vertex",),
+}
+"""Which extras each requirements file holds."""
+REQUIREMENTS = list(EXTRAS)
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
@@ -33,7 +41,7 @@ def wanted(name: str) -> list[Requirement]:
     """What the project asks for, of that which a requirements file is to hold."""
     extras = PROJECT["project"]["optional-dependencies"]
     lines = [*PROJECT["project"]["dependencies"]]
-    lines += extras["postgres"] if name != "requirements.txt" else []
+    lines += [line for extra in EXTRAS[name] for line in extras[extra]]
     lines += PROJECT["dependency-groups"]["dev"] if name == "requirements-dev.txt" else []
     return [Requirement(line) for line in lines]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from msgspec import Struct
@@ -21,7 +21,8 @@ KEY = "sk-very-secret-0123456789"
 class Backend(Struct, frozen=True):
     """A provider to be held to the contract.
 
-    ``settings`` are fields of its ProviderConfig; ``keyed`` says that it shows a key as it is; ``reasons``
+    ``settings`` are fields of its ProviderConfig; ``beside`` runs what else it needs, is told the address
+    of the fake server, and yields more of them. ``keyed`` says that it shows a key as it is; ``reasons``
     that its protocol has reasoning, ``caches`` that it counts cached tokens.
     """
 
@@ -29,6 +30,7 @@ class Backend(Struct, frozen=True):
     create: Callable[[ProviderConfig], Provider]
     dialect: Dialect
     settings: Mapping[str, Any] = {}
+    beside: Callable[[str], AbstractAsyncContextManager[Mapping[str, Any]]] | None = None
     keyed: bool = True
     reasons: bool = True
     caches: bool = True
@@ -38,11 +40,14 @@ class Backend(Struct, frozen=True):
         self, *, key: str | None = None, **settings: Any
     ) -> AsyncGenerator[tuple[FakeModels, Provider]]:
         """The fake server, and the provider connected to it."""
-        async with FakeModels(key=key, dialects=(self.dialect,)) as fake:
-            known = {"api_key": KEY} if self.keyed else {}
-            given = {**known, "like": self.id, **self.settings, **settings}
-            async with connected(self.create, fake.at(self.dialect), **given) as provider:
-                yield fake, provider
+        async with AsyncExitStack() as stack:
+            fake = await stack.enter_async_context(FakeModels(key=key, dialects=(self.dialect,)))
+            url = fake.at(self.dialect)
+            given = {"like": self.id, **({"api_key": KEY} if self.keyed else {}), **self.settings}
+            if self.beside is not None:
+                given |= await stack.enter_async_context(self.beside(url))
+            given |= settings
+            yield fake, await stack.enter_async_context(connected(self.create, url, **given))
 
 
 Check = Callable[[Backend], Awaitable[None]]

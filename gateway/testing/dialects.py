@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from gateway.testing.anthropic_wire import AnthropicDialect
 from gateway.testing.dialect import Dialect
+from gateway.testing.google_wire import GOOGLE, VERTEX
 from gateway.testing.openai_wire import OpenAIDialect, Quirks
 from gateway.testing.script import Refusal
 
@@ -107,5 +108,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "openrouter": OPENROUTER,
     "together": TOGETHER,
     "azure": AZURE,
+    "google": GOOGLE,
+    "vertex": VERTEX,
 }
 """``FakeModels.at`` takes these names."""

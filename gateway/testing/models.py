@@ -63,7 +63,7 @@ class FakeModels:
         port: int = 0,
         dialects: Sequence[Dialect] = (),
     ) -> None:
-        self._dialects = (*DIALECTS.values(), *dialects)
+        self._dialects = tuple(dict.fromkeys((*DIALECTS.values(), *dialects)))
         self._answer = answer or echo()
         self._key = key
         self._place = (host, port)

@@ -24,6 +24,7 @@ class Known(Struct, frozen=True):
 PROVIDERS = {
     "anthropic": Known("anthropic", "claude-sonnet-4-5"),
     "openai": Known("openai", "gpt-5-mini"),
+    "google": Known("google", "gemini-3.8-flash", {"api_key": ("GEMINI_API_KEY",)}),
     "mistral": Known("openai", "mistral-medium-latest"),
     "groq": Known("openai", "openai/gpt-oss-120b"),
     "xai": Known("openai", "grok-4-1-fast-non-reasoning"),
@@ -39,6 +40,13 @@ PROVIDERS = {
             "api_key": ("AZURE_OPENAI_API_KEY",),
             "base_url": ("AZURE_OPENAI_ENDPOINT",),
             "api_version": ("OPENAI_API_VERSION",),
+        },
+    ),
+    "vertex": Known(
+        "google",
+        variables={
+            "project_id": ("GOOGLE_CLOUD_PROJECT",),
+            "region": ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION"),
         },
     ),
     "demo": Known("demo"),

@@ -7,7 +7,8 @@ import pytest
 from gateway.testing.backend import Backend, Check, named
 from gateway.testing.dialects import DIALECTS
 from gateway.testing.provider_contract import CHECKS
-from plugins.providers import anthropic, openai
+from plugins.providers import anthropic, google, openai
+from tests.plugins.providers.service_account import with_account
 
 BACKENDS = (
     Backend("openai", openai.create, DIALECTS["openai"]),
@@ -20,6 +21,8 @@ BACKENDS = (
     Backend("openrouter", openai.create, DIALECTS["openrouter"]),
     Backend("together", openai.create, DIALECTS["together"]),
     Backend("azure", openai.create, DIALECTS["azure"]),
+    Backend("google", google.create, DIALECTS["google"]),
+    Backend("vertex", google.create, DIALECTS["vertex"], beside=with_account, keyed=False),
     Backend("custom", openai.create, DIALECTS["openai"]),
 )
 
