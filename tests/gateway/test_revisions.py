@@ -1,4 +1,4 @@
-"""People change and delete what they wrote: the last word counts, and what is not answered yet need not be."""
+"""People change and delete what they wrote: the last word counts, what is not answered yet need not be."""
 
 from __future__ import annotations
 
