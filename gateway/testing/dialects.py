@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.testing.anthropic_wire import AnthropicDialect
+from gateway.testing.cohere_wire import CohereDialect
 from gateway.testing.dialect import Dialect
 from gateway.testing.google_wire import GOOGLE, VERTEX
 from gateway.testing.openai_wire import OpenAIDialect, Quirks
@@ -108,6 +109,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "openrouter": OPENROUTER,
     "together": TOGETHER,
     "azure": AZURE,
+    "cohere": CohereDialect(),
     "google": GOOGLE,
     "vertex": VERTEX,
 }

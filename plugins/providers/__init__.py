@@ -32,6 +32,7 @@ PROVIDERS = {
         "openai", "openai/gpt-oss-120b", {"api_key": ("DEEPINFRA_API_TOKEN", "DEEPINFRA_TOKEN")}
     ),
     "cerebras": Known("openai", "gpt-oss-120b"),
+    "cohere": Known("cohere", "command-a-03-2025", {"api_key": ("CO_API_KEY",)}),
     "openrouter": Known("openai", "openrouter/auto"),
     "together": Known("openai", "openai/gpt-oss-120b"),
     "azure": Known(

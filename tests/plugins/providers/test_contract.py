@@ -7,7 +7,7 @@ import pytest
 from gateway.testing.backend import Backend, Check, named
 from gateway.testing.dialects import DIALECTS
 from gateway.testing.provider_contract import CHECKS
-from plugins.providers import anthropic, google, openai
+from plugins.providers import anthropic, cohere, google, openai
 from tests.plugins.providers.service_account import with_account
 
 BACKENDS = (
@@ -23,6 +23,7 @@ BACKENDS = (
     Backend("azure", openai.create, DIALECTS["azure"]),
     Backend("google", google.create, DIALECTS["google"]),
     Backend("vertex", google.create, DIALECTS["vertex"], beside=with_account, keyed=False),
+    Backend("cohere", cohere.create, DIALECTS["cohere"]),
     Backend("custom", openai.create, DIALECTS["openai"]),
 )
 
