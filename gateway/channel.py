@@ -36,13 +36,17 @@ class SessionKey(Struct, frozen=True):
 
 
 class Address(Struct, frozen=True, gc=False, omit_defaults=True):
-    """Where an answer goes: the room, and the message it answers."""
+    """Where an answer goes: the room, and the message it answers.
+
+    ``group`` says that others than the sender read along there.
+    """
 
     channel: str
     account: str = ""
     chat: str = ""
     thread: str | None = None
     reply_to: str | None = None
+    group: bool = False
 
 
 class Sender(Struct, frozen=True, gc=False, omit_defaults=True):
