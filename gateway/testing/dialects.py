@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.testing.anthropic_wire import AnthropicDialect
+from gateway.testing.bedrock_wire import BedrockDialect
 from gateway.testing.cohere_wire import CohereDialect
 from gateway.testing.dialect import Dialect
 from gateway.testing.google_wire import GOOGLE, VERTEX
@@ -109,6 +110,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "openrouter": OPENROUTER,
     "together": TOGETHER,
     "azure": AZURE,
+    "bedrock": BedrockDialect(),
     "cohere": CohereDialect(),
     "google": GOOGLE,
     "vertex": VERTEX,

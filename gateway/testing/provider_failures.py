@@ -119,7 +119,7 @@ async def a_stream_that_breaks_keeps_what_came(backend: Backend) -> None:
             seen: list[Delta] = []
             failure = await failure_of(provider, seen)
             assert type(failure) is name, (end, failure)
-            assert (text_of(seen), len(fake.requests)) == ("Half", 1)
+            assert (text_of(seen), len(fake.requests)) == ("Half", 1), end
 
 
 async def silence_before_the_first_piece_is_noticed(backend: Backend) -> None:

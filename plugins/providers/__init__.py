@@ -7,7 +7,7 @@ from importlib import import_module
 
 from msgspec import Struct
 
-from gateway import Plugin, PluginContext, Provider, ProviderConfig
+from gateway import Plugin, PluginContext, Provider, ProviderConfig, ProviderRegistry
 
 
 class Known(Struct, frozen=True):
@@ -50,6 +50,16 @@ PROVIDERS = {
             "region": ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION"),
         },
     ),
+    "bedrock": Known(
+        "bedrock",
+        variables={
+            "api_key": ("AWS_BEARER_TOKEN_BEDROCK",),
+            "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+            "credentials.access_key_id": ("AWS_ACCESS_KEY_ID",),
+            "credentials.secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
+            "credentials.session_token": ("AWS_SESSION_TOKEN",),
+        },
+    ),
     "demo": Known("demo"),
     "local": Known("openai"),
     "custom": Known("openai"),
@@ -64,15 +74,19 @@ class Providers(Plugin):
 
     async def activate(self, ctx: PluginContext) -> None:
         """Add a factory for each provider."""
-        if ctx.providers is None:
-            return
-        for provider_id, known in PROVIDERS.items():
-            ctx.providers.add_factory(
-                provider_id,
-                _lazily(known.module),
-                variables=known.variables,
-                first_model=known.first_model,
-            )
+        if ctx.providers is not None:
+            make_known(ctx.providers)
+
+
+def make_known(registry: ProviderRegistry) -> None:
+    """Add a factory for each provider to a registry."""
+    for provider_id, known in PROVIDERS.items():
+        registry.add_factory(
+            provider_id,
+            _lazily(known.module),
+            variables=known.variables,
+            first_model=known.first_model,
+        )
 
 
 def _lazily(module: str) -> Callable[[ProviderConfig], Provider]:

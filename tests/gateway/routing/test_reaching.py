@@ -11,7 +11,7 @@ from gateway.registry import Variables
 from gateway.routing.reaching import LOCAL_URL, provider_config
 from gateway.settings import Settings
 from gateway.testing.chat import ScriptedModel
-from plugins.providers import PROVIDERS
+from plugins.providers import PROVIDERS, make_known
 
 VARIABLES: Variables = {
     "api_key": ("MINE_API_KEY", "MINE_TOKEN"),
@@ -69,13 +69,7 @@ def test_the_local_server_has_an_address_of_its_own() -> None:
 def known() -> ProviderRegistry:
     """All built-in providers, none of them loaded."""
     registry = ProviderRegistry(lambda name: ProviderConfig(id=name))
-    for provider_id, provider in PROVIDERS.items():
-        registry.add_factory(
-            provider_id,
-            lambda config: ScriptedModel(),
-            variables=provider.variables,
-            first_model=provider.first_model,
-        )
+    make_known(registry)
     return registry
 
 

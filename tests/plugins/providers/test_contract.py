@@ -7,7 +7,7 @@ import pytest
 from gateway.testing.backend import Backend, Check, named
 from gateway.testing.dialects import DIALECTS
 from gateway.testing.provider_contract import CHECKS
-from plugins.providers import anthropic, cohere, google, openai
+from plugins.providers import anthropic, bedrock, cohere, google, openai
 from tests.plugins.providers.service_account import with_account
 
 BACKENDS = (
@@ -24,6 +24,17 @@ BACKENDS = (
     Backend("google", google.create, DIALECTS["google"]),
     Backend("vertex", google.create, DIALECTS["vertex"], beside=with_account, keyed=False),
     Backend("cohere", cohere.create, DIALECTS["cohere"]),
+    Backend(
+        "bedrock",
+        bedrock.create,
+        DIALECTS["bedrock"],
+        settings={
+            "region": "eu-west-1",
+            "credentials": {"access_key_id": "AKIAFAKE", "secret_access_key": "very-secret"},
+        },
+        keyed=False,
+    ),
+    Backend("bedrock", bedrock.create, DIALECTS["bedrock"], settings={"region": "eu-west-1"}),
     Backend("custom", openai.create, DIALECTS["openai"]),
 )
 

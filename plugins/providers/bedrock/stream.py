@@ -1,0 +1,180 @@
+"""Reading Converse's streams: binary events with a checksum, each a JSON object of a kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gateway import (
+    AnswerWriter,
+    ContentFilterError,
+    DeltaParseError,
+    ServerFailedError,
+    StopReason,
+    StreamAbortedError,
+    StreamEvent,
+    raise_said,
+    unreadable,
+)
+from plugins.providers.bedrock.library import botocore
+
+EXCEPTION = b"!"
+"""What the name of an event begins with that tells of a failure."""
+
+UNREADABLE = b"?"
+"""The name of what cannot be read."""
+
+_STATUS = {
+    b"internalServerException": 500,
+    b"modelStreamErrorException": 424,
+    b"modelTimeoutException": 408,
+    b"serviceUnavailableException": 503,
+    b"throttlingException": 429,
+    b"validationException": 400,
+}
+_STOP_REASONS: dict[str, StopReason] = {
+    "max_tokens": "max_tokens",
+    "model_context_window_exceeded": "max_tokens",
+    "tool_use": "tool_use",
+}
+
+
+class EventReader:
+    """Cuts a stream into events; an event's name is its kind, or ``EXCEPTION`` and the kind of failure."""
+
+    strange = False
+
+    def __init__(self) -> None:
+        library = botocore("eventstream")
+        self._buffer: Any = library.EventStreamBuffer()
+        self._failure: type[Exception] = library.ParserError
+
+    def feed(self, chunk: bytes) -> list[StreamEvent]:
+        """The events that ``chunk`` completes; the last is ``UNREADABLE`` if what follows is no event."""
+        self._buffer.add_data(chunk)
+        events: list[StreamEvent] = []
+        try:
+            events += map(_event, self._buffer)
+        except self._failure as error:
+            events.append(StreamEvent(str(error).encode(), UNREADABLE))
+        return events
+
+    def finish(self) -> list[StreamEvent]:
+        """Nothing: an event that is not whole counts for nothing."""
+        return []
+
+
+def _event(message: Any) -> StreamEvent:
+    headers: dict[str, Any] = message.headers
+    failure = headers.get(":exception-type") or headers.get(":error-code")
+    if failure is not None:
+        return StreamEvent(message.payload, EXCEPTION + str(failure).encode())
+    return StreamEvent(message.payload, str(headers.get(":event-type", "")).encode())
+
+
+class _ToolUse(Struct, rename="camel"):
+    tool_use_id: str = ""
+    name: str = ""
+    input: str = ""
+
+
+class _Reasoning(Struct):
+    text: str | None = None
+
+
+class _Piece(Struct, rename="camel"):
+    text: str | None = None
+    tool_use: _ToolUse | None = None
+    reasoning_content: _Reasoning | None = None
+
+
+class _Usage(Struct, rename="camel", gc=False):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_input_tokens: int | None = None
+    cache_write_input_tokens: int | None = None
+
+
+class _Body(Struct, rename="camel"):
+    content_block_index: int = 0
+    start: _Piece | None = None
+    delta: _Piece | None = None
+    stop_reason: str | None = None
+    usage: _Usage | None = None
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+class ConverseParser:
+    """Reads one answer. Kinds of events that we do not know are passed over."""
+
+    __slots__ = ("_calls", "_writer", "done")
+
+    def __init__(self, writer: AnswerWriter) -> None:
+        self._writer = writer
+        self._calls: dict[int, str] = {}
+        self.done = False
+
+    def feed(self, event: StreamEvent) -> None:
+        """Take one event in."""
+        if event.name == UNREADABLE:
+            raise DeltaParseError(f"the stream cannot be read: {event.data.decode()}")
+        if event.name.startswith(EXCEPTION):
+            _raise(event.name.removeprefix(EXCEPTION), event.data)
+        try:
+            body = _decode(event.data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise unreadable(event.data, error) from None
+        match event.name:
+            case b"contentBlockStart" | b"contentBlockDelta":
+                self._piece(body.content_block_index, body.start or body.delta or _Piece())
+            case b"messageStop":
+                self._stop(body.stop_reason or "end_turn")
+            case b"metadata":
+                self._usage(body.usage or _Usage())
+            case _:
+                pass
+
+    def finish(self) -> None:
+        """The stream has ended."""
+        if not self._writer.stopped:
+            raise StreamAbortedError("the stream ended before the answer did")
+        self.done = True
+
+    def _piece(self, index: int, piece: _Piece) -> None:
+        if piece.text:
+            self._writer.text(piece.text)
+        elif piece.reasoning_content is not None and piece.reasoning_content.text:
+            self._writer.text(piece.reasoning_content.text, "reasoning")
+        elif piece.tool_use is not None:
+            use = piece.tool_use
+            if use.name:
+                self._calls[index] = self._writer.call(use.name, use.tool_use_id)
+            elif use.input and index in self._calls:
+                self._writer.arguments(self._calls[index], use.input)
+
+    def _stop(self, reason: str) -> None:
+        if reason in ("guardrail_intervened", "content_filtered"):
+            raise ContentFilterError(f"the model's filter stopped the answer ({reason})")
+        if reason.startswith("malformed"):
+            raise ServerFailedError(f"the model broke the answer off ({reason})")
+        self._writer.stop(_STOP_REASONS.get(reason, "end_turn"))
+
+    def _usage(self, usage: _Usage) -> None:
+        """The last event. What was read from and written to the cache is not in ``inputTokens``."""
+        cached = usage.cache_read_input_tokens or 0
+        given = usage.input_tokens + cached + (usage.cache_write_input_tokens or 0)
+        self._writer.usage(given, usage.output_tokens, cached)
+        self.done = self._writer.stopped
+
+
+def _raise(kind: bytes, payload: bytes) -> None:
+    try:
+        said = msgspec.json.decode(payload, type=dict[str, Any]).get("message", "")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        said = ""
+    code = _STATUS.get(kind, 500)
+    raise_said(msgspec.json.encode({"error": {"code": code, "message": said or kind.decode()}}))

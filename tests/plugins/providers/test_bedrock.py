@@ -1,0 +1,314 @@
+"""Bedrock against a server that speaks the real protocol and refuses what Amazon would."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+from typing import Any
+from urllib.parse import quote
+
+import botocore.session
+import msgspec
+import pytest
+from aiohttp import web
+from botocore.config import Config
+from hypothesis import given
+
+from gateway import (
+    ChatOptions,
+    ContentFilterError,
+    ImagePart,
+    Message,
+    ProviderConfig,
+    ProviderError,
+    RateLimitError,
+    ServerFailedError,
+    SettingsError,
+    StreamAbortedError,
+    TextPart,
+    ToolCallPart,
+    ToolDefinition,
+    ToolResultPart,
+)
+from gateway.messages import Attachment
+from gateway.testing.bedrock_wire import frame
+from gateway.testing.models import FakeModels
+from gateway.testing.script import Asked, Bytes, Cut, Reply, Say, Tokens
+from gateway.testing.talk import OPTIONS, assistant, connected, deltas_of, user
+from plugins.providers.bedrock import create
+from plugins.providers.bedrock.adapter import BedrockAdapter
+from plugins.providers.bedrock.stream import EventReader
+from tests.plugins.providers.reading import EXAMPLES, Read, ours, replies
+
+TOOL = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
+SECRETS = {"access_key_id": "AKIAFAKE", "secret_access_key": "very-secret", "session_token": "for-now"}
+REGION = "eu-west-1"
+
+
+async def asked_with(*messages: Message, options: ChatOptions = OPTIONS, **settings: Any) -> Asked:
+    given = {"region": REGION, "credentials": SECRETS, **settings}
+    async with FakeModels() as fake, connected(create, fake.at("bedrock"), **given) as provider:
+        await deltas_of(provider, *messages, options=options)
+        return fake.requests[0]
+
+
+async def failure_at(*end: bytes) -> ProviderError:
+    async with (
+        FakeModels() as fake,
+        connected(create, fake.at("bedrock"), region=REGION, api_key="k", max_retries=0) as provider,
+    ):
+        fake.then(Reply((Say("Half"), *map(Bytes, end))))
+        with pytest.raises(ProviderError) as caught:
+            await deltas_of(provider)
+    return caught.value
+
+
+async def test_004_32_all_seven_options_reach_the_wire() -> None:
+    options = ChatOptions(
+        model="eu.anthropic.claude:0",
+        temperature=0.25,
+        max_tokens=99,
+        tools=(TOOL,),
+        system_prompt="Be brief.",
+        stop_sequences=("END",),
+        response_format="json",
+    )
+    asked = await asked_with(user("Hi"), options=options, custom_headers={"X-Team": "blue"})
+    assert asked.path == "/bedrock/model/eu.anthropic.claude:0/converse-stream"
+    assert asked.headers["x-team"] == "blue"
+    spec = {"name": "clock", "description": "Tells the time.", "inputSchema": {"json": TOOL.parameters}}
+    assert asked.body == {
+        "messages": [{"role": "user", "content": [{"text": "Hi"}]}],
+        "system": [
+            {"text": "Be brief."},
+            {"text": "Answer with a single JSON object and nothing else."},
+        ],
+        "toolConfig": {"tools": [{"toolSpec": spec}]},
+        "inferenceConfig": {"maxTokens": 99, "temperature": 0.25, "stopSequences": ["END"]},
+    }
+
+
+async def test_turns_alternate_whatever_was_said() -> None:
+    called = (
+        TextPart("Let me see."),
+        ToolCallPart("a:b", "clock", {"marks": "\x01\x02"}),
+        ToolResultPart("a:b", " "),
+    )
+    asked = await asked_with(
+        assistant(TextPart("Before the window.")),
+        assistant(TextPart("Twice.")),
+        user("one"),
+        user("two\x01"),
+        assistant(*called),
+        user("three"),
+        Message(session_id="s", role="system", parts=(TextPart("Note"),)),
+    )
+    use = {"toolUseId": "a_b", "name": "clock", "input": {"marks": "\x01\x02"}}
+    result = {"toolUseId": "a_b", "content": [{"text": "(no output)"}]}
+    assert asked.body["messages"] == [
+        {"role": "user", "content": [{"text": "(the conversation goes on)"}]},
+        {"role": "assistant", "content": [{"text": "Before the window."}, {"text": "Twice."}]},
+        {"role": "user", "content": [{"text": "one"}, {"text": "two\x01"}]},
+        {"role": "assistant", "content": [{"text": "Let me see."}, {"toolUse": use}]},
+        {"role": "user", "content": [{"toolResult": result}, {"text": "three"}]},
+    ]
+    assert asked.body["system"] == [{"text": "Note"}]
+    assert asked.tools == ("unavailable",), "calls are refused where no tool is offered"
+
+
+async def test_002_38_images_reach_the_model_if_it_knows_their_kind() -> None:
+    chart = ToolResultPart("a", "drawn", is_error=True, attachments=(Attachment("image/webp", "aGk="),))
+    asked = await asked_with(
+        user("Look", ImagePart("aGk=", "image/png"), ImagePart("aGk=", "image/tiff")),
+        assistant(ToolCallPart("a", "chart", {}), chart),
+    )
+    shown = {"image": {"format": "png", "source": {"bytes": "aGk="}}}
+    first, _, last = asked.body["messages"]
+    assert first["content"] == [{"text": "Look"}, shown, {"text": "(image attached)"}]
+    assert last["content"][0]["toolResult"]["status"] == "error"
+    assert last["content"][1] == {"image": {"format": "webp", "source": {"bytes": "aGk="}}}
+
+
+@pytest.mark.parametrize(
+    ("end", "named"),
+    [
+        (frame("throttlingException", {"message": "slow"}, exception=True), RateLimitError),
+        (frame("modelStreamErrorException", {}, exception=True), ServerFailedError),
+        (frame("messageStop", {"stopReason": "content_filtered"}), ContentFilterError),
+        (frame("messageStop", {"stopReason": "malformed_tool_use"}), ServerFailedError),
+    ],
+)
+async def test_what_is_told_in_the_stream_has_a_name(end: bytes, named: type[ProviderError]) -> None:
+    assert type(await failure_at(end)) is named
+
+
+def test_events_are_read_however_they_are_cut() -> None:
+    sent = b"".join(frame("contentBlockDelta", {"delta": {"text": text}}) for text in ("one", "two", "ü"))
+    for size in (1, 7, 12, 64, len(sent)):
+        reader = EventReader()
+        events = [
+            event for at in range(0, len(sent), size) for event in reader.feed(sent[at : at + size])
+        ] + reader.finish()
+        assert [event.name for event in events] == [b"contentBlockDelta"] * 3
+        assert [msgspec.json.decode(event.data)["delta"]["text"] for event in events] == ["one", "two", "ü"]
+
+
+async def test_a_byte_that_fell_over_is_noticed() -> None:
+    whole = frame("messageStop", {"stopReason": "end_turn"})
+    with_error = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
+    assert "cannot be read" in str(await failure_at(with_error))
+
+
+async def test_an_answer_without_its_end_is_none() -> None:
+    half = frame("messageStop", {"stopReason": "end_turn"})[:-3]
+    async with (
+        FakeModels() as fake,
+        connected(create, fake.at("bedrock"), region=REGION, api_key="k", max_retries=0) as provider,
+    ):
+        fake.then(Reply((Say("Half"), Bytes(half), Cut())))
+        with pytest.raises(StreamAbortedError):
+            await deltas_of(provider)
+
+
+def test_addresses_are_those_of_the_region() -> None:
+    config = ProviderConfig(id="bedrock", region="us-west-2")
+    adapter = BedrockAdapter()
+    assert adapter.endpoint(config) == "https://bedrock-runtime.us-west-2.amazonaws.com"
+    listing = adapter.build_models_request(config).url
+    assert listing.startswith("https://bedrock.us-west-2.amazonaws.com/foundation-models?")
+    arn = ChatOptions(model="arn:aws:bedrock:us-west-2:1:inference-profile/x")
+    url = adapter.build_chat_request((user("Hi"),), arn, config).url
+    assert url.endswith("/model/arn%3Aaws%3Abedrock%3Aus-west-2%3A1%3Ainference-profile%2Fx/converse-stream")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, r"region is needed, or AWS_REGION"),
+        ({"region": "r", "credentials": {"key": "x"}}, r"credentials\.key is not known"),
+        ({"region": "r", "credentials": {"access_key_id": "x"}}, r"belong together"),
+    ],
+)
+async def test_settings_that_cannot_work_are_told(settings: dict[str, Any], said: str) -> None:
+    config = ProviderConfig(id="bedrock", **settings)
+    with pytest.raises(SettingsError, match=said):
+        await create(config).initialize(config)
+
+
+async def test_only_models_that_stream_are_listed() -> None:
+    async with (
+        FakeModels() as fake,
+        connected(create, fake.at("bedrock"), region=REGION, credentials=SECRETS) as provider,
+    ):
+        assert [model.name for model in await provider.list_models()] == ["Fake-Small", "Fake-Large"]
+
+
+async def test_a_key_needs_no_signature() -> None:
+    asked = await asked_with(user("Hi"), api_key="bedrock-api-key", credentials={})
+    assert asked.headers["authorization"] == "Bearer bedrock-api-key"
+    assert "x-amz-date" not in asked.headers
+
+
+def _signature(request: web.Request, body: bytes) -> str:
+    """What AWS expects of a request as it came, by its own description of the signature."""
+    given = dict(part.strip().split("=", 1) for part in request.headers["Authorization"][17:].split(","))
+    scope = given["Credential"].split("/", 1)[1]
+    names = given["SignedHeaders"].split(";")
+    path = quote(request.raw_path.partition("?")[0], safe="/~")
+    canonical = "\n".join(
+        (
+            request.method,
+            path,
+            request.query_string,
+            *(f"{name}:{request.headers[name].strip()}" for name in names),
+            "",
+            ";".join(names),
+            hashlib.sha256(body).hexdigest(),
+        )
+    )
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    to_sign = "\n".join(("AWS4-HMAC-SHA256", request.headers["X-Amz-Date"], scope, digest))
+    key = b"AWS4very-secret"
+    for piece in (*scope.split("/"), to_sign):
+        key = hmac.digest(key, piece.encode(), "sha256")
+    assert {"host", "x-amz-date", "x-amz-security-token", "content-type"} <= set(names)
+    return f"{key.hex()} {given['Signature']}"
+
+
+async def test_what_is_signed_is_what_is_sent() -> None:
+    signatures: list[str] = []
+
+    async def check(request: web.Request) -> web.Response:
+        signatures.append(_signature(request, await request.read()))
+        return web.json_response({"modelSummaries": []}, status=400 if request.method == "POST" else 200)
+
+    app = web.Application()
+    app.router.add_route("*", "/{anything:.*}", check)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with connected(create, url, region=REGION, credentials=SECRETS) as provider:
+            for model in ("anthropic.claude-3:0", "arn:aws:bedrock:eu-west-1:1:inference-profile/x", "ü m"):
+                with pytest.raises(ProviderError):
+                    await deltas_of(provider, options=ChatOptions(model=model))
+            await provider.list_models()
+    finally:
+        await runner.cleanup()
+    assert len(signatures) == 4
+    assert [said.split()[0] for said in signatures] == [said.split()[1] for said in signatures]
+
+
+async def by_amazon(url: str) -> Read:
+    return await asyncio.to_thread(_read_by_amazon, url)
+
+
+def _read_by_amazon(url: str) -> Read:
+    client = botocore.session.Session().create_client(
+        "bedrock-runtime",
+        region_name=REGION,
+        endpoint_url=url,
+        aws_access_key_id="AKIAFAKE",
+        aws_secret_access_key="very-secret",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+    text = reasoning = ""
+    calls: list[list[str]] = []
+    tokens, stop = Tokens(0, 0), ""
+    try:
+        answer = client.converse_stream(
+            modelId="fake-small", messages=[{"role": "user", "content": [{"text": "Hi"}]}]
+        )
+        for event in answer["stream"]:
+            (kind, body), *_ = event.items()
+            if kind == "contentBlockStart":
+                use = body["start"]["toolUse"]
+                calls.append([use["toolUseId"], use["name"], ""])
+            elif kind == "contentBlockDelta":
+                delta = body["delta"]
+                text += delta.get("text", "")
+                reasoning += delta.get("reasoningContent", {}).get("text", "")
+                if "toolUse" in delta:
+                    calls[-1][2] += delta["toolUse"]["input"]
+            elif kind == "messageStop":
+                stop = body["stopReason"]
+            elif kind == "metadata":
+                used = body["usage"]
+                cached = used["cacheReadInputTokens"]
+                tokens = Tokens(used["inputTokens"] + cached, used["outputTokens"], cached)
+    finally:
+        client.close()
+    return Read(text, reasoning, [(a, b, json.loads(c)) for a, b, c in calls], tokens, stop)
+
+
+@EXAMPLES
+@given(reply=replies(comments=False))
+async def test_bedrock_and_amazons_own_library_read_the_same(reply: Reply) -> None:
+    async with (
+        FakeModels(lambda _: reply) as fake,
+        connected(create, fake.at("bedrock"), region=REGION, credentials=SECRETS) as provider,
+    ):
+        assert await ours(provider) == await by_amazon(fake.at("bedrock"))
