@@ -1,0 +1,25 @@
+"""The Slack channel: Socket Mode or HTTP, one instance for each installation of an app."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gateway import Channel, Host
+
+if TYPE_CHECKING:
+    from channels.slack.options import Options
+
+
+def create(host: Host, channel_id: str, options: Options) -> Channel:
+    """The channel, ready to run. Raises SettingsError when a token that it needs is missing."""
+    from channels.slack.channel import SlackChannel
+
+    return SlackChannel(host, channel_id, options)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Options":
+        from channels.slack.options import Options
+
+        return Options
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

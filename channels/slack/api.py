@@ -1,0 +1,177 @@
+"""The Web API through Slack's own client: calls in their pace, and what their failure means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import aiohttp
+from slack_sdk.errors import SlackClientError
+from slack_sdk.web.async_client import AsyncWebClient
+
+from channels.slack.pace import Pace
+from gateway import PlacementDeferred, PlacementRefused, PlacementUncertain
+
+Json = dict[str, Any]
+
+_TIMEOUT = 30
+_FORMS = frozenset(
+    {
+        "conversations.history",
+        "conversations.replies",
+        "files.getUploadURLExternal",
+        "files.info",
+        "users.conversations",
+    }
+)
+"""Methods that take no JSON."""
+_UNCLEAR = frozenset({"fatal_error", "internal_error", "request_timeout", "service_unavailable"})
+_LATER = frozenset(
+    {"accesslimited", "invalid_auth", "not_authed", "token_expired", "team_access_not_granted"}
+)
+_LATER_SECONDS = 60.0
+_PAGE = 200
+
+
+class RefusedError(PlacementRefused):
+    """Slack answered ``ok: false``. ``error`` is its name for the reason."""
+
+    def __init__(self, method: str, error: str, needed: str = "") -> None:
+        super().__init__(f"{method}: {error}" + (f" (needs {needed})" if needed else ""))
+        self.error = error
+
+
+class Api:
+    """Calls of one account. Raises PlacementDeferred, PlacementUncertain or RefusedError."""
+
+    def __init__(self, token: str, base_url: str) -> None:
+        base = base_url if base_url.endswith("/") else f"{base_url}/"
+        self.client = AsyncWebClient(token, base_url=base, timeout=_TIMEOUT)
+        self.pace = Pace()
+        self.scopes: frozenset[str] = frozenset()
+        self._token = token
+
+    async def call(self, method: str, *, urgent: bool = True, **arguments: Any) -> Json:
+        """One call. Arguments that are None are left out."""
+        await self.pace.turn(method, str(arguments.get("channel", "")), urgent=urgent)
+        given = {name: value for name, value in arguments.items() if value is not None}
+        client: Any = self.client
+        try:
+            if method in _FORMS:
+                form = {name: _formed(value) for name, value in given.items()}
+                answer = await client.api_call(method, data=form)
+            else:
+                answer = await client.api_call(method, json=given)
+        except SlackClientError as error:
+            raise self._failure(method, getattr(error, "response", None), error) from error
+        except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
+            raise PlacementDeferred(f"{method}: {type(error).__name__}") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise PlacementUncertain(f"{method}: {type(error).__name__}") from error
+        return cast(Json, answer.data)
+
+    async def pages(self, method: str, key: str, **arguments: Any) -> AsyncIterator[list[Json]]:
+        """The rows of a listing, page by page."""
+        cursor: str | None = None
+        while True:
+            answer = await self.call(method, urgent=False, limit=_PAGE, cursor=cursor, **arguments)
+            rows: object = answer.get(key)
+            yield (
+                [cast(Json, row) for row in cast(list[object], rows) if isinstance(row, dict)]
+                if isinstance(rows, list)
+                else []
+            )
+            told: object = answer.get("response_metadata")
+            cursor = cast(Json, told).get("next_cursor") if isinstance(told, dict) else None
+            if not cursor:
+                return
+
+    async def post(self, url: str, *, json: object = None, data: bytes | None = None) -> None:
+        """Post to an address that Slack gave out."""
+        try:
+            async with self._http() as http, http.post(url, json=json, data=data) as answer:
+                status = answer.status
+                wait = _seconds(answer.headers)
+                said = (await answer.read())[:200].decode(errors="replace")
+        except aiohttp.ClientConnectorError as error:
+            raise PlacementDeferred(type(error).__name__) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise PlacementUncertain(type(error).__name__) from error
+        if status == 429:
+            raise PlacementDeferred("an address of Slack asked to wait", wait)
+        if status >= 500:
+            raise PlacementUncertain(f"status {status}")
+        if status >= 300:
+            raise RefusedError("post", f"status {status}: {said}")
+
+    async def fetch(self, url: str, most: int) -> bytes:
+        """A file's content. Raises RefusedError if it has more than ``most`` bytes, or is not for us."""
+        if not self._is_slack(url):
+            raise RefusedError("download", "the file lies outside of Slack")
+        headers = {"Authorization": f"Bearer {self._token}"}
+        try:
+            async with self._http() as http, http.get(url, headers=headers) as answer:
+                if answer.status != 200:
+                    raise _not_fetched(answer.status, _seconds(answer.headers))
+                if any("redir" in str(step.headers.get("Location")) for step in answer.history):
+                    raise RefusedError("download", "files:read is not granted")
+                content = await answer.content.read(most + 1)
+                while len(content) <= most and (more := await answer.content.read(most + 1 - len(content))):
+                    content += more
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise PlacementDeferred(type(error).__name__) from error
+        if len(content) > most:
+            raise RefusedError("download", "the file is too large")
+        return content
+
+    def _is_slack(self, url: str) -> bool:
+        """Whether an address may be shown our token."""
+        there, api = urlsplit(url), urlsplit(self.client.base_url)
+        ours = (there.scheme, there.netloc) == (api.scheme, api.netloc)
+        return ours or (there.scheme == "https" and (there.hostname or "").endswith(".slack.com"))
+
+    def _http(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT), trust_env=True)
+
+    def _failure(self, method: str, response: Any, error: Exception) -> Exception:
+        """What a failed call means. 5xx may come from before or after it was applied."""
+        status = getattr(response, "status_code", None) or getattr(response, "status", 0)
+        said: Any = getattr(response, "data", None)
+        told: Json = cast(Json, said) if isinstance(said, dict) else {}
+        name = str(told.get("error") or "")
+        if status == 429 or name in ("ratelimited", "rate_limited"):
+            wait = _seconds(getattr(response, "headers", {}))
+            self.pace.hold(method, wait)
+            return PlacementDeferred(f"{method}: Slack asked to wait", wait)
+        if status >= 500 or name in _UNCLEAR or not name:
+            return PlacementUncertain(f"{method}: status {status} {name or type(error).__name__}")
+        if name in _LATER:
+            return PlacementDeferred(f"{method}: {name}", _LATER_SECONDS)
+        return RefusedError(method, name, str(told.get("needed") or ""))
+
+
+def _not_fetched(status: int, wait: float) -> Exception:
+    if status == 429 or status >= 500:
+        return PlacementDeferred(f"download: status {status}", wait)
+    return RefusedError("download", f"status {status}")
+
+
+def _seconds(headers: Mapping[str, str]) -> float:
+    try:
+        return min(3600.0, max(0.1, float(headers.get("Retry-After", "1"))))
+    except ValueError:
+        return 1.0
+
+
+def _formed(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+async def patiently(limit: float, task: asyncio.Future[Any]) -> bool:
+    """Wait for something that goes on anyway. Returns whether it is done; raises what it raised."""
+    done, _ = await asyncio.wait([task], timeout=limit)
+    if done:
+        task.result()
+    return bool(done)

@@ -1,0 +1,73 @@
+"""The settings of a Slack app, and what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from gateway import SettingsError
+
+
+class Options(BaseModel):
+    """What stands in ``[channels.slack]``, and in ``[channels.slack.accounts.<name>]`` of each account."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mode: Literal["socket", "http"] = Field(
+        default="socket", description="Whether we call Slack, or Slack calls us under our public address"
+    )
+    bot_token: SecretStr = Field(default=SecretStr(""), description="The bot's token, xoxb-…")
+    app_token: SecretStr = Field(
+        default=SecretStr(""), description="The app's token with connections:write, xapp-…; for sockets"
+    )
+    signing_secret: SecretStr = Field(
+        default=SecretStr(""), description="What Slack signs its requests with; for http"
+    )
+    api_base_url: str = Field(default="https://slack.com/api/", description="Address of the Web API")
+    path: str | None = Field(
+        default=None, description="Where Slack sends to; /slack/events, or /slack/<account>/events"
+    )
+    allow: Literal["*"] | tuple[str, ...] = Field(
+        default="*", description="Ids of those who may talk to it; * for everybody"
+    )
+    groups: Literal["mention", "reply", "command", "always"] = Field(
+        default="mention",
+        description="What is answered where several read: what names it, its threads too, commands, or all",
+    )
+    session_strategy: Literal["chat", "chat_user", "thread"] = Field(
+        default="thread", description="What shares a conversation: a channel, each user in it, or a thread"
+    )
+    streaming: bool = Field(default=True, description="Whether answers are shown while they are made")
+    edits: Literal["rerun", "ignore"] = Field(
+        default="rerun", description="Whether a message that its writer changed is answered again"
+    )
+    reaction: str = Field(
+        default="eyes", description="Emoji that marks what is being answered outside threads; empty for none"
+    )
+    command_prefix: str = Field(
+        default="", pattern=r"^[a-z0-9_-]{0,16}$", description="What the names of slash commands begin with"
+    )
+    largest_file: int = Field(default=10_000_000, gt=0, description="Bytes of a file that is looked at")
+    most_pages: int = Field(
+        default=8,
+        ge=1,
+        le=50,
+        description="Messages for one answer; the whole of a longer one comes as a file",
+    )
+
+    def check(self, channel_id: str) -> None:
+        """Raises SettingsError that names what is missing."""
+        needed = {"bot_token": self.bot_token}
+        needed |= (
+            {"app_token": self.app_token}
+            if self.mode == "socket"
+            else {"signing_secret": self.signing_secret}
+        )
+        for name, secret in needed.items():
+            if not secret.get_secret_value().strip():
+                raise SettingsError(f"channels.{channel_id}.{name}: is missing; mode {self.mode!r} needs it")
+
+    def route(self, channel_id: str) -> str:
+        """Where Slack sends to."""
+        return self.path or f"/{channel_id.replace('.', '/')}/events"

@@ -1,0 +1,294 @@
+"""Answers in rooms: placed once, then edited; streamed where Slack streams."""
+
+from __future__ import annotations
+
+import base64
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, cast
+
+import structlog
+from msgspec import Struct
+
+from channels.slack.api import Api, Json, RefusedError
+from channels.slack.render import File, Text, blocks, note, stream
+from gateway import Address, OutboundMessage, Placed, PlacementDeferred, PlacementUncertain
+
+log = structlog.get_logger("trunkline.slack")
+
+EVENT_TYPE = "trunkline_answer"
+_FILE, _RESPONSE = "file:", "response:"
+_MOST_STREAMS = 2_000
+_NO_STREAM = frozenset(
+    {"message_not_in_streaming_state", "stopped_by_user", "message_not_found", "msg_too_long"}
+)
+
+
+class _Stream(Struct):
+    """A message that grows. ``sure``: whether Slack surely has what was sent."""
+
+    sent: str
+    sure: bool = True
+
+
+class Placing:
+    """The messages of one account. ``people`` tells whose message a ``ts`` in a room was."""
+
+    def __init__(self, api: Api, *, streams: bool) -> None:
+        self._api = api
+        self._may_stream = streams
+        self._streams: OrderedDict[str, _Stream] = OrderedDict()
+        self._uploads: OrderedDict[str, str] = OrderedDict()
+        self._people: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self.team = ""
+        self.bot_user = ""
+
+    def heard(self, chat: str, ts: str, user: str) -> None:
+        """Remember who wrote a message, for whom its answer is streamed."""
+        _keep(self._people, (chat, ts), user)
+
+    def streams(self, address: Address) -> bool:
+        """Whether answers there are streamed, as far as it is known."""
+        if not self._may_stream or address.thread is None:
+            return False
+        return address.chat.startswith("D") or (address.chat, address.reply_to) in self._people
+
+    async def send(self, outbound: OutboundMessage) -> Placed:
+        """Place one page."""
+        page, address = outbound.page, outbound.address
+        if isinstance(page, File):
+            return await self._upload(page, outbound)
+        if _is_response(address):
+            placed = await self._respond(page, outbound)
+            if placed is not None:
+                return placed
+        if not outbound.final and self.streams(address):
+            placed = await self._start_stream(page, address)
+            if placed is not None:
+                return placed
+        answer = await self._api.call(
+            "chat.postMessage",
+            channel=address.chat,
+            thread_ts=address.thread,
+            unfurl_links=False,
+            unfurl_media=False,
+            **_content(page, outbound.nonce),
+        )
+        return Placed(str(answer["ts"]))
+
+    async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
+        """Let a page show its content."""
+        ts, page = placed.platform_id, outbound.page
+        if ts.startswith((_FILE, _RESPONSE)) or not isinstance(page, Text):
+            return
+        if ts in self._streams and await self._grow(ts, page, outbound):
+            return
+        if not outbound.final and ts in self._streams:
+            return
+        await self._update(ts, page, outbound)
+
+    async def delete(self, placed: Placed, address: Address) -> None:
+        """Take a message away."""
+        ts = placed.platform_id
+        try:
+            if ts.startswith(_FILE):
+                await self._api.call("files.delete", file=ts.removeprefix(_FILE))
+            elif not ts.startswith(_RESPONSE):
+                await self._end_stream(address.chat, ts)
+                await self._api.call("chat.delete", channel=address.chat, ts=ts)
+        except RefusedError as refused:
+            if refused.error not in ("message_not_found", "file_not_found", "file_deleted"):
+                raise
+
+    async def find(self, outbound: OutboundMessage) -> Placed | None:
+        """Look for a message by its nonce; a stream has none, and is the one after all that was known."""
+        address, nonce = outbound.address, outbound.nonce
+        if _is_response(address):
+            return None
+        file = self._uploads.get(nonce)
+        if file is not None and await self._is_shared(file, address.chat):
+            return Placed(_FILE + file)
+        unnamed: str | None = None
+        after = max(outbound.watermark or "0", address.reply_to or "0")
+        async for message in self._messages(address, address.reply_to or outbound.watermark or "0"):
+            if message.get("user") != self.bot_user:
+                continue
+            ts = str(message.get("ts"))
+            if _nonce(message) == nonce:
+                return Placed(ts)
+            for shown in _objects(message.get("files")):
+                if nonce in str(shown.get("name")):
+                    return Placed(_FILE + str(shown.get("id")))
+            if (
+                ts > after
+                and not message.get("files")
+                and _nonce(message) is None
+                and ts not in self._streams
+            ):
+                unnamed = ts
+        return Placed(unnamed) if unnamed is not None and self._may_stream and address.thread else None
+
+    async def _messages(self, address: Address, oldest: str) -> AsyncIterator[Json]:
+        """What stands in the room since, replies or not."""
+        asked: dict[str, Any] = {"channel": address.chat, "oldest": oldest, "include_all_metadata": True}
+        method = "conversations.history"
+        if address.thread is not None:
+            method, asked = "conversations.replies", {**asked, "ts": address.thread}
+        async for rows in self._api.pages(method, "messages", **asked):
+            for row in rows:
+                yield row
+
+    async def _start_stream(self, page: Text, address: Address) -> Placed | None:
+        """Begin a stream; None where that is not possible, and nothing was placed."""
+        shown = stream(page.live)
+        if not shown:
+            return None
+        user = self._people.get((address.chat, address.reply_to or ""))
+        direct = address.chat.startswith("D")
+        try:
+            answer = await self._api.call(
+                "chat.startStream",
+                channel=address.chat,
+                thread_ts=address.thread,
+                markdown_text=shown,
+                recipient_user_id=None if direct else user,
+                recipient_team_id=None if direct else self.team,
+            )
+        except RefusedError as refused:
+            log.info("an answer is not streamed", chat=address.chat, reason=str(refused))
+            if refused.error in (
+                "unknown_method",
+                "missing_scope",
+                "feature_disabled",
+                "not_allowed_token_type",
+            ):
+                self._may_stream = False
+            return None
+        ts = str(answer["ts"])
+        _keep(self._streams, ts, _Stream(shown))
+        return Placed(ts)
+
+    async def _grow(self, ts: str, page: Text, outbound: OutboundMessage) -> bool:
+        """Let a stream show a page. Returns whether it does."""
+        growing, chat = self._streams[ts], outbound.address.chat
+        whole = outbound.final or outbound.part + 1 < outbound.parts
+        shown = stream(page.markdown if whole else page.live)
+        more = shown[len(growing.sent) :] if shown is not None and shown.startswith(growing.sent) else None
+        if more is None or not growing.sure:
+            if whole:
+                await self._end_stream(chat, ts)
+            return False
+        if not whole and not more:
+            return True
+        growing.sure = False
+        try:
+            if whole:
+                told = _metadata(outbound.nonce)
+                await self._api.call(
+                    "chat.stopStream", channel=chat, ts=ts, markdown_text=more or None, metadata=told
+                )
+                del self._streams[ts]
+            else:
+                await self._api.call(
+                    "chat.appendStream", urgent=False, channel=chat, ts=ts, markdown_text=more
+                )
+        except PlacementDeferred:
+            growing.sure = True  # nothing was applied
+            raise
+        except RefusedError as refused:
+            self._streams.pop(ts, None)
+            if refused.error not in _NO_STREAM:
+                log.info("a stream ends early", chat=chat, reason=str(refused))
+            return False
+        growing.sure, growing.sent = True, growing.sent + more
+        return True
+
+    async def _end_stream(self, chat: str, ts: str) -> None:
+        """Let a stream be a message like others."""
+        self._streams.pop(ts, None)
+        try:
+            await self._api.call("chat.stopStream", channel=chat, ts=ts)
+        except RefusedError as refused:
+            log.debug("a stream had ended", chat=chat, reason=str(refused))
+
+    async def _update(self, ts: str, page: Text, outbound: OutboundMessage) -> None:
+        chat, content = outbound.address.chat, _content(page, outbound.nonce)
+        self._streams.pop(ts, None)
+        try:
+            await self._api.call("chat.update", urgent=outbound.final, channel=chat, ts=ts, **content)
+        except RefusedError as refused:
+            if refused.error != "streaming_state_conflict":
+                raise
+            await self._end_stream(chat, ts)
+            await self._api.call("chat.update", urgent=outbound.final, channel=chat, ts=ts, **content)
+
+    async def _respond(self, page: Text, outbound: OutboundMessage) -> Placed | None:
+        """Answer a slash command for the one who gave it; None when it was too long ago for that."""
+        url = outbound.address.reply_to or ""
+        told: Json = {**_content(page, None), "response_type": "ephemeral"}
+        try:
+            await self._api.post(url, json=told)
+        except RefusedError as refused:
+            log.info("a command is answered in its room", reason=str(refused))
+            return None
+        return Placed(_RESPONSE + outbound.nonce)
+
+    async def _upload(self, page: File, outbound: OutboundMessage) -> Placed:
+        """The three steps. The file's name carries the nonce, by which it is found again."""
+        address, content = outbound.address, base64.b64decode(page.data)
+        stem, dot, ending = page.name.rpartition(".")
+        name = f"{stem or page.name}-{outbound.nonce}{dot}{ending if stem else ''}"
+        begun = await self._api.call("files.getUploadURLExternal", filename=name, length=len(content))
+        file = str(begun["file_id"])
+        try:
+            await self._api.post(str(begun["upload_url"]), data=content)
+        except PlacementUncertain as error:
+            raise PlacementDeferred(str(error), 1.0) from error  # an upload alone shows nothing to anybody
+        _keep(self._uploads, outbound.nonce, file)
+        await self._api.call(
+            "files.completeUploadExternal",
+            files=[{"id": file, "title": page.name}],
+            channel_id=address.chat,
+            thread_ts=address.thread,
+            initial_comment=page.note or None,
+        )
+        return Placed(_FILE + file)
+
+    async def _is_shared(self, file: str, chat: str) -> bool:
+        try:
+            answer = await self._api.call("files.info", file=file)
+        except RefusedError:
+            return False
+        return chat in str(cast(Mapping[str, Any], answer.get("file", {})).get("shares"))
+
+
+def _content(page: Text, nonce: str | None) -> Json:
+    """What a message shows. Blocks are always said: text alone would take them away on an update."""
+    told: Json = {"blocks": blocks(page.markdown), "text": note(page.markdown) or " "}
+    return told if nonce is None else {**told, "metadata": _metadata(nonce)}
+
+
+def _metadata(nonce: str) -> Json:
+    return {"event_type": EVENT_TYPE, "event_payload": {"k": nonce}}
+
+
+def _nonce(message: Json) -> str | None:
+    told: object = message.get("metadata")
+    payload: object = cast(Json, told).get("event_payload") if isinstance(told, dict) else None
+    return str(cast(Json, payload).get("k")) if isinstance(payload, dict) else None
+
+
+def _objects(value: object) -> list[Json]:
+    if not isinstance(value, list):
+        return []
+    return [cast(Json, one) for one in cast(list[object], value) if isinstance(one, dict)]
+
+
+def _is_response(address: Address) -> bool:
+    return address.reply_to is not None and "/" in address.reply_to
+
+
+def _keep(memory: OrderedDict[Any, Any], key: object, value: object) -> None:
+    memory[key] = value
+    if len(memory) > _MOST_STREAMS:
+        memory.popitem(last=False)

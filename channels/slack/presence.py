@@ -1,0 +1,83 @@
+"""What shows that an answer is being made: a status and a stop button in threads, a reaction elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+
+import structlog
+
+from channels.slack.api import Api, RefusedError
+from gateway import Address, PlacementDeferred, PlacementUncertain
+
+log = structlog.get_logger("trunkline.slack")
+
+_STATUS_EVERY = 60.0
+"""Seconds after which a status is set again; Slack lets it show for two minutes."""
+_STATUS = "is thinking…"
+_MINE = frozenset(
+    {"already_reacted", "no_reaction", "message_not_found", "invalid_thread_ts", "thread_ts_required"}
+)
+"""Refusals that are about the one message, not about what the app may do."""
+
+
+class Presence:
+    """The signs of one account. What the app may not do it is not asked again."""
+
+    def __init__(self, api: Api, reaction: str, clock: Callable[[], float] = monotonic) -> None:
+        self._api = api
+        self._reaction = reaction
+        self._clock = clock
+        self._shown: dict[tuple[str, str], float] = {}
+        self._denied: set[str] = set()
+
+    async def thinking(self, address: Address) -> None:
+        """Show it."""
+        place = _place(address)
+        if place is None:
+            return
+        last = self._shown.get(place)
+        now = self._clock()
+        if last is not None and now < last + _STATUS_EVERY:
+            return
+        self._shown[place] = now
+        if address.thread is None:
+            if last is None and self._reaction:
+                await self._try("reactions.add", channel=place[0], timestamp=place[1], name=self._reaction)
+            return
+        thread = {"channel_id": place[0], "thread_ts": place[1]}
+        await self._try("agents.sessions.setStatus", **thread, status="processing")
+        await self._try("assistant.threads.setStatus", **thread, status=_STATUS)
+
+    async def done(self, address: Address) -> None:
+        """Take it back."""
+        place = _place(address)
+        if place is None:
+            return
+        shown = self._shown.pop(place, None)
+        if address.thread is not None:
+            await self.idle(*place)
+        elif shown is not None and self._reaction:
+            await self._try("reactions.remove", channel=place[0], timestamp=place[1], name=self._reaction)
+
+    async def idle(self, chat: str, thread: str) -> None:
+        """A thread waits for its people."""
+        self._shown.pop((chat, thread), None)
+        await self._try("agents.sessions.setStatus", channel_id=chat, thread_ts=thread, status="active")
+
+    async def _try(self, method: str, **arguments: str) -> None:
+        if method in self._denied:
+            return
+        try:
+            await self._api.call(method, urgent=False, **arguments)
+        except RefusedError as refused:
+            if refused.error not in _MINE:
+                self._denied.add(method)
+                log.info("a sign of thinking is not shown any more", reason=str(refused))
+        except (PlacementDeferred, PlacementUncertain) as error:
+            log.debug("a sign of thinking was not shown", reason=str(error))
+
+
+def _place(address: Address) -> tuple[str, str] | None:
+    stamp = address.thread or address.reply_to
+    return None if not stamp or "/" in stamp else (address.chat, stamp)

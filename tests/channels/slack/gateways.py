@@ -1,0 +1,101 @@
+"""A whole gateway whose only channel is Slack, against the fake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from channels.slack.fake import FakeSlack
+from gateway.app import Gateway
+from gateway.plugin import Plugin
+from gateway.server import Server
+from gateway.settings import Settings
+from gateway.store import schema as t
+from gateway.testing.models import FakeModels
+
+
+def settings_of(directory: Path, models: FakeModels, fake: FakeSlack, **slack: Any) -> Settings:
+    """The settings of a gateway that talks to both fakes."""
+    account = {
+        "enabled": True,
+        "bot_token": fake.bot_token,
+        "app_token": fake.app_token,
+        "signing_secret": fake.app.signing_secret,
+        "api_base_url": fake.api_url,
+        **slack,
+    }
+    return Settings.model_validate(
+        {
+            "data_dir": directory,
+            "model": "openai/fake-small",
+            "providers": {"openai": {"base_url": models.openai_url, "api_key": "none"}},
+            "channels": {"slack": account},
+            "server": {"port": 0},
+            "permissions": slack.pop("permissions", {}),
+        }
+    )
+
+
+@asynccontextmanager
+async def gateway_at(
+    fake: FakeSlack,
+    directory: Path,
+    models: FakeModels | None = None,
+    plugins: tuple[Plugin, ...] = (),
+    **slack: Any,
+) -> AsyncGenerator[Gateway]:
+    """A running gateway, connected; ``models`` answer, or a fake of its own that echoes."""
+    async with own(models) as answering:
+        permissions = slack.pop("permissions", {})
+        settings = settings_of(directory, answering, fake, **slack)
+        settings = settings.model_copy(update={"permissions": permissions})
+        gateway = Gateway(settings, plugins=list(plugins))
+        async with gateway.running():
+            if slack.get("mode") == "http":
+                async with Server(gateway) as server:
+                    await fake.register(f"{server.url}/slack/events")
+                    yield gateway
+            else:
+                await fake.until(lambda: fake.sockets.live)
+                yield gateway
+
+
+@asynccontextmanager
+async def own(models: FakeModels | None) -> AsyncGenerator[FakeModels]:
+    """The models given, or ones that end with the block."""
+    if models is not None:
+        yield models
+        return
+    async with FakeModels() as made:
+        yield made
+
+
+async def until(true: Callable[[], object] | Callable[[], Awaitable[object]], seconds: float = 20) -> None:
+    """Wait for something to become so."""
+    async with asyncio.timeout(seconds):
+        while True:
+            found = true()
+            if isinstance(found, Awaitable):
+                found = await found
+            if found:
+                return
+            await asyncio.sleep(0.02)
+
+
+async def states(gateway: Gateway) -> list[str]:
+    """The states of what was accepted, in order."""
+    return await gateway.store.read(
+        lambda c: list(c.execute(select(t.inbox.c.state).order_by(t.inbox.c.ord)).scalars())
+    )
+
+
+async def settled(gateway: Gateway, *wanted: str) -> None:
+    """Wait until everything accepted is in these states."""
+    async with asyncio.timeout(30):
+        while (await states(gateway)) != list(wanted):
+            await asyncio.sleep(0.02)
