@@ -1,4 +1,4 @@
-"""What became of every message: the database, the platform, the tool's effects and the clients' views.
+"""What became of every message: the database, the platforms, the tool's effects and the clients' views.
 
 Each list holds one line for every violation, and has to be empty.
 """
@@ -6,16 +6,15 @@ Each list holds one line for every violation, and has to be empty.
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from client import Client, Person, Sent
-from model import WORD
+from model import WORD, is_whole, pieces
+from platforms import Stands
 from sqlalchemy import Connection, Engine, select
 
 from gateway.messages import ErrorPart, Message, TextPart
@@ -23,18 +22,26 @@ from gateway.session.log import read_messages
 from gateway.store import schema as t
 
 KINDS = ("lost", "duplicate", "orphan", "out_of_order", "wrong", "seq", "dead")
-_WHOLE = re.compile(r"Answer to (\S+):( part \d of \1,){6} end of \1\.")
+NOTICE = "notice"
+"""What stands in a room for an answer that nothing came of."""
+
+Rooms = Mapping[str, Mapping[str, Sequence[Stands]]]
+"""What stands of the bot, by platform and room."""
 
 
 @dataclass
 class Verdict:
-    """The violations, by kind."""
+    """The violations, by kind and by the channel that they were seen on."""
 
     found: dict[str, list[str]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    channels: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
+    channel: str = ""
+    """What is being looked at."""
 
     def add(self, kind: str, what: str) -> None:
         """Note one violation."""
-        self.found[kind].append(what)
+        self.found[kind].append(f"{self.channel}: {what}" if self.channel else what)
+        self.channels.setdefault(self.channel or "gateway", Counter())[kind] += 1
 
     @property
     def counts(self) -> dict[str, int]:
@@ -69,23 +76,35 @@ class Record:
 
 
 def check(
-    record: Record,
-    clients: Sequence[Client],
-    persons: Sequence[Person],
-    rooms: Mapping[str, Sequence[Mapping[str, Any]]],
-    effects: Path,
+    record: Record, clients: Sequence[Client], persons: Sequence[Person], rooms: Rooms, effects: Path
 ) -> Verdict:
     """Compare what was promised with what there is."""
-    verdict = Verdict()
+    verdict = Verdict(channel="websocket")
     for client in clients:
         _check_log(verdict, record.logs.get(client.session, []), client.sent)
         _check_view(verdict, client)
     for person in persons:
-        _check_log(verdict, record.logs.get(f"line:bot:{person.chat}", []), person.sent)
-        _check_room(verdict, rooms.get(person.chat, ()), person.sent)
+        verdict.channel = person.platform.name
+        log = _log_of(verdict, record, person)
+        _check_log(verdict, log, person.sent)
+        _check_room(verdict, log, rooms[verdict.channel].get(person.room, ()), person)
+    verdict.channel = ""
     _check_rows(verdict, record)
     _check_effects(verdict, effects)
     return verdict
+
+
+def _log_of(verdict: Verdict, record: Record, person: Person) -> list[Message]:
+    """The log of the one session that a person has."""
+    found = [
+        session
+        for session, log in record.logs.items()
+        if session.startswith(f"{person.platform.name}:")
+        and any(_word(message).startswith(f"q{person.number}x") for message in log)
+    ]
+    if len(found) > 1:
+        verdict.add("wrong", f"{person.name} has several sessions: {', '.join(found)}")
+    return [message for session in found for message in record.logs[session]]
 
 
 def _check_log(verdict: Verdict, log: Sequence[Message], sent: Sequence[Sent]) -> None:
@@ -114,7 +133,7 @@ def _outcome(verdict: Verdict, answer: Message) -> str:
     text = _text(answer)
     if not answer.parts:
         verdict.add("orphan", f"message {answer.id} has no parts")
-    elif not _WHOLE.search(text) and not _failed(answer):
+    elif not is_whole(text) and not _failed(answer):
         verdict.add("orphan", f"half an answer: {text!r}")
     if len(set(WORD.findall(text))) > 1:
         verdict.add("wrong", f"an answer about several questions: {text!r}")
@@ -131,7 +150,7 @@ def _check_view(verdict: Verdict, client: Client) -> None:
             verdict.add("lost", f"{sent.word} was never acknowledged")
         elif sent.answer_id not in view.complete:
             verdict.add("lost", f"{sent.word}: its client never saw the answer end")
-        elif not _WHOLE.search(text := view.text(sent.answer_id)) and "Error]" not in text:
+        elif not is_whole(text := view.text(sent.answer_id)) and "Error]" not in text:
             verdict.add("orphan", f"{sent.word}: its client holds {text!r}")
     open_ended = {i for i, role in view.roles.items() if role == "assistant"} - view.complete
     for message_id in open_ended:
@@ -140,18 +159,36 @@ def _check_view(verdict: Verdict, client: Client) -> None:
     _in_order(verdict, "user message seen", [match[0] for s in seen if (match := WORD.search(s))])
 
 
-def _check_room(verdict: Verdict, room: Sequence[Mapping[str, Any]], sent: Sequence[Sent]) -> None:
-    """What stands in a room of the platform."""
-    words = {s.message_id: s.word for s in sent}
-    replies = [said for said in room if said["nonce"] is not None]
-    answered = [words.get(str(said["reply_to"]), "nobody") for said in replies]
-    for said, word in zip(replies, answered, strict=True):
-        about = WORD.search(said["text"])
-        if about is not None and about[0] != word:
-            verdict.add("wrong", f"{word} was answered in its room with {about[0]}")
-        if not _WHOLE.search(said["text"]) and "Error:" not in said["text"]:
-            verdict.add("orphan", f"half an answer in a room: {said['text']!r}")
-    _compare(verdict, "answer in a room", answered, [s.word for s in sent])
+def _check_room(verdict: Verdict, log: Sequence[Message], room: Sequence[Stands], person: Person) -> None:
+    """What stands in a room: each answer as it is in the log, on however many messages, and nothing else."""
+    words = {sent.message_id: sent.word for sent in person.sent}
+    for message in room:
+        about = WORD.search(message.text)
+        asked = words.get(message.reply_to)
+        if about is not None and asked is not None and about[0] != asked:
+            verdict.add("wrong", f"{asked} was answered in its room with {about[0]}")
+        if message.unfinished or not message.text.strip(" .\u2026"):
+            verdict.add("orphan", f"a message was left as it was: {message.text!r}")
+    wanted = [one for m in log if m.role == "assistant" for one in _pieces(_text(m))]
+    found = [one for message in room for one in _pieces(message.text)]
+    for piece in (Counter(wanted) - Counter(found)).elements():
+        kind = "orphan" if _same_word(piece, found) else "lost"
+        verdict.add(kind, f"{person.room} lacks {piece}")
+    for piece in (Counter(found) - Counter(wanted)).elements():
+        kind = "duplicate" if piece in wanted and piece != NOTICE else "orphan"
+        verdict.add(kind, f"{person.room} has one more: {piece}")
+    if Counter(found) == Counter(wanted) and found != wanted:
+        verdict.add("out_of_order", f"{person.room} shows {found} instead of {wanted}")
+
+
+def _pieces(text: str) -> list[str]:
+    return pieces(text) or [NOTICE]
+
+
+def _same_word(piece: str, found: Sequence[str]) -> bool:
+    """Whether some of the same answer was found."""
+    word = piece.partition(":")[2]
+    return bool(word) and any(other.endswith(f":{word}") for other in found)
 
 
 def _check_rows(verdict: Verdict, record: Record) -> None:
@@ -210,8 +247,3 @@ def _failed(message: Message) -> bool:
 def _word(message: Message) -> str:
     found = WORD.search(_text(message))
     return found[0] if found else ""
-
-
-def decode_rooms(body: bytes) -> dict[str, list[dict[str, Any]]]:
-    """The platform's rooms as it sends them."""
-    return msgspec.json.decode(body, type=dict[str, list[dict[str, Any]]])

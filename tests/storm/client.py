@@ -14,8 +14,9 @@ from typing import Any
 
 import aiohttp
 import msgspec
+from model import TOOL
+from platforms import Platform
 
-TOOL = "use the tool"
 _AGAIN = 0.03
 _LEAVES = 0.004
 """How likely a client loses its own connection with any frame it reads."""
@@ -182,13 +183,14 @@ class Client:
 
 
 class Person:
-    """Somebody who writes in a room of the platform."""
+    """Somebody who writes in a room of a platform, which is theirs alone."""
 
-    def __init__(self, number: int, platform: str, dice: random.Random) -> None:
-        self.chat = f"room{number}"
+    def __init__(self, number: int, platform: Platform, room: str, dice: random.Random) -> None:
+        self.number = number
+        self.name = name_of(number)
+        self.platform = platform
+        self.room = room
         self.sent: list[Sent] = []
-        self._number = number
-        self._platform = platform
         self._dice = dice
 
     async def write(self, pace: float, until: Callable[[], bool]) -> None:
@@ -196,12 +198,19 @@ class Person:
         async with aiohttp.ClientSession() as http:
             while not until():
                 await asyncio.sleep(self._dice.uniform(0, 2 * pace))
-                word = f"q{self._number}x{len(self.sent)}"
-                sent = Sent(word, question(word, self._dice))
-                said = {"chat": self.chat, "user": f"p{self._number}", "text": sent.text}
-                async with http.post(f"{self._platform}/say", json=said) as response:
-                    sent.message_id = str((await response.json())["id"])
-                self.sent.append(sent)
+                await self.say(http)
+
+    async def say(self, http: aiohttp.ClientSession) -> None:
+        """Write one message."""
+        word = f"q{self.number}x{len(self.sent)}"
+        sent = Sent(word, question(word, self._dice))
+        sent.message_id = await self.platform.say(http, self.room, self.name, sent.text)
+        self.sent.append(sent)
+
+
+def name_of(number: int) -> str:
+    """What a person is called."""
+    return f"p{number}"
 
 
 def question(word: str, dice: random.Random) -> str:

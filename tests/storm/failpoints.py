@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-POINTS = (
+_EVERYWHERE = (
     "before the accept commit",
     "accepted, before the ack",
-    "after the ack",
-    "after turn_start",
     "at the model's first byte",
     "in mid-stream",
     "between tool intent and tool",
@@ -24,11 +24,29 @@ POINTS = (
     "before recovery",
     "after recovery",
     "after the claim",
+)
+_ON_WEBSOCKETS = ("after the ack", "after turn_start")
+_IN_ROOMS = (
     "before sending the answer",
-    "placed, before the platform answers",
     "placed, between two changes of the commit",
     "placed and answered, before the commit",
 )
+
+
+def points_of(channels: Sequence[str]) -> tuple[str, ...]:
+    """The instants that there are with these channels."""
+    platforms = [name for name in channels if name != "websocket"]
+    return (
+        *_EVERYWHERE,
+        *(_ON_WEBSOCKETS if "websocket" in channels else ()),
+        *(_IN_ROOMS if platforms else ()),
+        *map(placed_on, platforms),
+    )
+
+
+def placed_on(platform: str) -> str:
+    """The instant in which a platform has done what the gateway asked for, and has not said so yet."""
+    return f"placed, before {platform} answers"
 
 
 class Failpoints:
@@ -78,7 +96,6 @@ class Failpoints:
         except ProcessLookupError:
             return
 
-    def hits(self) -> dict[str, int]:
+    def hits(self) -> Counter[str]:
         """How often each point was hit."""
-        lines = self._hits.read_text().splitlines() if self._hits.exists() else []
-        return {point: lines.count(point) for point in POINTS}
+        return Counter(self._hits.read_text().splitlines() if self._hits.exists() else ())

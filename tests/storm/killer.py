@@ -8,10 +8,10 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from failpoints import POINTS, Failpoints
+from failpoints import Failpoints
 
 _AT_START = ("before recovery", "after recovery", "after the claim")
 _PATIENCE = 0.9
@@ -47,14 +47,17 @@ class Life:
 class Killer:
     """Starts the gateway, kills it, and starts it at once again. Its counts are for the report."""
 
-    def __init__(self, directory: Path, failpoints: Failpoints, dice: random.Random) -> None:
+    def __init__(
+        self, directory: Path, failpoints: Failpoints, points: Sequence[str], dice: random.Random
+    ) -> None:
         self.kills = 0
         self.lives = 0
         self.unexpected: list[str] = []
         self._directory = directory
         self._failpoints = failpoints
+        self._points = points
         self._dice = dice
-        self._next_point = 0
+        self._to_come: list[str] = []
         self._process: asyncio.subprocess.Process | None = None
         self._life: Life | None = None
         self._forked: asyncio.Queue[Life] = asyncio.Queue(1)
@@ -93,7 +96,9 @@ class Killer:
                 self._life.begun.set()
 
     async def rage(self, over: Callable[[], bool]) -> None:
-        """Kill until it is over."""
+        """Kill until it is over; first of all the life that there is."""
+        if self._life is not None:
+            await self._end(self._life)
         while not over():
             if self.lives and self._dice.random() < 0.6:
                 await self._at_a_failpoint()
@@ -146,8 +151,9 @@ class Killer:
         await self._end(life)
 
     async def _at_a_failpoint(self) -> None:
-        point = POINTS[self._next_point % len(POINTS)]
-        self._next_point += 1
+        if not self._to_come:
+            self._to_come = self._dice.sample(self._points, len(self._points))
+        point = self._to_come.pop()
         if point in _AT_START:
             self._failpoints.arm(point)
             life = await self._fork()

@@ -23,6 +23,32 @@ from gateway.testing.script import Asked, Cut, Gate, Move, Pause, Refusal, Reply
 
 WORD = re.compile(r"\bq\d+x\d+\b")
 TOOL = "use the tool"
+_PIECE = re.compile(r"(Answer to|part \d of|end of) (q\d+x\d+)")
+_PIECES = ("Answer to", *(f"part {n} of" for n in range(6)), "end of")
+_PADDING = "\n\nIt blows and it blows, from the sea and from the hills, and nobody knows why." + (
+    " It blows and it blows." * 32
+)
+"""What a long answer has between its pieces, so that one message of a platform does not hold it."""
+
+
+def pieces(text: str) -> list[str]:
+    """The pieces of answers that a text holds, in its order, each with its word behind a colon."""
+    return [f"{piece}:{word}" for piece, word in _PIECE.findall(text)]
+
+
+def whole(word: str) -> list[str]:
+    """The pieces of a whole answer."""
+    return [f"{piece}:{word}" for piece in _PIECES]
+
+
+def is_whole(text: str) -> bool:
+    """Whether a text is one answer, nothing missing and nothing twice."""
+    found = WORD.search(text)
+    return found is not None and pieces(text) == whole(found[0])
+
+
+def _is_long(word: str) -> bool:
+    return int(word.partition("x")[2]) % 7 == 3
 
 
 class Tripwire(asyncio.Event):
@@ -58,10 +84,10 @@ class Model:
         return self._spoilt(reply) if self._dice.random() < self._faults else reply
 
     def _moves(self, word: str) -> list[Move]:
-        pieces = [f"Answer to {word}:", *(f" part {n} of {word}," for n in range(6)), f" end of {word}."]
         moves: list[Move] = []
-        for number, piece in enumerate(pieces):
-            moves += [Pause(self._dice.uniform(1, 12)), Say(piece)]
+        for number, piece in enumerate(_PIECES):
+            padding = f",{_PADDING}\n\n" if _is_long(word) and piece != _PIECES[-1] else ", "
+            moves += [Pause(self._dice.uniform(1, 12)), Say(f"{piece} {word}{padding}")]
             if number == 0:
                 moves.append(Gate(Tripwire(self._reach, "at the model's first byte")))
             if number == 4:

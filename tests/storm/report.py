@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
-from failpoints import POINTS
 from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -78,7 +77,7 @@ def _said(progress: Progress) -> tuple[str, ...]:
         f"{progress.elapsed:.0f} s",
         f"{progress.acked}/{progress.sent} accepted",
         f"{progress.kills} kills",
-        f"{progress.points}/{len(POINTS)} failpoints",
+        f"{progress.points} failpoints",
     )
 
 
@@ -101,6 +100,7 @@ def _figures(outcomes: Sequence[Outcome]) -> Table:
     table = _table("what became of the messages", outcomes)
     rows: dict[str, Callable[[Outcome], object]] = {
         "messages sent": lambda o: o.messages,
+        **{f"  on {name}": _said_on(name) for name in outcomes[0].said},
         "accepted": lambda o: o.acked,
         "kill -9": lambda o: o.kills,
         "calm until all was answered": lambda o: f"{o.drain_seconds:.1f} s",
@@ -114,9 +114,13 @@ def _figures(outcomes: Sequence[Outcome]) -> Table:
     return table
 
 
+def _said_on(platform: str) -> Callable[[Outcome], object]:
+    return lambda outcome: outcome.said[platform]
+
+
 def _failpoints(outcomes: Sequence[Outcome]) -> Table:
     table = _table("killed", outcomes)
-    for point in POINTS:
+    for point in outcomes[0].hits:
         table.add_row(point, *(str(outcome.hits[point]) for outcome in outcomes))
     others = [outcome.kills - sum(outcome.hits.values()) for outcome in outcomes]
     table.add_row("at any other moment", *map(str, others))
@@ -151,13 +155,21 @@ def summary(outcomes: Sequence[Outcome], seed: int) -> dict[str, object]:
                 "seconds": outcome.plan.seconds,
                 "planted": outcome.plan.planted,
                 "messages": outcome.messages,
+                "said": dict(outcome.said),
                 "acked": outcome.acked,
                 "kills": outcome.kills,
                 "failpoints": outcome.hits,
                 "drain_seconds": round(outcome.drain_seconds, 1),
                 **outcome.verdict.counts,
+                "channels": _by_channel(outcome),
                 "complaints": complaints(outcome),
             }
             for outcome in outcomes
         ],
     }
+
+
+def _by_channel(outcome: Outcome) -> dict[str, dict[str, int]]:
+    """What went wrong on each channel."""
+    found = outcome.verdict.channels
+    return {name: dict(found.get(name, {})) for name in (*outcome.plan.channels, *found)}

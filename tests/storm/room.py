@@ -1,6 +1,6 @@
-"""The chat platform of a storm, in a process of its own.
+"""A chat platform of a storm, in a process of its own.
 
-python tests/storm/room.py DIRECTORY --faults 0.1 --repeats 0.1 --seed 1
+python tests/storm/room.py DIRECTORY PLATFORM --faults 0.1 --repeats 0.1 --seed 1
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import contextlib
 import sys
 from pathlib import Path
 
-from failpoints import Failpoints
-
-from gateway.testing.platform import serve
+from failpoints import Failpoints, placed_on
+from platforms import server_of
 
 if __name__ == "__main__":
-    failpoints = Failpoints(Path(sys.argv[1]))
+    directory, platform, *flags = sys.argv[1:]
+    failpoints = Failpoints(Path(directory))
+    point = placed_on(platform)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve(sys.argv[2:], lambda: failpoints.reach("placed, before the platform answers")))
+        asyncio.run(server_of(platform)(flags, lambda: failpoints.reach(point)))

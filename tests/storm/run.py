@@ -17,12 +17,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
+from platforms import PLATFORMS
 from report import Show, display, passed, print_outcomes, summary
 from rich.console import Console
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from storm import BrokenStormError, Outcome, Plan, Storm
 
+CHANNELS = ("websocket", "line")
 PLANTED = ("ack-before-commit", "blind-resend", "no-recovery")
 VARIABLE = "TRUNKLINE_TEST_POSTGRES_URL"
 SERVER = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
@@ -31,9 +33,9 @@ EXAMPLE = "postgresql://user:password@host/name"
 PASSED, FAILED, UNTRIED = 0, 1, 2
 
 DESCRIPTION = """\
-Start a gateway, let eighteen people write to it (twelve over websockets, six in the rooms of a platform),
-kill it with SIGKILL three times a second, at random and at exact instants, start it at once again, make a
-tenth of all calls to model and platform fail, and then account for every message: was it answered once,
+Start a gateway, let people write to it (twelve over websockets, six in the rooms of each platform), kill it
+with SIGKILL two or three times a second, at random and at exact instants, start it at once again, make a
+tenth of all calls to model and platforms fail, and then account for every message: was it answered once,
 whole, in order, and does everybody see that?"""
 
 EPILOG = f"""\
@@ -79,6 +81,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--engine", choices=("sqlite", "postgres", "both"), default="both", help="where it is kept (both)")
     add("--seconds", type=float, default=45, help="how long each engine is stormed (45)")
+    add("--channels", type=_channels, default=CHANNELS, help=f"with commas between ({','.join(CHANNELS)})")
     add("--rate", type=float, default=18, help="messages per second, from all together (18)")
     add("--faults", type=float, default=0.1, help="share of model and platform calls that fail (0.1)")
     add("--drain", type=float, default=90, help="seconds that the calm afterwards may take (90)")
@@ -89,11 +92,29 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def _channels(names: str) -> tuple[str, ...]:
+    chosen = tuple(dict.fromkeys(names.split(",")))
+    for name in chosen:
+        if name != "websocket" and name not in PLATFORMS:
+            known = ", ".join(("websocket", *PLATFORMS))
+            raise argparse.ArgumentTypeError(f"there is no channel {name!r}; there are {known}")
+    return chosen
+
+
 def _hold(engine: str, given: argparse.Namespace, console: Console, show: Show) -> Outcome:
     directory = Path(tempfile.mkdtemp(prefix="trunkline-storm-"))
     try:
         with _database(engine, directory) as url:
-            plan = Plan(url, given.seconds, given.rate, given.faults, given.seed, given.planted, given.drain)
+            plan = Plan(
+                url,
+                given.seconds,
+                given.rate,
+                given.faults,
+                given.seed,
+                given.planted,
+                given.channels,
+                given.drain,
+            )
             return asyncio.run(Storm(plan, directory).run(show))
     finally:
         if given.keep:

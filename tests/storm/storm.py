@@ -5,29 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import random
 import socket
-import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-from checker import Record, Verdict, check, decode_rooms
-from client import Client, Hooks, Person
-from failpoints import Failpoints
+from checker import Record, Verdict, check
+from client import Client, Hooks, Person, name_of
+from failpoints import Failpoints, points_of
 from killer import BrokenStormError, Killer, end_of
+from platforms import Platform
 from sqlalchemy import Engine, create_engine, func, select
+from world import World, environment
 
 from gateway.store import schema as t
 
-HOME = Path(__file__).parent
-ROOT = HOME.parent.parent
 CLIENTS, PERSONS = 12, 6
+"""How many there are on websockets, and on each platform."""
+
+_DAWN = 30.0
+"""Seconds in which the gateway has to reach all platforms, before anybody kills it."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Plan:
     faults: float
     seed: int
     planted: str | None = None
+    channels: Sequence[str] = ("websocket", "line")
     drain: float = 90.0
     """Seconds that the calm after it may take: a message that died with many gateways waits a minute."""
 
@@ -54,7 +58,8 @@ class Progress:
     acked: int = 0
     kills: int = 0
     lives: int = 0
-    points: int = 0
+    points: str = ""
+    """How many of the failpoints were hit, of how many."""
 
 
 @dataclass
@@ -64,6 +69,8 @@ class Outcome:
     plan: Plan
     engine: str
     messages: int
+    said: Counter[str]
+    """How many of the messages were written on each platform."""
     acked: int
     kills: int
     lives: int
@@ -84,9 +91,13 @@ class Storm:
         self._directory = directory
         self._dice = random.Random(plan.seed)
         self._failpoints = Failpoints(directory)
-        self._killer = Killer(directory, self._failpoints, random.Random(plan.seed + 1))
+        self._points = points_of(plan.channels)
+        dice = random.Random(plan.seed + 1)
+        self._killer = Killer(directory, self._failpoints, self._points, dice)
+        self._platforms: list[Platform] = []
         self._clients: list[Client] = []
         self._persons: list[Person] = []
+        self._port = _free_port()
         self._begun = time.monotonic()
 
     async def run(self, show: Callable[[Progress], None]) -> Outcome:
@@ -101,11 +112,13 @@ class Storm:
 
     async def _run(self, show: Callable[[Progress], None]) -> Outcome:
         async with AsyncExitStack() as stack:
-            model = await self._companion(stack, "model.py", str(self.plan.faults), str(self.plan.seed))
-            platform = await self._companion(
-                stack, "room.py", *_flags(faults=self.plan.faults, repeats=0.1, seed=self.plan.seed)
-            )
-            await self._prepare(model, platform)
+            world = World(stack, self._directory, self.plan.faults, self.plan.seed)
+            model = await world.model()
+            for name in self.plan.channels:
+                if name != "websocket":
+                    self._platforms.append(await world.platform(name))
+            http = await stack.enter_async_context(aiohttp.ClientSession())
+            await self._prepare(model, http)
             engine = create_engine(self.plan.store)
             stack.callback(engine.dispose)
             try:
@@ -115,46 +128,74 @@ class Storm:
                         tasks.create_task(self._show(show)),
                         *(tasks.create_task(client.live()) for client in self._clients),
                     ]
-                    drained, seconds = await self._weather(engine)
+                    drained, seconds = await self._weather(engine, http)
                     status = await self._killer.stop()
                     for task in background:
                         task.cancel()
             finally:
                 await self._killer.stop()
-            rooms = await _rooms(platform)
+            rooms = {platform.name: await platform.rooms(http) for platform in self._platforms}
             verdict = check(
                 Record.read(engine), self._clients, self._persons, rooms, self._directory / "effects"
             )
         return self._outcome(engine, verdict, drained, seconds, status)
 
-    async def _prepare(self, model: str, platform: str) -> None:
-        port = _free_port()
+    async def _prepare(self, model: str, http: aiohttp.ClientSession) -> None:
+        settings = {platform.name: platform.settings for platform in self._platforms}
+        own: dict[str, Any] = {"websocket": {}} if "websocket" in self.plan.channels else {}
         given = {
             "directory": str(self._directory),
             "store": self.plan.store,
-            "port": port,
+            "port": self._port,
             "model": model,
-            "platform": platform,
+            "channels": own | settings,
             "planted": self.plan.planted,
         }
         config = self._directory / "victim.json"
         config.write_text(json.dumps(given))
-        await self._killer.warm_up(config, _environment())
+        await self._killer.warm_up(config, environment())
         hooks = Hooks(
             acked=lambda: self._failpoints.reach("after the ack"),
             began=lambda: self._failpoints.reach("after turn_start"),
         )
-        url = f"ws://127.0.0.1:{port}/ws"
-        seeds = [self._dice.getrandbits(32) for _ in range(CLIENTS + PERSONS)]
-        self._clients = [Client(n, url, random.Random(seeds[n]), hooks) for n in range(CLIENTS)]
-        self._persons = [
-            Person(n, platform, random.Random(seeds[n])) for n in range(CLIENTS, CLIENTS + PERSONS)
-        ]
+        url = f"ws://127.0.0.1:{self._port}/ws"
+        for number in range(CLIENTS if own else 0):
+            self._clients.append(Client(number, url, self._die(), hooks))
+        for number in range(PERSONS * len(self._platforms)):
+            platform = self._platforms[number % len(self._platforms)]
+            person = CLIENTS + number
+            group = number // len(self._platforms) % 3 == 2
+            room = await platform.open(http, name_of(person), group=group)
+            self._persons.append(Person(person, platform, room, self._die()))
 
-    async def _weather(self, engine: Engine) -> tuple[bool, float]:
+    def _die(self) -> random.Random:
+        return random.Random(self._dice.getrandbits(32))
+
+    async def _dawn(self, engine: Engine, http: aiohttp.ClientSession) -> None:
+        """The gateway comes to all platforms and learns whom there is, before anything happens to it."""
+        self.progress.phase = "dawn"
+        await self._killer.start()
+        try:
+            async with asyncio.timeout(_DAWN):
+                while not await self._is_ready(http):
+                    await asyncio.sleep(0.1)
+                for person in self._persons:
+                    await person.say(http)
+                while not self._is_accepted(engine):
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            log = end_of(self._directory / "gateway.log")
+            raise BrokenStormError(f"the gateway does not come to all its platforms: {log}") from None
+
+    async def _is_ready(self, http: aiohttp.ClientSession) -> bool:
+        async with http.get(f"http://127.0.0.1:{self._port}/readyz") as response:
+            return response.status == 200
+
+    async def _weather(self, engine: Engine, http: aiohttp.ClientSession) -> tuple[bool, float]:
         """The storm itself, then the calm until everything is answered."""
+        await self._dawn(engine, http)
         self._begun = time.monotonic()
-        pace = (CLIENTS + PERSONS) / self.plan.rate
+        pace = (len(self._clients) + len(self._persons)) / self.plan.rate
         self.progress.phase = "storm"
         async with asyncio.TaskGroup() as tasks:
             for writer in (*self._clients, *self._persons):
@@ -164,7 +205,11 @@ class Storm:
         begun = time.monotonic()
         await self._killer.relent()
         while time.monotonic() - begun < self.plan.drain:
-            if all(client.satisfied for client in self._clients) and self._is_empty(engine):
+            if (
+                all(client.satisfied for client in self._clients)
+                and self._is_accepted(engine)
+                and self._is_settled(engine)
+            ):
                 return True, time.monotonic() - begun
             await asyncio.sleep(0.2)
         return False, time.monotonic() - begun
@@ -172,33 +217,24 @@ class Storm:
     def _is_over(self) -> bool:
         return time.monotonic() - self._begun > self.plan.seconds
 
-    def _is_empty(self, engine: Engine) -> bool:
-        """Whether everything that persons said was accepted, and nothing accepted is open."""
-        with engine.connect() as c:
-            rows = select(func.count()).select_from(t.inbox)
-            accepted = c.execute(rows.where(t.inbox.c.channel == "line")).scalar_one()
-            still_open = c.execute(rows.where(t.inbox.c.state == "new")).scalar_one()
-        return not still_open and accepted >= sum(len(person.sent) for person in self._persons)
+    def _are_satisfied(self) -> bool:
+        return all(client.satisfied for client in self._clients)
 
-    async def _companion(self, stack: AsyncExitStack, script: str, *arguments: str) -> str:
-        """Start a process of the world; returns its address."""
-        path = self._directory / f"{script}.log"
-        with path.open("wb") as log:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                str(HOME / script),
-                str(self._directory),
-                *arguments,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                env=_environment(),
-            )
-        stack.push_async_callback(_end, process)
-        assert process.stdout is not None
-        address = (await process.stdout.readline()).decode().strip()
-        if not address:
-            raise BrokenStormError(f"{script} does not start: {end_of(path)}")
-        return address
+    def _is_accepted(self, engine: Engine) -> bool:
+        """Whether everything that persons said was accepted."""
+        with engine.connect() as c:
+            counted = select(t.inbox.c.channel, func.count()).group_by(t.inbox.c.channel)
+            accepted = Counter(dict(c.execute(counted).tuples().all()))
+        said = Counter(person.platform.name for person in self._persons for _ in person.sent)
+        return accepted >= said
+
+    def _is_settled(self, engine: Engine) -> bool:
+        """Whether nothing that was accepted is open."""
+        inbox, outbox = select(func.count()).select_from(t.inbox), select(func.count()).select_from(t.outbox)
+        with engine.connect() as c:
+            waiting = c.execute(inbox.where(t.inbox.c.state == "new")).scalar_one()
+            growing = c.execute(outbox.where(t.outbox.c.state.not_in(("final", "dead")))).scalar_one()
+        return not waiting and not growing
 
     async def _show(self, show: Callable[[Progress], None]) -> None:
         while True:
@@ -207,7 +243,7 @@ class Storm:
             progress.elapsed = time.monotonic() - self._begun
             progress.sent, progress.acked = len(sent), sum(s.message_id is not None for s in sent)
             progress.kills, progress.lives = self._killer.kills, self._killer.lives
-            progress.points = sum(hits > 0 for hits in self._failpoints.hits().values())
+            progress.points = f"{len(self._failpoints.hits())}/{len(self._points)}"
             show(progress)
             await asyncio.sleep(0.5)
 
@@ -215,14 +251,16 @@ class Storm:
         self, engine: Engine, verdict: Verdict, drained: bool, seconds: float, status: int | None
     ) -> Outcome:
         sent = [s for writer in (*self._clients, *self._persons) for s in writer.sent]
+        hits = self._failpoints.hits()
         return Outcome(
             plan=self.plan,
             engine=engine.dialect.name,
             messages=len(sent),
+            said=Counter([person.platform.name for person in self._persons for _ in person.sent]),
             acked=sum(s.message_id is not None for s in sent),
             kills=self._killer.kills,
             lives=self._killer.lives,
-            hits=self._failpoints.hits(),
+            hits={point: hits[point] for point in self._points},
             drained=drained,
             drain_seconds=seconds,
             exit_status=status,
@@ -236,25 +274,6 @@ def _reasons(group: BaseExceptionGroup[BrokenStormError]) -> list[str]:
     for error in group.exceptions:
         found += _reasons(error) if isinstance(error, BaseExceptionGroup) else [str(error)]
     return found
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()
-    await process.wait()
-
-
-async def _rooms(platform: str) -> dict[str, list[dict[str, Any]]]:
-    async with aiohttp.ClientSession() as http, http.get(f"{platform}/rooms") as response:
-        return decode_rooms(await response.read())
-
-
-def _flags(**values: float) -> list[str]:
-    return [piece for name, value in values.items() for piece in (f"--{name}", str(value))]
-
-
-def _environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "default"}
 
 
 def _free_port() -> int:

@@ -44,8 +44,6 @@ from gateway.store import Exclusive, Inserted, Op, Store
 from gateway.testing.line import Line
 
 AHEAD = (
-    "channels.websocket.channel",
-    "channels.websocket.connection",
     "plugins.providers",
     "plugins.providers.openai",
     "plugins.tools",
@@ -142,19 +140,19 @@ class Victim(Gateway):
 
 
 class Pier(Plugin):
-    """The victim's plugin: the channel to the fake platform, and a tool whose effect can be counted."""
+    """The victim's plugin: a channel of the gateway's tests, and a tool whose effect can be counted."""
 
     name = "pier"
 
-    def __init__(self, line: Line, effects: Path, failpoints: Failpoints) -> None:
+    def __init__(self, line: Line | None, effects: Path, failpoints: Failpoints) -> None:
         self._line = line
         self._effects = effects
         self._failpoints = failpoints
         self._note = self._made()
 
     async def activate(self, ctx: PluginContext) -> None:
-        assert ctx.channels is not None
-        ctx.channels.register(self._line)
+        if self._line is not None and ctx.channels is not None:
+            ctx.channels.register(self._line)
 
     def tools(self) -> Sequence[Tool]:
         return (self._note,)
@@ -187,11 +185,13 @@ def _after_commit(ops: Sequence[Op]) -> str | None:
 def compose(given: Mapping[str, Any]) -> Victim:
     """A gateway as the storm wants it; ``given`` is the file it is started with."""
     failpoints = Failpoints(Path(given["directory"]))
+    channels: Mapping[str, Any] = given["channels"]
     settings = Settings.model_validate(
         {
             "data_dir": given["directory"],
             "store": {"url": given["store"]},
             "server": {"port": given["port"]},
+            "channels": {name: options for name, options in channels.items() if name != "line"},
             "providers": {"openai": {"base_url": given["model"], "api_key": "none"}},
             "model": "openai/fake-small",
             # A storm kills more often than any message could be blamed for.
@@ -199,7 +199,9 @@ def compose(given: Mapping[str, Any]) -> Victim:
         }
     )
     kind = BlindLine if given["planted"] == "blind-resend" else Line
-    line = kind(given["platform"], lambda channel: victim.host.cursors(channel))
+    line = None
+    if "line" in channels:
+        line = kind(channels["line"]["url"], lambda channel: victim.host.cursors(channel))
     pier = Pier(line, Path(given["directory"]) / "effects", failpoints)
     victim = Victim(settings, plugins=[pier])
     victim.failpoints, victim.planted = failpoints, given["planted"]
@@ -244,7 +246,8 @@ def main(config: str) -> None:
     """Fork a gateway whenever told to, one after the other."""
     _die_with_parent()
     given = json.loads(Path(config).read_text())
-    for name in AHEAD:
+    own = [f"channels.{name}.channel" for name in given["channels"] if name != "line"]
+    for name in (*AHEAD, *own):
         importlib.import_module(name)
     gc.freeze()
     _tell("warm", os.getpid())
