@@ -1,0 +1,109 @@
+"""Coding programs as backends: Claude Code, Codex, Gemini CLI and OpenCode, each also a model provider.
+
+``README.md`` beside this file says how to set them up and why they are run as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway import (
+    CommandContext,
+    Plugin,
+    PluginContext,
+    Provider,
+    ProviderConfig,
+    SettingsError,
+    SlashCommand,
+)
+from plugins.cli_backends import claude_code, codex, gemini, opencode
+from plugins.cli_backends.backend import SpawnedBackend
+from plugins.cli_backends.cli import Cli
+from plugins.cli_backends.dispatcher import Dispatcher
+from plugins.cli_backends.memory import Memory
+from plugins.cli_backends.provider import ACTIVE, CliProvider
+from plugins.cli_backends.sessions import SessionFile
+from plugins.cli_backends.settings import SettingsSource
+
+CLIS: Sequence[Cli] = (claude_code.CLI, codex.CLI, gemini.CLI, opencode.CLI)
+
+
+class CliBackends(Plugin):
+    """Makes the programs known as providers, and brings commands to look after them."""
+
+    name = "cli_backends"
+
+    def __init__(self, clis: Sequence[Cli] = CLIS) -> None:
+        self._clis = clis
+        self._dispatcher: Dispatcher | None = None
+        self._memory: Memory | None = None
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The dispatcher, for other plugins. Raises SettingsError before the plugin is active."""
+        if self._dispatcher is None:
+            raise SettingsError("cli_backends is not active")
+        return self._dispatcher
+
+    async def activate(self, ctx: PluginContext) -> None:
+        """Read the settings, take up the sessions, and add the providers."""
+        kept = await asyncio.to_thread(Path(ctx.cwd).absolute)
+        source = SettingsSource(ctx.config, ctx.environ.get("HOME", ""))
+        sessions = SessionFile(kept / "cli-sessions.json")
+        backends = [SpawnedBackend(cli, ctx.environ, sessions) for cli in self._clis]
+        self._memory = Memory(kept / "cli-memory.json")
+        self._dispatcher = Dispatcher(backends, source, self._memory, kept / "workspace", ctx.environ)
+        for backend in backends:
+            await backend.cleanup()
+        if ctx.providers is not None:
+            ctx.providers.add_factory(ACTIVE, self._provider)
+            for backend in backends:
+                ctx.providers.add_factory(backend.name, self._provider)
+
+    async def deactivate(self) -> None:
+        """End whatever runs."""
+        if self._dispatcher is not None:
+            for backend in self._dispatcher.backends.values():
+                await backend.shutdown()
+
+    def commands(self) -> Sequence[SlashCommand]:
+        """Remembering, forgetting, and how the backends are."""
+        return (
+            SlashCommand("backends", "Show the coding backends", self._show),
+            SlashCommand("remember", "Let coding backends know something from now on", self._remember),
+            SlashCommand("forget", "Forget all that was to be remembered here", self._forget),
+        )
+
+    def _provider(self, config: ProviderConfig) -> Provider:
+        titles = {cli.name: cli.title for cli in self._clis}
+        return CliProvider(config.id, titles.get(config.id, "The active coding backend"), self._current)
+
+    def _current(self) -> Dispatcher:
+        return self.dispatcher
+
+    async def _show(self, rest: str, ctx: CommandContext) -> str:
+        settings = await self.dispatcher.refreshed()
+        lines: list[str] = []
+        for name, backend in self.dispatcher.backends.items():
+            there = "available" if await backend.is_available() else "not available"
+            active = " (active)" if name == settings.active_plugin else ""
+            running = backend.get_running_task_count()
+            lines.append(f"- {name}{active}: {there} {backend.version}, {running} running".replace(" ,", ","))
+        return "\n".join(lines)
+
+    async def _remember(self, rest: str, ctx: CommandContext) -> str:
+        if self._memory is None or not rest.strip():
+            return "What shall be remembered? Write it behind the command."
+        await self._memory.add(ctx.session, rest)
+        return "Remembered."
+
+    async def _forget(self, rest: str, ctx: CommandContext) -> str:
+        count = 0 if self._memory is None else await self._memory.clear(ctx.session)
+        return f"Forgotten: {count}."
+
+
+def create() -> Plugin:
+    """The plugin."""
+    return CliBackends()

@@ -1,0 +1,256 @@
+"""A backend that is a program: the same for all of them but for what its ``Cli`` says."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+
+import msgspec
+import structlog
+
+from gateway import new_id
+from plugins.cli_backends.admission import Admission
+from plugins.cli_backends.availability import Availability
+from plugins.cli_backends.cli import Cli
+from plugins.cli_backends.context import fitted, rendered
+from plugins.cli_backends.contract import (
+    WEEK_MS,
+    Callbacks,
+    Context,
+    DispatchOptions,
+    DispatchResult,
+    Done,
+    Progress,
+    Started,
+)
+from plugins.cli_backends.environment import environment_for, program_at
+from plugins.cli_backends.failures import BackendError, Code
+from plugins.cli_backends.process import FloodError, Launch, captured
+from plugins.cli_backends.run import Run, Shown
+from plugins.cli_backends.sessions import SessionFile
+from plugins.cli_backends.settings import BackendSettings
+from plugins.cli_backends.talk import Order, Said, Session, Spent
+from plugins.cli_backends.telling import told
+
+log = structlog.get_logger("trunkline.cli_backends")
+
+PROBE_SECONDS = 10.0
+
+_KEEP_SESSION: frozenset[Code] = frozenset({"ABORTED", "TIMEOUT", "SPAWN_FAILURE", "CONCURRENCY_LIMIT"})
+"""After these the program's session is as good as before."""
+_VERSION = re.compile(r"\d+\.\d[\w.+-]*")
+
+
+class SpawnedBackend:
+    """One program, run anew for every dispatch; it has the ten members of ``CodingPlugin``.
+
+    ``environ`` is the gateway's environment, of which the program sees little.
+    """
+
+    def __init__(self, cli: Cli, environ: Mapping[str, str], sessions: SessionFile) -> None:
+        self.cli = cli
+        self.version = ""
+        self._environ = environ
+        self._sessions = sessions
+        self._settings = BackendSettings()
+        self._admission = Admission(cli.name)
+        self._availability = Availability(self._probe)
+        self._running: dict[str, Run] = {}
+        self._conversations: dict[str, str] = {}
+
+    @property
+    def name(self) -> str:
+        """The backend's name, such as ``codex``."""
+        return self.cli.name
+
+    async def initialize(self, config: BackendSettings) -> None:
+        """Take settings over; a dispatch that runs keeps those it began with."""
+        if config != self._settings:
+            self._settings = config
+            self._availability.forget()
+
+    async def is_available(self) -> bool:
+        """Whether it is enabled, and its program is there and tells its version."""
+        return self._settings.enabled and await self._availability.check()
+
+    async def dispatch(
+        self, prompt: str, context: Context, options: DispatchOptions, callbacks: Callbacks
+    ) -> DispatchResult:
+        """Let the program work on a prompt. Failures are in the result, and told to ``on_error``."""
+        return await told(self.stream(prompt, context, options), callbacks)
+
+    async def stream(
+        self, prompt: str, context: Context, options: DispatchOptions
+    ) -> AsyncGenerator[Progress, None]:
+        """The same as ``dispatch``, step by step; the last step is ``Done``. Closing it ends the program."""
+        task_id = options.task_id or new_id()
+        conversation, begun = options.conversation_id, time.monotonic()
+        result = DispatchResult(task_id=task_id, backend=self.name)
+        said: list[str] = []
+        yield Started(task_id, self.name)
+        try:
+            async with self._admission.enter(conversation, task_id, self._settings.max_concurrency):
+                self._conversations[task_id] = conversation
+                async with aclosing(self._attempts(task_id, prompt, context, options)) as steps:
+                    async for step in steps:
+                        match step:
+                            case Session():
+                                result = msgspec.structs.replace(result, session_id=step.id)
+                                await self._sessions.put(self.name, conversation, step.id, options.answer_id)
+                                continue
+                            case Spent():
+                                result = msgspec.structs.replace(result, spent=step)
+                            case Said(reasoning=False):
+                                said.append(step.text)
+                            case _:
+                                pass
+                        yield step
+        except BackendError as error:
+            if error.code not in _KEEP_SESSION:
+                await self._sessions.drop(self.name, conversation)
+            log.warning("a dispatch failed", backend=self.name, code=error.code, detail=error.detail)
+            result = msgspec.structs.replace(result, error=error)
+        except Exception as error:
+            log.exception("a dispatch failed", backend=self.name)
+            unknown = BackendError("UNKNOWN", self.name, f"{type(error).__name__}: {error}")
+            result = msgspec.structs.replace(result, error=unknown)
+        finally:
+            self._conversations.pop(task_id, None)
+        took = round((time.monotonic() - begun) * 1000)
+        yield Done(msgspec.structs.replace(result, output="".join(said), duration_ms=took))
+
+    def get_session(self, conversation_id: str) -> str | None:
+        """The program's session of a conversation."""
+        return self._sessions.get(self.name, conversation_id)
+
+    async def clear_session(self, conversation_id: str) -> None:
+        """Forget it, so that the next dispatch begins afresh."""
+        await self._sessions.drop(self.name, conversation_id)
+
+    async def abort(self, task_id: str) -> bool:
+        """End a dispatch, running or waiting; its program is gone when this returns. False: none such."""
+        if self._admission.abort(task_id):
+            return True
+        run = self._running.get(task_id)
+        if run is None:
+            return False
+        await run.abort()
+        return True
+
+    async def abort_conversation(self, conversation_id: str) -> int:
+        """End all that runs or waits in a conversation. Returns how many."""
+        count = self._admission.abort_conversation(conversation_id)
+        mine = [task for task, conversation in self._conversations.items() if conversation == conversation_id]
+        return count + sum([await self.abort(task) for task in mine])
+
+    def get_running_task_count(self) -> int:
+        """How many dispatches run; those that wait are not counted."""
+        return len(self._conversations)
+
+    async def cleanup(self, max_age_ms: int = WEEK_MS) -> int:
+        """Forget sessions that were not used for so long, and return how many."""
+        return await self._sessions.prune(self.name, max_age_ms)
+
+    async def shutdown(self) -> None:
+        """End whatever runs."""
+        for task_id in tuple(self._running):
+            await self.abort(task_id)
+
+    async def _attempts(
+        self, task_id: str, prompt: str, context: Context, options: DispatchOptions
+    ) -> AsyncGenerator[Shown | Session, None]:
+        """Resume the session if there is one; where that fails before anything was shown, begin another."""
+        session = self._sessions.get(self.name, options.conversation_id, options.after)
+        if session is not None:
+            shown = False
+            order = self._order(prompt, context, options, session)
+            try:
+                async with aclosing(self._run(task_id, order, options)) as steps:
+                    async for step in steps:
+                        shown = shown or not isinstance(step, Session | Spent)
+                        yield step
+                return
+            except BackendError as error:
+                if error.code != "SESSION_ERROR" or shown:
+                    raise
+                log.info("a session is lost; another one begins", backend=self.name, session=session)
+        async with aclosing(self._run(task_id, self._order(prompt, context, options), options)) as steps:
+            async for step in steps:
+                yield step
+
+    async def _run(
+        self, task_id: str, order: Order, options: DispatchOptions
+    ) -> AsyncGenerator[Shown | Session, None]:
+        settings = self._settings
+        seconds = (options.timeout_ms or settings.timeout_ms) / 1000
+        stall = settings.stall_timeout_ms / 1000
+        talk = self.cli.talk(order)
+        launch = self._launch([*talk.arguments(), *settings.extra_args], order.cwd, order.variables)
+        run = Run(self.cli, talk, launch, seconds, stall, options.ask, self._secrets())
+        self._running[task_id] = run
+        try:
+            async with aclosing(run.steps()) as steps:
+                async for step in steps:
+                    yield step
+        finally:
+            del self._running[task_id]
+
+    def _order(
+        self, prompt: str, context: Context, options: DispatchOptions, session: str | None = None
+    ) -> Order:
+        """A resumed session knows its folder, its instructions and what was said; the rest changes."""
+        if session is not None:
+            context = msgspec.structs.replace(context, workspace="", instructions="")
+        surroundings = "" if options.skip_context else rendered(fitted(context))
+        earlier = options.earlier if session is None else ""
+        settings = self._settings
+        model = options.model or settings.model
+        return Order(
+            prompt="\n\n".join(filter(None, (surroundings, earlier, prompt))),
+            system_prompt="\n\n".join(filter(None, (settings.system_prompt, options.system_prompt_suffix))),
+            model=model,
+            cwd=options.working_directory or "/",
+            session=session,
+            variables=self._environment(model),
+        )
+
+    def _environment(self, model: str = "") -> Mapping[str, str]:
+        cli, settings = self.cli, self._settings
+        given = {**cli.fixed}
+        if settings.api_key is not None:
+            given[cli.key] = settings.api_key.get_secret_value()
+        if settings.api_url and cli.url:
+            given[cli.url] = settings.api_url
+        given |= {name: value.get_secret_value() for name, value in settings.env.items()}
+        whole = environment_for(self._environ, cli.variables, given)
+        return {**whole, **cli.adjusted(model, whole)}
+
+    def _secrets(self) -> tuple[str, ...]:
+        """What must not show in an error."""
+        variables = self._environment()
+        named = (self.cli.key, *self._settings.env)
+        return tuple(value for name in named if len(value := variables.get(name, "")) >= 8)
+
+    def _launch(self, arguments: list[str], cwd: str, env: Mapping[str, str]) -> Launch:
+        binary = self._settings.binary or self.cli.binary
+        program = program_at(binary, env)
+        if program is None:
+            raise BackendError(
+                "SPAWN_FAILURE",
+                self.name,
+                f"there is no program {binary!r}; install it with `{self.cli.install}`",
+            )
+        return Launch([program, *arguments], env, cwd)
+
+    async def _probe(self) -> bool:
+        try:
+            launch = self._launch(["--version"], "/", self._environment())
+            output = await captured(launch, PROBE_SECONDS)
+        except (BackendError, OSError, TimeoutError, FloodError) as error:
+            log.info("a backend is not available", backend=self.name, reason=str(error) or repr(error))
+            return False
+        found = _VERSION.search(output.text)
+        self.version = found[0] if found else ""
+        return output.code == 0

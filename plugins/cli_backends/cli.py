@@ -1,0 +1,45 @@
+"""What sets one coding program apart from the others, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+from plugins.cli_backends.talk import Order, Talk
+
+
+class SpokenTo(Talk, Protocol):
+    """A talk that also knows how its program is called."""
+
+    def arguments(self) -> list[str]:
+        """The arguments, without the program and without those of the settings, which come last."""
+        ...
+
+
+def no_more_variables(model: str, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Nothing depends on the model."""
+    return {}
+
+
+class Cli(Struct, frozen=True, kw_only=True):
+    """A program.
+
+    ``key`` and ``url`` are the variables that hold its credential and the address of its model service;
+    ``variables`` are all that it may see of the gateway's environment besides the usual; ``fixed`` are set
+    always, and ``adjusted`` makes more of them from the model and the environment so far. A line of stderr
+    with ``lost_session`` means that a session cannot be resumed.
+    """
+
+    name: str
+    title: str
+    binary: str
+    install: str
+    key: str
+    variables: tuple[str, ...]
+    url: str
+    talk: Callable[[Order], SpokenTo]
+    fixed: Mapping[str, str] = {}
+    adjusted: Callable[[str, Mapping[str, str]], Mapping[str, str]] = no_more_variables
+    lost_session: str = ""
