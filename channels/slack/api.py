@@ -48,7 +48,8 @@ class Api:
 
     def __init__(self, token: str, base_url: str) -> None:
         base = base_url if base_url.endswith("/") else f"{base_url}/"
-        self.client = AsyncWebClient(token, base_url=base, timeout=_TIMEOUT)
+        # The library would send again what may have been applied.
+        self.client = AsyncWebClient(token, base_url=base, timeout=_TIMEOUT, retry_handlers=[])
         self.pace = Pace()
         self.scopes: frozenset[str] = frozenset()
         self._token = token

@@ -19,7 +19,6 @@ from gateway import (
     Part,
     PlacementDeferred,
     PlacementRefused,
-    TextPart,
 )
 
 log = structlog.get_logger("trunkline.slack")
@@ -35,7 +34,7 @@ async def attached(
     """The message with its files; what cannot be had is named all the same."""
     if not files:
         return message
-    parts: list[Part] = [TextPart(message.text)] if message.text else []
+    parts: list[Part] = []
     for file in files:
         if file.mime_type.startswith("audio/"):
             audio = Audio(url=file.url, mime_type=file.mime_type)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -100,10 +101,17 @@ class Events:
 
     def _bolt(self) -> AsyncApp:
         """The app: everything is made durable before a listener acknowledges it."""
+        quiet = logging.getLogger("trunkline.slack.bolt")
+        quiet.setLevel(logging.CRITICAL)  # what goes wrong is told here, without what people wrote
+
+        async def authorize(team_id: str | None) -> AuthorizeResult:
+            return AuthorizeResult(enterprise_id=None, team_id=team_id, bot_token=self._api.client.token)
+
         app: Any = AsyncApp(
+            logger=quiet,
             client=self._api.client,
             signing_secret="checked before",  # noqa: S106 - signatures are checked where requests come in
-            authorize=self._authorize,
+            authorize=authorize,
             request_verification_enabled=False,
             ignoring_self_events_enabled=False,
         )
@@ -121,15 +129,6 @@ class Events:
         for kind in ("event", "command", "action", "shortcut", "view", "view_closed", "options"):
             getattr(app, kind)(_ANYTHING)(acknowledge)
         return cast(AsyncApp, app)
-
-    async def _authorize(self, **_context: Any) -> AuthorizeResult:
-        rules = self._rules
-        return AuthorizeResult(
-            enterprise_id=None,
-            team_id=rules.team if rules else None,
-            bot_user_id=rules.bot_user if rules else None,
-            bot_token=self._api.client.token,
-        )
 
     async def _commit(self, payload: Json, taken: _Taken) -> None:
         """Make a delivery durable, or note why it is not."""

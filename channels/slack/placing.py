@@ -38,6 +38,7 @@ class Placing:
         self._api = api
         self._may_stream = streams
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
+        self._whole: OrderedDict[str, bool] = OrderedDict()
         self._uploads: OrderedDict[str, str] = OrderedDict()
         self._people: OrderedDict[tuple[str, str], str] = OrderedDict()
         self.team = ""
@@ -74,7 +75,9 @@ class Placing:
             unfurl_media=False,
             **_content(page, outbound.nonce),
         )
-        return Placed(str(answer["ts"]))
+        ts = str(answer["ts"])
+        _keep(self._whole, ts, True)
+        return Placed(ts)
 
     async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
         """Let a page show its content."""
@@ -94,7 +97,7 @@ class Placing:
             if ts.startswith(_FILE):
                 await self._api.call("files.delete", file=ts.removeprefix(_FILE))
             elif not ts.startswith(_RESPONSE):
-                await self._end_stream(address.chat, ts)
+                self._ended(ts)
                 await self._api.call("chat.delete", channel=address.chat, ts=ts)
         except RefusedError as refused:
             if refused.error not in ("message_not_found", "file_not_found", "file_deleted"):
@@ -175,8 +178,6 @@ class Placing:
         shown = stream(page.markdown if whole else page.live)
         more = shown[len(growing.sent) :] if shown is not None and shown.startswith(growing.sent) else None
         if more is None or not growing.sure:
-            if whole:
-                await self._end_stream(chat, ts)
             return False
         if not whole and not more:
             return True
@@ -187,7 +188,7 @@ class Placing:
                 await self._api.call(
                     "chat.stopStream", channel=chat, ts=ts, markdown_text=more or None, metadata=told
                 )
-                del self._streams[ts]
+                self._ended(ts)
             else:
                 await self._api.call(
                     "chat.appendStream", urgent=False, channel=chat, ts=ts, markdown_text=more
@@ -196,7 +197,7 @@ class Placing:
             growing.sure = True  # nothing was applied
             raise
         except RefusedError as refused:
-            self._streams.pop(ts, None)
+            self._ended(ts)
             if refused.error not in _NO_STREAM:
                 log.info("a stream ends early", chat=chat, reason=str(refused))
             return False
@@ -205,22 +206,27 @@ class Placing:
 
     async def _end_stream(self, chat: str, ts: str) -> None:
         """Let a stream be a message like others."""
-        self._streams.pop(ts, None)
         try:
             await self._api.call("chat.stopStream", channel=chat, ts=ts)
         except RefusedError as refused:
             log.debug("a stream had ended", chat=chat, reason=str(refused))
+        self._ended(ts)
+
+    def _ended(self, ts: str) -> None:
+        self._streams.pop(ts, None)
+        _keep(self._whole, ts, True)
 
     async def _update(self, ts: str, page: Text, outbound: OutboundMessage) -> None:
-        chat, content = outbound.address.chat, _content(page, outbound.nonce)
-        self._streams.pop(ts, None)
-        try:
-            await self._api.call("chat.update", urgent=outbound.final, channel=chat, ts=ts, **content)
-        except RefusedError as refused:
-            if refused.error != "streaming_state_conflict":
-                raise
-            await self._end_stream(chat, ts)
-            await self._api.call("chat.update", urgent=outbound.final, channel=chat, ts=ts, **content)
+        address = outbound.address
+        if address.thread is not None and (ts in self._streams or ts not in self._whole):
+            await self._end_stream(address.chat, ts)  # an earlier process may have begun it
+        await self._api.call(
+            "chat.update",
+            urgent=outbound.final,
+            channel=address.chat,
+            ts=ts,
+            **_content(page, outbound.nonce),
+        )
 
     async def _respond(self, page: Text, outbound: OutboundMessage) -> Placed | None:
         """Answer a slash command for the one who gave it; None when it was too long ago for that."""

@@ -31,7 +31,7 @@ class Sockets:
     """The connection of one app. ``on_gap`` is called when one follows a time without any."""
 
     def __init__(self, app_token: str, api: Api, handle: Handle, on_gap: Callable[[], None]) -> None:
-        self._client = AsyncWebClient(app_token, base_url=api.client.base_url, timeout=30)
+        self._client = AsyncWebClient(app_token, base_url=api.client.base_url, timeout=30, retry_handlers=[])
         self._handle = handle
         self._on_gap = on_gap
         self._live = 0

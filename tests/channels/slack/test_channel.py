@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+from sqlalchemy import select
+
 from channels.slack.fake import FakeSlack
-from tests.channels.slack.gateways import gateway_at, settled
+from gateway import Plugin, Tool, tool_from
+from gateway.store import schema as t
+from gateway.testing.faults import FAULTS, Fault
+from gateway.testing.models import FakeModels
+from gateway.testing.script import Gate, Reply, Say, Use
+from tests.channels.slack.gateways import gateway_at, settled, states, until
+
+
+class Shell(Plugin):
+    """A tool that runs nothing."""
+
+    name = "shell"
+
+    def tools(self) -> Sequence[Tool]:
+        async def shell(command: str) -> str:
+            """Run a command."""
+            return f"ran {command}"
+
+        return [tool_from(shell, match_key=lambda arguments: arguments["command"])]
 
 
 async def test_a_direct_message_is_answered(tmp_path: Path) -> None:
@@ -23,4 +46,319 @@ async def test_a_mention_is_answered_once_in_its_thread(tmp_path: Path) -> None:
         await settled(gateway, "done")
         assert [said.text for said in fake.messages("general", thread=ts) if said.bot] == ["You said: hello"]
         assert len(fake.answers("general")) == 1
+    fake.transcript.check()
+
+
+async def test_by_http_too(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path, mode="http", app_token="") as gateway:
+        fake.say("@ada", "hello")
+        await settled(gateway, "done")
+        assert fake.answers("@ada") == ["You said: hello"]
+        assert not fake.sockets.live
+    fake.transcript.check()
+
+
+async def test_an_answer_is_streamed_in_a_thread(tmp_path: Path) -> None:
+    opened = asyncio.Event()
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        models.then(Reply((Say("**One** "), Gate(opened), Say("two <@U123> and <!here>."))))
+        ts = fake.say("general", "count @trunkline")
+        await fake.until(lambda: any(said.streaming for said in fake.messages("general", thread=ts)))
+        await fake.until(lambda: fake.status("general", ts) is None or True)
+        assert fake.answers("general") == ["**One**"]
+        opened.set()
+        await settled(gateway, "done")
+        (shown,) = [said for said in fake.messages("general", thread=ts) if said.bot]
+        assert shown.text == "**One** two <\u2060@U123> and <\u2060!here>."
+        assert not shown.streaming
+        assert fake.state.sessions[shown_room(fake, "general"), ts].status == "active"
+        assert [c.method for c in fake.transcript.of("chat.postMessage", "chat.update")] == []
+    fake.transcript.check()
+
+
+def shown_room(fake: FakeSlack, chat: str) -> str:
+    return fake.room(chat).id
+
+
+async def test_an_answer_is_edited_where_nothing_streams(tmp_path: Path) -> None:
+    opened = asyncio.Event()
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        models.then(Reply((Say("One "), Gate(opened), Say("two."))))
+        ts = fake.say("@ada", "count")
+        await fake.until(lambda: fake.answers("@ada") == ["One"])
+        assert fake.messages("@ada")[0].reactions == {"eyes": (fake.state.team_of(None).bot.id,)}  # type: ignore[union-attr]
+        opened.set()
+        await settled(gateway, "done")
+        assert fake.answers("@ada") == ["One two."]
+        await fake.until(lambda: not fake.messages("@ada")[0].reactions)
+        assert fake.messages("@ada")[0].ts == ts
+    fake.transcript.check()
+
+
+async def test_the_stop_button_stops(tmp_path: Path) -> None:
+    opened = asyncio.Event()
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        models.then(Reply((Say("One "), Gate(opened), Say("two."))))
+        ts = fake.say("general", "count @trunkline")
+        await fake.until(lambda: any(said.streaming for said in fake.messages("general", thread=ts)))
+        fake.stop("general", ts)
+        await settled(gateway, "done")
+        assert fake.answers("general") == ["One"]
+        assert fake.state.sessions[shown_room(fake, "general"), ts].status == "active"
+        assert not any(said.streaming for said in fake.messages("general"))
+        opened.set()
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("chat", ["@ada", "general"])
+async def test_a_call_that_goes_wrong_is_made_good_and_not_doubled(
+    tmp_path: Path, fault: Fault, chat: str
+) -> None:
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path) as gateway:
+        for method in (
+            "chat.postMessage",
+            "chat.startStream",
+            "chat.appendStream",
+            "chat.stopStream",
+            "chat.update",
+        ):
+            fake.then(fault, method=method)
+        fake.say(chat, "hello @trunkline")
+        await settled(gateway, "done")
+        assert [text.split("hello")[0] for text in fake.answers(chat)] == ["You said: "]
+        assert not any(said.streaming for said in fake.messages(chat))
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize("chat", ["@ada", "general"])
+async def test_a_gateway_that_dies_in_mid_answer_finishes_it_in_its_place(tmp_path: Path, chat: str) -> None:
+    never = asyncio.Event()
+    async with FakeSlack() as fake, FakeModels() as models:
+        async with gateway_at(fake, tmp_path, models) as gateway:
+            models.then(Reply((Say("One "), Gate(never), Say("two."))))
+            fake.say(chat, "count @trunkline")
+            await fake.until(lambda: fake.answers(chat) == ["One"])
+            gateway.dispatcher.cancel()
+        models.then(Reply((Say("Uno dos."),)))
+        async with gateway_at(fake, tmp_path, models) as gateway:
+            await settled(gateway, "done")
+        assert fake.answers(chat) == ["Uno dos."]
+        assert not any(said.streaming for said in fake.messages(chat))
+        never.set()
+    fake.transcript.check()
+
+
+async def test_what_was_written_during_an_outage_is_answered_in_order(tmp_path: Path) -> None:
+    async with FakeSlack(pace=1000) as fake:
+        async with gateway_at(fake, tmp_path) as gateway:
+            root = fake.say("general", "hello @trunkline")
+            fake.say("@ada", "one")
+            await settled(gateway, "done", "done")
+        fake.say("@ada", "two")
+        fake.say("@ada", "three")
+        fake.say("@bob", "never met")
+        fake.say("general", "and in the thread @trunkline", thread=root)
+        fake.say("general", "and new @trunkline")
+        await fake.until(lambda: all(one.lost or one.acknowledged for one in fake.deliveries))
+        async with gateway_at(fake, tmp_path) as gateway:
+            await settled(gateway, *["done"] * 7)
+            assert fake.answers("@ada") == ["You said: one", "You said: two", "You said: three"]
+            assert fake.answers("@bob") == ["You said: never met"]
+            assert sorted(fake.answers("general")) == [
+                "You said: and in the thread",
+                "You said: and new",
+                "You said: hello",
+            ]
+    fake.transcript.check()
+
+
+async def test_a_lost_socket_loses_nothing(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path) as gateway:
+        for number in range(3):
+            fake.say("@ada", f"number {number}")
+            fake.lose_sockets()
+        await settled(gateway, "done", "done", "done")
+        assert fake.answers("@ada") == [f"You said: number {number}" for number in range(3)]
+    fake.transcript.check()
+
+
+async def test_a_refresh_leaves_no_gap(tmp_path: Path) -> None:
+    async with FakeSlack(pace=100) as fake, gateway_at(fake, tmp_path) as gateway:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fake.refresh_sockets())
+            await fake.until(lambda: fake.sockets.opened == 2)
+            fake.say("@ada", "hello")
+            await settled(gateway, "done")
+        assert fake.deliveries[-1].attempts == 1
+        assert fake.answers("@ada") == ["You said: hello"]
+    fake.transcript.check()
+
+
+async def test_what_comes_twice_is_answered_once(tmp_path: Path) -> None:
+    async with FakeSlack(repeats=1) as fake, gateway_at(fake, tmp_path) as gateway:
+        fake.say("@ada", "hello", client_msg_id="same")
+        fake.say("@ada", "hello", client_msg_id="same")
+        fake.say("@ada", "again")
+        await settled(gateway, "done", "done")
+        await fake.until(lambda: all(one.acknowledged for one in fake.deliveries))
+        assert fake.answers("@ada") == ["You said: hello", "You said: again"]
+    fake.transcript.check()
+
+
+async def test_what_cannot_be_read_is_kept_and_stops_nothing(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path) as gateway:
+        team = fake.state.team_of(None).id
+        odd = [
+            {
+                "type": "event_callback",
+                "team_id": team,
+                "event": {"type": "message", "channel": 7, "ts": "x"},
+            },
+            {"type": "event_callback", "team_id": team, "event": None},
+            {
+                "type": "event_callback",
+                "event": {"type": "message", "channel": "D1", "ts": "1.5", "user": []},
+            },
+            {"type": ["event_callback"], "team": 4, "event": 5},
+            {"type": "block_actions", "actions": "none", "user": "x"},
+            {"type": "unheard_of"},
+        ]
+        deliveries = [fake.deliver_raw(one) for one in odd]
+        fake.say("@ada", "hello")
+        await settled(gateway, "done")
+        await fake.until(lambda: all(one.acknowledged for one in deliveries))
+        kept = await gateway.store.read(lambda c: list(c.execute(select(t.quarantine.c.reason)).scalars()))
+        assert len(kept) >= 4
+        assert fake.answers("@ada") == ["You said: hello"]
+    fake.transcript.check()
+
+
+async def test_buttons_decide(tmp_path: Path) -> None:
+    async with (
+        FakeSlack() as fake,
+        FakeModels() as models,
+        gateway_at(fake, tmp_path, models, (Shell(),), permissions={"shell": "ask"}) as gateway,
+    ):
+        models.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"), Reply((Say("Done."),)))
+        ts = fake.say("general", "go @trunkline")
+        await fake.until(lambda: any("May I run" in text for text in fake.answers("general")))
+        prompt = next(said for said in fake.messages("general", thread=ts) if "May I run" in said.text)
+        await fake.press("general", prompt.ts, "Allow once", "bob").settled()
+        await fake.until(lambda: fake.hidden("general", "bob"))
+        await fake.press("general", prompt.ts, "Allow once", "ada").settled()
+        await settled(gateway, "done")
+        await fake.until(lambda: any("✅ Allowed once" in text for text in fake.answers("general")))
+        assert "Done." in "\n".join(fake.answers("general"))
+        assert "✅ `shell ls`" in "\n".join(fake.answers("general")).replace("✅ shell ls", "✅ `shell ls`")
+    fake.transcript.check()
+
+
+async def test_a_button_from_before_a_restart_says_that_it_expired(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, FakeModels() as models:
+        async with gateway_at(fake, tmp_path, models, (Shell(),), permissions={"shell": "ask"}) as gateway:
+            models.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
+            fake.say("@ada", "go")
+            await fake.until(lambda: any("May I run" in text for text in fake.answers("@ada")))
+            prompt = next(said for said in fake.messages("@ada") if "May I run" in said.text)
+            raw = prompt.raw
+            gateway.dispatcher.cancel()
+        fake.room("@ada").messages[prompt.ts] = raw
+        async with gateway_at(fake, tmp_path, models, (Shell(),), permissions={"shell": "ask"}):
+            await fake.press("@ada", prompt.ts, "Deny").settled()
+            await fake.until(lambda: any("expired" in text for text in fake.answers("@ada")))
+    fake.transcript.check()
+
+
+async def test_an_edit_is_answered_again_and_a_deletion_ends_the_answer(tmp_path: Path) -> None:
+    never = asyncio.Event()
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        ts = fake.say("@ada", "helo")
+        await settled(gateway, "done")
+        fake.edit("@ada", ts, "hello")
+        await settled(gateway, "done", "done")
+        assert "You said: hello" in fake.answers("@ada")
+        models.then(Reply((Say("One "), Gate(never))))
+        ts = fake.say("@ada", "count")
+        await fake.until(lambda: "One" in fake.answers("@ada"))
+        fake.delete("@ada", ts)
+        await until(lambda: models.left.is_set())
+        never.set()
+    fake.transcript.check()
+
+
+async def test_files_come_in_and_go_out(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        fake.say("@ada", "look", files=[("notes.txt", b"remember the milk"), ("blob.bin", b"\0\1")])
+        await settled(gateway, "done")
+        asked = str(models.requests[-1].body["messages"])
+        assert "remember the milk" in asked
+        assert "notes.txt" in asked
+        long = "A paragraph of some length. " * 40
+        models.then(Reply((Say("\n\n".join([long] * 40)),)))
+        fake.say("@ada", "tell me all")
+        await settled(gateway, "done", "done")
+        names = [name for said in fake.messages("@ada") if said.bot for name in said.files]
+        assert len(names) == 1
+        assert names[0].startswith("answer-")
+        assert names[0].endswith(".md")
+        assert len(fake.answers("@ada")) == 1 + 8 + 1
+    fake.transcript.check()
+
+
+async def test_a_slash_command_is_answered_for_who_gave_it(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path) as gateway:
+        await fake.command("general", "/bot-status").settled()
+        await fake.command("@ada", "/model").settled()
+        await settled(gateway, "done", "done")
+        (told,) = fake.hidden("general")
+        assert "messages" in told.text
+        assert fake.answers("general") == []
+        assert "The model is" in fake.answers("@ada")[0]
+        assert fake.notices == []
+    fake.transcript.check()
+
+
+async def test_a_command_in_a_mention_is_one(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path) as gateway:
+        fake.say("general", "@trunkline /model")
+        await settled(gateway, "done")
+        assert fake.answers("general")[0].startswith("The model is")
+    fake.transcript.check()
+
+
+async def test_two_accounts_in_two_workspaces(tmp_path: Path) -> None:
+    async with FakeSlack(teams=("acme", "umbrella")) as fake:
+        accounts = {name: {"bot_token": fake.token(name)} for name in ("acme", "umbrella")}
+        async with gateway_at(fake, tmp_path, accounts=accounts) as gateway:
+            await fake.until(lambda: len(fake.sockets.live) == 2)
+            fake.say("@ada", "hello", team="acme")
+            fake.say("@eve", "hi", team="umbrella")
+            await settled(gateway, "done", "done")
+            assert fake.answers("@ada", team="acme") == ["You said: hello"]
+            assert fake.answers("@eve", team="umbrella") == ["You said: hi"]
+    fake.transcript.check()
+
+
+async def test_a_wrong_token_is_told_and_stops_nobody_else(tmp_path: Path) -> None:
+    async with FakeSlack() as fake:
+        accounts = {"good": {}, "blank": {"bot_token": " "}, "wrong": {"bot_token": "xoxb-wrong"}}
+        async with gateway_at(fake, tmp_path, accounts=accounts) as gateway:
+            fake.say("@ada", "hello")
+            await settled(gateway, "done")
+            assert list(gateway.left_out) == ["slack.blank"]
+            assert "bot_token" in gateway.left_out["slack.blank"]
+            await until(lambda: "invalid_auth" in gateway.health()["slack.wrong"][1])
+            assert gateway.health()["slack.good"][0]
+            assert "xoxb" not in str(gateway.health())
+
+
+async def test_the_storm_leaves_one_answer_each(tmp_path: Path) -> None:
+    async with FakeSlack(faults=0.15, repeats=0.3, seed=4) as fake, gateway_at(fake, tmp_path) as gateway:
+        said = [fake.say(f"@user{number % 4}", f"word{number}") for number in range(12)]
+        await settled(gateway, *["done"] * len(said))
+        for number in range(4):
+            mine = [f"You said: word{n}" for n in range(12) if n % 4 == number]
+            assert fake.answers(f"@user{number}") == mine
+        assert await states(gateway) == ["done"] * 12
     fake.transcript.check()
