@@ -86,6 +86,10 @@ class InboundMessage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     audio: Audio | None = None
     raw: dict[str, Any] | None = None
 
+    def words(self, dedup_key: str) -> bool:
+        """Whether this is that message, or a new wording of it."""
+        return dedup_key in (self.dedup_key, self.revises)
+
 
 class Receipt(Struct, frozen=True, gc=False):
     """The message is committed; its answer will have the id ``answer_id``."""

@@ -81,12 +81,15 @@ class Dispatcher:
             worker.add_done_callback(self._workers.discard)
 
     def withdraw(self, session: Session, dedup_key: str) -> bool:
-        """Let a message that is not answered yet need no answer. Returns whether there was one."""
+        """Let a message that is not answered yet need no answer, in whichever wording it stands.
+
+        Returns whether there was one.
+        """
         turn, mailbox = session.turn, self._mailboxes.get(session.id)
-        if turn is not None and turn.entry.inbound.dedup_key == dedup_key:
+        if turn is not None and turn.entry.inbound.words(dedup_key):
             turn.abort()
             return True
-        waiting = [e for e in (mailbox.entries if mailbox else ()) if e.inbound.dedup_key == dedup_key]
+        waiting = [e for e in (mailbox.entries if mailbox else ()) if e.inbound.words(dedup_key)]
         for entry in waiting:
             entry.silent = True
         return bool(waiting)

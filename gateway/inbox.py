@@ -171,6 +171,15 @@ class Inbox:
 
         return await self._store.read(read)
 
+    async def get(self, entry_id: str) -> Entry | None:
+        """A message that was accepted, by its id."""
+
+        def read(connection: Connection) -> Entry | None:
+            row = connection.execute(select(t.inbox).where(t.inbox.c.id == entry_id)).mappings().first()
+            return None if row is None else _entry(row)
+
+        return await self._store.read(read)
+
     async def cursors(self, channel: str) -> Sequence[Cursor]:
         """How far a channel's platforms were read."""
         query = select(t.cursor).where(t.cursor.c.channel == channel)

@@ -121,10 +121,13 @@ class Runner:
         inbound = entry.inbound
         if inbound.revises is None:
             return True
-        old = await self._inbox.find(entry.channel, inbound.address.account, inbound.revises)
-        if old is None or not session.is_last_word(old.id):
-            return old is None
-        await session.hide((old.id, old.answer_id))
+        if await self._inbox.find(entry.channel, inbound.address.account, inbound.revises) is None:
+            return True
+        last = session.last_word
+        said = None if last is None else await self._inbox.get(last)
+        if said is None or not said.inbound.words(inbound.revises):
+            return False
+        await session.hide((said.id, said.answer_id))
         return True
 
     async def _command(self, turn: Turn, command: re.Match[str]) -> Part | None:

@@ -196,10 +196,10 @@ class Session:
         self.row.context_from = self.seq
         self._model_view.clear()
 
-    def is_last_word(self, message_id: str) -> bool:
-        """Whether a message is the last that the user said to the model."""
-        said = [message.id for message in self._model_view if message.role == "user"]
-        return said[-1:] == [message_id]
+    @property
+    def last_word(self) -> str | None:
+        """The id of the last message that the user said to the model."""
+        return next((message.id for message in reversed(self._model_view) if message.role == "user"), None)
 
     async def hide(self, ids: Collection[str]) -> None:
         """Let the model forget some messages; readers keep them."""

@@ -53,6 +53,20 @@ async def test_a_new_wording_ends_the_answer_to_the_old_one(tmp_path: Path) -> N
         assert heard(chat) == ["second"]
 
 
+async def test_a_message_may_be_changed_again_and_again(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        await chat.say("one", dedup_key="1")
+        await chat.say("two", dedup_key="1:a", revises="1")
+        chat.model.then(Reply((Say("Well, "), Gate(asyncio.Event()))))
+        third = await chat.accept("three", dedup_key="1:b", revises="1")
+        watcher = await chat.watch()
+        await watcher.until(lambda frame: getattr(frame, "content", "") == "Well, ")
+        answer = await chat.say("four", dedup_key="1:c", revises="1")
+        assert (await chat.answer(third)).metadata.stop_reason == "cancelled"
+        assert answer.text == "You said: four"
+        assert heard(chat) == ["four"]
+
+
 async def test_what_was_deleted_is_not_answered_or_its_answer_ends(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         chat.model.then(Reply((Say("Well, "), Gate(asyncio.Event()))))
