@@ -1,0 +1,27 @@
+"""Telegram: private chats, groups and forums, by the Bot API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gateway import Channel, Host
+
+if TYPE_CHECKING:
+    from channels.telegram.options import Options
+
+__all__ = ["Options", "create"]
+
+
+def create(host: Host, channel_id: str, options: Options) -> Channel:
+    """The channel of one bot, ready to run. Raises SettingsError where the settings do not fit together."""
+    from channels.telegram.channel import TelegramChannel
+
+    return TelegramChannel(host, channel_id, options)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Options":
+        from channels.telegram.options import Options
+
+        return Options
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,132 @@
+"""Files that people sent, as parts of their messages."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import unicodedata
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+import structlog
+from msgspec.structs import replace
+
+from channels.telegram.api import Client, NotSentError, RefusedError, UnansweredError
+from channels.telegram.parse import Attached, Heard
+from gateway import Audio, FilePart, ImagePart, InboundMessage, Part
+
+log = structlog.get_logger("trunkline.telegram")
+
+_ATTEMPTS = 3
+_PAUSE = 0.5
+_LONGEST_PAUSE = 5.0
+_AT_ONCE = 4
+_LONGEST_NAME = 100
+_MOST_TEXT = 200_000
+_PICTURES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)
+_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
+
+
+class Files:
+    """Takes in files of at most ``most`` bytes."""
+
+    def __init__(self, client: Client, most: int) -> None:
+        self._client = client
+        self._most = most
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def complete(self, heard: Sequence[Heard]) -> list[InboundMessage]:
+        """Messages with their files; what cannot be had is told in words instead."""
+        async with asyncio.TaskGroup() as tasks:
+            made = [tasks.create_task(self._complete(one)) for one in heard]
+        return [task.result() for task in made]
+
+    async def _complete(self, heard: Heard) -> InboundMessage:
+        message = heard.inbound
+        parts: list[Part] = list(message.parts)
+        notes: list[str] = []
+        for file in heard.files:
+            name = safe_name(file.name)
+            try:
+                data = await self._fetch(file)
+            except (ValueError, NotSentError, UnansweredError, RefusedError) as error:
+                log.info("a file was not taken in", reason=str(error), size=file.file.file_size)
+                why = str(error) if isinstance(error, ValueError) else "it could not be fetched"
+                notes.append(f"[{name}: {why}]")
+                continue
+            if file.kind == "voice":
+                message = replace(message, kind="audio", audio=_audio(file, data))
+            else:
+                parts.append(part_of(file, name, data))
+        text = "\n".join(filter(None, (message.text, *notes)))
+        return replace(message, text=text, parts=tuple(parts))
+
+    async def _fetch(self, file: Attached) -> bytes:
+        """The bytes. Raises ValueError if there are too many, and what the last attempt raised."""
+        if file.file.file_size > self._most:
+            raise ValueError(f"it has more than {self._most:,} bytes")
+        async with self._turns:
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    return await self._client.fetch(file.file.file_id, self._most)
+                except (NotSentError, UnansweredError):
+                    if attempt == _ATTEMPTS:
+                        raise
+                    await asyncio.sleep(_PAUSE * attempt)
+                except RefusedError as refused:
+                    if refused.retry_after is None or attempt == _ATTEMPTS:
+                        raise
+                    await asyncio.sleep(min(refused.retry_after, _LONGEST_PAUSE))
+        raise AssertionError("the last attempt returns or raises")
+
+
+def part_of(file: Attached, name: str, data: bytes) -> Part:
+    """A file as a part: pictures and texts with what they hold, others by name."""
+    mime = picture_type(data)
+    if mime is not None:
+        shown = base64.b64encode(data).decode()
+        return ImagePart(shown, mime, name or None, file.file.width, file.file.height)
+    text = _text(data)
+    if text is None:
+        return FilePart(name, f"[{file.mime or 'unknown type'}, {len(data):,} bytes, no text]")
+    cut = "" if len(text) <= _MOST_TEXT else "\n[cut]"
+    return FilePart(name, text[:_MOST_TEXT] + cut)
+
+
+def picture_type(data: bytes) -> str | None:
+    """The type of a picture that models take, by its first bytes; None for anything else."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((mime for lead, mime in _PICTURES if data.startswith(lead)), None)
+
+
+def safe_name(given: str) -> str:
+    """A file's name without anything that could mean a place: one plain word, with its suffix."""
+    name = PurePosixPath(given.replace("\\", "/")).name
+    name = "".join(c for c in name if unicodedata.category(c)[0] not in "CZ" or c == " ").strip(" .")
+    if not name or _DEVICES.fullmatch(name.split(".")[0]):
+        name = f"file-{name}" if name else "file"
+    if len(name) > _LONGEST_NAME:
+        suffix = PurePosixPath(name).suffix[:16]
+        name = name[: _LONGEST_NAME - len(suffix)] + suffix
+    return name
+
+
+def _audio(file: Attached, data: bytes) -> Audio:
+    """A voice message that holds itself: the platform's own links hold the bot's token, and end."""
+    return Audio(url=f"data:{file.mime};base64,{base64.b64encode(data).decode()}", mime_type=file.mime)
+
+
+def _text(data: bytes) -> str | None:
+    if b"\0" in data:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None

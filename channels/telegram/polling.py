@@ -1,0 +1,69 @@
+"""Fetching updates: one long poll after the other, each confirming what the ones before it brought."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import structlog
+from telegram.error import TelegramError
+
+from channels.telegram.api import Client, RefusedError
+from channels.telegram.parse import update_id_of
+from channels.telegram.pulse import Pulse
+from channels.telegram.receiving import Receiving
+from channels.telegram.wire import KINDS
+from gateway import OverloadedError
+
+log = structlog.get_logger("trunkline.telegram")
+
+POLL_SECONDS = 25
+_GRACE = 15.0
+_MOST = 100
+_OVERLOADED = 1.0
+
+
+async def poll(client: Client, receiving: Receiving, pulse: Pulse) -> None:
+    """Poll until cancelled. The next poll, which lets the platform forget, follows the commit."""
+    while True:
+        offset = receiving.state.offset
+        try:
+            batch = await client.call(
+                "getUpdates",
+                offset=offset,
+                limit=_MOST,
+                timeout=POLL_SECONDS,
+                allowed_updates=[*KINDS],
+                seconds=POLL_SECONDS + _GRACE,
+            )
+        except TelegramError as error:
+            if isinstance(error, RefusedError) and error.says("webhook is active"):
+                await _forget_webhook(client)
+            await pulse.failed(error)
+            continue
+        pulse.beat()
+        if isinstance(batch, list) and batch:
+            await _take(receiving, cast("list[Any]", batch), offset)
+
+
+async def _take(receiving: Receiving, batch: list[Any], offset: int) -> None:
+    """Take a batch in; where there is no room for all of it, one by one."""
+    batch = sorted(batch, key=lambda raw: update_id_of(raw) or 0)
+    numbers = [number for number in map(update_id_of, batch) if number is not None]
+    try:
+        await receiving.take(batch, max(numbers) + 1 if numbers else offset + 1)
+    except OverloadedError as error:
+        log.warning("Telegram has to wait", reason=str(error))
+        for raw in batch:
+            try:
+                await receiving.take([raw], (update_id_of(raw) or offset) + 1)
+            except OverloadedError:
+                await asyncio.sleep(_OVERLOADED)
+                return
+
+
+async def _forget_webhook(client: Client) -> None:
+    try:
+        await client.call("deleteWebhook", drop_pending_updates=False)
+    except TelegramError as error:
+        log.info("the webhook could not be taken away", reason=str(error))

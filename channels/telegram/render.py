@@ -1,0 +1,210 @@
+"""Answers as messages of Telegram: texts with entities, pictures, files. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from channels.telegram.files import picture_type, safe_name
+from channels.telegram.styling import MOST_ENTITIES, Entity, is_blank, styled
+from gateway import (
+    Attachment,
+    ErrorPart,
+    FilePart,
+    ImagePart,
+    Message,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from gateway.markdown.split import split_markdown
+
+MOST_TEXT = 4096
+MOST_CAPTION = 1024
+MOST_PHOTO = 10 * 1024 * 1024
+MOST_FILE = 50 * 1024 * 1024
+
+_MOST_ARGUMENT = 60
+_MOST_ERROR = 300
+_WHOLE = "answer.md"
+_NOTHING = "(There is nothing to say.)"
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+.!~|<>&-])")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+
+
+class TextPage(Struct, frozen=True):
+    """A message of text."""
+
+    text: str
+    entities: tuple[Entity, ...] = ()
+
+
+class FilePage(Struct, frozen=True):
+    """A message with a file; a ``photo`` is shown as a picture."""
+
+    kind: Literal["photo", "document"]
+    name: str
+    data: bytes
+    caption: str = ""
+
+
+Page = TextPage | FilePage
+
+
+def pages_of(message: Message, *, final: bool, most: int = 6) -> list[Page]:
+    """The message, whole or so far, as messages of the platform; files come with the final one."""
+    source = "\n\n".join(_closed(piece) for piece in _pieces(message, final) if piece.strip())
+    texts = [page for piece in _split(source) if (page := _text_page(piece)) is not None]
+    pages: list[Page] = list(texts[:most])
+    if not final:
+        return pages
+    if len(texts) > most:
+        pages.append(FilePage("document", _WHOLE, source.encode(errors="replace"), "The whole answer."))
+    pages += _uploads(message)
+    if not pages and message.metadata.stop_reason != "cancelled":
+        pages.append(TextPage(_NOTHING))
+    return pages
+
+
+def code(text: str) -> str:
+    """A short text as Markdown's code, whatever stands in it."""
+    words = " ".join(text.split()) or " "
+    longest = max(map(len, re.findall(r"`+", words)), default=0)
+    fence = "`" * (longest + 1)
+    space = " " if "`" in words else ""
+    return f"{fence}{space}{words}{space}{fence}"
+
+
+def plain(text: str) -> str:
+    """A text as Markdown that shows it as it is."""
+    return _SPECIAL.sub(r"\\\1", text)
+
+
+def cut(text: str, most: int) -> str:
+    """A text of at most so many code points."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _pieces(message: Message, final: bool) -> Iterator[str]:
+    """What is to be read, as Markdown; lines of tools that follow each other stay together."""
+    results = {part.tool_call_id: part for part in message.parts if isinstance(part, ToolResultPart)}
+    tools: list[str] = []
+    for part in message.parts:
+        if isinstance(part, ToolCallPart):
+            tools.append(_tool(part, results.get(part.tool_call_id), final))
+            continue
+        said = _said(part)
+        if said is None:
+            continue
+        if tools:
+            yield "\n".join(tools)
+            tools = []
+        yield said
+    if tools:
+        yield "\n".join(tools)
+
+
+def _said(part: object) -> str | None:
+    match part:
+        case TextPart(content, kind):
+            return None if kind == "reasoning" else content
+        case ErrorPart(_, words):
+            return f"⚠️ {plain(cut(' '.join(words.split()), _MOST_ERROR))}"
+        case FilePart(path, content):
+            return None if content else f"📄 {code(path)}"
+        case _:
+            return None
+
+
+def _tool(call: ToolCallPart, result: ToolResultPart | None, final: bool) -> str:
+    """One line for a tool: what became of it, its name, what it was to do, how long it took."""
+    failed = final if result is None else result.is_error
+    mark = "✗" if failed else "⏳" if result is None else "✓"
+    verb = result.display.verb if result is not None and result.display is not None else None
+    words = [f"{mark} {plain(verb)}" if verb else f"{mark} {code(call.tool_name)}"]
+    argument = _argument(call.arguments)
+    if argument:
+        words.append(code(cut(argument, _MOST_ARGUMENT)))
+    taken = result.metadata.duration_ms if result is not None and result.metadata is not None else None
+    if taken is not None:
+        words.append(f"· {plain(_seconds(taken))}")
+    return " ".join(words)
+
+
+def _argument(arguments: Mapping[str, object]) -> str:
+    """The argument that tells most: the first that is text or a number."""
+    for value in arguments.values():
+        if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
+            return str(value)
+    return ""
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms} ms" if ms < 100 else f"{ms / 1000:.1f} s"
+
+
+def _closed(markdown: str) -> str:
+    """Markdown that ends no code of what follows: a fence that is open is closed."""
+    fence = ""
+    for line in markdown.split("\n"):
+        found = _FENCE.fullmatch(line)
+        if found is None:
+            continue
+        mark, rest = found[1], found[2]
+        if not fence:
+            fence = "" if mark[0] == "`" and "`" in rest else mark
+        elif mark[0] == fence[0] and len(mark) >= len(fence) and not rest.strip():
+            fence = ""
+    return f"{markdown}\n{fence}" if fence else markdown
+
+
+def _split(source: str) -> Sequence[str]:
+    return split_markdown(source, MOST_TEXT, _room) if source.strip() else ()
+
+
+def _room(markdown: str) -> int:
+    """The room a piece takes: of code points, or of entities where these are more of what there may be."""
+    shown = styled(markdown)
+    return max(len(shown.text), math.ceil(shown.count * MOST_TEXT / MOST_ENTITIES))
+
+
+def _text_page(markdown: str) -> TextPage | None:
+    shown = styled(markdown)
+    return None if is_blank(shown.text) else TextPage(shown.text[:MOST_TEXT], shown.entities)
+
+
+def _uploads(message: Message) -> Iterable[FilePage]:
+    for part in message.parts:
+        if isinstance(part, ImagePart):
+            yield from _file(part.data, part.alt_text or "picture", part.alt_text or "")
+        elif isinstance(part, FilePart) and part.content:
+            yield FilePage("document", safe_name(part.path), part.content.encode(errors="replace"))
+        elif isinstance(part, ToolResultPart):
+            for attachment in part.attachments:
+                yield from _attached(attachment)
+
+
+def _attached(attachment: Attachment) -> Iterable[FilePage]:
+    return _file(attachment.data, attachment.name or "file", "")
+
+
+def _file(encoded: str, name: str, caption: str) -> Iterable[FilePage]:
+    """A file that is base64; one that cannot be read or is too large is left out."""
+    try:
+        data = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        return
+    if not data or len(data) > MOST_FILE:
+        return
+    mime = picture_type(data)
+    shown = mime in ("image/png", "image/jpeg", "image/webp") and len(data) <= MOST_PHOTO
+    name = safe_name(name)
+    if mime is not None and "." not in name:
+        name = f"{name}.{mime.removeprefix('image/').replace('jpeg', 'jpg')}"
+    yield FilePage("photo" if shown else "document", name, data, cut(caption, MOST_CAPTION))

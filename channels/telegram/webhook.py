@@ -1,0 +1,86 @@
+"""Being delivered to: Telegram posts each update to the gateway's own server.
+
+It proves itself by a secret. An update is acknowledged when it is durable; what is not, comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+import msgspec
+import structlog
+from aiohttp import web
+from telegram.error import TelegramError
+
+from channels.telegram.api import Client
+from channels.telegram.pulse import Pulse
+from channels.telegram.receiving import Receiving
+from channels.telegram.wire import KINDS
+from gateway import OverloadedError
+
+log = structlog.get_logger("trunkline.telegram")
+
+PROBE_SECONDS = 60.0
+_BODY_SECONDS = 20.0
+_HEADER = "X-Telegram-Bot-Api-Secret-Token"
+_LATER = {"Retry-After": "2"}
+
+
+class Webhook:
+    """The address that Telegram delivers to. While there is no ``receiving``, it is told to come later."""
+
+    def __init__(self, url: str, secret: str) -> None:
+        self.receiving: Receiving | None = None
+        self._url = url
+        self._secret = secret.encode()
+
+    def routes(self) -> Sequence[web.AbstractRouteDef]:
+        """The one route."""
+        return [web.post(urlsplit(self._url).path or "/", self._deliver)]
+
+    async def keep(self, client: Client, pulse: Pulse) -> None:
+        """Tell Telegram where to deliver, and look now and then whether it does, until cancelled."""
+        known = False
+        while True:
+            try:
+                if not known:
+                    await client.call(
+                        "setWebhook",
+                        url=self._url,
+                        secret_token=self._secret.decode(),
+                        allowed_updates=[*KINDS],
+                    )
+                info = await client.call("getWebhookInfo")
+            except TelegramError as error:
+                await pulse.failed(error)
+                continue
+            known = info.get("url") == self._url
+            pulse.beat()
+            if known and info.get("pending_update_count") and info.get("last_error_message"):
+                pulse.complain(f"Telegram could not deliver: {info['last_error_message']}")
+            await asyncio.sleep(PROBE_SECONDS if known else 1.0)
+
+    async def _deliver(self, request: web.Request) -> web.Response:
+        given = request.headers.get(_HEADER, "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, self._secret):
+            return web.Response(status=401)
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = await request.read()
+        except TimeoutError:
+            return web.Response(status=408)
+        try:
+            update = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return web.Response(status=400)
+        if self.receiving is None:
+            return web.Response(status=503, headers=_LATER)
+        try:
+            await self.receiving.take([update])
+        except OverloadedError as error:
+            log.warning("Telegram has to wait", reason=str(error))
+            return web.Response(status=503, headers=_LATER)
+        return web.Response()

@@ -1,0 +1,144 @@
+"""Updates as the Bot API writes them: of each object the fields that are used here.
+
+What is not named here is passed over, so that what the platform adds later breaks nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+Number = Annotated[int, Meta(ge=-(2**53), le=2**53)]
+"""Any number of the platform: none is larger, and a store takes no larger ones."""
+
+
+class User(Struct, frozen=True):
+    """A person, or a bot."""
+
+    id: Number
+    is_bot: bool = False
+    first_name: str = ""
+    last_name: str = ""
+    username: str = ""
+
+    @property
+    def name(self) -> str:
+        """What people call them."""
+        return " ".join(filter(None, (self.first_name, self.last_name))) or self.username
+
+
+class Chat(Struct, frozen=True):
+    """A room."""
+
+    id: Number
+    type: Literal["private", "group", "supergroup", "channel"] = "private"
+    title: str = ""
+    is_forum: bool = False
+
+
+class Entity(Struct, frozen=True):
+    """What is special about a part of a text; counted in UTF-16 units."""
+
+    type: str
+    offset: Number
+    length: Number
+    user: User | None = None
+
+
+class File(Struct, frozen=True):
+    """Any kind of file. A picture has a size in pixels."""
+
+    file_id: str
+    file_size: Number = 0
+    file_name: str = ""
+    mime_type: str = ""
+    width: Number | None = None
+    height: Number | None = None
+
+
+class Quote(Struct, frozen=True):
+    """The part of a message that somebody answers."""
+
+    text: str = ""
+
+
+class Replied(Struct, frozen=True):
+    """The message that is answered."""
+
+    message_id: Number
+    sender: User | None = field(default=None, name="from")
+    text: str = ""
+    caption: str = ""
+    forum_topic_created: object = None
+
+
+class Message(Struct, frozen=True):
+    """A message in a room."""
+
+    message_id: Number
+    chat: Chat
+    date: Number = 0
+    edit_date: Number = 0
+    sender: User | None = field(default=None, name="from")
+    sender_chat: Chat | None = None
+    message_thread_id: Number | None = None
+    is_topic_message: bool = False
+    forward_origin: object = None
+    via_bot: User | None = None
+    reply_to_message: Replied | None = None
+    quote: Quote | None = None
+    media_group_id: str | None = None
+    text: str = ""
+    entities: tuple[Entity, ...] = ()
+    caption: str = ""
+    caption_entities: tuple[Entity, ...] = ()
+    photo: tuple[File, ...] = ()
+    document: File | None = None
+    voice: File | None = None
+    audio: File | None = None
+    video: File | None = None
+    video_note: File | None = None
+    animation: File | None = None
+    sticker: object = None
+    location: object = None
+    contact: object = None
+    poll: object = None
+
+
+class Pressed(Struct, frozen=True):
+    """The message whose button was pressed."""
+
+    message_id: Number
+    chat: Chat
+
+
+class CallbackQuery(Struct, frozen=True):
+    """Somebody pressed a button."""
+
+    id: str
+    sender: User = field(name="from")
+    message: Pressed | None = None
+    data: str = ""
+
+
+class StoppedGeneration(Struct, frozen=True):
+    """Somebody pressed Stop under a draft."""
+
+    chat: Chat
+    draft_id: Number
+    message_thread_id: Number | None = None
+
+
+class Update(Struct, frozen=True):
+    """One event; at most one of the others is given."""
+
+    update_id: Number
+    message: Message | None = None
+    edited_message: Message | None = None
+    callback_query: CallbackQuery | None = None
+    stopped_message_generation: StoppedGeneration | None = None
+
+
+KINDS = ("message", "edited_message", "callback_query", "stopped_message_generation")
+"""The kinds of update that are asked for."""

@@ -1,0 +1,97 @@
+"""A gateway with a bot at a fake Telegram and a fake model behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from channels.telegram.fake import FakeTelegram
+from gateway.app import Gateway
+from gateway.plugin import Plugin
+from gateway.settings import Settings
+from gateway.store import schema as t
+from gateway.testing.models import FakeModels
+
+PATIENCE = 30.0
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Wait for something that nobody tells of. Raises TimeoutError when it takes far too long."""
+    async with asyncio.timeout(PATIENCE):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+class Lab:
+    """A running gateway; ``fake`` is where its bot is, ``models`` what it asks."""
+
+    def __init__(self, gateway: Gateway, fake: FakeTelegram, models: FakeModels) -> None:
+        self.gateway = gateway
+        self.fake = fake
+        self.models = models
+
+    async def answers(self, chat: int, *wanted: str) -> None:
+        """Wait until the bot's messages in a room are these, and everything is settled."""
+        try:
+            await until(lambda: self.fake.answers(chat) == [*wanted])
+        except TimeoutError:
+            raise AssertionError(f"{self.fake.answers(chat)} instead of {[*wanted]}") from None
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Wait until nothing waits to be answered."""
+        await until(lambda: self.gateway.dispatcher.waiting == 0)
+
+    async def states(self) -> list[str]:
+        """What became of all that was accepted, in order."""
+        query = select(t.inbox.c.state).order_by(t.inbox.c.received_at, t.inbox.c.ord)
+        return await self.gateway.store.read(lambda c: [*c.execute(query).scalars()])
+
+    async def quarantined(self) -> list[str]:
+        """Why updates were set aside."""
+        query = select(t.quarantine.c.reason).order_by(t.quarantine.c.at)
+        return await self.gateway.store.read(lambda c: [*c.execute(query).scalars()])
+
+
+@asynccontextmanager
+async def lab(
+    directory: Path,
+    fake: FakeTelegram,
+    *plugins: Plugin,
+    models: FakeModels | None = None,
+    channels: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> AsyncGenerator[Lab]:
+    """A gateway whose only channel is Telegram, for as long as the block lasts. ``options`` are the bot's."""
+    if models is None:
+        async with (
+            FakeModels() as made,
+            lab(
+                directory,
+                fake,
+                *plugins,
+                models=made,
+                channels=channels,
+                settings=settings,
+                **options,
+            ) as running,
+        ):
+            yield running
+        return
+    telegram = {"token": fake.token, "api_base_url": fake.url, **options}
+    given = {
+        "data_dir": directory,
+        "model": "openai/fake-small",
+        "providers": {"openai": {"base_url": models.openai_url, "api_key": "none", "max_retries": 0}},
+        "channels": channels if channels is not None else {"telegram": telegram},
+        **(settings or {}),
+    }
+    gateway = Gateway(Settings.model_validate(given), plugins=plugins)
+    async with gateway.running():
+        yield Lab(gateway, fake, models)

@@ -1,0 +1,125 @@
+"""Answers that are shown while they are made: drafts in private chats, edits in groups."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from channels.telegram.fake import FakeTelegram
+from gateway.testing.script import Gate, Reply, Say
+from tests.channels.telegram.lab import lab, until
+
+
+def gated(*pieces: str) -> tuple[Reply, asyncio.Event]:
+    """An answer that stops after its first piece until the gate is opened."""
+    gate = asyncio.Event()
+    first, *others = pieces
+    return Reply((Say(first), Gate(gate), *map(Say, others))), gate
+
+
+async def test_a_private_chat_sees_a_draft_and_then_one_message(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        reply, gate = gated("Once upon", " a time")
+        running.models.then(reply)
+        fake.say(chat, "a story")
+        await until(lambda: fake.drafts(chat))
+        assert [draft.text for draft in fake.drafts(chat)] == ["Once upon"]
+        assert fake.answers(chat) == []
+        gate.set()
+        await running.answers(chat, "Once upon a time")
+    assert fake.drafts(chat) == []
+    assert "typing" in fake.actions(chat)
+    assert fake.transcript.of("editMessageText") == []
+    fake.transcript.check()
+
+
+async def test_stop_under_a_draft_ends_the_answer(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        reply, _ = gated("Once upon", " a time")
+        running.models.then(reply)
+        fake.say(chat, "a story")
+        await until(lambda: fake.drafts(chat))
+        fake.stop(chat)
+        await running.answers(chat, "Once upon")
+        fake.say(chat, "thanks")
+        await running.answers(chat, "Once upon", "You said: thanks")
+    fake.transcript.check()
+
+
+async def test_a_stop_for_what_is_long_over_does_nothing(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        stopped = {"chat": {"id": chat, "type": "private"}, "draft_id": 77}
+        fake.deliver_raw({"stopped_message_generation": stopped})
+        fake.say(chat, "hello")
+        await running.answers(chat, "You said: hello")
+    fake.transcript.check()
+
+
+async def test_a_group_sees_one_message_that_is_edited(tmp_path: Path) -> None:
+    async with FakeTelegram(limits=True) as fake:
+        group = fake.group("Lab", "Ada", admin=True)
+        async with lab(tmp_path, fake, groups="always") as running:
+            reply, gate = gated("Once upon", " a time")
+            running.models.then(reply)
+            asked = fake.say(group, "a story", "Ada")
+            await until(lambda: fake.answers(group) == ["Once upon"])
+            gate.set()
+            await running.answers(group, "Once upon a time")
+        assert fake.messages(group)[-1].reply_to == asked
+        assert len(fake.transcript.of("sendMessage")) == 1
+        fake.transcript.check()
+
+
+async def test_a_crash_in_mid_stream_leaves_one_message_which_the_next_process_completes(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    group = fake.group("Lab", "Ada", admin=True)
+    async with lab(tmp_path, fake, groups="always") as running:
+        reply, _ = gated("Once upon", " a time")
+        running.models.then(reply)
+        fake.say(group, "a story", "Ada")
+        await until(lambda: fake.answers(group) == ["Once upon"])
+        running.gateway.dispatcher.cancel()
+    async with lab(tmp_path, fake, groups="always") as running:
+        await running.answers(group, "You said: a story")
+    assert len(fake.transcript.of("sendMessage")) == 1
+    fake.transcript.check()
+
+
+async def test_a_message_whose_sending_nobody_saw_the_end_of_is_found_by_the_next_process(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    chat, other = fake.private(), fake.private("Bob")
+    async with lab(tmp_path, fake, streaming=False) as running:
+        fake.then("drop_after", method="sendMessage")
+        fake.then("slow_down", method="editMessageReplyMarkup")
+        fake.retry_after = 30
+        fake.say(chat, "hello")
+        await until(lambda: fake.transcript.of("editMessageReplyMarkup"))
+        running.gateway.dispatcher.cancel()
+    for _ in range(20):
+        fake.say(other, "meanwhile")
+    fake.clock.pass_time(60)
+    async with lab(tmp_path, fake, streaming=False) as running:
+        await running.answers(chat, "You said: hello")
+        await running.settled()
+    fake.transcript.check()
+
+
+async def test_a_reaction_marks_the_message_that_is_being_answered(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake, thinking="👀") as running:
+        reply, gate = gated("Hm", " yes")
+        running.models.then(reply)
+        asked = fake.say(chat, "hello")
+        bot = fake.world.bot.id
+        await until(lambda: fake.chat(chat).messages[asked].reactions.get(bot))
+        gate.set()
+        await running.answers(chat, "Hm yes")
+        assert not fake.chat(chat).messages[asked].reactions[bot]
+    fake.transcript.check()

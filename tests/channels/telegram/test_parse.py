@@ -1,0 +1,159 @@
+"""What updates mean; and that nothing which looks like one can break the reading of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.telegram.parse import Heard, Self, is_group, message_ids, parse_update, room_of, update_id_of
+from channels.telegram.wire import CallbackQuery, StoppedGeneration
+from gateway import Rejected
+
+PAYLOADS = Path(__file__).parent / "payloads"
+ME = Self(
+    channel="telegram", id=123456789, username="fake_bot", commands={"help": "help", "new_chat": "new-chat"}
+)
+NAMES = sorted(path.stem for path in PAYLOADS.glob("*.json"))
+
+
+def payload(name: str) -> dict[str, Any]:
+    return json.loads((PAYLOADS / f"{name}.json").read_text())
+
+
+def heard(name: str, **me: Any) -> Heard:
+    found = parse_update(payload(name), Self(**{f: getattr(ME, f) for f in ME.__struct_fields__} | me))
+    assert isinstance(found, Heard), found
+    return found
+
+
+def test_a_private_message() -> None:
+    message = heard("private").inbound
+    assert (message.session, message.text) == ("telegram:123456789:5000000001", "hello 😀")
+    assert (message.dedup_key, message.order, message.revises) == ("5000000001:7", 7, None)
+    assert (message.sender.id, message.sender.name) == ("5000000001", "Ada Lovelace")
+    assert (message.address.chat, message.address.reply_to, message.address.group) == (
+        "5000000001",
+        "7",
+        False,
+    )
+
+
+def test_a_change_names_what_it_changes() -> None:
+    message = heard("edited").inbound
+    assert message.revises == "5000000001:7"
+    assert message.dedup_key.startswith("5000000001:7:e1763750000")
+    assert parse_update(payload("edited"), Self("telegram", 123456789, edits=False)) is None
+
+
+def test_a_mention_is_found_behind_characters_of_two_units() -> None:
+    message = heard("mention").inbound
+    assert message.text == "😀 @Fake_Bot what time is it?"
+    assert message.address.group
+    assert parse_update(payload("mention"), Self("telegram", 123456789, "fake_bot", groups="reply")) is None
+
+
+def test_a_command_loses_the_bots_name_and_gets_ours() -> None:
+    assert heard("command").inbound.text == "/new-chat now"
+
+
+def test_a_topic_is_a_thread_and_the_message_that_opened_it_is_not_answered() -> None:
+    message = heard("topic", groups="always").inbound
+    assert message.session == "telegram:123456789:-1002000000001:t5"
+    assert (message.address.thread, message.text) == ("5", "in the topic")
+    assert parse_update(payload("topic"), Self("telegram", 123456789, "fake_bot", groups="reply")) is None
+    whole = heard("topic", groups="always", strategy="chat").inbound
+    assert (whole.session, whole.address.thread) == ("telegram:123456789:-1002000000001", "5")
+
+
+def test_a_thread_of_replies_is_no_topic() -> None:
+    message = heard("reply").inbound
+    assert message.session == "telegram:123456789:-1002000000001"
+    assert (message.address.thread, message.text) == (None, "and why?")
+
+
+def test_who_writes_in_the_name_of_a_room_is_that_room() -> None:
+    assert heard("anonymous", groups="always").inbound.sender.id == "-1002000000001"
+
+
+def test_pictures_come_in_their_largest_size() -> None:
+    one = heard("album")
+    assert (one.album, [file.file.file_id for file in one.files]) == ("13000000001", ["PHAgAD00000001-m"])
+    assert one.inbound.text == "look"
+
+
+def test_buttons_and_stops_are_signals() -> None:
+    assert isinstance(parse_update(payload("pressed"), ME), CallbackQuery)
+    assert isinstance(parse_update(payload("stopped"), ME), StoppedGeneration)
+
+
+def test_rooms_and_their_rows_of_numbers() -> None:
+    assert [is_group(chat) for chat in ("5", "-5", "-1002000000001")] == [False, True, True]
+    assert [room_of(chat) for chat in ("5", "-5", "-1002000000001")] == ["", "", "-1002000000001"]
+
+
+def test_its_own_words_and_those_of_other_bots_are_not_heard() -> None:
+    update = payload("private")
+    for sender in ({"id": 123456789, "is_bot": True}, {"id": 5, "is_bot": True, "first_name": "Bot"}):
+        update["message"]["from"] = sender
+        assert parse_update(update, ME) is None
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """All places within a payload."""
+    found = [path] if path else []
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        found += places(item, (*path, key))
+    return found
+
+
+STRANGE = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from([10**30, -(10**30), 2**63, 2**53 + 1]),
+    st.floats(),
+    st.text(),
+    st.sampled_from(["\ud800", "\0", "x" * 100_000, "/help", "@fake_bot"]),
+    st.lists(st.integers(), max_size=3),
+    st.dictionaries(st.text(), st.integers(), max_size=3),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+def test_a_mutated_payload_is_read_or_set_aside(name: str, data: st.DataObject) -> None:
+    update = payload(name)
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(places(update)))
+        inner: Any = update
+        for key in path[:-1]:
+            inner = inner[key]
+        match data.draw(st.sampled_from(["change", "remove", "add"])):
+            case "change":
+                inner[path[-1]] = data.draw(STRANGE)
+            case "remove":
+                del inner[path[-1]]
+            case _:
+                if isinstance(inner, dict):
+                    inner[data.draw(st.text())] = data.draw(STRANGE)
+        if not update:
+            break
+    found = parse_update(update, ME)
+    list(message_ids(update))
+    if isinstance(found, Heard):
+        assert abs(found.inbound.order) <= 2**53
+        assert "\0" not in found.inbound.text + found.inbound.session + found.inbound.dedup_key
+    if isinstance(found, Rejected):
+        found.raw.encode()
+        assert len(found.raw) <= 100_000
+
+
+@given(STRANGE)
+def test_what_is_no_update_is_set_aside(value: object) -> None:
+    assert isinstance(parse_update(value, ME), Rejected) or update_id_of(value) is not None

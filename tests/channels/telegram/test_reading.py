@@ -1,0 +1,254 @@
+"""What people write, send, change and repeat; and what only looks like an update."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.telegram.fake import FakeTelegram
+from gateway.testing.script import Reply, Say
+from tests.channels.telegram.lab import lab, until
+from tests.channels.telegram.pictures import png
+
+
+async def test_updates_that_come_twice_or_in_disorder_are_answered_once_and_in_order(tmp_path: Path) -> None:
+    async with FakeTelegram(repeats=1) as fake:
+        chat = fake.private()
+        for number in range(5):
+            fake.say(chat, f"{number}")
+        fake.reorder()
+        async with lab(tmp_path, fake, streaming=False) as running:
+            await running.answers(chat, *(f"You said: {number}" for number in range(5)))
+            assert await running.states() == ["done"] * 5
+        fake.transcript.check()
+
+
+async def test_what_was_written_during_an_outage_is_answered(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        fake.say(chat, "one")
+        await running.answers(chat, "You said: one")
+    fake.say(chat, "two")
+    fake.say(chat, "three")
+    async with lab(tmp_path, fake) as running:
+        await running.answers(chat, "You said: one", "You said: two", "You said: three")
+    fake.transcript.check()
+
+
+async def test_a_platform_that_drops_every_connection_is_reached_again(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        await until(lambda: fake.world.updates.polled)
+        fake.then("fail_before", "drop_before", method="getUpdates")
+        fake.drop_sockets()
+        fake.say(chat, "hello")
+        await running.answers(chat, "You said: hello")
+        assert running.gateway.health()["telegram"] == (True, "")
+    fake.transcript.check()
+
+
+async def test_numbers_of_updates_may_jump_back(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        fake.say(chat, "one")
+        await running.answers(chat, "You said: one")
+        fake.jump(5)
+        fake.say(chat, "two")
+        await running.answers(chat, "You said: one", "You said: two")
+        fake.clock.pass_time(8 * 86_400)
+        fake.jump(700_000_001)
+        fake.say(chat, "three")
+        await running.answers(chat, "You said: one", "You said: two", "You said: three")
+    fake.transcript.check()
+
+
+POISON: list[dict[str, Any]] = [
+    {},
+    {"message": None},
+    {"message": 7},
+    {"message": {"message_id": "x", "chat": {}}},
+    {"message": {"message_id": 10**30, "chat": {"id": 1, "type": "private"}, "text": "?"}},
+    {"message": {"message_id": 1, "chat": {"id": 1, "type": "private"}, "date": 1, "text": ["?"]}},
+    {"edited_message": {"message_id": 1}},
+    {"callback_query": {"id": 1}},
+    {"stopped_message_generation": "now"},
+    {"brand_new": {"deep": [[[[[[[[[[]]]]]]]]]]}},
+]
+
+
+async def test_updates_that_cannot_be_read_are_set_aside(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        for content in POISON:
+            fake.deliver_raw(content)
+        fake.say(chat, "hello")
+        await running.answers(chat, "You said: hello")
+        assert len(await running.quarantined()) == 7
+    fake.transcript.check()
+
+
+async def test_a_changed_message_is_answered_anew(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        said = fake.say(chat, "tow plus two")
+        await running.answers(chat, "You said: tow plus two")
+        fake.edit(chat, said, "two plus two")
+        await running.answers(chat, "You said: tow plus two", "You said: two plus two")
+        assert [
+            m["content"] for m in running.models.requests[-1].body["messages"] if m["role"] == "user"
+        ] == ["two plus two"]
+        fake.edit(chat, said, "/help")
+        await until(lambda: len(fake.answers(chat)) == 3)
+        assert fake.answers(chat)[-1] == "You said: Edited: /help"
+        await running.settled()
+    fake.transcript.check()
+
+
+async def test_changes_are_overlooked_if_so_wished(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake, edits="ignore") as running:
+        said = fake.say(chat, "one")
+        await running.answers(chat, "You said: one")
+        fake.edit(chat, said, "won")
+        fake.say(chat, "two")
+        await running.answers(chat, "You said: one", "You said: two")
+    fake.transcript.check()
+
+
+async def test_a_picture_reaches_the_model(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        fake.send(chat, png(), caption="what is this?")
+        await running.answers(chat, "You said: what is this?")
+        sent = json.dumps(running.models.requests[-1].body["messages"])
+    assert base64.b64encode(png()).decode() in sent
+    fake.transcript.check()
+
+
+async def test_a_text_file_reaches_the_model_under_a_safe_name(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        fake.send(chat, b"x = 1\n", kind="document", name="../../etc/x.py", mime="text/x-python")
+        await until(lambda: running.models.requests)
+        await running.settled()
+        sent = json.dumps(running.models.requests[-1].body["messages"])
+    assert "x = 1" in sent
+    assert "x.py" in sent
+    assert ".." not in sent
+    fake.transcript.check()
+
+
+async def test_a_file_that_is_too_large_is_told_in_words(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake, file_bytes=100) as running:
+        fake.send(chat, b"x" * 101, kind="document", name="big.txt")
+        await running.answers(chat, "You said: [big.txt: it has more than 100 bytes]")
+    fake.transcript.check()
+
+
+async def test_a_voice_message_is_audio(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        fake.send(chat, b"OggS...", kind="voice")
+        await until(lambda: fake.answers(chat))
+        await running.settled()
+        assert "cannot listen" in fake.answers(chat)[0]
+    fake.transcript.check()
+
+
+async def test_an_album_is_one_message(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    pictures = [png(30 + n, 20) for n in range(3)]
+    async with lab(tmp_path, fake) as running:
+        fake.album(chat, pictures, caption="three of them")
+        await running.answers(chat, "You said: three of them")
+        sent = json.dumps(running.models.requests[-1].body["messages"])
+        assert all(base64.b64encode(picture).decode() in sent for picture in pictures)
+        assert await running.states() == ["done"]
+    fake.transcript.check()
+
+
+async def test_an_album_survives_a_restart_before_it_is_complete(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        fake.album(chat, [png(), png(40, 40)], caption="two")
+        await until(lambda: not fake.world.updates.waiting)
+        assert await running.states() == []
+    async with lab(tmp_path, fake) as running:
+        await running.answers(chat, "You said: two")
+        assert await running.states() == ["done"]
+    fake.transcript.check()
+
+
+async def test_what_follows_an_album_is_answered_after_it(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake, streaming=False) as running:
+        fake.album(chat, [png(), png(40, 40)], caption="two")
+        fake.say(chat, "and?")
+        await running.answers(chat, "You said: two", "You said: and?")
+    fake.transcript.check()
+
+
+async def test_commands_are_offered_and_understood(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        fake.say(chat, "/status")
+        await until(lambda: fake.answers(chat))
+        assert "• session telegram:" in fake.answers(chat)[0]
+        fake.say(chat, "/start")
+        await until(lambda: len(fake.answers(chat)) == 2)
+        assert "/help Show the commands" in fake.answers(chat)[1]
+        [commands] = fake.world.commands.values()
+        assert {"command": "help", "description": "Show the commands"} in commands
+        await running.settled()
+    fake.transcript.check()
+
+
+async def test_forwarded_words_are_no_command(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        forwarded = {
+            "message_id": 4711,
+            "date": 1,
+            "chat": {"id": chat, "type": "private"},
+            "from": {"id": chat, "is_bot": False, "first_name": "Ada"},
+            "forward_origin": {"type": "hidden_user", "date": 1, "sender_user_name": "Eve"},
+            "text": "/new",
+            "entities": [{"type": "bot_command", "offset": 0, "length": 4}],
+        }
+        fake.deliver_raw({"message": forwarded})
+        await running.answers(chat, "You said: Forwarded:\n/new")
+    fake.transcript.check()
+
+
+async def test_a_long_answer_is_several_messages(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    words = " ".join(f"word{number}" for number in range(1500))
+    async with lab(tmp_path, fake) as running:
+        running.models.then(Reply((Say(words),)))
+        fake.say(chat, "much")
+        await until(lambda: len(fake.answers(chat)) == 4)
+        await running.settled()
+    assert " ".join(fake.answers(chat)).split() == words.split()
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize("pages", [1, 2])
+async def test_a_very_long_answer_comes_as_a_file(tmp_path: Path, fake: FakeTelegram, pages: int) -> None:
+    chat = fake.private()
+    words = " ".join(f"word{number}" for number in range(1500))
+    async with lab(tmp_path, fake, pages=pages) as running:
+        running.models.then(Reply((Say(words),)))
+        fake.say(chat, "much")
+        await until(lambda: any("document" in one.media for one in fake.messages(chat)))
+        await running.settled()
+    shown = fake.messages(chat)[-1].media["document"]
+    assert fake.world.files.data(shown["file_id"]) == words.encode()
+    assert len(fake.answers(chat)) == pages + 1
+    fake.transcript.check()

@@ -1,0 +1,180 @@
+"""Groups, forums, topics, several bots, and rooms that refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from channels.telegram.fake import FakeTelegram
+from tests.channels.telegram.lab import lab, until
+
+NAME = "@fake_bot"
+
+
+@pytest.mark.parametrize(
+    ("groups", "heard"),
+    [
+        ("mention", ["named", "replied", "command"]),
+        ("reply", ["replied", "command"]),
+        ("command", ["command"]),
+        ("always", ["talk", "named", "replied", "command"]),
+    ],
+)
+async def test_in_groups_it_answers_what_is_meant_for_it(
+    tmp_path: Path, fake: FakeTelegram, groups: str, heard: list[str]
+) -> None:
+    group = fake.group("Lab", "Ada", admin=True)
+    async with lab(tmp_path, fake, groups=groups, streaming=False) as running:
+        fake.say(group, f"/usage{NAME}", "Ada")
+        await until(lambda: len(fake.answers(group)) == 1)
+        await running.settled()
+        first = fake.messages(group)[-1].id
+        fake.say(group, "talk", "Ada")
+        fake.say(group, f"{NAME}, named", "Ada")
+        fake.say(group, "replied", "Ada", reply_to=first)
+        fake.say(group, "/usage@other_bot", "Ada")
+        fake.say(group, "/usage", "Ada")
+        wanted = len(heard) + 1
+        await until(lambda: len(fake.answers(group)) == wanted)
+        await running.settled()
+        said = fake.answers(group)[1:]
+    assert said[:-1] == [f"You said: {word}" for word in heard[:-1]]
+    assert "tokens" in said[-1]
+    fake.transcript.check()
+
+
+async def test_each_topic_of_a_forum_is_a_conversation(tmp_path: Path, fake: FakeTelegram) -> None:
+    forum = fake.group("Forum", "Ada", forum=True, admin=True)
+    news, talk = fake.topic(forum, "News", "Ada"), fake.topic(forum, "Talk", "Ada")
+    async with lab(tmp_path, fake, groups="mention") as running:
+        fake.say(forum, f"{NAME} one", "Ada", thread=news)
+        fake.say(forum, f"{NAME} two", "Ada", thread=talk)
+        fake.say(forum, f"{NAME} three", "Ada")
+        fake.say(forum, "nobody is meant", "Ada", thread=news)
+        await until(lambda: len(fake.answers(forum)) == 3)
+        await running.settled()
+        sessions = {session.id for session in running.gateway.sessions.live()}
+    answers = [
+        (one.thread, one.text) for one in fake.messages(forum) if one.sender.is_bot and not one.service
+    ]
+    assert sorted(answers, key=str) == sorted(
+        [(news, "You said: one"), (talk, "You said: two"), (None, "You said: three")], key=str
+    )
+    bot = fake.world.bot.id
+    assert sessions == {f"telegram:{bot}:{forum}{end}" for end in (f":t{news}", f":t{talk}", "")}
+    fake.transcript.check()
+
+
+async def test_private_chats_may_have_topics(tmp_path: Path) -> None:
+    async with FakeTelegram(topics=True) as fake:
+        chat = fake.private()
+        async with lab(tmp_path, fake) as running:
+            fake.say(chat, "hello")
+            await running.answers(chat, "You said: hello")
+        asked, answer = [one for one in fake.messages(chat) if not one.service]
+        assert answer.thread == asked.thread is not None
+        fake.transcript.check()
+
+
+async def test_a_reply_in_a_plain_group_is_no_topic(tmp_path: Path, fake: FakeTelegram) -> None:
+    group = fake.group("Lab", "Ada", "Bob", admin=True)
+    async with lab(tmp_path, fake, session_strategy="chat_user") as running:
+        first = fake.say(group, "the line is open", "Bob")
+        fake.say(group, f"{NAME} really?", "Ada", reply_to=first)
+        await running.answers(group, "You said: > the line is open\n\nreally?")
+        [session] = [session.id for session in running.gateway.sessions.live()]
+    assert session.endswith(f"{group}:u{fake.person('Ada').id}")
+    fake.transcript.check()
+
+
+async def test_two_bots_do_not_hear_each_other(tmp_path: Path, fake: FakeTelegram) -> None:
+    async with FakeTelegram(token="42:second-bot-second-bot-second-bot") as second:
+        channels = {
+            "telegram": {
+                "accounts": {
+                    "one": {"token": fake.token, "api_base_url": fake.url},
+                    "two": {"token": second.token, "api_base_url": second.base_url},
+                }
+            }
+        }
+        async with lab(tmp_path, fake, channels=channels) as running:
+            ada, bob = fake.private(), second.private("Bob")
+            fake.say(ada, "hello")
+            second.say(bob, "hi")
+            await running.answers(ada, "You said: hello")
+            await until(lambda: second.answers(bob) == ["You said: hi"])
+            await running.settled()
+            await until(lambda: all(ok for ok, _ in running.gateway.health().values()))
+        second.transcript.check()
+    fake.transcript.check()
+
+
+async def test_a_wrong_token_is_told_and_the_other_bot_works(tmp_path: Path, fake: FakeTelegram) -> None:
+    channels = {
+        "telegram": {
+            "api_base_url": fake.url,
+            "accounts": {
+                "bad": {"token": "1:wrong"},
+                "blank": {"token": " "},
+                "none": {},
+                "good": {"token": fake.token},
+            },
+        }
+    }
+    async with lab(tmp_path, fake, channels=channels) as running:
+        chat = fake.private()
+        fake.say(chat, "hello")
+        await running.answers(chat, "You said: hello")
+        health = running.gateway.health
+        await until(lambda: health()["telegram.bad"][1] == "Telegram does not accept the token")
+        assert health()["telegram.good"] == (True, "")
+        assert "must not be blank" in health()["telegram.blank"][1]
+        assert "token" in health()["telegram.none"][1]
+        assert not any("\n" in said or "wrong" in said for _, said in health().values())
+    fake.transcript.check()
+
+
+async def test_a_second_poller_makes_the_channel_unhealthy(tmp_path: Path, fake: FakeTelegram) -> None:
+    async with lab(tmp_path, fake) as running:
+        await until(lambda: fake.world.updates.polled)
+        fake.world.updates.terminate(
+            "other getUpdates request; make sure that only one bot instance is running"
+        )
+        await until(
+            lambda: (
+                "Conflict" in running.gateway.health()["telegram"][1]
+                or "terminated" in running.gateway.health()["telegram"][1]
+            )
+        )
+        chat = fake.private()
+        fake.say(chat, "hello")
+        await running.answers(chat, "You said: hello")
+        assert running.gateway.health()["telegram"] == (True, "")
+
+
+async def test_a_room_that_refuses_the_bot_becomes_a_dead_letter(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        fake.say(chat, "hello")
+        fake.block()
+        await running.settled()
+        await until(lambda: running.gateway.dispatcher.waiting == 0)
+        fake.unblock()
+        fake.say(chat, "again")
+        await until(lambda: "You said: again" in fake.answers(chat))
+        await running.settled()
+        assert (await running.states())[-1] == "done"
+    fake.transcript.check()
+
+
+async def test_a_group_that_becomes_a_supergroup_is_followed(tmp_path: Path, fake: FakeTelegram) -> None:
+    group = fake.group("Lab", "Ada", kind="group", admin=True)
+    async with lab(tmp_path, fake, groups="always", streaming=False) as running:
+        fake.then("slow_down", method="sendMessage")
+        fake.say(group, "hello", "Ada")
+        await until(lambda: fake.transcript.of("sendMessage"))
+        new = fake.migrate(group)
+        await until(lambda: fake.answers(new) == ["You said: hello"])
+        await running.settled()
+        assert fake.answers(group) == []
