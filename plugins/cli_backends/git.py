@@ -55,6 +55,7 @@ class Repository:
         self._root = root
         self._env = dict(env)
         self._scratch = scratch
+        self._index = {"GIT_INDEX_FILE": str(scratch / "index")}
         self._settings: list[str] = []
 
     @classmethod
@@ -101,8 +102,8 @@ class Repository:
         head = ""
         with suppress(GitError):
             head = await self._run("rev-parse", "--verify", "HEAD")
-        await self._run("add", "--all", "--ignore-errors", ".")
-        return Snapshot(head, await self._run("write-tree"))
+        await self._run("add", "--all", "--ignore-errors", ".", index=self._index)
+        return Snapshot(head, await self._run("write-tree", index=self._index))
 
     async def changes(self, before: Snapshot) -> GitChanges | None:
         """What is different since a snapshot; None if nothing is."""
@@ -133,7 +134,6 @@ class Repository:
         self._env |= {
             "GIT_DIR": git_dir,
             "GIT_WORK_TREE": self._root,
-            "GIT_INDEX_FILE": str(self._scratch / "index"),
             "GIT_OBJECT_DIRECTORY": str(self._scratch / "objects"),
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects,
         }
@@ -150,11 +150,11 @@ class Repository:
             shutil.copyfile(index, self._scratch / "index")
         (self._scratch / "objects").mkdir()
 
-    async def _run(self, *arguments: str) -> str:
+    async def _run(self, *arguments: str, index: Mapping[str, str] | None = None) -> str:
         settings = [part for setting in (*_HARMLESS, *self._settings) for part in ("-c", setting)]
         argv: Sequence[str] = [self._git, "--no-pager", *settings, *arguments]
         try:
-            output = await captured(Launch(argv, self._env, self._root), SECONDS)
+            output = await captured(Launch(argv, {**self._env, **(index or {})}, self._root), SECONDS)
         except (OSError, TimeoutError, FloodError) as error:
             raise GitError(f"git {arguments[0]}: {type(error).__name__}") from None
         if output.code != 0:
