@@ -189,6 +189,7 @@ if TYPE_CHECKING:
         ModelInfo,
         Provider,
         ProviderConfig,
+        SignsIn,
         ToolDefinition,
     )
     from gateway.registry import (
@@ -294,7 +295,8 @@ _EXPORTS: Mapping[str, str] = {
         "UserInput"
     ),
     "gateway.provider": (
-        "Ask AuthMethod Capabilities Capability ChatOptions ModelInfo Provider ProviderConfig ToolDefinition"
+        "Ask AuthMethod Capabilities Capability ChatOptions ModelInfo Provider ProviderConfig SignsIn "
+        "ToolDefinition"
     ),
     "gateway.registry": "ChannelRegistry PluginRegistry ProviderRegistry",
     "gateway.tool": "DisplayHints RunNested Tool ToolContext ToolOutput tool_from",
@@ -440,6 +442,7 @@ __all__ = [
     "SettingsError",
     "ShowsDecision",
     "ShowsTyping",
+    "SignsIn",
     "SlashCommand",
     "StatusSegment",
     "Step",

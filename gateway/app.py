@@ -37,6 +37,7 @@ from gateway.provider import ProviderConfig
 from gateway.registry import AgentSources, ChannelRegistry, PluginRegistry, ProviderRegistry
 from gateway.retention import Retention
 from gateway.routing import Models, first_model
+from gateway.routing.keys import KeptKeys
 from gateway.routing.reaching import provider_config
 from gateway.runner import Runner
 from gateway.session import Sessions
@@ -322,7 +323,8 @@ class Gateway:
 
     def _provider_config(self, provider_id: str) -> ProviderConfig:
         variables = self.providers.variables(provider_id)
-        return provider_config(self.settings, self._environ, provider_id, variables)
+        kept = KeptKeys(self.settings.data_dir).read()
+        return provider_config(self.settings, self._environ, provider_id, variables, kept)
 
 
 async def _end(part: str, close: Callable[[], Awaitable[None]]) -> None:

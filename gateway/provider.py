@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -140,3 +140,12 @@ class Provider(Protocol):
     async def list_models(self) -> Sequence[ModelInfo]: ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class SignsIn(Protocol):
+    """The ability of a provider that a person can sign in to, with ``trunkline login``."""
+
+    async def sign_in(self, show: Callable[[str], None]) -> str:
+        """Tell the person what to do, wait for it, and return the key to keep. Raises a ProviderError."""
+        ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from gateway.cli import channels, chat, config, db, dead, dev, doctor, run, send, sessions, version
+from gateway.cli import channels, chat, config, db, dead, dev, doctor, login, run, send, sessions, version
 
 app = typer.Typer(
     name="trunkline",
@@ -21,6 +21,7 @@ app.command("run")(run.run)
 app.command("chat")(chat.chat)
 app.command("send")(send.send)
 app.command("doctor")(doctor.doctor)
+app.command("login")(login.login)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(channels.app, name="channels")
 app.add_typer(dead.app, name="dead")

@@ -13,7 +13,7 @@ from typing import Any
 from gateway.app import Gateway
 from gateway.cli.finding import Finding, fail, ok, warn
 from gateway.cli.remote import call, running_gateway
-from gateway.errors import PluginError, ProviderError, TrunklineError
+from gateway.errors import PluginError, ProviderError, SettingsError, TrunklineError
 from gateway.loader import load_plugin
 from gateway.routing import Models, first_model
 from gateway.settings import Settings
@@ -73,7 +73,7 @@ async def _provider(settings: Settings, environ: Mapping[str, str]) -> Finding:
         return fail(
             "model", f"no answer within {_PROVIDER_SECONDS:.0f} s", "is the network up, is base_url right?"
         )
-    except ProviderError as error:
+    except (ProviderError, SettingsError) as error:
         return fail("model", f"{error.name}: {error}", "see `model`, [providers.…] and the key")
     finally:
         await gateway.providers.close()

@@ -16,9 +16,17 @@ _CREDENTIAL = "credentials."
 
 
 def provider_config(
-    settings: Settings, environ: Mapping[str, str], provider_id: str, variables: Variables
+    settings: Settings,
+    environ: Mapping[str, str],
+    provider_id: str,
+    variables: Variables,
+    kept: Mapping[str, str] | None = None,
 ) -> ProviderConfig:
-    """What is known of a provider. What the settings say counts, and then the first variable that is set."""
+    """What is known of a provider.
+
+    What the settings say counts, then the key that a login left (``kept``), then the first variable that
+    is set.
+    """
     given = settings.providers.get(provider_id, ProviderSettings())
     said = {name: getattr(given, name) for name in ProviderSettings.model_fields}
     said |= {
@@ -26,6 +34,7 @@ def provider_config(
         "credentials": {name: value.get_secret_value() for name, value in given.credentials.items()},
         "custom_headers": {name: value.get_secret_value() for name, value in given.custom_headers.items()},
     }
+    said["api_key"] = said["api_key"] or (kept or {}).get(provider_id)
     _fill(said, environ, variables)
     if provider_id == "local":
         said["base_url"] = said["base_url"] or LOCAL_URL

@@ -99,6 +99,21 @@ AZURE = OpenAIDialect(
 )
 AZURE.models_route = "/openai/v1/models"
 
+COPILOT = OpenAIDialect(
+    "/copilot",
+    Quirks(
+        refuses=frozenset({"max_completion_tokens"}),
+        headers=("editor-version", "copilot-integration-id", "x-initiator"),
+    ),
+    {
+        "too_long": Refusal(
+            400,
+            "prompt token count of 130000 exceeds the limit of 128000",
+            code="model_max_prompt_tokens_exceeded",
+        )
+    },
+)
+
 DIALECTS: Mapping[str, Dialect] = {
     "openai": OpenAIDialect(),
     "anthropic": AnthropicDialect(),
@@ -112,6 +127,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "azure": AZURE,
     "bedrock": BedrockDialect(),
     "cohere": CohereDialect(),
+    "copilot": COPILOT,
     "google": GOOGLE,
     "vertex": VERTEX,
 }

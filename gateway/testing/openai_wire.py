@@ -26,7 +26,7 @@ class Quirks(Struct, frozen=True):
     """How a compatible service departs from OpenAI.
 
     ``refuses`` are parameters it does not know; ``ids`` is what a tool call's id must look like;
-    ``apart`` counts reasoning (one token a piece) besides the output.
+    ``apart`` counts reasoning (one token a piece) besides the output; ``headers`` must be there.
     """
 
     refuses: frozenset[str] = frozenset()
@@ -37,6 +37,7 @@ class Quirks(Struct, frozen=True):
     user_after_tool: bool = True
     results_named: bool = False
     apart: bool = False
+    headers: tuple[str, ...] = ()
     bearer: bool = True
     stops: Mapping[str, str] = {}
 
@@ -300,7 +301,8 @@ class OpenAIDialect:
 
     def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
         """What is wrong with a request; a deployment is named by its address."""
-        return problem(body, self._quirks)
+        missing = [name for name in self._quirks.headers if name not in headers]
+        return f"missing {missing[0]} header" if missing else problem(body, self._quirks)
 
     def asked(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
         """The request in the terms of scripts."""

@@ -172,6 +172,21 @@ async def every_option_is_accepted(backend: Backend) -> None:
         assert fake.requests[0].tools == ("clock",)
 
 
+async def who_cannot_see_is_told_of_a_picture(backend: Backend) -> None:
+    """Capabilities of the settings count: a picture is words then, whoever made it."""
+    made = Attachment("image/png", PICTURE.data)
+    history = (
+        user("Look", PICTURE),
+        assistant(ToolCallPart("a", "clock", {}), ToolResultPart("a", "noon", attachments=(made,))),
+        user("So?"),
+    )
+    async with backend.running(capabilities=("streaming", "tools")) as (fake, provider):
+        assert (provider.capabilities.images, provider.capabilities.tools) == (False, True)
+        await deltas_of(provider, *history, options=_with_tools())
+        assert PICTURE.data not in str(fake.requests[0].body)
+        assert "(image attached)" in str(fake.requests[0].body)
+
+
 async def closing_ends_the_call(backend: Backend) -> None:
     """Whoever stops listening hangs up; the next call is not hurt."""
     async with backend.running() as (fake, provider):
@@ -195,6 +210,7 @@ CHECKS: tuple[Check, ...] = (
     a_filtered_answer_is_an_error,
     a_long_history_is_accepted,
     every_option_is_accepted,
+    who_cannot_see_is_told_of_a_picture,
     closing_ends_the_call,
     *FAILURES,
 )

@@ -19,13 +19,25 @@ class FakeTokens:
     """Gives out ``token-1``, ``token-2`` … which are good for ``lifetime`` seconds.
 
     ``asked`` is every form or header that was shown. A device's login is ``waits`` times pending before
-    it is granted, or refused if ``denied`` says why. ``place`` is where exchanged tokens say they are good.
+    it is granted, or refused if ``denied`` says why, and possible for ``patience`` seconds. ``place`` is
+    where exchanged tokens say they are good; ``broken`` fails every exchange.
     """
 
-    def __init__(self, lifetime: float = 3600, *, waits: int = 0, denied: str = "", place: str = "") -> None:
+    def __init__(
+        self,
+        lifetime: float = 3600,
+        *,
+        waits: int = 0,
+        denied: str = "",
+        patience: float = 900,
+        place: str = "",
+        broken: bool = False,
+    ) -> None:
         self.lifetime = lifetime
         self.waits = waits
         self.denied = denied
+        self.patience = patience
+        self.broken = broken
         self.place = place
         self.asked: list[Mapping[str, str]] = []
         self.given = 0
@@ -84,13 +96,15 @@ class FakeTokens:
                 "device_code": "device",
                 "user_code": "ABCD-1234",
                 "verification_uri": f"{self.url}/login/device",
-                "expires_in": 900,
+                "expires_in": self.patience,
                 "interval": 0,
             }
         )
 
     async def _exchange(self, request: web.Request) -> web.Response:
         self.asked.append({name.lower(): value for name, value in request.headers.items()})
+        if self.broken:
+            return web.Response(status=502)
         if request.headers.get("authorization") != f"token {RIGHT}":
             return web.json_response({"message": "Bad credentials", "status": "401"}, status=401)
         token = self._next()

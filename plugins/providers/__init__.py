@@ -60,6 +60,7 @@ PROVIDERS = {
             "credentials.session_token": ("AWS_SESSION_TOKEN",),
         },
     ),
+    "copilot": Known("openai", variables={"api_key": ("GITHUB_COPILOT_TOKEN", "COPILOT_GITHUB_TOKEN")}),
     "demo": Known("demo"),
     "local": Known("openai"),
     "custom": Known("openai"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import aiohttp
@@ -68,7 +68,7 @@ class AnthropicAdapter:
 
     def __init__(self, capabilities: Capabilities = CAPABILITIES) -> None:
         self.capabilities = capabilities
-        self._messages = FragmentCache(_message)
+        self._messages = FragmentCache(_encoder(images=capabilities.images))
         self._system: RecentEncodings[tuple[str, ...]] = RecentEncodings(_system)
         self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(_tools)
 
@@ -171,22 +171,26 @@ def _tools(tools: tuple[ToolDefinition, ...]) -> bytes:
     )
 
 
-def _message(message: Message) -> bytes:
-    """The wire messages of one message, joined by commas; empty if there is nothing to send."""
-    if not message.for_model or message.role == "system":
-        return b""
-    if message.role == "assistant":
-        items = [item for step in steps_of(message) for item in _step(step)]
-    else:
-        content = _content(message)
-        items = [{"role": "user", "content": content}] if content else []
-    return b",".join(map(msgspec.json.encode, items))
+def _encoder(*, images: bool) -> Callable[[Message], bytes]:
+    """What makes the wire messages of one message, joined by commas; empty if there is nothing to send."""
+
+    def encode(message: Message) -> bytes:
+        if not message.for_model or message.role == "system":
+            return b""
+        if message.role == "assistant":
+            items = [item for step in steps_of(message) for item in _step(step, images=images)]
+        else:
+            content = _content(message, images=images)
+            items = [{"role": "user", "content": content}] if content else []
+        return b",".join(map(msgspec.json.encode, items))
+
+    return encode
 
 
-def _content(message: Message) -> list[dict[str, Any]]:
+def _content(message: Message, *, images: bool) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     for part in message.parts:
-        if isinstance(part, ImagePart):
+        if images and isinstance(part, ImagePart):
             blocks.append(_image(part.mime_type, part.data))
         elif text := told(part):
             blocks.append(_text(text))
@@ -201,7 +205,7 @@ def _image(mime_type: str, data: str) -> dict[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": mime_type, "data": data}}
 
 
-def _step(step: Step) -> list[dict[str, Any]]:
+def _step(step: Step, *, images: bool) -> list[dict[str, Any]]:
     said = [_text(step.text.rstrip())] if step.text else []
     said += [
         {
@@ -214,14 +218,15 @@ def _step(step: Step) -> list[dict[str, Any]]:
     ]
     items: list[dict[str, Any]] = [{"role": "assistant", "content": said}]
     if step.results:
-        items.append({"role": "user", "content": [_result(result) for result in step.results]})
+        items.append({"role": "user", "content": [_result(result, images=images) for result in step.results]})
     return items
 
 
-def _result(result: ToolResultPart) -> dict[str, Any]:
+def _result(result: ToolResultPart, *, images: bool) -> dict[str, Any]:
     text = output_text(result)
     content = [_text(text)] if text.strip() else []
-    content += [_image(picture.mime_type, picture.data) for picture in pictures(result.attachments)]
+    if images:
+        content += [_image(picture.mime_type, picture.data) for picture in pictures(result.attachments)]
     block: dict[str, Any] = {
         "type": "tool_result",
         "tool_use_id": _call_id(result.tool_call_id),

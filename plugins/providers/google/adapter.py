@@ -48,9 +48,10 @@ _SPECIAL = re.compile(r"image|tts|live|audio|embedding|robotics|banana|omni")
 class GeminiBody:
     """Bodies of requests, the same for both ways to Gemini."""
 
-    def __init__(self, signatures: Signatures) -> None:
+    def __init__(self, signatures: Signatures, *, images: bool) -> None:
         self._histories = {
-            signed: FragmentCache(Contents(signatures, signed=signed).encode) for signed in (False, True)
+            signed: FragmentCache(Contents(signatures, signed=signed, images=images).encode)
+            for signed in (False, True)
         }
         self._system: RecentEncodings[tuple[str, ...]] = RecentEncodings(system)
         self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(tools)
@@ -87,7 +88,7 @@ class GeminiAdapter:
     def __init__(self, capabilities: Capabilities = CAPABILITIES) -> None:
         self.capabilities = capabilities
         self._signatures = Signatures()
-        self._body = GeminiBody(self._signatures)
+        self._body = GeminiBody(self._signatures, images=capabilities.images)
 
     def endpoint(self, config: ProviderConfig) -> str:
         """The address of the API, with its version."""

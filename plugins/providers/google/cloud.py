@@ -47,7 +47,7 @@ class VertexAdapter:
     def __init__(self, capabilities: Capabilities = CAPABILITIES) -> None:
         self.capabilities = capabilities
         self._signatures = Signatures()
-        self._body = GeminiBody(self._signatures)
+        self._body = GeminiBody(self._signatures, images=capabilities.images)
 
     def endpoint(self, config: ProviderConfig) -> str:
         """The address of the API in its region."""

@@ -48,11 +48,15 @@ class Signatures:
 
 
 class Contents:
-    """Encodes messages. ``signed`` says that the models refuse calls without a signature."""
+    """Encodes messages. ``signed`` says that the models refuse calls without a signature.
 
-    def __init__(self, signatures: Signatures, *, signed: bool) -> None:
+    ``images`` says whether they are shown pictures, or told of them.
+    """
+
+    def __init__(self, signatures: Signatures, *, signed: bool, images: bool) -> None:
         self._signatures = signatures
         self._signed = signed
+        self._images = images
 
     def encode(self, message: Message) -> bytes:
         """The contents of one message, joined by commas; empty if there is nothing to send."""
@@ -61,7 +65,7 @@ class Contents:
         if message.role == "assistant":
             items = [item for step in steps_of(message) for item in self._step(step)]
         else:
-            parts = _parts(message)
+            parts = _parts(message, images=self._images)
             items = [{"role": "user", "parts": parts}] if parts else []
         return b",".join(map(msgspec.json.encode, items))
 
@@ -85,7 +89,7 @@ class Contents:
             answers = [
                 part
                 for call, result in zip(step.calls, step.results, strict=True)
-                for part in _answer(call.tool_name, result)
+                for part in _answer(call.tool_name, result, images=self._images)
             ]
             items.append({"role": "user", "parts": answers})
         return items
@@ -115,10 +119,10 @@ def system_texts(messages: tuple[Message, ...], options: ChatOptions) -> tuple[s
     return tuple(text for text in (options.system_prompt, *own) if text.strip())
 
 
-def _parts(message: Message) -> list[dict[str, Any]]:
+def _parts(message: Message, *, images: bool) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     for part in message.parts:
-        if isinstance(part, ImagePart):
+        if images and isinstance(part, ImagePart):
             parts.append(_image(part.mime_type, part.data))
         elif text := told(part):
             parts.append({"text": text})
@@ -129,7 +133,8 @@ def _image(mime_type: str, data: str) -> dict[str, Any]:
     return {"inlineData": {"mimeType": mime_type, "data": data}}
 
 
-def _answer(name: str, result: ToolResultPart) -> list[dict[str, Any]]:
+def _answer(name: str, result: ToolResultPart, *, images: bool) -> list[dict[str, Any]]:
     response = {"error" if result.is_error else "output": output_text(result)}
     said = {"functionResponse": {"id": result.tool_call_id, "name": name, "response": response}}
-    return [said, *(_image(picture.mime_type, picture.data) for picture in pictures(result.attachments))]
+    shown = pictures(result.attachments) if images else ()
+    return [said, *(_image(picture.mime_type, picture.data) for picture in shown)]

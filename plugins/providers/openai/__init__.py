@@ -10,6 +10,7 @@ import aiohttp
 from gateway import Provider, ProviderConfig, create_provider
 from plugins.providers.openai.access import authorizer_for
 from plugins.providers.openai.adapter import CompletionsAdapter
+from plugins.providers.openai.copilot import CopilotAuthorizer, CopilotProvider
 from plugins.providers.openai.profiles import profile_of
 
 __all__ = ["create"]
@@ -19,4 +20,6 @@ def create(config: ProviderConfig, session: aiohttp.ClientSession | None = None)
     """A provider for the service that ``config.like`` or ``config.id`` names, or any compatible one."""
     profile = profile_of(config)
     adapter = CompletionsAdapter(profile, config.capable(profile.capabilities))
+    if profile.id == "copilot":
+        return CopilotProvider(adapter, config, session, CopilotAuthorizer(config))
     return create_provider(adapter, config, session, authorizer_for(profile, config))

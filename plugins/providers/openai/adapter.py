@@ -95,8 +95,7 @@ class CompletionsAdapter:
             raise DeltaParseError(f"the list of models cannot be read: {error}") from None
         models = listed.data if isinstance(listed, _Models) else listed
         return [
-            ModelInfo(model.id, config.id, model.name or "", model.window, model.max_completion_tokens)
-            for model in models
+            ModelInfo(model.id, config.id, model.name or "", model.window, model.longest) for model in models
         ]
 
     def _address(self, config: ProviderConfig, path: str, deployment: str = "") -> str:
@@ -155,6 +154,15 @@ class _Metadata(Struct):
     context_length: int | None = None
 
 
+class _Limits(Struct):
+    max_context_window_tokens: int | None = None
+    max_output_tokens: int | None = None
+
+
+class _Capabilities(Struct):
+    limits: _Limits | None = None
+
+
 class _Model(Struct):
     id: str
     name: str | None = None
@@ -164,12 +172,26 @@ class _Model(Struct):
     max_model_len: int | None = None
     max_completion_tokens: int | None = None
     metadata: _Metadata | None = None
+    capabilities: Any = None
 
     @property
     def window(self) -> int | None:
         below = self.metadata.context_length if self.metadata else None
         own = self.context_window or self.context_length or self.max_context_length
-        return own or self.max_model_len or below
+        return own or self.max_model_len or below or self._limits.max_context_window_tokens
+
+    @property
+    def longest(self) -> int | None:
+        return self.max_completion_tokens or self._limits.max_output_tokens
+
+    @property
+    def _limits(self) -> _Limits:
+        """Copilot's; elsewhere the same name stands for other things."""
+        try:
+            limits = msgspec.convert(self.capabilities, _Capabilities).limits
+        except msgspec.ValidationError:
+            limits = None
+        return limits or _Limits()
 
 
 class _Models(Struct):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from gateway import AuthMethod, Capabilities, ProviderConfig
+from plugins.providers.openai.copilot import HEADERS
 
 
 class Profile(Struct, frozen=True):
@@ -86,6 +87,13 @@ _PROFILES = (
         key_header="api-key",
         limit="max_completion_tokens",
         deployments=True,
+    ),
+    Profile(
+        "copilot",
+        "GitHub Copilot",
+        "https://api.githubcopilot.com",
+        auth_method="oauth",
+        headers=HEADERS,
     ),
     CUSTOM,
 )

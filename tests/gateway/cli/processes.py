@@ -19,12 +19,16 @@ ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "gateway"]
 PATIENCE = 30.0
 """Seconds until a test gives up; nothing here is measured."""
-_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "TERM", "NO_COLOR", "COLUMNS")
+_OURS = ("TERM", "NO_COLOR", "COLUMNS")
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
     """An environment without keys and settings of whoever runs the tests."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("TRUNKLINE_") and k not in _KEYS}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("TRUNKLINE_") and not name.endswith("_API_KEY") and name not in _OURS
+    }
     ours = {
         "PYTHONPATH": str(ROOT),
         "HOME": str(home),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sqlite3
 from pathlib import Path
@@ -22,7 +23,7 @@ SECRET = "sk-very-secret-indeed-0123456789-abcdef"
 def findings(home: Path, settings: str = "", **environ: str) -> dict[str, dict[str, str]]:
     """What the doctor says of a home with these settings, by the name of each check."""
     (home / "own.toml").write_text(settings)
-    keys: dict[str, str | None] = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY"))
+    keys: dict[str, str | None] = dict.fromkeys(name for name in os.environ if name.endswith("_API_KEY"))
     runner = CliRunner(env={**keys, "TRUNKLINE_DATA_DIR": str(home / "data"), **environ})
     done = runner.invoke(app, ["doctor", "--json", "--config", str(home / "own.toml")])
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
@@ -149,3 +150,9 @@ async def in_a_process(home: Path, model: str, base_url: str, key: str) -> dict[
 def test_a_clock_from_before_the_installation_is_told() -> None:
     assert clock(now=0.0).status == "warn"
     assert clock().status == "ok"
+
+
+def test_a_provider_whose_settings_lack_something_is_a_failure(tmp_path: Path) -> None:
+    found = findings(tmp_path, 'model = "azure/ours"\n', AZURE_OPENAI_ENDPOINT="")
+    assert found["model"]["status"] == "fail"
+    assert "providers.azure.base_url is needed" in found["model"]["detail"]

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 
 from gateway.testing.backend import Backend, Check, named
 from gateway.testing.dialects import DIALECTS
 from gateway.testing.provider_contract import CHECKS
+from gateway.testing.tokens import RIGHT, FakeTokens
 from plugins.providers import anthropic, bedrock, cohere, google, openai
 from tests.plugins.providers.service_account import with_account
+
+
+@asynccontextmanager
+async def signed_in(_: str) -> AsyncGenerator[Mapping[str, Any]]:
+    """Copilot's settings after a login, and the service that exchanges its token."""
+    async with FakeTokens() as tokens:
+        yield {"api_key": RIGHT, "credentials": {"api_url": tokens.url}}
+
 
 BACKENDS = (
     Backend("openai", openai.create, DIALECTS["openai"]),
@@ -35,6 +48,7 @@ BACKENDS = (
         keyed=False,
     ),
     Backend("bedrock", bedrock.create, DIALECTS["bedrock"], settings={"region": "eu-west-1"}),
+    Backend("copilot", openai.create, DIALECTS["copilot"], beside=signed_in, keyed=False),
     Backend("custom", openai.create, DIALECTS["openai"]),
 )
 

@@ -1,0 +1,131 @@
+"""The sixteen providers that are promised: known at once, loaded when they are wanted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gateway import Provider, ProviderConfig, ProviderRegistry
+from plugins.providers import PROVIDERS, make_known
+
+SIXTEEN = (
+    "openai",
+    "anthropic",
+    "google",
+    "mistral",
+    "groq",
+    "xai",
+    "deepinfra",
+    "cerebras",
+    "cohere",
+    "azure",
+    "vertex",
+    "bedrock",
+    "copilot",
+    "openrouter",
+    "together",
+    "custom",
+)
+METHODS = {"vertex": "oauth", "bedrock": "custom", "copilot": "oauth"}
+
+
+def configured(name: str) -> ProviderConfig:
+    """What each needs at least."""
+    base_url = "http://127.0.0.1:9/v1" if name in ("azure", "custom") else None
+    return ProviderConfig(id=name, api_key="key", base_url=base_url, project_id="p", region="r")
+
+
+def known() -> ProviderRegistry:
+    registry = ProviderRegistry(configured)
+    make_known(registry)
+    return registry
+
+
+def test_004_33_sixteen_providers_are_registered_and_no_others_that_need_a_key() -> None:
+    registry = known()
+    assert set(registry.known()) == {*SIXTEEN, "demo", "local"} == set(PROVIDERS)
+
+
+@pytest.mark.parametrize("name", SIXTEEN)
+async def test_004_33_each_can_be_made(name: str) -> None:
+    registry = known()
+    provider = await registry.ready(name)
+    assert isinstance(provider, Provider)
+    assert (provider.id, provider.auth_method) == (name, METHODS.get(name, "api_key"))
+    assert provider.name
+    assert provider.name != name
+    assert provider.api_endpoint.startswith(("https://", "http://127.0.0.1:9/"))
+    await registry.close()
+
+
+def python(program: str, **environ: str) -> str:
+    """What a program of its own prints; it knows nothing of our environment but the way to Python."""
+    clean = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **environ}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=clean, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_knowing_the_providers_loads_none_of_them() -> None:
+    loaded = python(
+        "import sys\n"
+        "from gateway import ProviderConfig, ProviderRegistry\n"
+        "from plugins.providers import make_known\n"
+        "make_known(ProviderRegistry(lambda name: ProviderConfig(id=name)))\n"
+        "print([m for m in sys.modules if m.startswith(('plugins.providers.', 'botocore', 'google'))])"
+    )
+    assert loaded == "[]"
+
+
+def test_a_provider_loads_no_others_library() -> None:
+    loaded = python(
+        "import sys\n"
+        "from gateway import ProviderConfig\n"
+        "from plugins.providers.google import create\n"
+        "create(ProviderConfig(id='google'))\n"
+        "print([m for m in ('botocore', 'google.auth', 'requests', 'stamina') if m in sys.modules])"
+    )
+    assert loaded == "[]"
+
+
+@pytest.mark.parametrize(("name", "library"), [("vertex", "google.auth"), ("bedrock", "botocore")])
+def test_a_library_that_is_not_installed_is_named_with_its_extra(name: str, library: str) -> None:
+    module = {"vertex": "google"}.get(name, name)
+    said = python(
+        "import sys\n"
+        f"sys.modules[{library!r}] = None\n"
+        "from gateway import ProviderConfig, SettingsError\n"
+        f"from plugins.providers.{module} import create\n"
+        "try:\n"
+        f"    create(ProviderConfig(id={name!r}, region='r', project_id='p'))\n"
+        "except SettingsError as error:\n"
+        "    print(error)"
+    )
+    assert said == f"provider '{name}' needs the extra {name}: pip install 'trunkline[{name}]'"
+
+
+def test_credentials_of_this_machine_are_found_and_their_lack_is_told() -> None:
+    program = (
+        "import asyncio, aiohttp\n"
+        "from gateway import AuthFailedError, ProviderConfig, RequestSpec\n"
+        "from plugins.providers.bedrock.signing import signer_for\n"
+        "async def main():\n"
+        "    signer = signer_for(ProviderConfig(id='bedrock', region='eu-west-1'))\n"
+        "    request = RequestSpec('http://x/', 'GET', {'Content-Type': 'application/json'})\n"
+        "    async with aiohttp.ClientSession() as session:\n"
+        "        try:\n"
+        "            print((await signer.authorize(request, session)).headers['Authorization'])\n"
+        "        except AuthFailedError as error:\n"
+        "            print(error)\n"
+        "asyncio.run(main())"
+    )
+    off = {"AWS_EC2_METADATA_DISABLED": "true"}
+    there = python(program, AWS_ACCESS_KEY_ID="AKIAHERE", AWS_SECRET_ACCESS_KEY="s", **off)
+    assert there.startswith("AWS4-HMAC-SHA256 Credential=AKIAHERE/")
+    assert python(program, **off).startswith("there are no credentials of AWS")
+    assert python(program, AWS_PROFILE="nobody", **off).startswith("there are no credentials of AWS")
