@@ -47,10 +47,14 @@ class Closing(Exception):
 
 
 class Connection:
-    """Sends what it is given in order. ``mute`` stops that, although the connection stands: a zombie."""
+    """Sends what it is given in order. ``mute`` stops that, although the connection stands: a zombie.
+
+    ``closed`` is the code that the gateway closed it with, if it was not the bot.
+    """
 
     def __init__(self, socket: web.WebSocketResponse, pack: Packer, clock: Clock, figures: Figures) -> None:
         self.mute = False
+        self.closed: int | None = None
         self._socket = socket
         self._pack = pack
         self._clock = clock
@@ -93,6 +97,7 @@ class Connection:
                 await self._read(receive)
             except Closing as closing:
                 closes(closing)
+                self.closed = closing.code
                 if not self.mute:
                     await self._socket.close(code=closing.code, message=CLOSED[closing.code].encode())
             finally:
@@ -139,6 +144,7 @@ class Connection:
             while self._waiting and not self.mute:
                 payload = self._waiting.popleft()
                 if isinstance(payload, Closing):
+                    self.closed = payload.code
                     await self._socket.close(code=payload.code, message=CLOSED[payload.code].encode())
                     return
                 raw = payload.encode() if isinstance(payload, str) else msgspec.json.encode(payload)

@@ -132,7 +132,7 @@ class Gateway:
         except* ConnectionError:
             pass  # it was cut
         finally:
-            self._leave(connection, socket.close_code)
+            self._leave(connection, connection.closed or socket.close_code)
         return socket
 
     def _note_closing(self, closing: Closing) -> None:

@@ -1,0 +1,28 @@
+"""Discord: a bot in servers, threads and direct messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gateway import Channel, Host
+
+if TYPE_CHECKING:
+    from channels.discord.options import Options
+
+__all__ = ["Options", "create"]
+
+
+def __getattr__(name: str) -> Any:
+    # Importing the package is cheap; pydantic's models and discord.py are loaded when the channel is wanted.
+    if name == "Options":
+        from channels.discord.options import Options
+
+        return Options
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def create(host: Host, channel_id: str, options: Options) -> Channel:
+    """The channel of one bot, ready to run. Raises SettingsError when its token cannot be one."""
+    from channels.discord.channel import DiscordChannel
+
+    return DiscordChannel(host, channel_id, options)

@@ -1,0 +1,62 @@
+"""The bot's commands, as Discord knows them: what people type, and what stands in the menus."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+
+from channels.discord.api import Api, Refused
+from channels.discord.parse import ASK, ASK_ABOUT, ASK_WHO
+from gateway import SlashCommand
+
+log = structlog.get_logger("trunkline.discord")
+
+_NAME = re.compile(r"[-_'\w]{1,32}")
+_CHAT, _USER, _MESSAGE, _STRING = 1, 2, 3, 3
+_MOST_CHAT = 100
+_MOST_TEXT = 8000
+_EVERYWHERE = [0, 1]
+
+
+def registrations(commands: Iterable[SlashCommand]) -> list[dict[str, Any]]:
+    """What is registered with Discord. Names that it does not take are left out."""
+    known = {command.name: command.description for command in commands if _is_name(command.name)}
+    known.setdefault(ASK, "Ask something")
+    chat = [_typed(name, text, required=name == ASK) for name, text in sorted(known.items())]
+    menus = [{"name": ASK_ABOUT, "type": _MESSAGE}, {"name": ASK_WHO, "type": _USER}]
+    return [*chat[:_MOST_CHAT], *({**menu, "contexts": _EVERYWHERE} for menu in menus)]
+
+
+def print_of(app: str, registered: Sequence[Any]) -> str:
+    """A print of the commands: another one means that Discord has to be told."""
+    return hashlib.blake2b(msgspec.json.encode([app, registered]), digest_size=16).hexdigest()
+
+
+async def register(api: Api, app: str, registered: Sequence[Any]) -> bool:
+    """Tell Discord of the commands. Returns whether it took them."""
+    try:
+        await api.insist("PUT", "/applications/{application_id}/commands", registered, application_id=app)
+    except Refused as refused:
+        log.error("Discord does not take the commands", reason=str(refused))
+        return False
+    return True
+
+
+def _is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None and name == name.lower()
+
+
+def _typed(name: str, text: str, *, required: bool) -> dict[str, Any]:
+    option = {"type": _STRING, "name": "text", "description": "What goes with it", "required": required}
+    return {
+        "name": name,
+        "type": _CHAT,
+        "description": (" ".join(text.split()) or name)[:100],
+        "options": [{**option, "max_length": _MOST_TEXT - 2000}],
+        "contexts": _EVERYWHERE,
+    }

@@ -1,0 +1,62 @@
+"""The settings of one Discord bot, the table ``[channels.discord]``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+
+Strategy = Literal["thread", "chat", "chat_user"]
+When = Literal["mention", "reply", "command", "always"]
+Threads = Literal["off", "open", "continue"]
+
+
+def _web_address(url: str) -> str:
+    if not url.startswith(("https://", "http://")):
+        raise ValueError("must begin with https:// or http://")
+    return url.rstrip("/")
+
+
+def _socket_address(url: str | None) -> str | None:
+    if url is not None and not url.startswith(("wss://", "ws://")):
+        raise ValueError("must begin with wss:// or ws://")
+    return url
+
+
+class Options(BaseModel):
+    """What an operator sets for a bot."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    token: SecretStr = Field(default=SecretStr(""), description="The bot's token, from its page Bot")
+    api_base_url: Annotated[str, AfterValidator(_web_address)] = Field(
+        default="https://discord.com/api/v10", description="Address of the REST API"
+    )
+    gateway_url: Annotated[str | None, AfterValidator(_socket_address)] = Field(
+        default=None, description="Address of the gateway, when it is not the one that the API names"
+    )
+    session_strategy: Strategy = Field(
+        default="thread",
+        description="What is one conversation: each thread and channel, a channel with its threads, "
+        "or each person in it",
+    )
+    groups: When = Field(
+        default="mention",
+        description="When it answers in servers: to mentions and replies, to replies, to commands, always",
+    )
+    threads: Threads = Field(
+        default="off",
+        description="open: answers in servers open a thread; continue: in threads it takes part in it "
+        "needs no mention",
+    )
+    edits: Literal["rerun", "ignore"] = Field(
+        default="rerun", description="Whether a message that its writer changes is answered anew"
+    )
+    streaming: bool = Field(default=True, description="Whether an answer is shown while it is made")
+    max_pages: int = Field(
+        default=6, gt=0, le=50, description="Messages that an answer may take before it becomes a file"
+    )
+    file_bytes: int = Field(
+        default=8 * 1024 * 1024, gt=0, description="Bytes of a file that the bot reads; larger ones it names"
+    )
+    tools: bool = Field(default=True, description="Whether answers tell which tools were used")

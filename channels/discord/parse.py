@@ -1,0 +1,184 @@
+"""Discord's messages and commands as the gateway understands them. Pure: the same event, the same message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from channels.discord.options import Options
+from channels.discord.rooms import Room
+from channels.discord.wire import DEFAULT, EPOCH_MS, REPLY, Interaction, Message, Quoted, User
+from gateway import Address, Audio, InboundMessage, Part, Sender, SessionKey
+
+ASK = "ask"
+"""The command that talks to the model where messages are not read."""
+ASK_ABOUT = "Ask about this"
+ASK_WHO = "Ask about this person"
+"""What stands in the menus of messages and of people."""
+
+_QUOTED = 1_000
+_LATEST = 2**63 - 1
+_MENTION = re.compile(r"<@!?([0-9]{1,20})>")
+
+
+class View(Struct, frozen=True):
+    """Whose eyes an event is read with."""
+
+    channel: str
+    account: str
+    options: Options
+    commands: frozenset[str] = frozenset()
+
+
+def is_speech(message: Message, me: str) -> bool:
+    """Whether a person said it: not the bot, not another one, nothing that the platform itself tells."""
+    author = message.author
+    return not (author.id == me or author.bot or message.webhook_id) and message.type in (DEFAULT, REPLY)
+
+
+def is_meant(message: Message, room: Room, view: View) -> bool:
+    """Whether the bot should answer, by the rule for servers."""
+    if room.kind == "dm":
+        return True
+    when = view.options.groups
+    if when == "always" or (room.joined and view.options.threads != "off"):
+        return True
+    if _command_of(_without_mention(message.content, view.account), view.commands):
+        return True
+    if when == "command":
+        return False
+    quoted = message.referenced_message
+    if quoted is not None and quoted.author.id == view.account:
+        return True
+    return when == "mention" and f"<@{view.account}>" in message.content.replace("<@!", "<@")
+
+
+def inbound(
+    message: Message, room: Room, view: View, parts: Sequence[Part] = (), audio: Audio | None = None
+) -> InboundMessage:
+    """A message that the bot is to answer."""
+    thread = _thread_of(message.id, room, view)
+    session = session_of(room, message.author.id, view, thread)
+    order, key, revises = int(message.id), message.id, None
+    if message.edited_timestamp is not None:
+        changed = _milliseconds(message.edited_timestamp)
+        order, key, revises = (changed - EPOCH_MS) << 22, f"{message.id}:e{changed}", message.id
+    return InboundMessage(
+        session=session,
+        dedup_key=key,
+        address=address_of(room, view, thread, message.id),
+        sender=Sender(message.author.id, message.author.name),
+        kind="text" if audio is None else "audio",
+        text=text_of(message, view),
+        parts=tuple(parts),
+        order=min(max(0, order), _LATEST),
+        revises=revises,
+        audio=audio,
+    )
+
+
+def from_command(interaction: Interaction, room: Room, view: View) -> InboundMessage | None:
+    """What a person asked for with a command; None when it is not one of ours."""
+    person, text = interaction.person, command_text(interaction)
+    if person is None or text is None:
+        return None
+    return InboundMessage(
+        session=session_of(room, person.id, view, room.id if room.kind == "thread" else None),
+        dedup_key=interaction.id,
+        address=address_of(
+            room,
+            view,
+            room.id if room.kind == "thread" else None,
+            f"{interaction.id}:{interaction.token}",
+        ),
+        sender=Sender(person.id, person.name),
+        text=text,
+        order=int(interaction.id),
+    )
+
+
+def command_text(interaction: Interaction) -> str | None:
+    """A command as it would be typed; words for the model when it is one that talks to it."""
+    data = interaction.data
+    if data is None or not data.name:
+        return None
+    if data.type == 1:
+        filled = " ".join(str(option.value) for option in data.options if option.value is not None)
+        return filled if data.name == ASK else f"/{data.name} {filled}".strip()
+    target = data.target_id or ""
+    if data.type == 3 and target in data.resolved.messages:
+        return f"{_quote(data.resolved.messages[target], view_id=None)}\n\nWhat about this?"
+    if data.type == 2 and target in data.resolved.users:
+        return f"Who is {data.resolved.users[target].name} (id {target})?"
+    return None
+
+
+def session_of(room: Room, user: str, view: View, thread: str | None) -> str:
+    """The conversation that something said in a room belongs to."""
+    strategy = view.options.session_strategy
+    chat = room.id if room.parent is None else room.parent
+    if room.kind == "dm":
+        return str(SessionKey(view.channel, view.account, room.id))
+    key = SessionKey(
+        view.channel,
+        view.account,
+        chat,
+        thread=None if strategy == "chat" else thread,
+        user=user if strategy == "chat_user" else None,
+    )
+    return str(key)
+
+
+def address_of(room: Room, view: View, thread: str | None, reply_to: str) -> Address:
+    """Where the answer goes."""
+    chat = room.id if room.parent is None else room.parent
+    group = room.kind != "dm"
+    return Address(view.channel, view.account, chat, thread=thread, reply_to=reply_to, group=group)
+
+
+def text_of(message: Message, view: View) -> str:
+    """What somebody said to the bot: without the mention that called it, with names in place of ids."""
+    text = _without_mention(message.content, view.account)
+    names = {user.id: user.name for user in message.mentions}
+    text = _MENTION.sub(lambda m: f"@{names[m[1]]}" if names.get(m[1]) else m[0], text)
+    quoted = message.referenced_message
+    if quoted is None or quoted.author.id == view.account or _command_of(text, view.commands):
+        return text
+    return f"{_quote(quoted, view.account)}\n\n{text}"
+
+
+def _thread_of(message: str, room: Room, view: View) -> str | None:
+    """The thread of the conversation; one that is opened at a message will have the message's id."""
+    if room.kind == "thread":
+        return room.id
+    return message if room.kind == "channel" and view.options.threads == "open" else None
+
+
+def _without_mention(text: str, me: str) -> str:
+    return re.sub(rf"\A\s*<@!?{me}>[ ,:]*|\s*<@!?{me}>\s*\Z", "", text, count=1).strip()
+
+
+def _command_of(text: str, commands: frozenset[str]) -> str | None:
+    """The command that a text is, if it is one."""
+    if not text.startswith("/"):
+        return None
+    name = text[1:].split(maxsplit=1)[:1]
+    return name[0] if name and name[0] in commands else None
+
+
+def _quote(quoted: Quoted, view_id: str | None) -> str:
+    words = quoted.content[:_QUOTED] + ("…" if len(quoted.content) > _QUOTED else "")
+    who = "you" if quoted.author.id == view_id else _plain_name(quoted.author)
+    return "\n".join(f"> {line}" for line in f"{who} wrote: {words}".splitlines())
+
+
+def _plain_name(user: User) -> str:
+    return " ".join(user.name.split()) or user.id
+
+
+def _milliseconds(stamp: str) -> int:
+    """A time as Discord writes it. Raises ValueError."""
+    return int(datetime.fromisoformat(stamp).timestamp() * 1000)

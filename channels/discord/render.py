@@ -1,0 +1,173 @@
+"""Answers as Discord's messages. Pure: the same answer makes the same pages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from channels.discord.files import MOST_FILE_BYTES, Upload, decoded, grouped, safe_name, upload_of
+from channels.discord.markup import code, discord_markdown, escaped, unpinged
+from gateway import (
+    ErrorPart,
+    FilePart,
+    ImagePart,
+    Message,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from gateway.markdown.split import split_markdown
+
+LIMIT = 2000
+"""Code points of a message."""
+_LEAD = 600
+_SHOWN = 80
+_ERROR_SHOWN = 500
+
+
+class Page(Struct, frozen=True):
+    """One message: its text, and files that hang on it."""
+
+    text: str
+    files: tuple[Upload, ...] = ()
+
+
+class Style(Struct, frozen=True):
+    """How answers are shown: the most messages that one may take, and whether tools are told of."""
+
+    max_pages: int = 6
+    tools: bool = True
+
+
+def pages(message: Message, style: Style, *, final: bool) -> list[Page]:
+    """The messages that an answer takes. None while there is nothing to show."""
+    texts = [text for text in _texts(message, style) if text.strip()]
+    if not final:
+        return [Page(text) for text in texts[: style.max_pages]]
+    uploads, notes = _uploads(message)
+    texts += notes
+    if len(texts) > style.max_pages:
+        uploads = [Upload("answer.md", _whole(message).encode(errors="replace"), "text/markdown"), *uploads]
+        texts = [_shortened(texts[0])]
+    made = [Page(text) for text in texts]
+    bundles = grouped(uploads)
+    if bundles and len(made) == 1 and len(bundles) == 1:
+        return [Page(made[0].text, bundles[0])]
+    return [*made, *(Page("", files) for files in bundles)] or [Page("_There was nothing to say._")]
+
+
+def _texts(message: Message, style: Style) -> Iterator[str]:
+    """The text of each message, in order. What is short goes into one message with what follows."""
+    page = ""
+    for source, ready in _sections(message, style):
+        room = LIMIT - len(page) - 2 if len(page) <= _LEAD else LIMIT
+        pieces = [source] if ready else map(discord_markdown, split_markdown(source, room, _measure))
+        for piece in pieces:
+            joined = f"{page}{_between(page, ready)}{piece}"
+            if page and len(joined) > LIMIT:
+                yield page
+                joined = piece
+            page = joined
+    if page:
+        yield page
+
+
+def _between(page: str, ready: bool) -> str:
+    """Lines about tools stand close together, texts apart."""
+    if not page:
+        return ""
+    return "\n" if ready or page.rpartition("\n")[2].startswith("-#") else "\n\n"
+
+
+def _sections(message: Message, style: Style) -> Iterator[tuple[str, bool]]:
+    """Texts that are still to be written as Discord shows them, and lines that are (True)."""
+    results = {part.tool_call_id: part for part in message.parts if isinstance(part, ToolResultPart)}
+    for part in message.parts:
+        match part:
+            case TextPart(content, kind) if kind != "reasoning":
+                yield content, False
+            case ToolCallPart() if style.tools:
+                yield _tool_line(part, results.get(part.tool_call_id)), True
+            case ErrorPart(_, words):
+                yield f"⚠️ {_short(words, _ERROR_SHOWN)}", True
+            case _:
+                pass
+
+
+def _measure(piece: str) -> int:
+    return len(discord_markdown(piece))
+
+
+def _tool_line(call: ToolCallPart, result: ToolResultPart | None) -> str:
+    """A tool's call and what became of it, small."""
+    about = _about(call.arguments)
+    line = f"-# 🔧 {code(_flat(call.tool_name))}{f' {code(about)}' if about else ''}"
+    if result is None:
+        return f"{line} …"
+    took = None if result.metadata is None else result.metadata.duration_ms
+    mark = "✗" if result.is_error else "✓"
+    return f"{line} {mark}{'' if took is None else f' {_duration(took)}'}"
+
+
+def _about(arguments: Mapping[str, object]) -> str:
+    """The first argument, as it stands for the call."""
+    value = next(iter(arguments.values()), "")
+    return _flat(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _flat(text: str) -> str:
+    flat = unpinged(" ".join(text.split()))
+    return flat if len(flat) <= _SHOWN else flat[: _SHOWN - 1] + "…"
+
+
+def _short(text: str, most: int) -> str:
+    flat = " ".join(text.split())
+    return escaped(flat if len(flat) <= most else flat[: most - 1] + "…")
+
+
+def _duration(ms: int) -> str:
+    return f"{ms} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+
+
+def _uploads(message: Message) -> tuple[list[Upload], list[str]]:
+    """The files of an answer, and a line for each that cannot be sent."""
+    uploads: list[Upload] = []
+    notes: list[str] = []
+    for name, upload in _files(message):
+        if upload is None:
+            notes.append(f"📄 {code(_flat(name))}")
+        elif len(upload.data) > MOST_FILE_BYTES:
+            notes.append(f"📄 {code(_flat(name))} is too large to be sent here.")
+        else:
+            uploads.append(upload)
+    return uploads, ["\n".join(notes)[:LIMIT]] if notes else []
+
+
+def _files(message: Message) -> Iterator[tuple[str, Upload | None]]:
+    for part in message.parts:
+        match part:
+            case FilePart():
+                yield part.path, upload_of(part)
+            case ImagePart():
+                yield part.alt_text or "image", upload_of(part)
+            case ToolResultPart():
+                for attached in part.attachments:
+                    name = safe_name(attached.name or part.title or "result")
+                    yield name, decoded(attached.data, attached.mime_type, name)
+            case _:
+                pass
+
+
+def _whole(message: Message) -> str:
+    return message.text
+
+
+def _shortened(text: str) -> str:
+    """The beginning of an answer whose whole is a file."""
+    note = "\n-# The whole answer is in the file."
+    if len(text) + len(note) <= LIMIT:
+        return text + note
+    lines = text[: LIMIT - len(note) - 8].rpartition("\n")[0] or text[: LIMIT - len(note) - 8]
+    return lines + ("\n```" if lines.count("```") % 2 else "") + note

@@ -1,0 +1,91 @@
+"""A whole gateway at the fake Discord, for tests from end to end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from channels.discord.fake import FakeDiscord
+from gateway.app import Gateway
+from gateway.plugin import Plugin
+from gateway.settings import Settings
+from gateway.store import schema as t
+from gateway.testing.models import FakeModels
+
+CREATE = "POST /channels/{channel_id}/messages"
+EDIT = "PATCH /channels/{channel_id}/messages/{message_id}"
+CALLBACK = "POST /interactions/{interaction_id}/{interaction_token}/callback"
+ORIGINAL = "PATCH /webhooks/{webhook_id}/{webhook_token}/messages/@original"
+
+
+def settings_for(directory: Path, models: FakeModels, channel: dict[str, Any], **more: Any) -> Settings:
+    return Settings.model_validate(
+        {
+            "data_dir": directory,
+            "model": "openai/fake-small",
+            "providers": {"openai": {"base_url": models.openai_url, "api_key": "none"}},
+            "channels": {"discord": channel},
+            **more,
+        }
+    )
+
+
+def bot_at(fake: FakeDiscord, **options: Any) -> dict[str, Any]:
+    return {"token": fake.token, "api_base_url": fake.api_url, **options}
+
+
+@asynccontextmanager
+async def gateway_at(
+    fake: FakeDiscord,
+    directory: Path,
+    *,
+    models: FakeModels | None = None,
+    plugins: Sequence[Plugin] = (),
+    more: dict[str, Any] | None = None,
+    **options: Any,
+) -> AsyncGenerator[Gateway]:
+    """A gateway whose only channel is Discord; connected when it is handed out."""
+    async with FakeModels() as own:
+        settings = settings_for(directory, models or own, bot_at(fake, **options), **(more or {}))
+        gateway = Gateway(settings, plugins=plugins)
+        async with gateway.running():
+            await until(lambda: healthy(gateway))
+            yield gateway
+
+
+def healthy(gateway: Gateway, channel: str = "discord") -> bool:
+    return gateway.health()[channel][0]
+
+
+async def until(true: Any, seconds: float = 20) -> None:
+    async with asyncio.timeout(seconds):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+async def states(gateway: Gateway) -> list[str]:
+    """What became of the messages that were accepted, in order."""
+    query = select(t.inbox.c.state).order_by(t.inbox.c.received_at, t.inbox.c.ord)
+    return await gateway.store.read(lambda c: list(c.execute(query).scalars()))
+
+
+async def settled(gateway: Gateway, count: int, seconds: float = 30) -> None:
+    """Wait until so many messages are answered, and none waits."""
+    async with asyncio.timeout(seconds):
+        while (found := await states(gateway)) != ["done"] * count:
+            assert len(found) <= count, found
+            await asyncio.sleep(0.02)
+
+
+async def quarantined(gateway: Gateway) -> list[str]:
+    return await gateway.store.read(lambda c: list(c.execute(select(t.quarantine.c.raw)).scalars()))
+
+
+def whole(fake: FakeDiscord, chat: Any) -> list[str]:
+    """What the bot wrote, after the first answers."""
+    return fake.answers(chat)

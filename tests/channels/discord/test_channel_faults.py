@@ -1,0 +1,292 @@
+"""Answers stand on Discord exactly once: whatever it refuses, delays, repeats, loses or does not confirm."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from channels.discord.fake import FakeDiscord, Figures, relaxed
+from gateway.app import Gateway
+from gateway.testing.faults import Fault
+from gateway.testing.models import FakeModels
+from gateway.testing.script import Gate, Reply, Say
+from tests.channels.discord.raw_bot import misfits
+from tests.channels.discord.talking import (
+    CALLBACK,
+    CREATE,
+    EDIT,
+    ORIGINAL,
+    bot_at,
+    gateway_at,
+    healthy,
+    quarantined,
+    settings_for,
+    settled,
+    states,
+    until,
+)
+
+NO_DRAIN = {"limits": {"drain_seconds": 0}}
+HISTORY = "GET /channels/{channel_id}/messages"
+
+
+@pytest.mark.parametrize("fault", ["slow_down", "fail_before", "fail_after", "drop_before", "drop_after"])
+@pytest.mark.parametrize("call", [CREATE, EDIT])
+async def test_a_call_that_goes_wrong_is_made_good_and_not_doubled(
+    fake: FakeDiscord, tmp_path: Path, fault: Fault, call: str
+) -> None:
+    async with FakeModels() as models, gateway_at(fake, tmp_path, models=models) as gateway:
+        go_on = asyncio.Event()
+        models.then(Reply((Say("one"), Gate(go_on), Say(" two"))))
+        fake.then(fault, fault, method=call)
+        fake.say("general", f"{fake.mention} hello")
+        await fake.until(lambda: bool(fake.transcript.of(CREATE)))
+        go_on.set()
+        await settled(gateway, 1)
+    assert fake.answers("general") == ["one two"]
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize("fault", ["slow_down", "fail_before", "fail_after", "drop_before", "drop_after"])
+@pytest.mark.parametrize("call", [CALLBACK, ORIGINAL])
+async def test_a_command_is_answered_once_whatever_goes_wrong(
+    fake: FakeDiscord, tmp_path: Path, fault: Fault, call: str
+) -> None:
+    async with gateway_at(fake, tmp_path) as gateway:
+        await fake.until(lambda: bool(fake.transcript.of("PUT /applications/{application_id}/commands")))
+        fake.then(fault, method=call)
+        pressed = fake.slash("general", "ask", {"text": "hello"})
+        await settled(gateway, 1)
+    assert fake.answers("general") == ["You said: hello"]
+    assert not fake.failed(pressed)
+
+
+async def test_an_answer_is_found_again_when_discord_has_forgotten_its_nonce(tmp_path: Path) -> None:
+    async with FakeDiscord(figures=replace(relaxed(), nonces=0)) as fake:
+        async with gateway_at(fake, tmp_path, streaming=False) as gateway:
+            for chat, text in (("general", f"{fake.mention} hello"), (fake.dm("ada"), "hello")):
+                fake.then("fail_after", method=CREATE)
+                fake.say(chat, text)
+            await settled(gateway, 2)
+        assert fake.answers("general") == ["You said: hello"]
+        assert fake.answers(fake.dm("ada")) == ["You said: hello"]
+
+
+@pytest.mark.parametrize("placed", [False, True])
+async def test_a_crash_before_the_answer_was_confirmed_does_not_double_it(
+    tmp_path: Path, *, placed: bool
+) -> None:
+    async with FakeDiscord(figures=replace(relaxed(), nonces=0)) as fake:
+        # Nobody can look whether it stands there until the gateway is gone.
+        fake.then("fail_after" if placed else "drop_before", method=CREATE)
+        fake.slow_down(HISTORY, seconds=60)
+        async with gateway_at(fake, tmp_path, more=NO_DRAIN, streaming=False):
+            fake.say("general", f"{fake.mention} hello")
+            await fake.until(lambda: bool(fake.transcript.of(HISTORY)))
+        assert len(fake.answers("general")) == placed
+        fake.advance(60)
+        async with gateway_at(fake, tmp_path) as gateway:
+            await settled(gateway, 1)
+        assert fake.answers("general") == ["You said: hello"]
+
+
+async def test_an_answer_that_was_cut_by_a_crash_is_finished_where_it_began(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
+    async with FakeModels() as models:
+        models.then(Reply((Say("the beginning"), Gate(asyncio.Event()))))
+        async with gateway_at(fake, tmp_path, models=models, more=NO_DRAIN):
+            fake.say("general", f"{fake.mention} hello")
+            await fake.until(lambda: fake.answers("general") == ["the beginning"])
+        async with gateway_at(fake, tmp_path, models=models) as gateway:
+            await settled(gateway, 1)
+    assert fake.answers("general") == ["You said: hello"]
+    assert len(fake.transcript.of("IDENTIFY")) == len(fake.transcript.of("RESUME")) == 1
+    fake.transcript.check()
+
+
+async def test_a_restart_resumes_the_session_and_hears_what_was_said_meanwhile(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
+    async with gateway_at(fake, tmp_path) as gateway:
+        fake.say(fake.dm("ada"), "one")
+        await settled(gateway, 1)
+    fake.say(fake.dm("ada"), "two")
+    fake.say("general", f"{fake.mention} three")
+    async with gateway_at(fake, tmp_path) as gateway:
+        await settled(gateway, 3)
+    assert fake.answers(fake.dm("ada")) == ["You said: one", "You said: two"]
+    assert fake.answers("general") == ["You said: three"]
+    assert [call.status for call in fake.transcript.of("CLOSE")] == []
+    assert len(fake.transcript.of("IDENTIFY")) == 1
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_what_was_said_while_no_session_could_be_resumed_is_read_from_the_rooms(
+    fake: FakeDiscord, tmp_path: Path, *, streaming: bool
+) -> None:
+    thread = fake.start_thread("general", "aside")
+    async with gateway_at(fake, tmp_path) as gateway:
+        fake.say(fake.dm("ada"), "one")
+        fake.say("general", f"{fake.mention} two")
+        await settled(gateway, 2)
+    fake.expire_sessions()
+    fake.say(fake.dm("ada"), "three")
+    fake.say("general", f"{fake.mention} four")
+    fake.say("general", "not for the bot")
+    fake.say(thread, f"{fake.mention} five")
+    async with gateway_at(fake, tmp_path, streaming=streaming) as gateway:
+        await settled(gateway, 5)
+        fake.say("general", f"{fake.mention} six")
+        await settled(gateway, 6)
+    assert fake.answers(fake.dm("ada")) == ["You said: one", "You said: three"]
+    assert fake.answers("general") == ["You said: two", "You said: four", "You said: six"]
+    assert fake.answers(thread) == ["You said: five"]
+    assert len(fake.transcript.of("IDENTIFY")) == 2
+    fake.transcript.check()
+
+
+async def test_a_session_that_ends_while_the_gateway_runs_leaves_no_gap(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
+    async with gateway_at(fake, tmp_path) as gateway:
+        fake.say(fake.dm("ada"), "one")
+        await settled(gateway, 1)
+        fake.expire_sessions()
+        fake.sever()
+        fake.say(fake.dm("ada"), "two")
+        fake.say("general", f"{fake.mention} three")
+        await settled(gateway, 3)
+    assert fake.answers(fake.dm("ada")) == ["You said: one", "You said: two"]
+    assert fake.answers("general") == ["You said: three"]
+    fake.transcript.check()
+
+
+async def test_histories_that_cannot_be_read_yet_are_read_later(fake: FakeDiscord, tmp_path: Path) -> None:
+    async with gateway_at(fake, tmp_path) as gateway:
+        fake.say(fake.dm("ada"), "one")
+        await settled(gateway, 1)
+    fake.expire_sessions()
+    for number in range(150):
+        fake.say(fake.dm("ada"), f"/unknown{number}" if number < 149 else "last")
+    fake.then("fail_before", "drop_before", "slow_down", method=HISTORY)
+    async with gateway_at(fake, tmp_path, more={"limits": {"session_inbox": 20}}) as gateway:
+        await settled(gateway, 151, seconds=60)
+    assert fake.answers(fake.dm("ada"))[-1] == "You said: last"
+    assert len(fake.answers(fake.dm("ada"))) == 151
+
+
+@pytest.mark.parametrize("how", ["sever", "ask_reconnect", "invalid", "closed"])
+async def test_a_connection_that_breaks_is_made_again(tmp_path: Path, how: str) -> None:
+    async with FakeDiscord(figures=relaxed()) as fake:
+        async with gateway_at(fake, tmp_path) as gateway:
+            match how:
+                case "invalid":
+                    fake.invalidate(resumable=True)
+                case "closed":
+                    fake.close(4000)
+                case _:
+                    getattr(fake, how)()
+            fake.say("general", f"{fake.mention} hello")
+            await settled(gateway, 1)
+            await until(lambda: healthy(gateway))
+        assert fake.answers("general") == ["You said: hello"]
+        assert len(fake.transcript.of("IDENTIFY")) == 1
+
+
+async def test_events_that_come_twice_are_answered_once(tmp_path: Path) -> None:
+    async with FakeDiscord(figures=relaxed(), repeats=1) as fake:
+        async with gateway_at(fake, tmp_path) as gateway:
+            fake.say(fake.dm("ada"), "hello")
+            fake.say("general", f"{fake.mention} hi")
+            await settled(gateway, 2)
+        assert fake.answers(fake.dm("ada")) == ["You said: hello"]
+        assert fake.answers("general") == ["You said: hi"]
+        fake.transcript.check()
+
+
+async def test_a_malformed_event_goes_into_quarantine_and_stops_nothing(tmp_path: Path) -> None:
+    async with FakeDiscord(figures=relaxed()) as fake, gateway_at(fake, tmp_path) as gateway:
+        session = next(iter(fake.gateway.sessions.values()))
+        for name in ("MESSAGE_CREATE", "MESSAGE_UPDATE", "MESSAGE_DELETE", "INTERACTION_CREATE"):
+            for data in ({"id": 5, "author": 1, "content": "lost"}, {}, None, [1], "text"):
+                session.tell(name, data)  # pyright: ignore[reportArgumentType]
+        for name in ("GUILD_CREATE", "GUILD_DELETE", "CHANNEL_CREATE", "THREAD_MEMBERS_UPDATE", "NEW", ""):
+            session.tell(name, {"id": "x" * 70_000, "added_members": [1], "\0": "\0"})
+        fake.deliver_raw("no JSON at all")
+        fake.deliver_raw('{"op": 0}')
+        fake.deliver_raw("[]")
+        fake.deliver_raw('"\\ud800\\u0000"')
+        fake.say(fake.dm("ada"), "hello")
+        await settled(gateway, 1)
+        assert any("lost" in raw for raw in await quarantined(gateway))
+        assert fake.answers(fake.dm("ada")) == ["You said: hello"]
+        assert len(fake.transcript.of("IDENTIFY", "RESUME")) == 1
+    fake.transcript.check()
+
+
+async def test_a_fault_storm_leaves_exactly_one_answer_each(tmp_path: Path) -> None:
+    async with FakeDiscord(figures=relaxed(), faults=0.15, repeats=0.3, seed=7) as fake:
+        rooms = ["general", fake.dm("ada"), fake.add_channel("kitchen"), fake.dm("bob")]
+        async with gateway_at(fake, tmp_path) as gateway:
+            for number in range(5):
+                for room in rooms:
+                    user = "bob" if room == rooms[3] else "ada"
+                    fake.say(room, f"{fake.mention} {number}", user)
+                if number in (1, 3):
+                    fake.sever()
+                await asyncio.sleep(0)
+            await settled(gateway, 20, seconds=80)
+        for room in rooms:
+            assert fake.answers(room) == [f"You said: {number}" for number in range(5)]
+        fake.transcript.check()
+
+
+async def test_the_real_limits_are_kept(tmp_path: Path) -> None:
+    async with FakeDiscord(figures=Figures()) as fake:
+        async with FakeModels() as models, gateway_at(fake, tmp_path, models=models) as gateway:
+            models.then(Reply(tuple(Say(f"word{n} " * 40) for n in range(30))))
+            fake.say("general", f"{fake.mention} hello")
+            for number in range(4):
+                fake.say(fake.dm("ada"), f"/help {number}")
+            await settled(gateway, 5, seconds=60)
+        assert {call.status for call in fake.transcript.of(CREATE, EDIT)} == {200}
+        fake.transcript.check()
+        assert misfits(fake) == []
+
+
+async def test_a_room_that_refuses_the_bot_ends_as_a_dead_letter(fake: FakeDiscord, tmp_path: Path) -> None:
+    async with gateway_at(fake, tmp_path) as gateway:
+        fake.forbid("general", "SEND_MESSAGES")
+        fake.say("general", f"{fake.mention} hello")
+        async with asyncio.timeout(20):
+            while await states(gateway) != ["dead"]:
+                await asyncio.sleep(0.02)
+        fake.permit("general", "SEND_MESSAGES")
+        fake.say("general", f"{fake.mention} again")
+        await fake.until(lambda: fake.answers("general") == ["You said: again"])
+
+
+async def test_logins_are_counted_over_restarts(tmp_path: Path) -> None:
+    async with FakeDiscord(figures=relaxed()) as fake:
+        for _ in range(2):
+            async with gateway_at(fake, tmp_path):
+                fake.expire_sessions()
+        async with gateway_at(fake, tmp_path) as gateway:
+            cursors = {c.shard: c.value for c in await gateway.host.cursors("discord")}
+        assert float(cursors["identify"].strip("[").split(",")[0]) < 98
+        assert len(fake.transcript.of("IDENTIFY")) == 3
+
+
+async def test_the_last_login_of_the_day_is_not_spent(tmp_path: Path) -> None:
+    async with FakeDiscord(figures=replace(relaxed(), identifies=1)) as fake:
+        fake.account.spend(1)
+        async with FakeModels() as models:
+            gateway = Gateway(settings_for(tmp_path, models, bot_at(fake)))
+            async with gateway.running():
+                await until(lambda: "next login" in gateway.health()["discord"][1])
+        assert fake.transcript.of("IDENTIFY") == []
