@@ -1,0 +1,105 @@
+"""The Markdown that is understood, bounded so that hostile text costs no more than its length.
+
+CommonMark with tables, strikethrough and task lists. Raw HTML is text. Definitions of links are off: one at
+the end would change what was already shown, and as text its address stays readable.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from markdown_it import MarkdownIt
+from markdown_it.rules_block import StateBlock, fence, table
+from markdown_it.token import Token
+
+DEEPEST = 16
+"""How deep blocks may nest, counting a list as two; what is deeper is text. Emphasis may nest as deep."""
+
+LONGEST_PARSED = 8_000
+"""A paragraph with more characters than this stays text: markup costs some 10 µs each."""
+
+_MOST_BRACKETS = 256
+_WIDEST_TABLE = 40
+_TOO_LONG_A_FENCE = re.compile(r"`{33}|~{33}")
+_ENDS = re.compile(r"\r\n?")
+
+
+def normal(text: str) -> str:
+    """The text with bare newlines and without NUL characters, as the parser takes it."""
+    if "\r" in text:
+        text = _ENDS.sub("\n", text)
+    return text.replace("\0", "\ufffd")
+
+
+def block_tokens(text: str) -> list[Token]:
+    """The blocks of a normal text, their words not yet parsed."""
+    tokens: list[Token] = []
+    parser = _parser()
+    # With its last line ended, a fence that nobody closed has as many lines as it has line ends.
+    parser.block.parse(text + "\n", parser, {}, tokens)
+    return tokens
+
+
+def inline_tokens(content: str) -> list[Token] | None:
+    """What a paragraph holds; None if it is too long to be anything but text."""
+    if len(content) > LONGEST_PARSED or content.count("[") > _MOST_BRACKETS:
+        return None
+    tokens: list[Token] = []
+    parser = _parser()
+    parser.inline.parse(content, parser, {}, tokens)
+    return tokens
+
+
+def normal_address(href: str) -> str:
+    """A web address as links written in Markdown have it: nothing in it that is not ASCII."""
+    return _parser().normalizeLink(href)
+
+
+@cache
+def _parser() -> MarkdownIt:
+    """The one parser: it holds rules, never a text, so all answers share it."""
+    options = {"html": False, "linkify": False, "tasklists": True, "maxNesting": DEEPEST + 4}
+    parser = MarkdownIt("commonmark", options)
+    parser.enable(["table", "strikethrough"])
+    parser.disable(["reference", "html_block", "html_inline"])
+    parser.validateLink = _every_link
+    ruler = parser.block.ruler
+    ruler.at("table", _table, {"alt": ["paragraph", "reference"]})
+    ruler.at("fence", _fence, {"alt": ["paragraph", "reference", "blockquote", "list"]})
+    ruler.before("table", "too_deep", _too_deep)
+    return parser
+
+
+def _every_link(url: str) -> bool:
+    """Let the parser see every link; ``links`` decides."""
+    return True
+
+
+def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """A table, unless it is absurdly wide: its short rows are filled up, which multiplies them."""
+    if start + 1 >= end:
+        return False
+    columns = state.src.count("|", state.bMarks[start + 1], state.eMarks[start + 1])
+    return columns <= _WIDEST_TABLE and table(state, start, end, silent)
+
+
+def _fence(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """A fence, unless it is too long to be repeated around every piece of its code."""
+    at = state.bMarks[start] + state.tShift[start]
+    return not _TOO_LONG_A_FENCE.match(state.src, at) and fence(state, start, end, silent)
+
+
+def _too_deep(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """Take what is nested too deep as one paragraph, so that it is shown at all."""
+    if silent or state.level < DEEPEST:
+        return False
+    line = start + 1
+    while line < end and (state.isEmpty(line) or state.sCount[line] >= state.blkIndent):
+        line += 1
+    state.line = line
+    state.push("paragraph_open", "p", 1).map = [start, line]
+    token = state.push("inline", "", 0)
+    token.content = state.getLines(start, line, state.blkIndent, False).strip()
+    state.push("paragraph_close", "p", -1)
+    return True

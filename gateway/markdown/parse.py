@@ -1,0 +1,261 @@
+"""Markdown to its tree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import cast
+
+from markdown_it.common.utils import unescapeAll
+from markdown_it.token import Token
+
+from gateway.markdown.grammar import DEEPEST, block_tokens, inline_tokens, normal, normal_address
+from gateway.markdown.links import bare_addresses, host_of, names_another_host
+from gateway.markdown.tree import (
+    Align,
+    Block,
+    Break,
+    Cell,
+    Code,
+    CodeBlock,
+    Emphasis,
+    Heading,
+    Image,
+    Inline,
+    Item,
+    ItemList,
+    Link,
+    Paragraph,
+    Quote,
+    Rule,
+    Strike,
+    Strong,
+    Table,
+    Text,
+    Tree,
+    inline_text,
+)
+
+_MARKUP = re.compile(r"[\\`*_~\[\]!<&]|[ \t]\n|\n[ \t]")
+_REMEMBERED = 1_000
+
+
+def parse_markdown(text: str) -> Tree:
+    """The tree of a text: any text has one, also one whose end is still to come."""
+    return tuple(_blocks(iter(block_tokens(normal(text)))))
+
+
+def _blocks(tokens: Iterator[Token], seen: list[Token] | None = None) -> Iterator[Block]:
+    """The blocks up to the end of what encloses them; the tokens that open them are added to ``seen``."""
+    for token in tokens:
+        if token.nesting < 0:
+            return
+        if seen is not None:
+            seen.append(token)
+        yield _BLOCKS[token.type](token, tokens)
+
+
+def _paragraph(token: Token, tokens: Iterator[Token]) -> Block:
+    return Paragraph(_content(tokens))
+
+
+def _heading(token: Token, tokens: Iterator[Token]) -> Block:
+    return Heading(int(token.tag[1]), _content(tokens))
+
+
+def _content(tokens: Iterator[Token]) -> tuple[Inline, ...]:
+    """What stands between an opening token, which was taken, and its closing one."""
+    inlines = _inlines(next(tokens).content)
+    next(tokens)
+    return inlines
+
+
+def _code_block(token: Token, tokens: Iterator[Token]) -> Block:
+    info = unescapeAll(token.info).split()
+    return CodeBlock(token.content.removesuffix("\n"), info[0] if info else "")
+
+
+def _quote(token: Token, tokens: Iterator[Token]) -> Block:
+    return Quote(tuple(_blocks(tokens)))
+
+
+def _list(token: Token, tokens: Iterator[Token]) -> Block:
+    items: list[Item] = []
+    seen: list[Token] = []
+    for opening in tokens:
+        if opening.nesting < 0:
+            break
+        items.append(Item(tuple(_blocks(tokens, seen)), opening.meta.get("checked")))
+    tight = all(block.hidden for block in seen if block.type == "paragraph_open")
+    start = int(token.attrs.get("start", 1))
+    return ItemList(tuple(items), token.type == "ordered_list_open", start, tight)
+
+
+def _table(token: Token, tokens: Iterator[Token]) -> Block:
+    rows: list[list[Cell]] = []
+    aligns: list[Align] = []
+    for part in tokens:
+        if part.type == "table_close":
+            break
+        if part.type == "tr_open":
+            rows.append([])
+        elif part.type in ("th_open", "td_open"):
+            if part.type == "th_open":
+                aligns.append(cast("Align", str(part.attrs.get("style", "")).rpartition(":")[2]))
+            rows[-1].append(_content(tokens))
+    header, *others = map(tuple, rows)
+    return Table(header, tuple(others), tuple(aligns))
+
+
+def _rule(token: Token, tokens: Iterator[Token]) -> Block:
+    return Rule()
+
+
+_BLOCKS: Mapping[str, Callable[[Token, Iterator[Token]], Block]] = {
+    "paragraph_open": _paragraph,
+    "heading_open": _heading,
+    "fence": _code_block,
+    "code_block": _code_block,
+    "blockquote_open": _quote,
+    "bullet_list_open": _list,
+    "ordered_list_open": _list,
+    "table_open": _table,
+    "hr": _rule,
+}
+
+
+def _inlines(content: str) -> tuple[Inline, ...]:
+    # While an answer grows its finished paragraphs come again and again; most of the time goes into inlines.
+    return _remembered(content) if len(content) <= _REMEMBERED else _parsed(content)
+
+
+def _parsed(content: str) -> tuple[Inline, ...]:
+    tokens = inline_tokens(content) if _MARKUP.search(content) else None
+    if tokens is None:
+        return tuple(_lines(content))
+    return _nested(tokens)
+
+
+_remembered = lru_cache(maxsize=1024)(_parsed)
+
+
+def _lines(content: str) -> Iterator[Inline]:
+    """Words without markup."""
+    first, *others = content.split("\n")
+    yield from _linked(first.strip())
+    for line in others:
+        yield Break()
+        yield from _linked(line.strip())
+
+
+def _nested(tokens: Iterable[Token]) -> tuple[Inline, ...]:
+    """The tokens as nodes. Emphasis that is nested too deep is dropped, never its words."""
+    opened: list[tuple[Token, _Line]] = []
+    line = _Line(linking=True)
+    for token in tokens:
+        if token.nesting > 0:
+            opened.append((token, line))
+            is_link = token.type == "link_open"
+            if is_link or len(opened) < DEEPEST:
+                line = _Line(linking=line.linking and not is_link)
+        elif token.nesting < 0:
+            opening, outer = opened.pop()
+            if outer is not line:
+                for node in _wrapped(opening, line.nodes()):
+                    outer.add(node)
+                line = outer
+        else:
+            line.add(_leaf(token, line.linking))
+    return line.nodes()
+
+
+def _leaf(token: Token, linking: bool) -> Inline | str:
+    match token.type:
+        case "code_inline":
+            return Code(token.content)
+        case "softbreak" | "hardbreak":
+            return Break(token.type == "hardbreak")
+        case "image":
+            image = _image(token)
+            return image if linking or not isinstance(image, Image) else image.alt or image.href
+        case _:
+            return token.content
+
+
+def _wrapped(opening: Token, children: tuple[Inline, ...]) -> Iterable[Inline | str]:
+    match opening.type:
+        case "strong_open":
+            return (Strong(children),)
+        case "em_open":
+            return (Emphasis(children),)
+        case "s_open":
+            return (Strike(children),)
+        case _:
+            return _link(str(opening.attrs["href"]), children)
+
+
+def _link(href: str, children: tuple[Inline, ...]) -> Iterable[Inline | str]:
+    """The link; one that leads nowhere allowed becomes its words, with the address behind them."""
+    host, label = host_of(href), inline_text(children)
+    if not host:
+        return (*children, "" if label == href else f" ({href})")
+    if not label.strip():
+        children = (Text(href),)
+    return (Link(children, href, host, names_another_host(label, host)),)
+
+
+def _image(token: Token) -> Inline | str:
+    href, alt = str(token.attrs["src"]), inline_text(_nested(token.children or ()))
+    host = host_of(href)
+    return Image(alt, href, host) if host else f"{alt} ({href})"
+
+
+class _Line:
+    """Nodes in a row: words that touch become one text, and addresses in them links."""
+
+    def __init__(self, linking: bool) -> None:
+        self.linking = linking
+        self._nodes: list[Inline] = []
+        self._words: list[str] = []
+
+    def add(self, node: Inline | str) -> None:
+        """Put a node at the end, or words."""
+        if isinstance(node, str):
+            self._words.append(node)
+        elif isinstance(node, Text):
+            self._words.append(node.text)
+        else:
+            self._flush()
+            self._nodes.append(node)
+
+    def nodes(self) -> tuple[Inline, ...]:
+        """All of them."""
+        self._flush()
+        return tuple(self._nodes)
+
+    def _flush(self) -> None:
+        if self._words:
+            words = "".join(self._words)
+            self._words.clear()
+            self._nodes += _linked(words) if self.linking else filter(_says_something, (Text(words),))
+
+
+def _says_something(text: Text) -> bool:
+    return bool(text.text)
+
+
+def _linked(words: str) -> Iterator[Inline]:
+    """Words as text, web addresses in them as links."""
+    done = 0
+    if "://" in words:
+        for start, end in bare_addresses(words):
+            address = words[start:end]
+            href = normal_address(address)
+            if host := host_of(href):
+                if done < start:
+                    yield Text(words[done:start])
+                yield Link((Text(address),), href, host, names_another_host(address, host))
+                done = end
+    if done < len(words):
+        yield Text(words[done:])
