@@ -8,7 +8,21 @@ from __future__ import annotations
 
 import typer
 
-from gateway.cli import channels, chat, config, db, dead, dev, doctor, login, run, send, sessions, version
+from gateway.cli import (
+    channels,
+    chat,
+    config,
+    db,
+    dead,
+    dev,
+    doctor,
+    login,
+    manifests,
+    run,
+    send,
+    sessions,
+    version,
+)
 
 app = typer.Typer(
     name="trunkline",
@@ -28,4 +42,6 @@ app.add_typer(dead.app, name="dead")
 app.add_typer(db.app, name="db")
 app.add_typer(config.app, name="config")
 app.add_typer(dev.app, name="dev")
+for platform in manifests.platforms():
+    app.add_typer(manifests.group(platform), name=platform)
 app.command("version")(version.version)

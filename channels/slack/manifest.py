@@ -1,0 +1,119 @@
+"""The registration of the app, as Slack's own form takes it: scopes, events, commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from channels.slack.parse import ASK
+from gateway import SlashCommand
+
+SCOPES = (
+    "app_mentions:read",
+    "assistant:write",
+    "channels:history",
+    "channels:read",
+    "chat:write",
+    "commands",
+    "files:read",
+    "files:write",
+    "groups:history",
+    "groups:read",
+    "im:history",
+    "im:read",
+    "im:write",
+    "mpim:history",
+    "mpim:read",
+    "reactions:write",
+)
+EVENTS = (
+    "agent_session_stopped",
+    "app_mention",
+    "app_uninstalled",
+    "message.channels",
+    "message.groups",
+    "message.im",
+    "message.mpim",
+    "tokens_revoked",
+)
+BUILT_IN = frozenset(
+    (
+        *("active", "apps", "archive", "away", "call", "collapse", "dm", "dnd", "expand", "feed", "feedback"),
+        *(
+            "help",
+            "invite",
+            "join",
+            "leave",
+            "me",
+            "msg",
+            "mute",
+            "open",
+            "part",
+            "prefs",
+            "remind",
+            "remove",
+        ),
+        *("rename", "search", "shortcuts", "shrug", "star", "status", "topic", "unarchive", "who"),
+    )
+)
+"""Names of commands that Slack keeps for itself; ours are called ``/bot-…`` there."""
+_LONGEST_DESCRIPTION = 100
+
+
+def manifest(
+    commands: Sequence[SlashCommand], settings: Mapping[str, Any], url: str | None = None
+) -> dict[str, Any]:
+    """The app's manifest. ``settings`` are those of the channel; ``url`` is where Slack reaches the gateway.
+
+    Without one the app uses Socket Mode.
+    """
+    name = str(settings.get("name") or "Trunkline")
+    address = None if url is None else url.rstrip("/") + str(settings.get("path") or "/slack/events")
+    prefix = str(settings.get("command_prefix") or "")
+    events: dict[str, Any] = {"bot_events": list(EVENTS)}
+    interactivity: dict[str, Any] = {"is_enabled": True}
+    if address is not None:
+        events["request_url"] = interactivity["request_url"] = address
+    return {
+        "display_information": {"name": name, "description": "Answers where it is asked"},
+        "features": {
+            "bot_user": {"display_name": name.lower(), "always_online": True},
+            "app_home": {
+                "home_tab_enabled": False,
+                "messages_tab_enabled": True,
+                "messages_tab_read_only_enabled": False,
+            },
+            "agent_view": {"agent_description": "Answers where it is asked"},
+            "shortcuts": [
+                {
+                    "name": "Ask about this",
+                    "type": "message",
+                    "callback_id": ASK,
+                    "description": "Answers this message in its thread",
+                }
+            ],
+            "slash_commands": [_command(command, prefix, address) for command in commands],
+        },
+        "oauth_config": {"scopes": {"bot": list(SCOPES)}},
+        "settings": {
+            "event_subscriptions": events,
+            "interactivity": interactivity,
+            "org_deploy_enabled": False,
+            "socket_mode_enabled": address is None,
+            "token_rotation_enabled": False,
+        },
+    }
+
+
+def command_name(name: str, prefix: str) -> str:
+    """What a command is called in Slack, without its slash."""
+    return f"bot-{name}" if f"{prefix}{name}" in BUILT_IN else f"{prefix}{name}"
+
+
+def _command(command: SlashCommand, prefix: str, address: str | None) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "command": f"/{command_name(command.name, prefix)}",
+        "description": command.description[:_LONGEST_DESCRIPTION],
+        "should_escape": False,
+    }
+    return told if address is None else {**told, "url": address}
