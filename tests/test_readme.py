@@ -16,7 +16,12 @@ from gateway.server import Server
 from gateway.settings import load_settings
 
 ROOT = Path(__file__).parents[1]
-READMES = [ROOT / "README.md", ROOT / "channels/README.md", ROOT / "plugins/README.md"]
+READMES = [
+    ROOT / "README.md",
+    ROOT / "channels/README.md",
+    ROOT / "plugins/README.md",
+    ROOT / "plugins/providers/README.md",
+]
 
 
 def python_of(readme: Path) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import plugins.providers
 from gateway import Provider, ProviderConfig, ProviderRegistry
+from gateway.settings import load_settings
 from plugins.providers import PROVIDERS, make_known
 
 SIXTEEN = (
@@ -59,6 +63,28 @@ async def test_004_33_each_can_be_made(name: str) -> None:
     assert provider.name != name
     assert provider.api_endpoint.startswith(("https://", "http://127.0.0.1:9/"))
     await registry.close()
+
+
+def test_the_page_tells_of_every_provider_and_every_variable() -> None:
+    page = (Path(plugins.providers.__file__).parent / "README.md").read_text()
+    rows = dict(re.findall(r"^\| `([\w-]+)` \|(.*)\|$", page, re.MULTILINE))
+    assert set(rows) == set(PROVIDERS)
+    registry = known()
+    for name in set(PROVIDERS) - {"demo"}:
+        variables = [each for names in registry.variables(name).values() for each in names]
+        if name == "vertex":
+            variables.remove("VERTEX_API_KEY")
+        assert [each for each in variables if f"`{each}`" not in rows[name]] == [], name
+
+
+def test_the_settings_on_the_page_are_right(tmp_path: Path) -> None:
+    page = (Path(plugins.providers.__file__).parent / "README.md").read_text()
+    (shown,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    file = tmp_path / "trunkline.toml"
+    file.write_text(shown)
+    providers = load_settings(file, environ={"SECRET": "s"}).providers
+    assert set(providers) == {"desk", "azure-eu", "company"}
+    assert providers["azure-eu"].like == "azure"
 
 
 def python(program: str, **environ: str) -> str:
