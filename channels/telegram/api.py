@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, nullcontext
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import aiohttp
 import msgspec
-from telegram import Bot
+from telegram import Bot, InputFile, InputMedia, InputMediaDocument, InputMediaPhoto
 from telegram.error import TelegramError
 from telegram.request import BaseRequest, RequestData
 
@@ -23,15 +23,19 @@ _UPLOAD_SECONDS = 120.0
 _MOST_BYTES = 64 * 1024 * 1024
 
 
-class NotSentError(TelegramError):
+class CallError(TelegramError):
+    """A call failed."""
+
+
+class NotSentError(CallError):
     """The request never left: nobody listens there, or its name is not known."""
 
 
-class UnansweredError(TelegramError):
+class UnansweredError(CallError):
     """The request left, and no answer of the Bot API came back: it may have been applied, or not."""
 
 
-class RefusedError(TelegramError):
+class RefusedError(CallError):
     """The Bot API answered with an error: nothing was applied.
 
     ``code`` is its HTTP status, ``reason`` its words without ``Bad Request:`` and the like. ``retry_after``
@@ -140,7 +144,14 @@ class Client(Bot):
 
     async def call(self, method: str, *, seconds: float | None = None, **arguments: Any) -> Any:
         """The raw result of a method. Raises NotSentError, UnansweredError or RefusedError."""
-        return await self._post(method, arguments, read_timeout=_CALL_SECONDS if seconds is None else seconds)
+        try:
+            return await self._post(
+                method, arguments, read_timeout=_CALL_SECONDS if seconds is None else seconds
+            )
+        except CallError:
+            raise
+        except TelegramError as error:
+            raise UnansweredError(str(error)) from error
 
     async def fetch(self, file_id: str, most: int) -> bytes:
         """The bytes of a file. Raises ValueError if it has more than ``most``, and what ``call`` raises."""
@@ -163,6 +174,17 @@ class Client(Bot):
         finally:
             for transport in self._transports:
                 await transport.shutdown()
+
+
+def upload(data: bytes, name: str) -> InputFile:
+    """A file as an argument of a call."""
+    return InputFile(data, filename=name)
+
+
+def media(kind: Literal["photo", "document"], data: bytes, name: str, caption: str) -> InputMedia:
+    """A file with what stands below it, as the new content of a message."""
+    made = InputMediaPhoto if kind == "photo" else InputMediaDocument
+    return made(data, caption=caption or None, filename=name)
 
 
 def _session() -> aiohttp.ClientSession:
@@ -195,7 +217,7 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     return b"".join(pieces)
 
 
-def _refusal(status: int, content: bytes) -> TelegramError:
+def _refusal(status: int, content: bytes) -> CallError:
     """What an answer with an error means. 5xx may come from before or after the call was applied."""
     try:
         said: Any = msgspec.json.decode(content)

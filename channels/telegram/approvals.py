@@ -8,9 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 import structlog
-from telegram.error import TelegramError
 
-from channels.telegram.api import Client, RefusedError
+from channels.telegram.api import CallError, Client, RefusedError
 from channels.telegram.courier import SAME, Courier
 from channels.telegram.render import TextPage, code, cut
 from channels.telegram.styling import styled
@@ -88,7 +87,7 @@ class Approvals:
             if expired and query.message is not None:
                 place = {"chat_id": query.message.chat.id, "message_id": query.message.message_id}
                 await self._client.call("editMessageReplyMarkup", **place)
-        except TelegramError as error:
+        except CallError as error:
             if not (isinstance(error, RefusedError) and error.says(SAME)):
                 log.info("a pressed button was not answered", reason=str(error))
 

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import structlog
-from telegram.error import TelegramError
 
-from channels.telegram.api import Client
+from channels.telegram.api import CallError, Client
 from channels.telegram.approvals import Approvals
 from channels.telegram.courier import Courier
 from channels.telegram.files import Files
@@ -164,7 +163,7 @@ class TelegramChannel:
                     await self._client.call("deleteWebhook", drop_pending_updates=False)
                 names = await self._tell_commands()
                 break
-            except TelegramError as error:
+            except CallError as error:
                 await self._pulse.failed(error)
         options = self._options
         username = str(found.get("username") or "")
@@ -224,7 +223,7 @@ class TelegramChannel:
             await self._courier.sign(
                 address, "setMessageReaction", message_id=int(address.reply_to or 0), reaction=[*reaction]
             )
-        except TelegramError as error:
+        except CallError as error:
             log.info("a message could not be marked", reason=str(error))
 
 

@@ -13,13 +13,11 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import structlog
-from telegram import InputFile, InputMediaDocument, InputMediaPhoto
-from telegram.error import TelegramError
 
-from channels.telegram.api import Client, NotSentError, RefusedError, UnansweredError
+from channels.telegram.api import CallError, Client, NotSentError, RefusedError, media, upload
 from channels.telegram.pace import Pace
 from channels.telegram.parse import is_group, room_of
-from channels.telegram.render import FilePage, Page, TextPage
+from channels.telegram.render import Page, TextPage
 from channels.telegram.styling import Entity
 from gateway import Address, OutboundMessage, Placed, PlacementDeferred, PlacementRefused, PlacementUncertain
 
@@ -84,7 +82,7 @@ class Courier:
                 log.info("a message was gone when it was to be edited", chat=address.chat)
             elif not refused.says(SAME):
                 raise self._outcome(address, refused) from refused
-        except TelegramError as error:
+        except CallError as error:
             raise self._outcome(address, error) from error
 
     async def delete(self, address: Address, message_id: int) -> None:
@@ -94,7 +92,7 @@ class Courier:
         except RefusedError as refused:
             if not refused.says(*_GONE):
                 raise self._outcome(address, refused) from refused
-        except TelegramError as error:
+        except CallError as error:
             raise self._outcome(address, error) from error
 
     async def find(self, outbound: OutboundMessage) -> Placed | None:
@@ -121,7 +119,7 @@ class Courier:
         what = {"text": page.text, "entities": [*page.entities], "draft_id": draft_id, "can_stop": True}
         try:
             await self._call(address, "sendMessageDraft", {**what, **_topic(address)}, urgent=False)
-        except TelegramError as error:
+        except CallError as error:
             raise self._outcome(address, error) from error
 
     async def sign(self, address: Address, method: str, **arguments: Any) -> None:
@@ -147,7 +145,7 @@ class Courier:
             if refused.says(*_MISSING):
                 return False
             raise self._outcome(address, refused) from refused
-        except TelegramError as error:
+        except CallError as error:
             raise PlacementDeferred(str(error)) from error
         return False
 
@@ -162,7 +160,7 @@ class Courier:
                     raise
                 as_file = {"document": what["photo"], "caption": what["caption"]}
                 return await self._call(address, "sendDocument", as_file, **arguments)
-        except TelegramError as error:
+        except CallError as error:
             raise self._outcome(address, error) from error
 
     async def _call(
@@ -181,7 +179,7 @@ class Courier:
         async with self._pace.turn(chat, urgent=urgent):
             return await self._client.call(method, chat_id=int(chat), **what, **more)
 
-    def _outcome(self, address: Address, error: TelegramError) -> Exception:
+    def _outcome(self, address: Address, error: CallError) -> Exception:
         """What an error means for the message it was about."""
         if isinstance(error, NotSentError):
             return PlacementDeferred(str(error))
@@ -222,19 +220,14 @@ class Courier:
 def _sending(page: Page) -> tuple[str, Mapping[str, Any]]:
     if isinstance(page, TextPage):
         return "sendMessage", _text(page)
-    upload = InputFile(page.data, filename=page.name)
-    return f"send{page.kind.title()}", {page.kind: upload, "caption": page.caption or None}
+    file = upload(page.data, page.name)
+    return f"send{page.kind.title()}", {page.kind: file, "caption": page.caption or None}
 
 
 def _changing(page: Page) -> tuple[str, Mapping[str, Any]]:
     if isinstance(page, TextPage):
         return "editMessageText", _text(page)
-    return "editMessageMedia", {"media": _media(page)}
-
-
-def _media(page: FilePage) -> InputMediaPhoto | InputMediaDocument:
-    kind = InputMediaPhoto if page.kind == "photo" else InputMediaDocument
-    return kind(page.data, caption=page.caption or None, filename=page.name)
+    return "editMessageMedia", {"media": media(page.kind, page.data, page.name, page.caption)}
 
 
 def _text(page: TextPage) -> Mapping[str, Any]:
@@ -254,6 +247,3 @@ def _aim(address: Address, *, first: bool, moved: bool) -> dict[str, Any]:
 
 def _topic(address: Address) -> Mapping[str, Any]:
     return {} if address.thread is None else {"message_thread_id": int(address.thread)}
-
-
-__all__ = ["SAME", "Courier", "UnansweredError"]

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import re
-import unicodedata
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 
 import structlog
 from msgspec.structs import replace
 
-from channels.telegram.api import Client, NotSentError, RefusedError, UnansweredError
+from channels.telegram.api import CallError, Client, NotSentError, RefusedError, UnansweredError
 from channels.telegram.parse import Attached, Heard
+from channels.telegram.pictures import picture_type, safe_name
 from gateway import Audio, FilePart, ImagePart, InboundMessage, Part
 
 log = structlog.get_logger("trunkline.telegram")
@@ -22,15 +20,7 @@ _ATTEMPTS = 3
 _PAUSE = 0.5
 _LONGEST_PAUSE = 5.0
 _AT_ONCE = 4
-_LONGEST_NAME = 100
 _MOST_TEXT = 200_000
-_PICTURES = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
-)
-_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
 
 
 class Files:
@@ -55,7 +45,7 @@ class Files:
             name = safe_name(file.name)
             try:
                 data = await self._fetch(file)
-            except (ValueError, NotSentError, UnansweredError, RefusedError) as error:
+            except (ValueError, CallError) as error:
                 log.info("a file was not taken in", reason=str(error), size=file.file.file_size)
                 why = str(error) if isinstance(error, ValueError) else "it could not be fetched"
                 notes.append(f"[{name}: {why}]")
@@ -97,25 +87,6 @@ def part_of(file: Attached, name: str, data: bytes) -> Part:
         return FilePart(name, f"[{file.mime or 'unknown type'}, {len(data):,} bytes, no text]")
     cut = "" if len(text) <= _MOST_TEXT else "\n[cut]"
     return FilePart(name, text[:_MOST_TEXT] + cut)
-
-
-def picture_type(data: bytes) -> str | None:
-    """The type of a picture that models take, by its first bytes; None for anything else."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    return next((mime for lead, mime in _PICTURES if data.startswith(lead)), None)
-
-
-def safe_name(given: str) -> str:
-    """A file's name without anything that could mean a place: one plain word, with its suffix."""
-    name = PurePosixPath(given.replace("\\", "/")).name
-    name = "".join(c for c in name if unicodedata.category(c)[0] not in "CZ" or c == " ").strip(" .")
-    if not name or _DEVICES.fullmatch(name.split(".")[0]):
-        name = f"file-{name}" if name else "file"
-    if len(name) > _LONGEST_NAME:
-        suffix = PurePosixPath(name).suffix[:16]
-        name = name[: _LONGEST_NAME - len(suffix)] + suffix
-    return name
 
 
 def _audio(file: Attached, data: bytes) -> Audio:

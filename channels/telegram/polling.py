@@ -6,9 +6,8 @@ import asyncio
 from typing import Any, cast
 
 import structlog
-from telegram.error import TelegramError
 
-from channels.telegram.api import Client, RefusedError
+from channels.telegram.api import CallError, Client, RefusedError
 from channels.telegram.parse import update_id_of
 from channels.telegram.pulse import Pulse
 from channels.telegram.receiving import Receiving
@@ -36,7 +35,7 @@ async def poll(client: Client, receiving: Receiving, pulse: Pulse) -> None:
                 allowed_updates=[*KINDS],
                 seconds=POLL_SECONDS + _GRACE,
             )
-        except TelegramError as error:
+        except CallError as error:
             if isinstance(error, RefusedError) and error.says("webhook is active"):
                 await _forget_webhook(client)
             await pulse.failed(error)
@@ -65,5 +64,5 @@ async def _take(receiving: Receiving, batch: list[Any], offset: int) -> None:
 async def _forget_webhook(client: Client) -> None:
     try:
         await client.call("deleteWebhook", drop_pending_updates=False)
-    except TelegramError as error:
+    except CallError as error:
         log.info("the webhook could not be taken away", reason=str(error))

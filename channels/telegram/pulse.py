@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import structlog
-from telegram.error import TelegramError
 
-from channels.telegram.api import RefusedError
+from channels.telegram.api import CallError, RefusedError
 from gateway import Health
 
 log = structlog.get_logger("trunkline.telegram")
@@ -40,7 +39,7 @@ class Pulse:
         """The platform answered, but says that something is wrong."""
         self._detail = detail
 
-    async def failed(self, error: TelegramError) -> None:
+    async def failed(self, error: CallError) -> None:
         """A call failed: wait before the next one, each time longer."""
         said, pause = _meaning(error)
         self._failures += 1
@@ -61,7 +60,7 @@ class Pulse:
         return Health(ok=True)
 
 
-def _meaning(error: TelegramError) -> tuple[str, float | None]:
+def _meaning(error: CallError) -> tuple[str, float | None]:
     """An error in words, and how long to wait, if it says so."""
     if not isinstance(error, RefusedError):
         return str(error), None

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from channels.telegram.files import picture_type, safe_name
+from channels.telegram.pictures import is_photo, picture_type, safe_name
 from channels.telegram.styling import MOST_ENTITIES, Entity, is_blank, styled
 from gateway import (
     Attachment,
@@ -27,7 +27,6 @@ from gateway.markdown.split import split_markdown
 
 MOST_TEXT = 4096
 MOST_CAPTION = 1024
-MOST_PHOTO = 10 * 1024 * 1024
 MOST_FILE = 50 * 1024 * 1024
 
 _MOST_ARGUMENT = 60
@@ -203,8 +202,7 @@ def _file(encoded: str, name: str, caption: str) -> Iterable[FilePage]:
     if not data or len(data) > MOST_FILE:
         return
     mime = picture_type(data)
-    shown = mime in ("image/png", "image/jpeg", "image/webp") and len(data) <= MOST_PHOTO
     name = safe_name(name)
     if mime is not None and "." not in name:
         name = f"{name}.{mime.removeprefix('image/').replace('jpeg', 'jpg')}"
-    yield FilePage("photo" if shown else "document", name, data, cut(caption, MOST_CAPTION))
+    yield FilePage("photo" if is_photo(data) else "document", name, data, cut(caption, MOST_CAPTION))

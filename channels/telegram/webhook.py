@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 from aiohttp import web
-from telegram.error import TelegramError
 
-from channels.telegram.api import Client
+from channels.telegram.api import CallError, Client
 from channels.telegram.pulse import Pulse
 from channels.telegram.receiving import Receiving
 from channels.telegram.wire import KINDS
@@ -54,7 +53,7 @@ class Webhook:
                         allowed_updates=[*KINDS],
                     )
                 info = await client.call("getWebhookInfo")
-            except TelegramError as error:
+            except CallError as error:
                 await pulse.failed(error)
                 continue
             known = info.get("url") == self._url

@@ -1,0 +1,63 @@
+"""What a file is by its bytes, and how it may be called. Pure."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import PurePosixPath
+
+_TYPES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)
+_SIZED = (0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)
+"""The kinds of JPEG's segments that hold a size."""
+_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
+_LONGEST_NAME = 100
+_MOST_EDGES, _MOST_RATIO = 10_000, 20
+_MOST_PHOTO = 10 * 1024 * 1024
+
+
+def picture_type(data: bytes) -> str | None:
+    """The type of a picture that models take, by its first bytes; None for anything else."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((mime for lead, mime in _TYPES if data.startswith(lead)), None)
+
+
+def is_photo(data: bytes) -> bool:
+    """Whether the platform shows it as a picture; other pictures it takes as files."""
+    size = _size(data)
+    if size is None or len(data) > _MOST_PHOTO:
+        return False
+    return min(size) > 0 and sum(size) <= _MOST_EDGES and max(size) <= _MOST_RATIO * min(size)
+
+
+def safe_name(given: str) -> str:
+    """A file's name without anything that could mean a place: one plain word, with its suffix."""
+    name = PurePosixPath(given.replace("\\", "/")).name
+    name = "".join(c for c in name if unicodedata.category(c)[0] not in "CZ" or c == " ").strip(" .")
+    if not name or _DEVICES.fullmatch(name.split(".")[0]):
+        name = f"file-{name}" if name else "file"
+    if len(name) > _LONGEST_NAME:
+        suffix = PurePosixPath(name).suffix[:16]
+        name = name[: _LONGEST_NAME - len(suffix)] + suffix
+    return name
+
+
+def _size(data: bytes) -> tuple[int, int] | None:
+    """Width and height of a PNG or a JPEG, in pixels."""
+    if picture_type(data) == "image/png" and len(data) >= 24:
+        return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    return _jpeg_size(data) if picture_type(data) == "image/jpeg" else None
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    at = 2
+    while at + 9 <= len(data) and data[at] == 0xFF:
+        if data[at + 1] in _SIZED:
+            return int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big")
+        at += 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big"))
+    return None

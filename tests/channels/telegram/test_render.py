@@ -1,0 +1,242 @@
+"""Answers as Telegram shows them, held against what the platform keeps of a text and its limits."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.telegram.fake import text as platform
+from channels.telegram.pictures import picture_type, safe_name
+from channels.telegram.render import FilePage, Page, TextPage, code, pages_of
+from channels.telegram.styling import styled, utf16
+from gateway import (
+    Attachment,
+    ErrorPart,
+    FilePart,
+    ImagePart,
+    Message,
+    Metadata,
+    Part,
+    ResultMetadata,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from tests.channels.telegram.pictures import png
+
+
+def answer(*parts: Part, stop: str | None = "end_turn") -> Message:
+    return Message(session_id="s", role="assistant", parts=parts, metadata=Metadata(stop_reason=stop))
+
+
+def only(*parts: Part) -> Page:
+    [page] = pages_of(answer(*parts), final=True)
+    return page
+
+
+def marked(markdown: str) -> list[tuple[str, str]]:
+    """The entities of a text, with the words they stand over."""
+    shown = styled(markdown)
+    return [(entity["type"], under(shown.text, entity)) for entity in shown.entities]
+
+
+def under(text: str, entity: Mapping[str, Any]) -> str:
+    units = text.encode("utf-16-le")
+    return units[2 * entity["offset"] : 2 * (entity["offset"] + entity["length"])].decode("utf-16-le")
+
+
+def test_markdown_becomes_entities_counted_in_units_of_two_bytes() -> None:
+    text = "😀 **bold _both_** ~~gone~~ `code` [here](https://example.org/)"
+    assert styled(text).text == "😀 bold both gone code here"
+    assert marked(text) == [
+        ("bold", "bold both"),
+        ("italic", "both"),
+        ("strikethrough", "gone"),
+        ("code", "code"),
+        ("text_link", "here"),
+    ]
+    assert styled(text).entities[0]["offset"] == 3
+
+
+def test_blocks_are_apart() -> None:
+    shown = styled(
+        "# Title\n\n- a\n- [x] b\n  1. c\n\n> said\n\n```py\nx = 1\n```\n\n---\n\n|a|b|\n|-|-|\n|1|2|"
+    )
+    assert shown.text == "Title\n\n• a\n• ☑ b\n   1. c\n\nsaid\n\nx = 1\n\n———\n\na  b\n─  ─\n1  2"
+    assert [entity["type"] for entity in shown.entities] == ["bold", "blockquote", "pre", "pre"]
+    assert shown.entities[2]["language"] == "py"
+
+
+def test_styles_do_not_cross_code() -> None:
+    assert marked("**a `b` c**") == [("bold", "a "), ("code", "b"), ("bold", " c")]
+
+
+def test_nobody_is_notified() -> None:
+    shown = styled("@ada @all [ada](tg://user?id=5) `@ada` a@example.org")
+    found = platform.styled(shown.text, "", [dict(entity) for entity in shown.entities])
+    kinds = {entity["type"] for entity in found.entities}
+    assert "mention" not in kinds
+    assert "text_mention" not in kinds
+    assert not any("user" in str(entity.get("url")) for entity in shown.entities)
+
+
+def test_a_link_that_reads_like_another_place_shows_where_it_leads() -> None:
+    assert "evil.example" in styled("[https://bank.example](https://evil.example/x)").text
+
+
+def test_tools_are_told_in_a_line_each() -> None:
+    parts: list[Part] = [
+        ToolCallPart("1", "shell", {"command": "ls *.py"}),
+        ToolResultPart("1", "many\nlines", metadata=ResultMetadata(duration_ms=340)),
+        ToolCallPart("2", "read_file", {"path": "`x`"}),
+        ToolResultPart("2", "no such file", is_error=True),
+        ToolCallPart("3", "wait", {}),
+    ]
+    [so_far] = pages_of(answer(*parts), final=False)
+    assert isinstance(so_far, TextPage)
+    assert so_far.text == "✓ shell ls *.py · 0.3 s\n✗ read_file `x`\n⏳ wait"
+    final = only(*parts, TextPart("Done."))
+    assert isinstance(final, TextPage)
+    assert final.text.endswith("✗ wait\n\nDone.")
+
+
+def test_reasoning_is_not_shown_and_errors_are_short_and_plain() -> None:
+    page = only(TextPart("hm", "reasoning"), ErrorPart("X", "it *broke* " + "x" * 999))
+    assert isinstance(page, TextPage)
+    assert page.text.startswith("⚠️ it *broke* xxx")
+    assert len(page.text) < 310
+    assert page.entities == ()
+
+
+def test_pictures_and_files_are_uploads() -> None:
+    picture = base64.b64encode(png()).decode()
+    pages = pages_of(
+        answer(
+            TextPart("Look:"),
+            ImagePart(picture, "image/png", "a cat"),
+            FilePart("a/b/notes.md", "# Notes"),
+            FilePart("a/b/only-named.md"),
+            ToolResultPart("1", "", attachments=(Attachment("text/plain", "aGk=", "../hi.txt"),)),
+        ),
+        final=True,
+    )
+    assert isinstance(pages[0], TextPage)
+    assert pages[0].text == "Look:\n\n📄 a/b/only-named.md"
+    assert pages[1:] == [
+        FilePage("photo", "a cat.png", png(), "a cat"),
+        FilePage("document", "notes.md", b"# Notes"),
+        FilePage("document", "hi.txt", b"hi"),
+    ]
+
+
+def test_a_picture_that_is_none_is_sent_as_a_file_and_rubbish_is_not_sent() -> None:
+    page = only(ImagePart(base64.b64encode(b"no picture").decode(), "image/png"))
+    assert isinstance(page, FilePage)
+    assert page.kind == "document"
+    assert len(pages_of(answer(TextPart("x"), ImagePart("!!!", "image/png")), final=True)) == 1
+
+
+@pytest.mark.parametrize("size", [(1, 1), (9_999, 2), (6_000, 6_000), (1, 30)])
+def test_only_pictures_of_sizes_that_are_taken_are_photos(size: tuple[int, int]) -> None:
+    header = png(1, 1)[:16] + size[0].to_bytes(4, "big") + size[1].to_bytes(4, "big") + png(1, 1)[24:]
+    page = only(ImagePart(base64.b64encode(header).decode(), "image/png"))
+    assert isinstance(page, FilePage)
+    assert (page.kind == "photo") is (size == (1, 1))
+
+
+def test_nothing_to_say_is_said_unless_it_was_stopped() -> None:
+    assert pages_of(answer(), final=False) == []
+    assert [page.text for page in pages_of(answer(), final=True) if isinstance(page, TextPage)] == [
+        "(There is nothing to say.)"
+    ]
+    assert pages_of(answer(stop="cancelled"), final=True) == []
+
+
+def test_an_open_fence_ends_with_its_part() -> None:
+    page = only(TextPart("```py\nx = 1"), ToolCallPart("1", "shell", {}), TextPart("**then**"))
+    assert isinstance(page, TextPage)
+    assert [entity["type"] for entity in page.entities] == ["pre", "code", "bold"]
+
+
+def test_a_growing_answer_keeps_the_pages_that_are_full() -> None:
+    words = " ".join(f"word{number}" for number in range(1500))
+    before = pages_of(answer(TextPart(words[:9000])), final=False)
+    after = pages_of(answer(TextPart(words)), final=True)
+    assert after[: len(before) - 1] == before[:-1]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "../../x",
+        "/etc/passwd",
+        "C:\\a\\b.txt",
+        "a\0b",
+        "CON",
+        "con.txt",
+        "x" * 300,
+        "",
+        "..",
+        "\u202egpj.exe",
+        " . ",
+    ],
+)
+def test_names_of_files_are_harmless(given: str) -> None:
+    name = safe_name(given)
+    assert name
+    assert not set(name) & set("/\\\0\u202e")
+    assert len(name) <= 100
+    assert name.split(".")[0].lower() != "con"
+    assert not name.startswith(".")
+
+
+def test_types_of_pictures_are_told_by_their_bytes() -> None:
+    assert picture_type(png()) == "image/png"
+    assert picture_type(b"RIFF1234WEBPxx") == "image/webp"
+    assert picture_type(b"<svg>") is None
+
+
+MARKDOWN = st.lists(
+    st.one_of(
+        st.text(max_size=200),
+        st.sampled_from(
+            [
+                "**", "_", "`", "```\n", "~~", "[a](http://b.c)", "\n\n", "\n- ", "\n1. ", "\n> ", "# ",
+                "|a|b|\n|-|-|\n|1|2|\n", "@ada", "😀" * 50, "word " * 400, "\u202e", "\u200b", "\ud800", "\0",
+                "\r\n", "\t",
+                "**b** " * 150, "x" * 5000,
+            ]
+        ),
+    ),
+    max_size=12,
+).map("".join)  # fmt: skip
+
+
+@given(MARKDOWN, st.booleans())
+def test_every_page_is_what_the_platform_takes(text: str, final: bool) -> None:
+    for page in pages_of(answer(TextPart(text)), final=final, most=50):
+        if isinstance(page, FilePage):
+            continue
+        assert 1 <= len(page.text) <= platform.MOST_TEXT
+        assert len(page.entities) <= platform.MOST_ENTITIES
+        entities = [dict(entity) for entity in page.entities]
+        kept = platform.styled(page.text, "", entities)
+        assert kept.text == page.text
+        end = utf16(page.text)
+        for entity in entities:
+            assert entity["length"] > 0
+            assert 0 <= entity["offset"] <= end - entity["length"]
+            under(page.text, entity).encode()
+
+
+@given(st.text())
+def test_code_shows_any_text(text: str) -> None:
+    shown = styled(code(text))
+    words = " ".join(text.split()).translate(dict.fromkeys(range(0xD800, 0xE000)))
+    if words and not any(ord(c) < 32 or 0x2028 <= ord(c) <= 0x202E or ord(c) == 127 for c in words):
+        assert shown.text.strip() == words.strip()
