@@ -22,8 +22,8 @@ from gateway import (
     TextPart,
     ToolCallPart,
     ToolResultPart,
+    split_markdown,
 )
-from gateway.markdown.split import split_markdown
 
 MOST_TEXT = 4096
 MOST_CAPTION = 1024

@@ -12,8 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gateway.markdown.parse import parse_markdown
-from gateway.markdown.tree import (
+from gateway import (
     Block,
     Break,
     Code,
@@ -33,6 +32,7 @@ from gateway.markdown.tree import (
     Table,
     Text,
     inline_text,
+    parse_markdown,
 )
 
 MOST_ENTITIES = 100
