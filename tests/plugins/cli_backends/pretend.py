@@ -35,6 +35,10 @@ def say(text):
 def done(**more):
     out(type="result", subtype="success", is_error=False, result="", num_turns=1, **more)
 
+def begin():
+    flag = "--resume" if "--resume" in sys.argv else "--session-id"
+    out(type="system", subtype="init", session_id=sys.argv[sys.argv.index(flag) + 1])
+
 def prompt():
     read()
     return read()["message"]["content"]

@@ -19,7 +19,7 @@ from plugins.cli_backends.failures import BackendError
 from plugins.cli_backends.sessions import SessionFile
 from plugins.cli_backends.settings import BackendSettings
 from plugins.cli_backends.talk import Said
-from tests.plugins.cli_backends.pretend import Heard, alive, ask, backend, gone, noted, program
+from tests.plugins.cli_backends.pretend import Heard, alive, ask, backend, gone, noted
 
 HANG = """
 prompt()
@@ -116,14 +116,11 @@ async def test_000_03_a_program_that_is_not_there_is_not_available(tmp_path: Pat
 
 async def test_000_04_a_conversation_resumes_until_it_is_cleared(tmp_path: Path) -> None:
     file = tmp_path / "kept" / "sessions.json"
-    body = 'out(type="system", subtype="init", session_id=sys.argv[sys.argv.index(FLAG) + 1])'
-    flag = 'FLAG = "--resume" if "--resume" in sys.argv else "--session-id"\n'
-    made = await backend(tmp_path, flag + ECHO + "\n", sessions=SessionFile(file))
-    program(tmp_path, flag + body + ECHO)
+    made = await backend(tmp_path, f"begin()\n{ECHO}", sessions=SessionFile(file))
     await ask(made)
     session = made.get_session("c")
     assert session is not None
-    again = await backend(tmp_path, flag + body + ECHO, sessions=SessionFile(file))
+    again = await backend(tmp_path, f"begin()\n{ECHO}", sessions=SessionFile(file))
     assert again.get_session("c") == session, "it is known after a restart"
     await ask(again)
     await ask(again, conversation_id="other")

@@ -1,0 +1,292 @@
+"""A coding program in a chat: its answer, its tools and its questions, and how it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import (
+    ApprovalAsked,
+    ChatOptions,
+    Complete,
+    ErrorPart,
+    Message,
+    Plugin,
+    PluginContext,
+    TextDelta,
+    TextPart,
+    Tool,
+    ToolCallPart,
+    ToolContext,
+    ToolResultPart,
+    tool_from,
+)
+from gateway.app import Gateway
+from gateway.settings import Settings
+from gateway.testing.chat import Chat, chatting
+from gateway.testing.script import Reply, Use
+from plugins.cli_backends import CliBackends
+from tests.plugins.cli_backends.pretend import alive, noted, program
+
+ECHO = """
+begin()
+said = prompt()
+note("prompts", said)
+note("arguments", sys.argv[1:])
+say("You said: ")
+say(said.split()[-1])
+done(usage={"input_tokens": 7, "output_tokens": 5})
+"""
+ASKS = """
+prompt()
+say("I will look.")
+call = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "ls"}}
+out(type="assistant", message={"content": [{"type": "text", "text": "I will look."}, call]})
+request = {"subtype": "can_use_tool", "tool_name": "Bash", "input": call["input"], "tool_use_id": "t1"}
+out(type="control_request", request_id="1", request=request)
+answer = read()["response"]["response"]
+allowed = answer["behavior"] == "allow"
+result = {"type": "tool_result", "tool_use_id": "t1", "content": "a.txt" if allowed else answer["message"],
+          "is_error": not allowed}
+out(type="user", message={"content": [result]})
+say("Done.")
+done()
+"""
+HANG = 'signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprompt()\nsay("working")\ntime.sleep(600)'
+
+
+def talking(tmp_path: Path, *more: Plugin, bodies: dict[str, str], model: str, **table: Any) -> Any:
+    """A chat whose model is a pretended program."""
+    env = {"PATH": os.environ.get("PATH", os.defpath)}
+    plugins = {
+        name: {"binary": str(program(tmp_path / "bin", body, name)), "env": env}
+        for name, body in bodies.items()
+    }
+    limits = table.pop("limits", {})
+    settings = {"cli_backends": {"plugins": plugins, **table}}
+    return chatting(tmp_path / "data", CliBackends(), *more, model=model, plugins=settings, limits=limits)
+
+
+async def asked(chat: Chat) -> ApprovalAsked:
+    watcher = await chat.watch()
+    return await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+
+
+async def test_a_program_answers_as_a_model_does(tmp_path: Path) -> None:
+    async with talking(tmp_path, bodies={"claude-code": ECHO}, model="claude-code/opus") as chat:
+        answer = await chat.say("hello")
+        assert answer.parts == (TextPart("You said: hello"),)
+        assert (answer.metadata.provider, answer.metadata.model) == ("claude-code", "opus")
+        assert (answer.metadata.input_tokens, answer.metadata.output_tokens) == (7, 5)
+        watcher = await chat.watch()
+        await chat.say("again")
+        await watcher.until(lambda frame: isinstance(frame, Complete))
+        said = [frame.content for frame in watcher.frames if isinstance(frame, TextDelta)]
+        assert said == ["You said: ", "again"]
+        first, second = noted(tmp_path / "bin", "arguments")
+        assert first[first.index("--model") + 1] == "opus"
+        assert second[second.index("--resume") + 1] == first[first.index("--session-id") + 1]
+        assert (tmp_path / "data" / "workspace").is_dir(), "it works in a folder of its own"
+
+
+async def test_what_others_answered_meanwhile_is_told(tmp_path: Path) -> None:
+    async with talking(tmp_path, bodies={"claude-code": ECHO}, model="claude-code/default") as chat:
+        await chat.say("first")
+        chat.gateway.model = "script/one"
+        await chat.say("second")
+        chat.gateway.model = "claude-code/default"
+        await chat.say("third")
+        told = noted(tmp_path / "bin", "prompts")[-1]
+        assert "assistant: You said: first\n\nuser: second\n\nassistant: You said: second" in told
+        assert "--resume" not in noted(tmp_path / "bin", "arguments")[-1]
+
+
+@pytest.mark.parametrize(
+    ("decision", "output"), [("once", "a.txt"), ("deny", "The user did not allow this.")]
+)
+async def test_a_person_decides_in_the_chat(tmp_path: Path, decision: Any, output: str) -> None:
+    async with talking(tmp_path, bodies={"claude-code": ASKS}, model="claude-code/default") as chat:
+        answer_id = await chat.accept("go")
+        question = await asked(chat)
+        assert (question.tool_name, question.arguments) == ("claude-code:Bash", {"command": "ls"})
+        chat.host.approve(question.approval_id, decision, session="s")
+        answer = await chat.answer(answer_id)
+        assert answer.parts == (
+            TextPart("I will look."),
+            ToolCallPart("t1", "Bash", {"command": "ls"}),
+            ToolResultPart("t1", output, is_error=decision == "deny", metadata=answer.parts[2].metadata),
+            TextPart("Done."),
+        )
+
+
+async def test_nobody_answering_is_a_no(tmp_path: Path) -> None:
+    limits = {"approval_timeout_ms": 1}
+    bodies = {"claude-code": ASKS}
+    async with talking(tmp_path, bodies=bodies, model="claude-code/default", limits=limits) as chat:
+        answer = await chat.say("go")
+        assert [part.is_error for part in answer.parts if isinstance(part, ToolResultPart)] == [True]
+
+
+async def test_stop_ends_the_program_within_a_second(tmp_path: Path) -> None:
+    async with talking(tmp_path, bodies={"claude-code": HANG}, model="claude-code/default") as chat:
+        answer_id = await chat.accept("go")
+        watcher = await chat.watch()
+        await watcher.until(lambda frame: isinstance(frame, TextDelta))
+        begun = time.monotonic()
+        assert (await chat.say("/stop")).text == "Stopped."
+        assert not alive(noted(tmp_path / "bin", "pids")[0])
+        assert time.monotonic() - begun < 10, "a program that will not end would take ten minutes"
+        answer = await chat.answer(answer_id)
+        assert answer.text == "working"
+        assert answer.metadata.stop_reason == "cancelled"
+        program(tmp_path / "bin", ECHO, "claude-code")
+        assert (await chat.say("hello")).text == "You said: hello", "the place is free again"
+
+
+async def test_stop_withdraws_what_a_program_asks(tmp_path: Path) -> None:
+    async with talking(tmp_path, bodies={"claude-code": ASKS}, model="claude-code/default") as chat:
+        await chat.accept("go")
+        await asked(chat)
+        assert (await chat.say("/stop")).text == "Stopped."
+        assert not alive(noted(tmp_path / "bin", "pids")[0])
+
+
+async def test_a_failure_is_told_by_its_name(tmp_path: Path) -> None:
+    body = 'print("error: it is broken", file=sys.stderr)\nsys.exit(3)'
+    async with talking(tmp_path, bodies={"claude-code": body}, model="claude-code/default") as chat:
+        error = (await chat.say("go")).parts[-1]
+        assert isinstance(error, ErrorPart)
+        assert error.error_name == "PROCESS_EXIT"
+        assert "it is broken" in error.message
+
+
+async def test_a_call_without_a_result_gets_one(tmp_path: Path) -> None:
+    """The agent runs calls that have none, and this one is not its own."""
+    body = """
+    prompt()
+    call = {"type": "tool_use", "id": "t1", "name": "clock", "input": {}}
+    out(type="assistant", message={"content": [call]})
+    done()
+    """
+    async with talking(tmp_path, bodies={"claude-code": body}, model="claude-code/default") as chat:
+        answer = await chat.say("go")
+        assert [type(part) for part in answer.parts] == [ToolCallPart, ToolResultPart]
+        assert isinstance(answer.parts[1], ToolResultPart)
+        assert "did not say" in answer.parts[1].output
+
+
+async def test_one_takes_over_and_only_the_last_error_shows(tmp_path: Path) -> None:
+    fails = 'prompt()\nsay("I try.")\nout(type="result", is_error=True, result="overloaded")'
+    table: dict[str, Any] = {
+        "fallback_plugins": ["opencode"],
+        "plugin_dispatch": {"fallback": {"on_dispatch_error": True}},
+    }
+    bodies = {"claude-code": fails, "opencode": "sys.exit(9)"}
+    async with talking(tmp_path, bodies=bodies, model="cli/active", **table) as chat:
+        answer = await chat.say("go")
+        errors = [part for part in answer.parts if isinstance(part, ErrorPart)]
+        assert [error.error_name for error in errors] == ["PROCESS_EXIT"]
+        assert "I try." in answer.text
+        assert "overloaded" in answer.text
+        assert "opencode goes on" in answer.text
+        program(tmp_path / "bin", ECHO, "claude-code")
+        assert (await chat.say("hello")).text == "You said: hello"
+
+
+async def test_changes_are_told_at_the_end(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    await asyncio.to_thread(subprocess.run, ["git", "init", "-q", str(folder)], check=True)
+    body = 'prompt()\nopen("new.txt", "w").write("one\\n")\nsay("I wrote it.")\ndone()'
+    bodies = {"claude-code": body}
+    async with talking(
+        tmp_path, bodies=bodies, model="claude-code/default", working_directory=str(folder)
+    ) as chat:
+        assert (await chat.say("go")).text == "I wrote it.\n\n*1 file changed, 1 insertion(+)*"
+
+
+class Errand(Plugin):
+    """A tool that lets a program do part of the work."""
+
+    name = "errand"
+
+    def __init__(self) -> None:
+        async def errand(context: ToolContext) -> str:
+            """Run an errand."""
+            return await context.run_nested("buy milk", model="claude-code/default")
+
+        self._tools = [tool_from(errand)]
+
+    def tools(self) -> list[Tool]:
+        return self._tools
+
+
+async def test_a_nested_run_has_a_session_of_its_own(tmp_path: Path) -> None:
+    bodies = {"claude-code": ECHO}
+    async with talking(tmp_path, Errand(), bodies=bodies, model="claude-code/default") as chat:
+        await chat.say("first")
+        chat.gateway.model = "script/one"
+        chat.model.then(Reply((Use("errand"),), "tools"))
+        await chat.say("second")
+        chat.gateway.model = "claude-code/default"
+        await chat.say("third")
+        prompts = noted(tmp_path / "bin", "prompts")
+        assert "conversation_so_far" not in prompts[1]
+        assert "buy milk" in prompts[1]
+        assert "user: first" in prompts[2], "the conversation does not go on where the errand ended"
+        assert all("--resume" not in call for call in noted(tmp_path / "bin", "arguments"))
+
+
+class Asking(Plugin):
+    """Hands out the providers."""
+
+    name = "asking"
+    ctx: PluginContext
+
+    async def activate(self, ctx: PluginContext) -> None:
+        self.ctx = ctx
+
+
+async def test_it_keeps_the_contract_of_providers(tmp_path: Path) -> None:
+    plugin = Asking()
+    async with talking(tmp_path, plugin, bodies={"claude-code": ECHO}, model="script/one"):
+        assert plugin.ctx.providers is not None
+        provider = await plugin.ctx.providers.ready("claude-code")
+        message = Message(session_id="s", role="user", parts=(TextPart("hello"),))
+        answer = await provider.chat([message], ChatOptions(model="default"))
+        assert answer.text == "You said: hello"
+        assert [model.id for model in await provider.list_models()] == ["default"]
+        active = await plugin.ctx.providers.ready("cli")
+        names = [model.id for model in await active.list_models()]
+        assert names == ["active", "claude-code", "codex", "gemini", "opencode"]
+
+
+async def test_people_let_programs_remember(tmp_path: Path) -> None:
+    async with talking(tmp_path, bodies={"claude-code": ECHO}, model="claude-code/default") as chat:
+        assert (await chat.say("/remember I like tea")).text == "Remembered."
+        assert (await chat.say("/remember")).text.startswith("What shall")
+        await chat.say("hello")
+        await chat.say("hello", "other")
+        assert (await chat.say("/forget")).text == "Forgotten: 1."
+        await chat.say("hello")
+        told = ["I like tea" in prompt for prompt in noted(tmp_path / "bin", "prompts")]
+        assert told == [True, False, False]
+
+
+async def test_backends_are_shown(tmp_path: Path) -> None:
+    async with talking(tmp_path, bodies={"claude-code": ECHO}, model="claude-code/default") as chat:
+        shown = (await chat.say("/backends")).text.splitlines()
+        assert shown[0] == "- claude-code (active): available 7.8.9, 0 running"
+        assert shown[1] == "- codex: not available, 0 running"
+
+
+async def test_the_environment_of_the_gateway_is_handed_to_plugins(tmp_path: Path) -> None:
+    plugin = Asking()
+    settings = Settings(data_dir=tmp_path, channels={}, model="demo/demo")
+    async with Gateway(settings, environ={"HOME": "/h"}, plugins=[plugin]).running():
+        assert plugin.ctx.environ == {"HOME": "/h"}
