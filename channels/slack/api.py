@@ -54,9 +54,12 @@ class Api:
         self.scopes: frozenset[str] = frozenset()
         self._token = token
 
-    async def call(self, method: str, *, urgent: bool = True, **arguments: Any) -> Json:
-        """One call. Arguments that are None are left out."""
-        await self.pace.turn(method, str(arguments.get("channel", "")), urgent=urgent)
+    async def call(
+        self, method: str, *, urgent: bool = True, has_turn: bool = False, **arguments: Any
+    ) -> Json:
+        """One call, at its turn unless it has one. Arguments that are None are left out."""
+        if not has_turn:
+            await self.pace.turn(method, str(arguments.get("channel", "")), urgent=urgent)
         given = {name: value for name, value in arguments.items() if value is not None}
         client: Any = self.client
         try:

@@ -74,6 +74,7 @@ class SlackChannel:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._events.connected(rules, self._listening(receive), tasks)
+                self._problem = ""
                 tasks.create_task(self._probe())
                 if self._options.mode == "http":
                     self._events.catching.begin(tasks)
@@ -158,7 +159,6 @@ class SlackChannel:
                 log.info("Slack does not answer yet", channel=self.id, reason=str(error))
                 await asyncio.sleep(getattr(error, "seconds", None) or 1.0)
         self._placing.team, self._placing.bot_user = str(told.get("team_id")), str(told.get("user_id"))
-        self._problem = ""
         return Rules(
             channel=self.id,
             team=self._placing.team,

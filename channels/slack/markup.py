@@ -15,7 +15,7 @@ def mentions(text: str, user: str) -> bool:
 
 def plain(text: str, bot_user: str) -> str:
     """What was written, without the bot's own name."""
-    text = re.sub(rf"<@{re.escape(bot_user)}(\|[^<>]*)?>[:,]?", "", text)
+    text = re.sub(rf"<@{re.escape(bot_user)}(\|[^<>]*)?>[:,]?[ \t]*", "", text)
     return _unescaped(_SEQUENCE.sub(_meant, text)).strip()
 
 

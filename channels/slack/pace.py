@@ -74,6 +74,15 @@ class Pace:
         for bucket in buckets:
             bucket.level -= 1
 
+    def spare(self, *methods: str) -> bool:
+        """Take a turn of each of these methods if nobody has to wait for that; for what can be left out."""
+        buckets = [self._bucket((method, ""), _PER_METHOD.get(method, _OTHERS)) for method in methods]
+        if any(bucket.wait(self._clock(), _RESERVED) > 0 for bucket in buckets):
+            return False
+        for bucket in buckets:
+            bucket.level -= 1
+        return True
+
     def hold(self, method: str, seconds: float) -> None:
         """The platform asked to wait: nobody calls this method before."""
         bucket = self._bucket((method, ""), _PER_METHOD.get(method, _OTHERS))

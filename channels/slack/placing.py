@@ -19,6 +19,7 @@ log = structlog.get_logger("trunkline.slack")
 EVENT_TYPE = "trunkline_answer"
 _FILE, _RESPONSE = "file:", "response:"
 _MOST_STREAMS = 2_000
+_SOON = 0.5
 _NO_STREAM = frozenset(
     {"message_not_in_streaming_state", "stopped_by_user", "message_not_found", "msg_too_long"}
 )
@@ -108,6 +109,8 @@ class Placing:
         address, nonce = outbound.address, outbound.nonce
         if _is_response(address):
             return None
+        if not self.bot_user:
+            raise PlacementDeferred("it is not known yet which messages are the bot's", _SOON)
         file = self._uploads.get(nonce)
         if file is not None and await self._is_shared(file, address.chat):
             return Placed(_FILE + file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
 import structlog
 
@@ -21,8 +22,16 @@ _MINE = frozenset(
 """Refusals that are about the one message, not about what the app may do."""
 
 
+_SESSION, _SAID = "agents.sessions.setStatus", "assistant.threads.setStatus"
+_ADD, _REMOVE = "reactions.add", "reactions.remove"
+
+
 class Presence:
-    """The signs of one account. What the app may not do it is not asked again."""
+    """The signs of one account. What the app may not do it is not asked again.
+
+    Slack takes few of them a minute, so answers never wait for their turn: a sign is shown if it can be
+    shown and taken back at once, and else it is left out.
+    """
 
     def __init__(self, api: Api, reaction: str, clock: Callable[[], float] = monotonic) -> None:
         self._api = api
@@ -40,36 +49,39 @@ class Presence:
         now = self._clock()
         if last is not None and now < last + _STATUS_EVERY:
             return
-        self._shown[place] = now
         if address.thread is None:
-            if last is None and self._reaction:
-                await self._try("reactions.add", channel=place[0], timestamp=place[1], name=self._reaction)
+            if last is None and self._reaction and self._api.pace.spare(_ADD, _REMOVE):
+                self._shown[place] = now
+                await self._try(_ADD, channel=place[0], timestamp=place[1], name=self._reaction)
             return
         thread = {"channel_id": place[0], "thread_ts": place[1]}
-        await self._try("agents.sessions.setStatus", **thread, status="processing")
-        await self._try("assistant.threads.setStatus", **thread, status=_STATUS)
+        taken_back = () if last is not None else (_SESSION,)
+        if self._api.pace.spare(_SESSION, _SAID, *taken_back):
+            self._shown[place] = now
+            await self._try(_SESSION, **thread, status="processing")
+            await self._try(_SAID, **thread, status=_STATUS)
 
     async def done(self, address: Address) -> None:
         """Take it back."""
         place = _place(address)
         if place is None:
             return
-        shown = self._shown.pop(place, None)
         if address.thread is not None:
             await self.idle(*place)
-        elif shown is not None and self._reaction:
-            await self._try("reactions.remove", channel=place[0], timestamp=place[1], name=self._reaction)
+        elif self._shown.pop(place, None) is not None:
+            await self._try(_REMOVE, channel=place[0], timestamp=place[1], name=self._reaction)
 
     async def idle(self, chat: str, thread: str) -> None:
         """A thread waits for its people."""
-        self._shown.pop((chat, thread), None)
-        await self._try("agents.sessions.setStatus", channel_id=chat, thread_ts=thread, status="active")
+        shown = self._shown.pop((chat, thread), None)
+        if shown is not None or self._api.pace.spare(_SESSION):
+            await self._try(_SESSION, channel_id=chat, thread_ts=thread, status="active")
 
-    async def _try(self, method: str, **arguments: str) -> None:
+    async def _try(self, method: str, **arguments: Any) -> None:
         if method in self._denied:
             return
         try:
-            await self._api.call(method, urgent=False, **arguments)
+            await self._api.call(method, has_turn=True, **arguments)
         except RefusedError as refused:
             if refused.error not in _MINE:
                 self._denied.add(method)

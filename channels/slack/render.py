@@ -25,10 +25,10 @@ from gateway import (
     TextPart,
     ToolCallPart,
     ToolResultPart,
+    parse_markdown,
+    plain_text,
+    split_markdown,
 )
-from gateway.markdown.parse import parse_markdown
-from gateway.markdown.split import split_markdown
-from gateway.markdown.tree import plain_text
 
 LONGEST_PAGE = 3_800
 """Characters of Markdown; what it is shown as stays below what ``chat.update`` takes."""

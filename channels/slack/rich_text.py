@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from gateway.markdown import tree as md
+import gateway as md
 
 Element = dict[str, Any]
 

@@ -51,7 +51,7 @@ def say(state: State, url: ReplyUrl, given: Json, notes: list[str]) -> None:
 
 def acknowledged(state: State, url: ReplyUrl, answer: object, notes: list[str]) -> None:
     """What came along with the acknowledgement of a slash command: text, or a message."""
-    given: Any = {"text": answer} if isinstance(answer, str) else answer
+    given: Any = {"text": answer} if isinstance(answer, str) and answer else answer
     if isinstance(given, dict) and given:
         say(state, url, cast(Json, given), notes)
 

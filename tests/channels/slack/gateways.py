@@ -58,6 +58,7 @@ async def gateway_at(
         async with gateway.running():
             if slack.get("mode") == "http":
                 async with Server(gateway) as server:
+                    await until(lambda: gateway.health()["slack"][0])
                     await fake.register(f"{server.url}/slack/events")
                     yield gateway
             else:

@@ -1,0 +1,246 @@
+"""Slack's payloads as what they mean; whatever is wrong with one, it is said so and nothing else happens."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from channels.slack.markup import plain
+from channels.slack.parse import (
+    Deleted,
+    Pressed,
+    Rules,
+    Seen,
+    Stopped,
+    UnreadableError,
+    Written,
+    parse,
+    parse_history,
+    press_value,
+)
+from gateway import Address
+
+PAYLOADS = {
+    path.stem: json.loads(path.read_text()) for path in (Path(__file__).parent / "payloads").glob("*.json")
+}
+NOW = 1_795_000_000_000_000
+
+
+def rules(**changes: Any) -> Rules:
+    bot = PAYLOADS["app_mention"]["authorizations"][0]["user_id"]
+    known = Rules(channel="slack", team="T1", bot_user=bot)
+    return replace(known, **changes)
+
+
+def written(name: str, **changes: Any) -> Written:
+    found = parse(PAYLOADS[name], rules(**changes), NOW)
+    assert isinstance(found, Written)
+    return found
+
+
+def test_a_direct_message() -> None:
+    event = PAYLOADS["message_im"]["event"]
+    found = written("message_im").message
+    assert found.text == "hello & <welcome> https://example.org/x"
+    assert found.dedup_key == f"{event['channel']}:{event['ts']}"
+    assert found.alt_key == event["client_msg_id"]
+    assert found.order == int(event["ts"].replace(".", ""))
+    assert found.session == f"slack:T1:{event['channel']}"
+    assert found.sender.id == event["user"]
+    assert found.address == Address("slack", "T1", event["channel"], None, event["ts"])
+
+
+def test_a_mention_and_its_message_are_one() -> None:
+    assert written("message_channel").message == written("app_mention").message
+    found = written("app_mention").message
+    assert found.text.startswith("hello see #general and @")
+    assert found.address.group
+    assert found.address.thread == PAYLOADS["app_mention"]["event"]["ts"]
+    assert found.session.endswith(f":t{found.address.thread}")
+
+
+@pytest.mark.parametrize(
+    ("groups", "meant"), [("mention", False), ("reply", False), ("command", False), ("always", True)]
+)
+def test_what_is_answered_where_several_read(groups: Any, meant: bool) -> None:
+    found = parse(PAYLOADS["message_thread"], rules(groups=groups), NOW)
+    assert isinstance(found, Written) == meant
+    assert isinstance(found, Seen) != meant
+
+
+def test_threads_that_the_bot_takes_part_in_are_followed() -> None:
+    event = PAYLOADS["message_thread"]["event"]
+    known = rules(
+        groups="reply", follows=lambda chat, thread: (chat, thread) == (event["channel"], event["thread_ts"])
+    )
+    assert isinstance(parse(PAYLOADS["message_thread"], known, NOW), Written)
+
+
+def test_only_commands() -> None:
+    payload = copy.deepcopy(PAYLOADS["app_mention"])
+    assert isinstance(parse(payload, rules(groups="command"), NOW), Seen)
+    payload["event"]["text"] = f"<@{rules().bot_user}> /model"
+    found = parse(payload, rules(groups="command"), NOW)
+    assert isinstance(found, Written)
+    assert found.message.text == "/model"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ending"), [("chat", ""), ("chat_user", ":u{user}"), ("thread", ":t{ts}")]
+)
+def test_what_shares_a_session(strategy: Any, ending: str) -> None:
+    event = PAYLOADS["app_mention"]["event"]
+    session = written("app_mention", strategy=strategy).message.session
+    assert session == f"slack:T1:{event['channel']}" + ending.format(**event)
+
+
+def test_a_revision() -> None:
+    event = PAYLOADS["message_changed"]["event"]
+    found = written("message_changed").message
+    key = f"{event['channel']}:{event['message']['ts']}"
+    assert found.revises == key
+    assert found.dedup_key == f"{key}:e{event['message']['edited']['ts']}"
+    assert found.alt_key is None
+    assert found.text == "hi"
+    assert found.address.reply_to == event["message"]["ts"]
+    assert found.order > int(event["message"]["ts"].replace(".", ""))
+    assert parse(PAYLOADS["message_changed"], rules(edits=False), NOW) is None
+
+
+def test_an_unfurled_link_is_no_revision() -> None:
+    payload = copy.deepcopy(PAYLOADS["message_changed"])
+    payload["event"]["previous_message"]["text"] = payload["event"]["message"]["text"]
+    assert parse(payload, rules(), NOW) is None
+
+
+@pytest.mark.parametrize("name", ["message_deleted", "message_tombstone"])
+def test_a_deletion(name: str) -> None:
+    event = PAYLOADS[name]["event"]
+    found = parse(PAYLOADS[name], rules(), NOW)
+    assert isinstance(found, Deleted)
+    assert found.dedup_key == f"{event['channel']}:{event['previous_message']['ts']}"
+    assert found.session.startswith(f"slack:T1:{event['channel']}")
+
+
+def test_a_file() -> None:
+    (file,) = written("message_file").files
+    assert (file.name, file.mime_type, file.size) == ("notes.txt", "text/plain", 4)
+
+
+def test_other_bots_and_ourselves_are_only_seen() -> None:
+    assert isinstance(parse(PAYLOADS["message_bot"], rules(), NOW), Seen)
+    user = PAYLOADS["message_im"]["event"]["user"]
+    assert isinstance(parse(PAYLOADS["message_im"], rules(bot_user=user), NOW), Seen)
+
+
+def test_a_slash_command_is_answered_by_its_response_url() -> None:
+    found = written("command").message
+    assert found.text == "/model openai/gpt"
+    assert found.address.reply_to == PAYLOADS["command"]["response_url"]
+    assert found.order == NOW
+    prefixed = {**PAYLOADS["command"], "command": "/tl-model"}
+    again = parse(prefixed, rules(prefix="tl-"), NOW)
+    assert isinstance(again, Written)
+    assert again.message.text == "/model openai/gpt"
+
+
+def test_a_slash_command_in_a_direct_message_is_answered_there() -> None:
+    found = parse({**PAYLOADS["command"], "channel_id": "D1"}, rules(), NOW)
+    assert isinstance(found, Written)
+    assert found.message.address.reply_to is None
+    assert not found.message.address.group
+
+
+def test_a_button() -> None:
+    found = parse(PAYLOADS["block_actions"], rules(), NOW)
+    user = PAYLOADS["block_actions"]["user"]["id"]
+    url = PAYLOADS["block_actions"]["response_url"]
+    assert found == Pressed("abc", "once", "slack:T1:C1", user, url)
+    assert (
+        len(press_value("always", "x" * 16, "slack.sales:T0123456789:C0123456789:t1795000000.000001")) < 2000
+    )
+
+
+def test_a_message_shortcut_asks_about_the_message() -> None:
+    found = written("message_action").message
+    assert found.text == "what is this"
+    assert found.address.thread == PAYLOADS["message_action"]["message"]["ts"]
+
+
+def test_the_stop_button() -> None:
+    event = PAYLOADS["agent_session_stopped"]["event"]
+    found = parse(PAYLOADS["agent_session_stopped"], rules(), NOW)
+    assert found == Stopped(
+        f"slack:T1:{event['channel']}:t{event['thread_ts']}", event["channel"], event["thread_ts"]
+    )
+
+
+def test_a_history_brings_the_first_wording_and_the_last() -> None:
+    message = {**PAYLOADS["message_im"]["event"], "edited": {"user": "U1", "ts": "1795000001.000001"}}
+    found = parse_history(message, "D1", rules())
+    assert isinstance(found, Written)
+    assert found.revision is not None
+    assert found.revision.revises == found.message.dedup_key
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("<@UBOT> hello", "hello"),
+        ("hello <@UBOT>", "hello"),
+        ("<@UBOT|bot>: hello", "hello"),
+        ("&lt;tag&gt; &amp;amp;", "<tag> &amp;"),
+        ("<https://a.example|a.example>", "https://a.example"),
+        ("<https://a.example|here>", "here (https://a.example)"),
+        ("<mailto:a@b.example|a@b.example>", "mailto:a@b.example"),
+        ("<#C1|general> <!here> <!subteam^S1|@team> <!date^1^{date}|today>", "#general @here @team today"),
+    ],
+)
+def test_markup_as_words(text: str, words: str) -> None:
+    assert plain(text, "UBOT") == words
+
+
+ODD = st.sampled_from(
+    [None, "", "x", 0, -1, 1.5, True, [], {}, ["x"], {"a": 1}, "x" * 5000, "\0", "\ud800", "1.5"]
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> Any:
+    payload = copy.deepcopy(PAYLOADS[draw(st.sampled_from(sorted(PAYLOADS)))])
+    for _ in range(draw(st.integers(1, 3))):
+        place: Any = payload
+        while True:
+            keys = sorted(place) if isinstance(place, dict) else list(range(len(place)))
+            if not keys:
+                break
+            key: Any = draw(st.sampled_from(keys))
+            if isinstance(place[key], dict | list) and place[key] and draw(st.integers(0, 4)):
+                place = place[key]
+                continue
+            if draw(st.booleans()):
+                place[key] = copy.deepcopy(draw(ODD))
+            else:
+                del place[key]
+            break
+    return payload
+
+
+@given(mutated())
+def test_a_payload_that_is_wrong_is_read_or_refused(payload: Any) -> None:
+    try:
+        found = parse(payload, rules(groups="always"), NOW)
+        if isinstance(payload.get("event"), dict):
+            parse_history(payload["event"], "C1", rules(groups="always"))
+    except UnreadableError:
+        return
+    if isinstance(found, Written):
+        assert isinstance(found.message.text, str)
+        assert all(isinstance(file.name, str) for file in found.files)

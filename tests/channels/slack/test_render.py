@@ -1,0 +1,269 @@
+"""Answers as Slack's messages: within every limit, and saying only what they say."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from channels.slack import render
+from channels.slack.fake.blocks import LONGEST_BLOCKS, Inspection, spoken
+from channels.slack.fake.markup import pings, stray
+from channels.slack.render import File, Text, blocks, note, pages, safe_name, stream
+from gateway import (
+    Attachment,
+    ErrorPart,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    ResultMetadata,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+
+PIECES = st.sampled_from(
+    [
+        "<!here>",
+        "<@U0123>",
+        "`<!channel>`",
+        "[https://bank.example](https://evil.example)",
+        "<https://evil.example|https://bank.example>",
+        "![secret](https://evil.example/?q=1)",
+        "\n\n",
+        "\n",
+        "# head\n",
+        "- item\n",
+        "1. one\n",
+        "```py\n",
+        "```\n",
+        "| a | b |\n|---|---|\n| 1 | 2 |\n",
+        "> quote\n",
+        "*",
+        "**",
+        "_",
+        "&amp;",
+        "&",
+        "😀",
+        "漢" * 50,
+        "word " * 60,
+        "x" * 900,
+        "\ud800",
+        "\u202e",
+        "@everyone",
+        "---\n",
+    ]
+)
+MARKDOWN = st.lists(PIECES | st.text(max_size=20), max_size=40).map("".join)
+
+
+def message(*parts: Part) -> Message:
+    return Message(session_id="s", role="assistant", parts=parts)
+
+
+def said(*parts: Part, final: bool = True) -> list[str]:
+    return [
+        spoken(blocks(page.markdown))
+        for page in pages(message(*parts), final=final)
+        if isinstance(page, Text)
+    ]
+
+
+@given(MARKDOWN)
+@example("```\n" + "a\n" * 5000)
+@example("| " + "x" * 200 + " | y |\n|---|---|\n" + "| 1 | 2 |\n" * 300)
+def test_every_page_is_within_the_limits_and_mentions_nobody(markdown: str) -> None:
+    for final in (False, True):
+        for page in pages(message(TextPart(markdown)), final=final, most=50):
+            if isinstance(page, Text):
+                check(page)
+
+
+def check(page: Text) -> None:
+    found = Inspection(blocks(page.markdown))
+    assert (found.errors, found.mentions, found.mrkdwn) == ([], [], [])
+    assert found.size <= LONGEST_BLOCKS
+    assert all(text for text in texts(blocks(page.markdown)))
+    assert len(note(page.markdown)) < 40_000
+    assert not list(pings(note(page.markdown), set()))
+    assert not stray(note(page.markdown))
+    shown = stream(page.live)
+    if shown is not None:
+        assert len(shown) < 10_000
+        assert len(shown.encode(errors="replace")) < 10_240
+        assert not list(pings(shown, set()))
+
+
+def texts(value: Any) -> Iterator[str]:
+    if isinstance(value, list):
+        for one in value:
+            yield from texts(one)
+    elif isinstance(value, dict):
+        if value.get("type") == "text":
+            yield value["text"]
+        for one in value.values():
+            yield from texts(one)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["One. ", "two\n", "**bold** ", "`code` ", "\n\n", "- item\n", "<!here> "]),
+        max_size=60,
+    )
+)
+def test_what_a_stream_shows_only_grows(pieces: list[str]) -> None:
+    before = ""
+    for count in range(1, len(pieces) + 1):
+        found = pages(message(TextPart("".join(pieces[:count]))), final=False)
+        if not found or not isinstance(found[0], Text):
+            continue
+        shown = stream(found[0].live)
+        assert shown is not None
+        assert shown.startswith(before)
+        before = shown
+
+
+def test_code_that_is_still_being_written_is_not_closed_in_a_stream() -> None:
+    (page,) = pages(message(TextPart("See:\n\n```py\nprint(1)")), final=False)
+    assert isinstance(page, Text)
+    assert page.live == "See:\n\n```py\nprint(1)"
+    assert page.markdown.endswith("```")
+
+
+def test_the_same_answer_makes_the_same_pages() -> None:
+    answer = message(TextPart("One. " * 2000), ImagePart(base64.b64encode(b"x").decode(), "image/png"))
+    assert pages(answer, final=True) == pages(answer, final=True)
+
+
+def test_no_words_are_lost() -> None:
+    words = [f"word{number}" for number in range(3000)]
+    shown = " ".join(said(TextPart(" ".join(words))))
+    assert [word for word in words if word not in shown] == []
+
+
+def test_all_six_parts_show() -> None:
+    picture = base64.b64encode(b"png").decode()
+    found = pages(
+        message(
+            TextPart("hidden", kind="reasoning"),
+            TextPart("**Look:**"),
+            ToolCallPart("1", "shell", {"command": "ls -la"}),
+            ToolCallPart("2", "search", {}),
+            ToolCallPart("3", "never", {}),
+            ToolResultPart("1", "long output", metadata=ResultMetadata(duration_ms=1234)),
+            ToolResultPart(
+                "2", "no", is_error=True, attachments=(Attachment("text/csv", picture, "../a.csv"),)
+            ),
+            ErrorPart("RateLimitError", "slow *down*\nplease"),
+            ImagePart(picture, "image/png", alt_text="a map"),
+            FilePart("notes/todo.txt", "milk"),
+            FilePart("elsewhere.bin"),
+        ),
+        final=True,
+    )
+    text, *files = found
+    assert isinstance(text, Text)
+    assert spoken(blocks(text.markdown)).split("\n\n") == [
+        "Look:",
+        "▫️ never\n✅ shell ls -la 1.2 s\n❌ search",
+        "⚠️ slow *down* please",
+        "📎 elsewhere.bin",
+    ]
+    assert [file.name for file in files if isinstance(file, File)] == ["a.csv", "image-8.png", "todo.txt"]
+    assert "hidden" not in text.markdown
+
+
+def test_tools_that_run_are_not_shown_yet_and_files_wait_for_the_end() -> None:
+    answer = message(TextPart("One"), ToolCallPart("1", "shell", {}), FilePart("todo.txt", "milk"))
+    assert said(*answer.parts, final=False) == ["One"]
+    assert len(pages(answer, final=False)) == 1
+
+
+def test_nothing_is_no_page() -> None:
+    assert pages(message(), final=False) == []
+    assert pages(message(TextPart("hm", kind="reasoning")), final=True) == []
+
+
+def test_a_long_answer_comes_as_a_file_too() -> None:
+    text = "One sentence. " * 3000
+    *shown, whole = pages(message(TextPart(text)), final=True, most=3)
+    assert len(shown) == 3
+    assert isinstance(whole, File)
+    assert base64.b64decode(whole.data).decode() == text
+    assert len(pages(message(TextPart(text)), final=False, most=3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("markdown", "shown"),
+    [
+        ("# Head\n\ntext", "Head\n\ntext"),
+        ("a **b** _c_ ~~d~~ `e`", "a b c d e"),
+        ("[here](https://a.example/x)", "here"),
+        ("[https://bank.example](https://evil.example)", "https://bank.example (evil.example)"),
+        ("![map](https://a.example/x.png)", "map (a.example)"),
+        ("- one\n- two\n  - deep\n- three", "one\ntwo\ndeep\nthree"),
+        ("> said", "said"),
+        ("one\ntwo", "one\ntwo"),
+    ],
+)
+def test_markdown_as_rich_text(markdown: str, shown: str) -> None:
+    text = "\n".join("".join(texts_of_section(section)) for section in sections(blocks(markdown)[0]))
+    assert text == shown
+
+
+def sections(element: Any) -> Iterator[Any]:
+    if element["type"] in ("rich_text", "rich_text_list"):
+        for one in element["elements"]:
+            yield from sections(one)
+    else:
+        yield element
+
+
+def texts_of_section(section: Any) -> Iterator[str]:
+    for element in section["elements"]:
+        yield element.get("text", "")
+
+
+def test_lists_go_on_behind_what_is_nested() -> None:
+    elements: Any = blocks("3. one\n   - deep\n4. two")[0]["elements"]
+    kinds = [(one["style"], one["indent"], one.get("offset", 0)) for one in elements]
+    assert kinds == [("ordered", 0, 2), ("bullet", 1, 0), ("ordered", 0, 3)]
+
+
+def test_a_table_stands_in_letters_of_one_width() -> None:
+    (element,) = blocks("| a | bb |\n|---|---:|\n| 1 | 2 |")[0]["elements"]  # type: ignore[misc]
+    assert element["type"] == "rich_text_preformatted"
+    assert element["elements"][0]["text"] == "a  bb\n─  ──\n1   2"
+
+
+def test_a_link_that_pretends_is_not_streamed() -> None:
+    assert stream("[https://bank.example](https://evil.example)") is None
+    assert stream("<https://evil.example|https://bank.example>") is None
+    assert stream("![x](https://evil.example/x.png)") is None
+    assert stream("[the bank](https://bank.example)") is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [
+        ("../../x", "x"),
+        ("/etc/passwd", "passwd"),
+        ("a\0b.txt", "a_b.txt"),
+        ("C:\\x\\y.png", "y.png"),
+        ("..", "file"),
+        ("", "file"),
+        ("n" * 300 + ".txt", "n" * 80 + ".txt"),
+    ],
+)
+def test_names_of_files_are_safe(name: str, safe: str) -> None:
+    assert safe_name(name) == safe
+
+
+def test_measure_counts_bytes_where_they_are_many() -> None:
+    assert render.measure("a" * 10) == 10
+    assert render.measure("漢" * 10) == 12

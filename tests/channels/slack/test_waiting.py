@@ -1,0 +1,57 @@
+"""What the Slack channel does while it may not call, or does not know yet who it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from channels.slack.api import Api
+from channels.slack.fake import FakeSlack
+from channels.slack.pace import Pace
+from channels.slack.placing import Placing
+from channels.slack.presence import Presence
+from gateway import Address, Message, OutboundMessage, PlacementDeferred
+
+
+def outbound_to(chat: str, nonce: str) -> OutboundMessage:
+    return OutboundMessage(
+        address=Address("slack", "T1", chat),
+        message=Message(id="m1", session_id="s1", role="assistant", parts=(), created_at=0),
+        nonce=nonce,
+        watermark="0",
+    )
+
+
+async def test_before_it_is_signed_in_it_cannot_say_that_a_message_does_not_stand() -> None:
+    async with FakeSlack() as fake:
+        placing = Placing(Api(fake.bot_token, fake.api_url), streams=True)
+        chat = fake.room("@ada").id
+        with pytest.raises(PlacementDeferred):
+            await placing.find(outbound_to(chat, "n1"))
+        assert not fake.transcript.of("conversations.history")
+        placing.bot_user = "U1"
+        assert await placing.find(outbound_to(chat, "n1")) is None
+
+
+def test_a_spare_turn_is_taken_of_all_methods_or_of_none() -> None:
+    pace = Pace(clock=lambda: 0.0)
+    spared = 0
+    while pace.spare("reactions.add", "reactions.remove"):
+        spared += 1
+    assert spared == 7
+    assert pace.spare("reactions.add")
+    assert not pace.spare("reactions.add", "reactions.remove")
+
+
+async def test_signs_of_thinking_that_could_not_be_taken_back_are_left_out() -> None:
+    async with FakeSlack() as fake:
+        presence = Presence(Api(fake.bot_token, fake.api_url), "eyes")
+        room = fake.room("@ada")
+        asked = [Address("slack", "T1", room.id, reply_to=fake.say("@ada", "hello")) for _ in range(30)]
+        for address in asked:
+            await presence.thinking(address)
+        for address in asked:
+            await presence.done(address)
+        added, removed = fake.transcript.of("reactions.add"), fake.transcript.of("reactions.remove")
+        assert 0 < len(added) == len(removed) < len(asked)
+        assert not any(said.reactions for said in fake.messages("@ada"))
+    fake.transcript.check()
