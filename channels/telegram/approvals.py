@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import structlog
 
-from channels.telegram.api import CallError, Client, RefusedError
+from channels.telegram.api import CallError, RefusedError
 from channels.telegram.courier import SAME, Courier
 from channels.telegram.render import TextPage, code, cut
 from channels.telegram.styling import styled
@@ -49,9 +49,8 @@ class _Prompt(NamedTuple):
 class Approvals:
     """The questions that are open, and the messages they stand in."""
 
-    def __init__(self, host: Host, client: Client, courier: Courier) -> None:
+    def __init__(self, host: Host, courier: Courier) -> None:
         self._host = host
-        self._client = client
         self._courier = courier
         self._open: dict[str, _Prompt] = {}
 
@@ -83,10 +82,10 @@ class Approvals:
         said, alert, expired = self._decide(query)
         answer: dict[str, Any] = {"callback_query_id": query.id, "text": said, "show_alert": alert}
         try:
-            await self._client.call("answerCallbackQuery", **answer)
+            await self._courier.attend("answerCallbackQuery", **answer)
             if expired and query.message is not None:
                 place = {"chat_id": query.message.chat.id, "message_id": query.message.message_id}
-                await self._client.call("editMessageReplyMarkup", **place)
+                await self._courier.attend("editMessageReplyMarkup", **place)
         except CallError as error:
             if not (isinstance(error, RefusedError) and error.says(SAME)):
                 log.info("a pressed button was not answered", reason=str(error))

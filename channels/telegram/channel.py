@@ -58,7 +58,7 @@ class TelegramChannel:
         self._account = token.partition(":")[0]
         self._client = Client(token, options.api_base_url)
         self._courier = Courier(self._client, Pace())
-        self._approvals = Approvals(host, self._client, self._courier)
+        self._approvals = Approvals(host, self._courier)
         self._webhook = _webhook(options)
         every = POLL_SECONDS if self._webhook is None else PROBE_SECONDS
         self._pulse = Pulse(channel_id, _SILENCE * every)
@@ -175,6 +175,7 @@ class TelegramChannel:
             groups=options.groups,
             strategy=options.session_strategy,
             edits=options.edits == "rerun",
+            allow=None if options.allow == "*" else frozenset(map(str, options.allow)),
             commands=names,
         )
 

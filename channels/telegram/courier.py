@@ -29,6 +29,9 @@ _MISSING = ("message to edit not found", "message_id_invalid")
 _GONE = ("message to delete not found", "message can't be deleted", "message_id_invalid")
 _NO_PHOTO = ("image_process_failed", "photo_invalid_dimensions", "photo_", "too big for a photo")
 _AHEAD = 40
+_ATTEMPTS = 8
+_PAUSE = 0.2
+_LONGEST_PAUSE = 5.0
 _REMEMBERED = 10_000
 _WAIT_FOR_TOKEN = 60.0
 _NO_PREVIEW: Mapping[str, Any] = {"is_disabled": True}
@@ -123,12 +126,37 @@ class Courier:
             raise self._outcome(address, error) from error
 
     async def sign(self, address: Address, method: str, **arguments: Any) -> None:
-        """Show something that is no message, unless the platform asked to be left alone."""
-        if not self._pace.held(self._where(address)):
-            await self._client.call(method, chat_id=int(self._where(address)), **arguments)
+        """Show something that is no message, unless the platform asked to be left alone with it."""
+        chat = self._where(address)
+        if not self._pace.held(chat):
+            await self.attend(method, patience=0.0, chat_id=int(chat), **arguments)
+
+    async def attend(self, method: str, *, patience: float = 10.0, **arguments: Any) -> None:
+        """A call that places nothing. Where the platform asked to wait longer than that, it is left out."""
+        wait = self._pace.held(method)
+        if wait > patience:
+            return
+        await asyncio.sleep(wait)
+        try:
+            await self._client.call(method, **arguments)
+        except RefusedError as refused:
+            if refused.retry_after is None:
+                raise
+            self._pace.hold(method, refused.retry_after)
 
     async def _is_ours(self, address: Address, number: int) -> bool:
         """Whether a message stands that this bot wrote, as an answer without buttons."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return await self._probe(address, number)
+            except PlacementDeferred as deferred:
+                wait = _PAUSE * attempt if deferred.seconds is None else deferred.seconds
+                if attempt == _ATTEMPTS or wait > _LONGEST_PAUSE:
+                    raise
+                await asyncio.sleep(wait)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _probe(self, address: Address, number: int) -> bool:
         chat = self._where(address)
         wait = self._pace.held(chat)
         if wait:
@@ -136,15 +164,12 @@ class Courier:
         try:
             await self._client.call("editMessageReplyMarkup", chat_id=int(chat), message_id=number)
         except RefusedError as refused:
-            if refused.says(SAME):
-                self.note(chat, number)
-                return True
-            if refused.says(_FOREIGN):
-                self.note(chat, number)
-                return False
             if refused.says(*_MISSING):
                 return False
-            raise self._outcome(address, refused) from refused
+            if not refused.says(SAME, _FOREIGN):
+                raise self._outcome(address, refused) from refused
+            self.note(chat, number)
+            return refused.says(SAME)
         except CallError as error:
             raise PlacementDeferred(str(error)) from error
         return False

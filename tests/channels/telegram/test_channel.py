@@ -8,7 +8,7 @@ import pytest
 
 from channels.telegram.fake import FakeTelegram
 from gateway.testing.faults import FAULTS, Fault
-from tests.channels.telegram.lab import lab
+from tests.channels.telegram.lab import lab, until
 
 
 async def test_a_message_is_answered(tmp_path: Path, fake: FakeTelegram) -> None:
@@ -31,4 +31,45 @@ async def test_a_send_that_goes_wrong_is_made_good_and_not_doubled(
         fake.then(fault, fault, method="sendMessage")
         fake.say(chat, "hello")
         await running.answers(chat, "You said: hello")
+    fake.transcript.check()
+
+
+async def test_many_rooms_under_faults_are_answered_exactly_once(tmp_path: Path) -> None:
+    async with FakeTelegram(faults=0.15, repeats=0.2, seed=7) as fake:
+        chats = [fake.private(f"P{number}") for number in range(6)]
+        chats += [fake.group(f"G{number}", "Ada", admin=True) for number in range(3)]
+        async with lab(tmp_path, fake, groups="always", streaming=False) as running:
+            for turn in range(3):
+                for chat in chats:
+                    fake.say(chat, f"{turn}")
+            for chat in chats:
+                await running.answers(chat, *(f"You said: {turn}" for turn in range(3)))
+        fake.transcript.check()
+
+
+async def test_the_limits_of_the_platform_are_kept(tmp_path: Path) -> None:
+    async with FakeTelegram(limits=True) as fake:
+        chats = [fake.private(f"P{number}") for number in range(40)]
+        group = fake.group("Lab", "Ada", admin=True)
+        async with lab(tmp_path, fake, groups="always") as running:
+            for chat in [*chats, group]:
+                fake.say(chat, "one")
+                fake.say(chat, "two")
+            for chat in [*chats, group]:
+                await running.answers(chat, "You said: one", "You said: two")
+        assert [call for call in fake.transcript.calls if call.status == 429] == []
+        fake.transcript.check()
+
+
+async def test_a_slow_room_does_not_hold_up_the_others(tmp_path: Path, fake: FakeTelegram) -> None:
+    slow, quick = fake.private("Slow"), fake.private("Quick")
+    fake.retry_after = 3600
+    async with lab(tmp_path, fake, streaming=False) as running:
+        fake.then("slow_down", method="sendMessage")
+        fake.say(slow, "hello")
+        await until(lambda: fake.transcript.of("sendMessage"))
+        fake.say(quick, "hello")
+        await until(lambda: fake.answers(quick) == ["You said: hello"])
+        assert fake.answers(slow) == []
+        running.gateway.dispatcher.cancel()
     fake.transcript.check()

@@ -110,6 +110,17 @@ async def test_two_bots_do_not_hear_each_other(tmp_path: Path, fake: FakeTelegra
     fake.transcript.check()
 
 
+async def test_whoever_is_not_on_the_list_is_not_heard(tmp_path: Path, fake: FakeTelegram) -> None:
+    ada, eve = fake.private("Ada"), fake.private("Eve")
+    async with lab(tmp_path, fake, allow=[ada]) as running:
+        fake.say(eve, "let me in")
+        fake.say(ada, "hello")
+        await running.answers(ada, "You said: hello")
+        assert fake.answers(eve) == []
+        assert await running.states() == ["done"]
+    fake.transcript.check()
+
+
 async def test_a_wrong_token_is_told_and_the_other_bot_works(tmp_path: Path, fake: FakeTelegram) -> None:
     channels = {
         "telegram": {
