@@ -112,7 +112,7 @@ async def a_stream_that_breaks_keeps_what_came(backend: Backend) -> None:
         Bytes(b"data: {no json\n\n"): DeltaParseError,
         Bytes(backend.dialect.trouble): ServerFailedError,
     }
-    async with backend.running(stream_timeout_ms=300) as (fake, provider):
+    async with backend.running(stream_timeout_ms=500) as (fake, provider):
         for end, name in ends.items():
             fake.requests.clear()
             fake.then(Reply((Say("Half"), end)))
@@ -124,7 +124,7 @@ async def a_stream_that_breaks_keeps_what_came(backend: Backend) -> None:
 
 async def silence_before_the_first_piece_is_noticed(backend: Backend) -> None:
     """A server that takes the call and says nothing."""
-    async with backend.running(stream_timeout_ms=200, max_retries=0) as (fake, provider):
+    async with backend.running(stream_timeout_ms=300, max_retries=0) as (fake, provider):
         fake.then(Reply((Stall(),)))
         assert type(await failure_of(provider)) is StreamTimeoutError
 
