@@ -61,6 +61,11 @@ class Platform(ABC):
     async def rooms(self, http: aiohttp.ClientSession) -> dict[str, list[Stands]]:
         """What stands of the bot in each room, in order."""
 
+    async def transcript(self, http: aiohttp.ClientSession) -> bytes:
+        """What the platform noted of the gateway's last calls, to look at afterwards."""
+        async with http.get(f"{self.url}/_fake/transcript", timeout=_PATIENCE) as response:
+            return await response.read()
+
     async def _post(self, http: aiohttp.ClientSession, path: str, **content: object) -> Json:
         async with http.post(f"{self.url}/{path}", json=content, timeout=_PATIENCE) as response:
             response.raise_for_status()

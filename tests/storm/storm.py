@@ -135,6 +135,9 @@ class Storm:
             finally:
                 await self._killer.stop()
             rooms = {platform.name: await platform.rooms(http) for platform in self._platforms}
+            for platform in self._platforms:
+                transcript = self._directory / f"{platform.name}.transcript.json"
+                transcript.write_bytes(await platform.transcript(http))
             verdict = check(
                 Record.read(engine), self._clients, self._persons, rooms, self._directory / "effects"
             )
