@@ -1,0 +1,245 @@
+"""The Slack channel when things go wrong at the worst moment."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.slack.fake import FakeSlack
+from gateway.app import Gateway
+from gateway.testing.models import FakeModels
+from gateway.testing.script import Gate, Reply, Say
+from tests.channels.slack.gateways import gateway_at, settings_of, settled, states, until
+
+PAYLOADS = [
+    json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "payloads").glob("*.json"))
+]
+
+ODD: list[Any] = [None, "", 0, [], {}, ["x"], {"a": 1}, "x" * 20_000, "\0", "1.5", True]
+
+
+@pytest.mark.parametrize("chat", ["@ada", "general"])
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_message_that_was_placed_when_the_gateway_died_is_found_again(
+    tmp_path: Path, chat: str, times: int
+) -> None:
+    """The platform has it, and nobody heard: not this process, and not the next ones."""
+    async with FakeSlack() as fake, FakeModels() as models:
+        never = asyncio.Event()
+        for _ in range(times):
+            models.then(Reply((Say("One "), Gate(never))))
+        fake.then("drop_after", method="chat.postMessage" if chat == "@ada" else "chat.startStream")
+        for run in range(times):
+            async with gateway_at(fake, tmp_path, models) as gateway:
+                if run == 0:
+                    fake.say(chat, "count @trunkline")
+                await fake.until(lambda: fake.answers(chat) == ["One"])
+                gateway.dispatcher.cancel()
+        models.forget()
+        models.then(Reply((Say("Uno dos."),)))
+        async with gateway_at(fake, tmp_path, models) as gateway:
+            await settled(gateway, "done")
+        assert fake.answers(chat) == ["Uno dos."]
+        assert not any(said.streaming for said in fake.messages(chat))
+        never.set()
+    fake.transcript.check()
+
+
+async def test_a_stream_that_slack_ended_goes_on_as_edits(tmp_path: Path) -> None:
+    first, second = asyncio.Event(), asyncio.Event()
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        models.then(Reply((Say("One "), Gate(first), Say("two "), Gate(second), Say("three."))))
+        fake.say("general", "count @trunkline")
+        await fake.until(lambda: fake.answers("general") == ["One"])
+        fake.clock.advance(301)
+        first.set()
+        await fake.until(lambda: fake.answers("general") == ["One two"])
+        second.set()
+        await settled(gateway, "done")
+        assert fake.answers("general") == ["One two three."]
+    fake.transcript.check()
+
+
+async def test_a_long_answer_streams_over_several_messages(tmp_path: Path) -> None:
+    words = [f"word{number} " for number in range(1500)]
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        opened = asyncio.Event()
+        models.then(Reply((Say("".join(words[:1000])), Gate(opened), Say("".join(words[1000:])))))
+        fake.say("general", "count @trunkline")
+        await fake.until(lambda: len(fake.answers("general")) == 3)
+        opened.set()
+        await settled(gateway, "done")
+        shown = " ".join(fake.answers("general")).split()
+        assert shown == [word.strip() for word in words]
+        assert not any(said.streaming for said in fake.messages("general"))
+        nonces = [said.raw["metadata"]["event_payload"]["k"] for said in fake.messages("general") if said.bot]
+        assert len(set(nonces)) == len(nonces) == 4
+    fake.transcript.check()
+
+
+async def test_a_slack_that_is_away_is_waited_for(tmp_path: Path) -> None:
+    opened = asyncio.Event()
+    async with FakeModels() as models:
+        models.then(Reply((Say("One "), Gate(opened), Say("two."))))
+        async with FakeSlack() as fake:
+            settings = settings_of(tmp_path, models, fake)
+            port = int(fake.url.rpartition(":")[2])
+            gateway = Gateway(settings)
+            async with gateway.running():
+                await fake.until(lambda: fake.sockets.live)
+                fake.say("@ada", "count")
+                await fake.until(lambda: fake.answers("@ada") == ["One"])
+                await fake.__aexit__(None, None, None)
+                await until(lambda: not gateway.health()["slack"][0])
+                opened.set()
+                back = FakeSlack(port=port)
+                back.state.teams, back.state.tokens = fake.state.teams, fake.state.tokens
+                back.state.names = fake.state.names
+                async with back:
+                    await settled(gateway, "done")
+                    assert back.answers("@ada") == ["One two."]
+                    await until(lambda: gateway.health()["slack"][0])
+                    back.transcript.check()
+
+
+async def test_an_edit_during_an_outage_is_answered(tmp_path: Path) -> None:
+    async with FakeSlack(pace=1000) as fake:
+        async with gateway_at(fake, tmp_path) as gateway:
+            ts = fake.say("@ada", "helo")
+            await settled(gateway, "done")
+        fake.edit("@ada", ts, "hello")
+        await fake.until(lambda: all(one.lost or one.acknowledged for one in fake.deliveries))
+        async with gateway_at(fake, tmp_path) as gateway:
+            await settled(gateway, "done", "done")
+            assert "You said: hello" in fake.answers("@ada")
+    fake.transcript.check()
+
+
+async def test_what_was_said_before_the_bot_came_is_left_alone(tmp_path: Path) -> None:
+    async with FakeSlack(pace=1000) as fake:
+        fake.say("@ada", "before")
+        await fake.until(lambda: all(one.lost for one in fake.deliveries))
+        async with gateway_at(fake, tmp_path) as gateway:
+            fake.say("@ada", "now")
+            await settled(gateway, "done")
+            assert fake.answers("@ada") == ["You said: now"]
+    fake.transcript.check()
+
+
+async def test_all_limits_are_kept(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path) as gateway:
+        fake.switches.limited = True
+        for number in range(6):
+            fake.say(f"@user{number}", "hello")
+            fake.say("general", f"hi {number} @trunkline")
+        await settled(gateway, *["done"] * 12)
+        assert [call.method for call in fake.transcript.calls if call.status == 429] == []
+    fake.transcript.check()
+
+
+async def test_whatever_comes_the_channel_goes_on(tmp_path: Path) -> None:
+    dice = random.Random(7)
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path, groups="always") as gateway:
+        fake.room("general")
+        odd = [fake.deliver_raw(_mutated(dice)) for _ in range(200)]
+        await fake.until(lambda: all(one.acknowledged for one in odd))
+        fake.say("@ada", "hello")
+        await fake.until(lambda: "You said: hello" in fake.answers("@ada"))
+        assert len(fake.sockets.live) == 1
+        assert fake.sockets.opened == 1
+        gateway.dispatcher.cancel()
+
+
+def _mutated(dice: random.Random) -> dict[str, Any]:
+    payload = copy.deepcopy(dice.choice(PAYLOADS))
+    for _ in range(dice.randint(1, 3)):
+        place: Any = payload
+        while True:
+            keys = sorted(place) if isinstance(place, dict) else list(range(len(place)))
+            if not keys:
+                break
+            key: Any = dice.choice(keys)
+            if isinstance(place[key], dict | list) and place[key] and dice.random() < 0.8:
+                place = place[key]
+                continue
+            if dice.random() < 0.3:
+                del place[key]
+            else:
+                place[key] = dice.choice(
+                    [None, "", 0, [], {}, ["x"], {"a": 1}, "x" * 20_000, "\0", "1.5", True]
+                )
+            break
+    return payload
+
+
+async def test_an_app_without_agents_and_with_few_scopes_answers(tmp_path: Path) -> None:
+    scopes = ["chat:write", "im:history", "channels:history", "app_mentions:read"]
+    async with FakeSlack(installed=False) as fake:
+        fake.install(scopes=scopes)
+        fake.switches.agent = False
+        async with gateway_at(fake, tmp_path) as gateway:
+            fake.say("@ada", "hello")
+            fake.say("general", "hi @trunkline")
+            await settled(gateway, "done", "done")
+            assert fake.answers("@ada") == ["You said: hello"]
+            assert fake.answers("general") == ["You said: hi"]
+            assert len(fake.transcript.of("reactions.add")) <= 1
+    fake.transcript.check()
+
+
+async def test_socket_mode_that_is_switched_off_shows(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path) as gateway:
+        await until(lambda: gateway.health()["slack"][0])
+        await fake.disable_sockets()
+        await until(lambda: not gateway.health()["slack"][0])
+        fake.switches.socket_mode = True
+        await until(lambda: gateway.health()["slack"][0])
+
+
+async def test_answers_in_a_thread_that_is_followed(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path, groups="reply") as gateway:
+        root = fake.say("general", "hello @trunkline")
+        await settled(gateway, "done")
+        fake.say("general", "and more", thread=root)
+        fake.say("general", "not for you")
+        await settled(gateway, "done", "done")
+        shown = [said.text for said in fake.messages("general", thread=root) if said.bot]
+        assert shown == ["You said: hello", "You said: and more"]
+    fake.transcript.check()
+
+
+async def test_a_channel_can_be_one_conversation(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path, session_strategy="chat") as gateway:
+        fake.say("general", "hello @trunkline")
+        await settled(gateway, "done")
+        (answer,) = [said for said in fake.messages("general") if said.bot]
+        assert answer.thread is None
+    fake.transcript.check()
+
+
+async def test_nothing_unfurls_and_every_message_can_be_found(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path) as gateway:
+        fake.say("@ada", "https://example.org <!here>")
+        await settled(gateway, "done")
+        (call,) = fake.transcript.of("chat.postMessage")
+        assert call.arguments["unfurl_links"] is False
+        assert call.arguments["unfurl_media"] is False
+        assert len(call.arguments["metadata"]["event_payload"]["k"]) == 24
+        assert await states(gateway) == ["done"]
+    fake.transcript.check()
+
+
+async def test_a_shortcut_on_a_message_is_answered_in_its_thread(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path) as gateway:
+        ts = fake.say("general", "what is this")
+        assert (await fake.message_shortcut("trunkline_ask", "general", ts).settled()).acknowledged
+        await settled(gateway, "done")
+        (answer,) = [said for said in fake.messages("general", thread=ts) if said.bot]
+        assert answer.text == "You said: what is this"
+    fake.transcript.check()
