@@ -48,9 +48,7 @@ class DiscordChannel:
     def __init__(self, host: Host, channel_id: str, options: Options) -> None:
         token = options.token.get_secret_value()
         if not token.strip():
-            raise SettingsError(
-                f"channels.{channel_id}.token: is missing; it is on the bot's page at Discord"
-            )
+            raise SettingsError(f"channels.{channel_id}.token: is missing; it is on the bot's page")
         if token != token.strip() or not token.isascii() or not token.isprintable():
             raise SettingsError(f"channels.{channel_id}.token: is no token; it must not hold blanks")
         self.id = channel_id

@@ -118,6 +118,7 @@ class Inflow:
         rejected: list[Rejected] = []
         if event.durable is not None:
             await asyncio.wait([event.durable])
+            self._unsaved = _SAVED_EVERY
         try:
             await self._apply(event.name, event.data)
         except MISFITS as error:

@@ -74,10 +74,12 @@ class Interactions:
     async def _accept(self, interaction: Interaction, message: InboundMessage, receive: Receive) -> bool:
         """Make a command durable, and say so. Returns whether "… is thinking" stands there."""
         try:
-            await receive(message)
+            (receipt,) = await receive(message)
         except OverloadedError:
             await self._respond(interaction, whisper(_BUSY))
             return False
+        if receipt.duplicate:  # it was acknowledged when it came first; if not, its time is over
+            return True
         return await self._respond(interaction, {"type": _DEFER})
 
     async def _respond(self, interaction: Interaction, body: dict[str, Any]) -> bool:

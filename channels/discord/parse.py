@@ -126,7 +126,7 @@ def session_of(room: Room, user: str, view: View, thread: str | None) -> str:
         view.channel,
         view.account,
         chat,
-        thread=None if strategy == "chat" else thread,
+        thread=thread if strategy == "thread" else None,
         user=user if strategy == "chat_user" else None,
     )
     return str(key)

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import aiohttp
 import msgspec
+import structlog
 from msgspec import Struct
 
 from channels.discord.api import (
@@ -21,8 +22,10 @@ from channels.discord.api import (
     refuse,
 )
 from channels.discord.render import Page
-from channels.discord.wire import Snowflake, read, snowflake
+from channels.discord.wire import DEFAULT, REPLY, Snowflake, read, snowflake
 from gateway import Address, OutboundMessage, Placed, PlacementDeferred, PlacementUncertain
+
+log = structlog.get_logger("trunkline.discord")
 
 T = TypeVar("T")
 MESSAGES = "/channels/{channel_id}/messages"
@@ -46,7 +49,7 @@ class Found(Struct, frozen=True):
 
     id: Snowflake
     author: Mapping[str, Any]
-    flags: int = 0
+    type: int = DEFAULT
     message_reference: Mapping[str, Any] | None = None
     components: tuple[Any, ...] = ()
     interaction_metadata: Mapping[str, Any] | None = None
@@ -78,8 +81,9 @@ class Recent(Generic[T]):
 class Places:
     """Sends, changes and finds the bot's messages.
 
-    ``deferrals`` are the commands that are being acknowledged: whether that worked. ``titles`` are what
-    threads are called that are opened at a message.
+    ``personal`` says that several may be answered in a room at once. ``deferrals`` are the commands that are
+    being acknowledged: whether that worked. ``titles`` are what threads are called that are opened at a
+    message.
     """
 
     def __init__(self, api: Api, *, personal: bool) -> None:
@@ -87,6 +91,7 @@ class Places:
         self.titles: Recent[str] = Recent()
         self._api = api
         self._personal = personal
+        self._joined: Recent[bool] = Recent()
         self._newest: Recent[str] = Recent()
         self._opened: Recent[str] = Recent()
         self._typed: Recent[float] = Recent()
@@ -111,6 +116,8 @@ class Places:
                 if placed is not None:
                     return placed
             room = await self.room_of(address)
+            if room == address.thread:
+                await self._join(room)
             return await self._create(room, outbound, address)
         except Refused as refused:
             refuse(refused)
@@ -198,6 +205,17 @@ class Places:
                 raise Broken("the API names no application") from error
         return self._application
 
+    async def _join(self, thread: str) -> None:
+        """Take part in a thread: who does may take it out of the archive, and is known there again."""
+        if self._joined.get(thread) is None:
+            try:
+                await self._api.place(
+                    "PUT", "/channels/{channel_id}/thread-members/@me", None, channel_id=thread
+                )
+            except Refused as refused:
+                log.info("the bot cannot take part in a thread", thread=thread, reason=str(refused))
+            self._joined.put(thread, True)
+
     async def _create(self, room: str, outbound: OutboundMessage, address: Address) -> Placed:
         page = cast("Page", outbound.page)
         body = _body(page) | {"nonce": outbound.nonce, "enforce_nonce": True}
@@ -269,7 +287,8 @@ class Places:
 
     def _is_answer(self, found: Found) -> bool:
         mine = found.author.get("id") == self._api.me.get("id")
-        return mine and not found.components and found.interaction_metadata is None
+        said = found.type in (DEFAULT, REPLY) and found.interaction_metadata is None
+        return mine and said and not found.components
 
     def _referred(self, room: str, outbound: OutboundMessage) -> str | None:
         """The message that an answer refers to: where several talk, people have to see whom it is for."""

@@ -19,6 +19,7 @@ from gateway.testing.models import FakeModels
 
 CREATE = "POST /channels/{channel_id}/messages"
 EDIT = "PATCH /channels/{channel_id}/messages/{message_id}"
+REGISTER = "PUT /applications/{application_id}/commands"
 CALLBACK = "POST /interactions/{interaction_id}/{interaction_token}/callback"
 ORIGINAL = "PATCH /webhooks/{webhook_id}/{webhook_token}/messages/@original"
 
@@ -84,8 +85,3 @@ async def settled(gateway: Gateway, count: int, seconds: float = 30) -> None:
 
 async def quarantined(gateway: Gateway) -> list[str]:
     return await gateway.store.read(lambda c: list(c.execute(select(t.quarantine.c.raw)).scalars()))
-
-
-def whole(fake: FakeDiscord, chat: Any) -> list[str]:
-    """What the bot wrote, after the first answers."""
-    return fake.answers(chat)
