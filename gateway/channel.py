@@ -137,8 +137,9 @@ class OutboundMessage(Struct, frozen=True, kw_only=True):
 
     ``page`` is what ``pages`` made of the answer for this message, number ``part`` of ``parts``; None for
     channels that do not cut. It is not ``final`` while the answer is being made. ``watermark`` is what the
-    channel said when it was first about to be placed. ``response_mode`` is what the sender asked for; a
-    channel that cannot speak sends text.
+    channel said when it was first about to be placed. ``others`` are the ids of messages that were placed in
+    the room since, and are known not to be this one; they are only told to ``find``. ``response_mode`` is what
+    the sender asked for; a channel that cannot speak sends text.
     """
 
     address: Address
@@ -149,6 +150,7 @@ class OutboundMessage(Struct, frozen=True, kw_only=True):
     nonce: str
     final: bool = True
     watermark: str | None = None
+    others: tuple[str, ...] = ()
     response_mode: ResponseMode = "text"
 
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 from sqlalchemy import Connection, select
 
-from gateway.channel import Channel
+from gateway.channel import Address, Channel
 from gateway.inbox import Entry, Outcome
 from gateway.messages import Message, now_ms
 from gateway.registry import ChannelRegistry
@@ -33,6 +33,7 @@ FORGET_OUTBOX = Write("delete", 51, t.outbox, "id")
 FORGET_PAGES = Write("delete", 52, t.outbox, "inbox_id", key="inbox_id")
 
 _encode = msgspec.json.Encoder().encode
+_address = msgspec.json.Decoder(Address).decode
 
 
 class Intended(NamedTuple):
@@ -110,6 +111,24 @@ class Outbox:
                 )
                 for row in connection.execute(query)
             ]
+
+        return await self._store.read(read)
+
+    async def others(self, entry: Entry, page: Page) -> tuple[str, ...]:
+        """The platform's ids of what was placed in the room of an entry since that came, but for one page."""
+        c, room = t.outbox.c, entry.inbound.address
+        query = select(c.platform_id, c.address).where(
+            c.channel == entry.channel,
+            c.platform_id.is_not(None),
+            c.sent_at >= entry.received_at,
+            c.nonce != page.nonce,
+        )
+
+        def read(connection: Connection) -> tuple[str, ...]:
+            found = ((id_, _address(address)) for id_, address in connection.execute(query))
+            return tuple(
+                id_ for id_, where in found if (where.account, where.chat) == (room.account, room.chat)
+            )
 
         return await self._store.read(read)
 

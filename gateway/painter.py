@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 
 from gateway.channel import (
     Channel,
@@ -162,7 +163,7 @@ class Painter:
         self.placing = True
         try:
             if page.uncertain and isinstance(channel, Reconciles):
-                found = await channel.find(outbound)
+                found = await self._find(channel, page, outbound)
                 if found is not None:
                     self._stands(page, found)
                     return
@@ -177,6 +178,10 @@ class Painter:
         finally:
             self.placing = False
 
+    async def _find(self, channel: Reconciles, page: Page, outbound: OutboundMessage) -> Placed | None:
+        others = await self._outbox.others(self._entry, page)
+        return await channel.find(replace(outbound, others=others))
+
     def _stands(self, page: Page, placed: Placed) -> None:
         page.platform_id, page.uncertain = placed.platform_id, False
         self._unsaved.append(self._outbox.record(self._entry, page, "placed"))
@@ -186,7 +191,7 @@ class Painter:
         channel, address = self._channel, self._entry.inbound.address
         for page in [page for number, page in self._pages.items() if number >= count]:
             if page.uncertain and isinstance(channel, Reconciles):
-                found = await channel.find(self._outbound(message, page.number, (), final=True))
+                found = await self._find(channel, page, self._outbound(message, page.number, (), final=True))
                 page.platform_id = None if found is None else found.platform_id
             if page.platform_id is not None and isinstance(channel, Deletes):
                 await channel.delete(Placed(page.platform_id), address)

@@ -103,10 +103,12 @@ class Courier:
         to be found out now; it goes on later from where it was."""
         address = outbound.address
         chat, mark = self._where(address), int(outbound.watermark or address.reply_to or 0)
+        others = {int(number) for number in outbound.others}
         async with self._lock(address):
             number = max(mark, self._looked.get(outbound.nonce, 0)) + 1
             while number <= max(mark, self._newest.get(room_of(chat), 0)) + _AHEAD:
-                if (chat, number) not in self._own and await self._is_ours(address, number):
+                known = number in others or (chat, number) in self._own
+                if not known and await self._is_ours(address, number):
                     self._looked.pop(outbound.nonce, None)
                     return Placed(str(self._remember(chat, number)))
                 self._looked[outbound.nonce] = number

@@ -26,14 +26,16 @@ async def poll(client: Client, receiving: Receiving, pulse: Pulse) -> None:
     """Poll until cancelled. The next poll, which lets the platform forget, follows the commit."""
     while True:
         offset = receiving.state.offset
+        # While it is not known that the platform answers, it is asked for what there is, without waiting.
+        wait = POLL_SECONDS if pulse.health().ok else 0
         try:
             batch = await client.call(
                 "getUpdates",
                 offset=offset,
                 limit=_MOST,
-                timeout=POLL_SECONDS,
+                timeout=wait,
                 allowed_updates=[*KINDS],
-                seconds=POLL_SECONDS + _GRACE,
+                seconds=wait + _GRACE,
             )
         except CallError as error:
             if isinstance(error, RefusedError) and error.says("webhook is active"):

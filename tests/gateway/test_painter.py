@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import select
 
 from gateway import (
@@ -242,3 +243,25 @@ async def test_a_refusal_is_passed_on_and_recorded_when_it_is_given_up(store: St
 async def test_nothing_is_painted_for_a_channel_that_is_gone(store: Store) -> None:
     desk = await desk_for(store, Letterbox())
     assert await Painter.of(Outbox(store, ChannelRegistry()), desk.entry) is None
+
+
+async def test_who_looks_for_a_message_is_told_which_ones_are_others(store: Store) -> None:
+    class Asked(Board):
+        others: tuple[str, ...] = ()
+
+        async def find(self, outbound: OutboundMessage) -> Placed | None:
+            self.others = outbound.others
+            return await super().find(outbound)
+
+    desk = await desk_for(store, board := Asked())
+    elsewhere = Desk(store, board)
+    away = replace(written("hi", "t", channel=board.id), address=Address(board.id, "bot", "another room"))
+    elsewhere.entry = Entry.of(board.id, away, 1, 1)
+    beside = Desk(store, board)
+    beside.entry = Entry.of(board.id, written("ho", channel=board.id), 2, 1)
+    for other in (elsewhere, beside):
+        await store.write(other.entry.accept())
+        await other.finish(await other.painter(), "Hello")
+    board.failures.append(("after", PlacementUncertain()))
+    await desk.finish(await desk.painter(), "Hi")
+    assert (board.others, list(board.room.values())) == (("2",), ["Hello", "Hello", "Hi"])
