@@ -109,6 +109,26 @@ async def test_a_message_whose_sending_nobody_saw_the_end_of_is_found_by_the_nex
     fake.transcript.check()
 
 
+async def test_what_others_were_answered_in_the_same_room_is_not_mistaken_for_it(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    group = fake.group("Lab", "Ada", "Bob", admin=True)
+    how = {"groups": "always", "session_strategy": "chat_user", "streaming": False}
+    async with lab(tmp_path, fake, **how) as running:
+        fake.then("fail_before", method="sendMessage")
+        fake.then(*["fail_before"] * 12, method="editMessageReplyMarkup")
+        fake.say(group, "one", "Ada")
+        await until(lambda: fake.transcript.of("editMessageReplyMarkup"))
+        fake.say(group, "two", "Bob")
+        await until(lambda: fake.answers(group) == ["You said: two"])
+        running.gateway.dispatcher.cancel()
+    async with lab(tmp_path, fake, **how) as running:
+        await until(lambda: len(fake.answers(group)) == 2)
+        await running.settled()
+    assert sorted(fake.answers(group)) == ["You said: one", "You said: two"]
+    fake.transcript.check()
+
+
 async def test_a_reaction_marks_the_message_that_is_being_answered(
     tmp_path: Path, fake: FakeTelegram
 ) -> None:

@@ -53,6 +53,19 @@ async def test_a_platform_that_drops_every_connection_is_reached_again(
     fake.transcript.check()
 
 
+async def test_whether_the_platform_answers_is_asked_without_waiting(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    async with lab(tmp_path, fake) as running:
+        await until(lambda: running.gateway.health()["telegram"] == (True, ""))
+        fake.then("fail_before", method="getUpdates")
+        fake.drop_sockets()
+        await until(lambda: len(fake.transcript.of("getUpdates")) >= 3)
+        await until(lambda: running.gateway.health()["telegram"] == (True, ""))
+        assert [call.arguments.get("timeout", 0) for call in fake.transcript.of("getUpdates")] == [0, 0, 0]
+    fake.transcript.check()
+
+
 async def test_numbers_of_updates_may_jump_back(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     async with lab(tmp_path, fake) as running:
