@@ -8,6 +8,7 @@ import pytest
 
 from gateway import ProviderConfig, ProviderRegistry, ProviderResolutionError
 from gateway.registry import Variables
+from gateway.routing import first_model
 from gateway.routing.reaching import LOCAL_URL, provider_config
 from gateway.settings import Settings
 from gateway.testing.chat import ScriptedModel
@@ -86,6 +87,26 @@ def test_variables_name_settings_that_exist() -> None:
     for provider in PROVIDERS.values():
         named = {field for field in provider.variables if not field.startswith("credentials.")}
         assert named <= fields
+
+
+@pytest.mark.parametrize(
+    ("variables", "model"),
+    [
+        (("GROQ_API_KEY",), "groq/openai/gpt-oss-120b"),
+        (("GEMINI_API_KEY",), "google/gemini-3.8-flash"),
+        (("CO_API_KEY", "XAI_API_KEY", "OPENAI_API_KEY"), "openai/gpt-5-mini"),
+    ],
+)
+async def test_a_key_of_any_provider_decides_on_the_first_model(
+    variables: tuple[str, ...], model: str
+) -> None:
+    assert await first_model(dict.fromkeys(variables, "k"), known()) == model
+
+
+async def test_what_lies_about_for_other_programs_decides_on_nothing() -> None:
+    found = known().first_models()
+    assert {name for name, _ in found} & {"azure", "bedrock", "vertex", "copilot", "custom", "local"} == set()
+    assert all(model for _, model in found)
 
 
 async def test_004_38_a_provider_may_be_like_another() -> None:
