@@ -87,6 +87,8 @@ if TYPE_CHECKING:
         ContentFilterError,
         ContextLengthError,
         DeltaParseError,
+        EmptyAnswerError,
+        FallbackExhaustedError,
         InvalidPartTypeError,
         InvalidRequestError,
         InvalidStateError,
@@ -305,7 +307,8 @@ _EXPORTS: Mapping[str, str] = {
         "ContextLengthError DeltaParseError InvalidPartTypeError InvalidRequestError InvalidStateError "
         "ModelNotFoundError NotFoundError OverloadedError PartValidationError PluginError ProviderError "
         "ProviderResolutionError ProviderUnavailableError RateLimitError ServerFailedError "
-        "SettingsError StoreError StoreLockedError StreamAbortedError StreamTimeoutError "
+        "SettingsError StoreError StoreLockedError EmptyAnswerError FallbackExhaustedError "
+        "StreamAbortedError StreamTimeoutError "
         "TooManyRequestsError ToolError TrunklineError UnauthorizedError WeakDurabilityError"
     ),
     "gateway.events": (
@@ -406,10 +409,12 @@ __all__ = [
     "Drafts",
     "Edits",
     "Emphasis",
+    "EmptyAnswerError",
     "ErrorMetadata",
     "ErrorPart",
     "Event",
     "EventReader",
+    "FallbackExhaustedError",
     "Feed",
     "Fetch",
     "FilePart",

@@ -25,7 +25,7 @@ from gateway.errors import (
     asked_for,
 )
 from gateway.events import TurnEndEvent, UsageEvent
-from gateway.loops import follow, result_of, rewrite
+from gateway.loops import follow, result_of, rewrite, withdraw
 from gateway.messages import (
     ErrorMetadata,
     ErrorPart,
@@ -34,10 +34,11 @@ from gateway.messages import (
     ToolResultPart,
 )
 from gateway.nested import Nested
+from gateway.notice import Notice
 from gateway.plugin import AgentLoop, LoopRun, ToolCall, TurnResult
 from gateway.provider import ChatOptions, ToolDefinition
 from gateway.registry import PluginRegistry
-from gateway.routing import Models, Prices, Route
+from gateway.routing import Failure, Fallback, Models, Prices, Route, exhausted
 from gateway.session import Turn, plausible
 from gateway.steps import Steps
 from gateway.tool import RunNested, Tool, ToolOutput
@@ -64,6 +65,7 @@ class Agent:
         self,
         registry: PluginRegistry,
         models: Models,
+        fallback: Fallback,
         toolbox: Toolbox,
         steps: Steps,
         activity: ActivityBus,
@@ -71,6 +73,7 @@ class Agent:
     ) -> None:
         self._registry = registry
         self._models = models
+        self._fallback = fallback
         self._toolbox = toolbox
         self._calls = Calls(toolbox, steps, self._nest)
         self._activity = activity
@@ -96,7 +99,6 @@ class Agent:
     async def _answer(self, turn: Turn) -> StopReason:
         wanted = turn.brief.model or turn.session.row.model or self._generation.model()
         route = await self._models.resolve(wanted)
-        turn.tally.model, turn.tally.provider = route.model, route.provider.id
         prompt = await self._system_prompt(turn)
         strategy = self._registry.get_agent_loop()
         if strategy is not None and not turn.depth:
@@ -106,7 +108,7 @@ class Agent:
         for _ in range(self._generation.max_calls):
             tools = await self._tools(turn)
             first = turn.writer.next_index
-            stop = await self._call_model(turn, route, prompt, tools)
+            route, stop = await self._ask(turn, route, prompt, tools)
             calls = open_calls(turn, first)
             if not calls:
                 return stop
@@ -129,6 +131,39 @@ class Agent:
         prompts = (first, *await self._registry.get_system_prompts())
         prompt = "\n\n".join(prompt for prompt in prompts if prompt)
         return await self._registry.apply_system_prompt_transforms(prompt, turn.ctx)
+
+    async def _ask(
+        self,
+        turn: Turn,
+        first: Route,
+        prompt: str,
+        tools: tuple[Tool, ...],
+        given: Sequence[Message] | None = None,
+    ) -> tuple[Route, StopReason]:
+        """Ask the model, or who answers in its place; what a failed attempt said is taken back.
+
+        Raises FallbackExhaustedError when nobody in the chain answers.
+        """
+        failures: list[Failure] = []
+        notice = Notice(turn)
+        async with aclosing(self._fallback.routes(first)) as routes:
+            async for route in routes:
+                if failures:
+                    notice.tell(failures[-1], route)
+                begin = turn.assembler.next_index
+                turn.tally.model, turn.tally.provider = route.model, route.provider.id
+                try:
+                    stop = await self._call_model(turn, route, prompt, tools, given)
+                except ProviderError as error:
+                    if not self._fallback.failed(route, error):
+                        raise
+                    failures.append(Failure(route, error))
+                    withdraw(turn, begin)
+                else:
+                    self._fallback.worked(route)
+                    return route, stop
+        notice.withdraw()
+        raise exhausted(failures)
 
     async def _call_model(
         self,
@@ -217,7 +252,7 @@ class Agent:
 
         async def call_model(messages: Sequence[Message]) -> TurnResult:
             first, before = turn.writer.next_index, turn.tally.tokens
-            await self._call_model(turn, route, prompt, tools, messages)
+            await self._ask(turn, route, prompt, tools, messages)
             used, cached = (total - past for total, past in zip(turn.tally.tokens, before, strict=True))
             return result_of(turn, first, used, cached)
 

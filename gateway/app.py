@@ -36,7 +36,7 @@ from gateway.plugin import Plugin, PluginContext
 from gateway.provider import ProviderConfig
 from gateway.registry import AgentSources, ChannelRegistry, PluginRegistry, ProviderRegistry
 from gateway.retention import Retention
-from gateway.routing import Models, first_model
+from gateway.routing import Fallback, Models, first_model
 from gateway.routing.keys import KeptKeys
 from gateway.routing.reaching import provider_config
 from gateway.runner import Runner
@@ -173,7 +173,8 @@ class Gateway:
         permissions = Permissions(rules, default if isinstance(default, str) else "deny")
         permissions.check({tool.name: tool for tool in self.registry.get_tools()})
         toolbox = Toolbox(self.registry, permissions, self.approvals, self.activity, limits.tool_output_bytes)
-        agent = Agent(self.registry, models, toolbox, steps, self.activity, self._generation())
+        fallback = Fallback(models, settings.fallback, settings.fallback_triggers)
+        agent = Agent(self.registry, models, fallback, toolbox, steps, self.activity, self._generation())
         runner = Runner(
             self.store,
             inbox,

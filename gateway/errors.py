@@ -42,7 +42,8 @@ at the seam where they enter.
         ├── StreamTimeoutError        it went silent
         ├── StreamAbortedError        the stream ended before the answer did
         ├── DeltaParseError           what it sent cannot be read
-        └── EmptyAnswerError          it ended its answer and had said nothing
+        ├── EmptyAnswerError          it ended its answer and had said nothing
+        └── FallbackExhaustedError    none of the chain answered
 """
 
 from __future__ import annotations
@@ -262,6 +263,16 @@ class EmptyAnswerError(ProviderError):
     """The backend ended its answer and had said nothing."""
 
     retryable = True
+
+
+class FallbackExhaustedError(ProviderError):
+    """Nobody in the chain answered. ``attempts`` tells of each, in order."""
+
+    retryable = True
+
+    def __init__(self, message: str, *, attempts: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.attempts = tuple(attempts)
 
 
 FAILURES = (Exception, asyncio.CancelledError, SystemExit)

@@ -28,6 +28,13 @@ def result_of(turn: Turn, first: int, usage: int, cached_tokens: int) -> TurnRes
     )
 
 
+def withdraw(turn: Turn, first: int) -> None:
+    """Take back what a model call said that failed in the middle: its parts become empty."""
+    for index, _ in turn.assembler.parts_from(first):
+        turn.emit(PartDelta(turn.message_id, index, TextPart("")))
+    turn.writer.skip_to(turn.assembler.next_index)
+
+
 def rewrite(turn: Turn, first: int, before: TurnResult, after: TurnResult) -> None:
     """Make the parts of a model call say what a hook made of it."""
     kept = {call.id: call for call in after.tool_calls}

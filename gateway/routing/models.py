@@ -29,6 +29,13 @@ class Models:
         self._providers = providers
         self._routes: dict[str, Route] = {}
 
+    def named(self, name: str) -> str:
+        """A model's full name: that of a provider alone means the model it begins with."""
+        if "/" in name:
+            return name
+        configured = self._providers.configured(name).models
+        return f"{name}/{configured[0] if configured else dict(self._providers.first_models()).get(name, '')}"
+
     async def resolve(self, name: str) -> Route:
         """The route of ``provider/model``. Raises ProviderResolutionError with the nearest names."""
         route = self._routes.get(name)

@@ -27,6 +27,7 @@ from gateway.settings.validation import in_our_spelling, validated
 M = TypeVar("M", bound=BaseModel)
 
 Action = Literal["allow", "ask", "deny"]
+Trigger = Literal["rate_limit", "auth_failure", "server_error", "stall"]
 Capability = Literal["streaming", "tools", "images", "reasoning", "json_mode"]
 
 SHORTEST_TOKEN = 32
@@ -248,6 +249,14 @@ class Settings(BaseSettings):
         default=None,
         min_length=1,
         description="Model to use, provider/name; the first provider found when not given",
+    )
+    fallback: tuple[str, ...] = Field(
+        default=(),
+        description="Who answers when the model does not: provider or provider/model, in this order",
+    )
+    fallback_triggers: tuple[Trigger, ...] = Field(
+        default=("rate_limit", "auth_failure", "server_error", "stall"),
+        description="Failures after which the next one is asked",
     )
     system_prompt: str = Field(default="", description="What the model is told before every conversation")
     max_tokens: int = Field(default=4096, gt=0, description="Longest answer of the model, in tokens")
