@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from unicodedata import east_asian_width
 
-from gateway.markdown.parse import parse_markdown
-from gateway.markdown.tree import (
+from gateway import (
     Block,
     Break,
     Cell,
@@ -31,6 +30,7 @@ from gateway.markdown.tree import (
     Table,
     Text,
     inline_text,
+    parse_markdown,
 )
 
 _MARKUP = re.compile(r"([\\`*_~|<\[\]])")
@@ -60,7 +60,7 @@ def unpinged(text: str) -> str:
 
 def fenced(text: str, language: str = "") -> str:
     """A block of code. A fence inside it is broken, as Discord knows only one kind."""
-    inside = text.replace(_FENCE, f"``{_ZERO}`")
+    inside = re.sub("``(?=`)", f"``{_ZERO}", text)
     if inside.endswith("`"):
         inside += _ZERO
     name = language if _LANGUAGE.fullmatch(language) else ""
@@ -71,7 +71,7 @@ def code(text: str) -> str:
     """Code within a line."""
     if "`" not in text:
         return f"`{text}`" if text.strip() else text
-    inside = text.replace("``", f"`{_ZERO}`")
+    inside = re.sub("`(?=`)", f"`{_ZERO}", text)
     return f"`` {inside} ``"
 
 
@@ -112,7 +112,7 @@ def _items(block: ItemList) -> Iterator[str]:
     for number, item in enumerate(block.items, block.start):
         mark = f"{number}. " if block.ordered else "- "
         task = {None: "", True: "☑ ", False: "☐ "}[item.checked]
-        inside = task + "\n".join(_blocks(item.children))
+        inside = task + "\n".join(map(_block, item.children) if block.tight else _blocks(item.children))
         yield mark + inside.replace("\n", "\n" + "  " * (2 if block.ordered else 1))
 
 

@@ -65,7 +65,8 @@ def inbound(
     order, key, revises = int(message.id), message.id, None
     if message.edited_timestamp is not None:
         changed = _milliseconds(message.edited_timestamp)
-        order, key, revises = (changed - EPOCH_MS) << 22, f"{message.id}:e{changed}", message.id
+        # Behind everything of that millisecond: ids begin with the time.
+        order, key, revises = ((changed - EPOCH_MS + 1) << 22) - 1, f"{message.id}:e{changed}", message.id
     return InboundMessage(
         session=session,
         dedup_key=key,

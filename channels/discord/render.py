@@ -17,8 +17,8 @@ from gateway import (
     TextPart,
     ToolCallPart,
     ToolResultPart,
+    split_markdown,
 )
-from gateway.markdown.split import split_markdown
 
 LIMIT = 2000
 """Code points of a message."""
@@ -46,8 +46,11 @@ def pages(message: Message, style: Style, *, final: bool) -> list[Page]:
     texts = [text for text in _texts(message, style) if text.strip()]
     if not final:
         return [Page(text) for text in texts[: style.max_pages]]
-    uploads, notes = _uploads(message)
-    texts += notes
+    uploads, note = _uploads(message)
+    if note and texts and len(texts[-1]) + len(note) < LIMIT:
+        texts[-1] += f"\n{note}"
+    elif note:
+        texts.append(note)
     if len(texts) > style.max_pages:
         uploads = [Upload("answer.md", _whole(message).encode(errors="replace"), "text/markdown"), *uploads]
         texts = [_shortened(texts[0])]
@@ -131,8 +134,8 @@ def _duration(ms: int) -> str:
     return f"{ms} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
 
 
-def _uploads(message: Message) -> tuple[list[Upload], list[str]]:
-    """The files of an answer, and a line for each that cannot be sent."""
+def _uploads(message: Message) -> tuple[list[Upload], str]:
+    """The files of an answer, and a text that names those that cannot be sent."""
     uploads: list[Upload] = []
     notes: list[str] = []
     for name, upload in _files(message):
@@ -142,7 +145,7 @@ def _uploads(message: Message) -> tuple[list[Upload], list[str]]:
             notes.append(f"📄 {code(_flat(name))} is too large to be sent here.")
         else:
             uploads.append(upload)
-    return uploads, ["\n".join(notes)[:LIMIT]] if notes else []
+    return uploads, "\n".join(notes)[:LIMIT]
 
 
 def _files(message: Message) -> Iterator[tuple[str, Upload | None]]:
