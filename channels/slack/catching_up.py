@@ -56,7 +56,8 @@ class CatchingUp:
 
     def saw(self, chat: str, ts: str) -> None:
         """A message stands in a room, whoever wrote it."""
-        self.latest[chat] = max(ts, self.latest.get(chat, ""))
+        if ts[:1].isdigit():
+            self.latest[chat] = max(ts, self.latest.get(chat, ""))
         if len(self.latest) > 10_000:
             self.latest.clear()
 

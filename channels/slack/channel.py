@@ -40,7 +40,7 @@ from gateway import (
 
 log = structlog.get_logger("trunkline.slack")
 
-_PROBE_SECONDS = 30.0
+_PROBE_SECONDS, _SWEEP_SECONDS = 30.0, 5.0
 _STREAM_EVERY, _EDIT_EVERY = 1.0, 2.0
 
 
@@ -54,12 +54,12 @@ class SlackChannel:
         self._options = options
         self._api = Api(options.bot_token.get_secret_value().strip(), options.api_base_url)
         self._placing = Placing(self._api, streams=options.streaming)
-        self._presence = Presence(self._api, options.reaction)
+        self._presence = Presence(self._api, options.thinking)
         self._prompts = Prompts(self._api, host)
         self._events = Events(
             self._api,
             host,
-            largest_file=options.largest_file,
+            largest_file=options.file_bytes,
             on_press=self._prompts.pressed,
             on_stop=self._stopped,
         )
@@ -76,6 +76,7 @@ class SlackChannel:
                 self._events.connected(rules, self._listening(receive), tasks)
                 self._problem = ""
                 tasks.create_task(self._probe())
+                tasks.create_task(self._sweep())
                 if self._options.mode == "http":
                     self._events.catching.begin(tasks)
                     await asyncio.get_running_loop().create_future()
@@ -116,7 +117,7 @@ class SlackChannel:
 
     def pages(self, message: Message, *, final: bool) -> Sequence[Page]:
         """The answer as Slack's messages."""
-        return pages(message, final=final, most=self._options.most_pages)
+        return pages(message, final=final, most=self._options.pages)
 
     def streaming(self, address: Address) -> Streaming | None:
         """Streams in threads, edits elsewhere; a command's answer comes whole."""
@@ -195,9 +196,13 @@ class SlackChannel:
         if outbound.final and outbound.part + 1 == outbound.parts:
             await self._presence.done(outbound.address)
 
-    async def _stopped(self, stopped: Stopped, running: bool) -> None:
-        if not running:
-            await self._presence.idle(stopped.chat, stopped.thread)
+    async def _stopped(self, stopped: Stopped) -> None:
+        await self._presence.idle(stopped.chat, stopped.thread)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            await self._presence.sweep()
 
     async def _probe(self) -> None:
         """Ask now and then whether the Web API and the token still do."""

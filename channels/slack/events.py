@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -59,7 +60,7 @@ class Events:
         *,
         largest_file: int,
         on_press: Callable[[Pressed], Awaitable[None]],
-        on_stop: Callable[[Stopped, bool], Awaitable[None]],
+        on_stop: Callable[[Stopped], Awaitable[None]],
     ) -> None:
         self.catching = CatchingUp(api, self._take)
         self._api = api
@@ -237,11 +238,9 @@ class Events:
         return True
 
     async def _stop(self, stopped: Stopped) -> None:
-        try:
-            running = await self._host.abort(stopped.session)
-        except NotFoundError:
-            running = False
-        await self._on_stop(stopped, running)
+        with contextlib.suppress(NotFoundError):
+            await self._host.abort(stopped.session)
+        await self._on_stop(stopped)
 
     def _later(self, work: Awaitable[None]) -> None:
         """Do something after the acknowledgement."""

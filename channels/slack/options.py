@@ -42,14 +42,14 @@ class Options(BaseModel):
     edits: Literal["rerun", "ignore"] = Field(
         default="rerun", description="Whether a message that its writer changed is answered again"
     )
-    reaction: str = Field(
+    thinking: str = Field(
         default="eyes", description="Emoji that marks what is being answered outside threads; empty for none"
     )
     command_prefix: str = Field(
         default="", pattern=r"^[a-z0-9_-]{0,16}$", description="What the names of slash commands begin with"
     )
-    largest_file: int = Field(default=10_000_000, gt=0, description="Bytes of a file that is looked at")
-    most_pages: int = Field(
+    file_bytes: int = Field(default=10_000_000, gt=0, description="Bytes of a file that is looked at")
+    pages: int = Field(
         default=8,
         ge=1,
         le=50,

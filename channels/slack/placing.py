@@ -61,9 +61,7 @@ class Placing:
         if isinstance(page, File):
             return await self._upload(page, outbound)
         if _is_response(address):
-            placed = await self._respond(page, outbound)
-            if placed is not None:
-                return placed
+            return await self._respond(page, outbound)
         if not outbound.final and self.streams(address):
             placed = await self._start_stream(page, address)
             if placed is not None:
@@ -125,13 +123,8 @@ class Placing:
             for shown in _objects(message.get("files")):
                 if nonce in str(shown.get("name")):
                     return Placed(_FILE + str(shown.get("id")))
-            if (
-                ts > after
-                and not message.get("files")
-                and _nonce(message) is None
-                and ts not in self._streams
-            ):
-                unnamed = ts
+            if ts > after and not message.get("files") and _nonce(message) is None:
+                unnamed = unnamed if ts in outbound.others else ts
         return Placed(unnamed) if unnamed is not None and self._may_stream and address.thread else None
 
     async def _messages(self, address: Address, oldest: str) -> AsyncIterator[Json]:
@@ -231,15 +224,18 @@ class Placing:
             **_content(page, outbound.nonce),
         )
 
-    async def _respond(self, page: Text, outbound: OutboundMessage) -> Placed | None:
-        """Answer a slash command for the one who gave it; None when it was too long ago for that."""
-        url = outbound.address.reply_to or ""
-        told: Json = {**_content(page, None), "response_type": "ephemeral"}
+    async def _respond(self, page: Text, outbound: OutboundMessage) -> Placed:
+        """Answer a slash command for the one who gave it: Slack takes five answers, within half an hour."""
+        address, shown = outbound.address, _content(page, None)
+        url = address.reply_to or ""
+        user = self._people.get((address.chat, url))
         try:
-            await self._api.post(url, json=told)
+            await self._api.post(url, json={**shown, "response_type": "ephemeral"})
         except RefusedError as refused:
-            log.info("a command is answered in its room", reason=str(refused))
-            return None
+            log.info("a command is not answered by its address", reason=str(refused))
+            if user is None:
+                raise
+            await self._api.call("chat.postEphemeral", channel=address.chat, user=user, **shown)
         return Placed(_RESPONSE + outbound.nonce)
 
     async def _upload(self, page: File, outbound: OutboundMessage) -> Placed:

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any
 
 import structlog
+from msgspec import Struct
 
 from channels.slack.api import Api, RefusedError
 from gateway import Address, PlacementDeferred, PlacementUncertain
@@ -15,6 +16,8 @@ log = structlog.get_logger("trunkline.slack")
 
 _STATUS_EVERY = 60.0
 """Seconds after which a status is set again; Slack lets it show for two minutes."""
+_FORGOTTEN = 15.0
+"""Seconds after which nobody is thinking any more."""
 _STATUS = "is thinking…"
 _MINE = frozenset(
     {"already_reacted", "no_reaction", "message_not_found", "invalid_thread_ts", "thread_ts_required"}
@@ -24,6 +27,14 @@ _MINE = frozenset(
 
 _SESSION, _SAID = "agents.sessions.setStatus", "assistant.threads.setStatus"
 _ADD, _REMOVE = "reactions.add", "reactions.remove"
+
+
+class _Sign(Struct):
+    """One sign: when it was shown, and when it was last asked for."""
+
+    address: Address
+    shown_at: float
+    asked_at: float
 
 
 class Presence:
@@ -37,27 +48,27 @@ class Presence:
         self._api = api
         self._reaction = reaction
         self._clock = clock
-        self._shown: dict[tuple[str, str], float] = {}
+        self._signs: dict[tuple[str, str], _Sign] = {}
         self._denied: set[str] = set()
 
     async def thinking(self, address: Address) -> None:
-        """Show it."""
-        place = _place(address)
+        """Show it; this is called again every few seconds as long as it is so."""
+        place, now = _place(address), self._clock()
         if place is None:
             return
-        last = self._shown.get(place)
-        now = self._clock()
-        if last is not None and now < last + _STATUS_EVERY:
-            return
+        sign = self._signs.get(place)
+        if sign is not None:
+            sign.asked_at = now
         if address.thread is None:
-            if last is None and self._reaction and self._api.pace.spare(_ADD, _REMOVE):
-                self._shown[place] = now
+            if sign is None and self._reaction and await self._api.pace.spare(_ADD, _REMOVE):
+                self._signs[place] = _Sign(address, now, now)
                 await self._try(_ADD, channel=place[0], timestamp=place[1], name=self._reaction)
             return
-        thread = {"channel_id": place[0], "thread_ts": place[1]}
-        taken_back = () if last is not None else (_SESSION,)
-        if self._api.pace.spare(_SESSION, _SAID, *taken_back):
-            self._shown[place] = now
+        if sign is not None and now < sign.shown_at + _STATUS_EVERY:
+            return
+        if await self._api.pace.spare(_SESSION, _SAID, *(() if sign is not None else (_SESSION,))):
+            self._signs[place] = _Sign(address, now, now)
+            thread = {"channel_id": place[0], "thread_ts": place[1]}
             await self._try(_SESSION, **thread, status="processing")
             await self._try(_SAID, **thread, status=_STATUS)
 
@@ -68,14 +79,20 @@ class Presence:
             return
         if address.thread is not None:
             await self.idle(*place)
-        elif self._shown.pop(place, None) is not None:
+        elif self._signs.pop(place, None) is not None:
             await self._try(_REMOVE, channel=place[0], timestamp=place[1], name=self._reaction)
 
     async def idle(self, chat: str, thread: str) -> None:
         """A thread waits for its people."""
-        shown = self._shown.pop((chat, thread), None)
-        if shown is not None or self._api.pace.spare(_SESSION):
+        sign = self._signs.pop((chat, thread), None)
+        if sign is not None or await self._api.pace.spare(_SESSION):
             await self._try(_SESSION, channel_id=chat, thread_ts=thread, status="active")
+
+    async def sweep(self) -> None:
+        """Take back what nobody has asked for in a while: an answer may end without any words."""
+        since = self._clock() - _FORGOTTEN
+        for sign in [sign for sign in self._signs.values() if sign.asked_at < since]:
+            await self.done(sign.address)
 
     async def _try(self, method: str, **arguments: Any) -> None:
         if method in self._denied:

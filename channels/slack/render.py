@@ -39,6 +39,12 @@ _SPECIAL = re.compile(r"([\\`*_~\[\]<>#|])")
 _MENTION = re.compile(r"(?<=<)(?=[@!#])")
 _LABELLED = re.compile(r"<[a-z][a-z0-9+.-]*:[^<>|]*\|", re.IGNORECASE)
 _FENCE = re.compile(r"\n(?:```+|~~~+)$")
+_STEERING = re.compile(
+    r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?"
+    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]",
+    re.DOTALL,
+)
+"""What terminals obey; nothing that people read."""
 _JOINER = "\u2060"
 """Invisible; between the marks of a mention it is none any more."""
 
@@ -87,7 +93,9 @@ def blocks(markdown: str) -> list[dict[str, object]]:
 
 def note(markdown: str) -> str:
     """A page as a notification tells it."""
-    return escaped(plain_text(parse_markdown(markdown))[:_LONGEST_NOTE])
+    words = plain_text(parse_markdown(markdown))
+    told = escaped(words[:_LONGEST_NOTE])
+    return told if len(told) <= LONGEST_PAGE else escaped(words[: LONGEST_PAGE // len("&amp;")])
 
 
 def stream(live: str) -> str | None:
@@ -128,7 +136,7 @@ def _paragraphs(parts: Sequence[Part], *, final: bool) -> Iterator[str]:
 
 def _said(part: Part) -> str:
     if isinstance(part, TextPart):
-        return "" if part.kind == "reasoning" else part.content.strip("\n")
+        return "" if part.kind == "reasoning" else _STEERING.sub("", part.content).strip("\n")
     if isinstance(part, ErrorPart):
         return f"⚠️ {_literal(part.message or part.error_name)}"
     if isinstance(part, FilePart) and part.content is None:
@@ -157,13 +165,13 @@ def _seconds(milliseconds: int) -> str:
 
 def _code(text: str) -> str:
     """One line of code, cut, in Markdown."""
-    line = " ".join(text.replace("`", "'").split())
+    line = " ".join(_STEERING.sub("", text).replace("`", "'").split())
     return f"`{line if len(line) <= _LONGEST_CALL else line[: _LONGEST_CALL - 1] + '…'}`"
 
 
 def _literal(text: str) -> str:
     """One line that Markdown leaves alone."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split())[:500])
+    return _SPECIAL.sub(r"\\\1", " ".join(_STEERING.sub("", text).split())[:500])
 
 
 def _files(parts: Sequence[Part]) -> Iterator[File]:

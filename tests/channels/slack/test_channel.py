@@ -110,6 +110,21 @@ async def test_the_stop_button_stops(tmp_path: Path) -> None:
     fake.transcript.check()
 
 
+async def test_the_stop_button_works_before_the_first_word(tmp_path: Path) -> None:
+    opened = asyncio.Event()
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        models.then(Reply((Gate(opened), Say("One"))))
+        ts = fake.say("general", "count @trunkline")
+        place = fake.room("general").id, ts
+        await fake.until(lambda: place in fake.state.sessions)
+        fake.stop("general", ts)
+        await settled(gateway, "done")
+        await fake.until(lambda: fake.state.sessions[place].status == "active")
+        assert fake.answers("general") == []
+        opened.set()
+    fake.transcript.check()
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("chat", ["@ada", "general"])
 async def test_a_call_that_goes_wrong_is_made_good_and_not_doubled(

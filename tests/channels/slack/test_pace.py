@@ -1,0 +1,20 @@
+"""Calls wait as Slack wants them to, each method by itself."""
+
+from __future__ import annotations
+
+from channels.slack.pace import Pace
+
+
+async def test_signs_are_left_out_when_there_is_no_room_for_them() -> None:
+    pace = Pace()
+    shown = [await pace.spare("reactions.remove") for _ in range(21)]
+    assert shown == [*[True] * 20, False]
+    assert await pace.spare("reactions.add")
+
+
+async def test_a_method_that_is_to_wait_holds_up_no_other() -> None:
+    pace = Pace()
+    pace.hold("chat.update", 60)
+    assert not await pace.spare("chat.update")
+    assert await pace.spare("chat.postMessage")
+    await pace.turn("chat.postMessage", "C1")
