@@ -195,6 +195,10 @@ if TYPE_CHECKING:
         now_ms,
         part_from,
     )
+    from gateway.pacing import (
+        Limit,
+        Pacer,
+    )
     from gateway.plugin import (
         AgentEndReason,
         AgentLoop,
@@ -330,6 +334,7 @@ _EXPORTS: Mapping[str, str] = {
         "ResultMetadata Role TextKind TextPart ToolCallPart ToolResultPart decode_part encode_part "
         "new_id now_ms part_from"
     ),
+    "gateway.pacing": "Limit Pacer",
     "gateway.plugin": (
         "AgentEndReason AgentLoop CommandContext Intercept LoopRun MentionCompletion Pass Plugin "
         "PluginContext SlashCommand StatusSegment ToolBlock ToolCall Transform TurnContext TurnResult "
@@ -437,6 +442,7 @@ __all__ = [
     "InvalidStateError",
     "Item",
     "ItemList",
+    "Limit",
     "Link",
     "LoopRun",
     "MentionCompletion",
@@ -451,6 +457,7 @@ __all__ = [
     "NotFoundError",
     "OutboundMessage",
     "OverloadedError",
+    "Pacer",
     "Paginates",
     "Paragraph",
     "Part",

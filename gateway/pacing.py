@@ -1,0 +1,305 @@
+"""Whose turn it is to call a platform, so that its limits are used and not crossed.
+
+A call names the keys whose limits it counts against: everything, its room, its method. It waits until all of
+them have room, and then takes it from all at once. Nobody polls: a key that is waited for has one timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Protocol
+
+from msgspec import Struct
+
+Key = str | tuple[str, ...]
+"""What a limit is counted for: a kind of thing, or a kind and the names of one such thing."""
+
+_FORGET_EVERY = 60.0
+
+
+class Limit(Struct, frozen=True):
+    """At most ``count`` turns in any ``seconds``.
+
+    ``burst`` of them may come at once, by default all; the others are spread over the time.
+    """
+
+    count: int
+    seconds: float = 1.0
+    burst: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.seconds <= 0 or (self.burst is not None and self.burst < 1):
+            raise ValueError(f"a limit lets something through: {self}")
+
+
+class Timer(Protocol):
+    """Something that will happen, and may be called off."""
+
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """What a Pacer takes for time, in seconds. An event loop is one."""
+
+    def time(self) -> float: ...
+
+    def call_at(self, when: float, callback: Callable[[], object], /) -> Timer: ...
+
+
+class Pacer:
+    """Turns for calls, as the limits of their keys allow.
+
+    ``limits`` are by kind; a key of a kind without a limit only waits when it is held. Calls with the same
+    keys have their turns in order. Calls with different keys, say of different rooms, take turns, so that a
+    busy room keeps no other one waiting. Urgent calls come first. A key that is not in use is forgotten.
+
+    ``clock`` is for tests; it is the running event loop else.
+    """
+
+    def __init__(self, limits: Mapping[str, Limit], clock: Clock | None = None) -> None:
+        self._limits = dict(limits)
+        self._clock = clock
+        self._gates: dict[Key, _Gate] = {}
+        self._lanes: dict[tuple[bool, tuple[Key, ...]], _Lane] = {}
+        self._tickets = itertools.count()
+        self._forgetting = False
+
+    def __len__(self) -> int:
+        """How many keys are remembered."""
+        return len(self._gates)
+
+    @asynccontextmanager
+    async def turn(self, *keys: Key, urgent: bool = False) -> AsyncGenerator[None]:
+        """Wait for a turn, and make the call inside. Who is cancelled while waiting uses nothing up."""
+        await self._admission(tuple(dict.fromkeys(keys)), urgent)
+        yield
+
+    def hold(self, key: Key, seconds: float) -> None:
+        """No turns for this key for so long, as the platform asked. A hold is never made shorter."""
+        gate = self._gate(key)
+        gate.held_until = max(gate.held_until, self._time().time() + seconds)
+
+    def held(self, key: Key) -> float:
+        """For how many seconds a key is still held."""
+        gate = self._gates.get(key)
+        return 0.0 if gate is None else max(0.0, gate.held_until - self._time().time())
+
+    def wait(self, *keys: Key) -> float:
+        """In how many seconds these keys have room for one more turn, if nobody else waits."""
+        gates = [self._gates[key] for key in keys if key in self._gates]
+        return max(0.0, _free_at(gates) - self._time().time())
+
+    def set_limit(self, key: Key, limit: Limit) -> None:
+        """A limit that was learned or has changed: of a kind, or of one key until that is forgotten."""
+        if isinstance(key, str):
+            self._limits[key] = limit
+            affected = [gate for gate in self._gates.values() if gate.kind == key and not gate.own_limit]
+        else:
+            affected = [self._gate(key)]
+            affected[0].own_limit = True
+        for gate in affected:
+            gate.limit = limit
+            self._time_gate(gate)
+
+    def _time(self) -> Clock:
+        return self._clock or asyncio.get_running_loop()
+
+    def _gate(self, key: Key) -> _Gate:
+        gate = self._gates.get(key)
+        if gate is None:
+            kind = key if isinstance(key, str) else key[0]
+            gate = self._gates[key] = _Gate(kind, self._limits.get(kind))
+            self._forget_later()
+        return gate
+
+    async def _admission(self, keys: tuple[Key, ...], urgent: bool) -> None:
+        lane = self._lanes.get((urgent, keys))
+        gates = [self._gate(key) for key in keys]
+        now = self._time().time()
+        if lane is None and _free_at(gates) <= now and not any(gate.waiting for gate in gates):
+            _take(gates, now)
+            return
+        if lane is None:
+            lane = self._lanes[urgent, keys] = _Lane(urgent, keys, gates)
+        waiter = asyncio.get_running_loop().create_future()
+        lane.waiters[waiter] = None
+        if not lane.queued:
+            self._admit(lane)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.cancelled():
+                lane.waiters.pop(waiter, None)
+            else:
+                self._give_back(gates, waiter.result())
+            raise
+
+    def _admit(self, lane: _Lane, first_in_line: bool = False) -> None:
+        """Give turns to a lane until it has to wait for a gate, or stand in line behind others."""
+        now = self._time().time()
+        while waiter := lane.next_waiter():
+            gate = max(lane.gates, key=_Gate.free_at)
+            if gate.free_at() > now:
+                self._queue(lane, gate)
+                return
+            if not first_in_line and (line := next((gate for gate in lane.gates if gate.waiting), None)):
+                self._queue(lane, line)
+                return
+            first_in_line = False
+            del lane.waiters[waiter]
+            _take(lane.gates, now)
+            waiter.set_result(now)
+            lane.ticket = None
+        lane.leave()
+        del self._lanes[lane.urgent, lane.keys]
+
+    def _queue(self, lane: _Lane, gate: _Gate) -> None:
+        """Let a lane wait at a gate. It keeps its place among all lanes until it has had its turn."""
+        if lane.ticket is None:
+            lane.ticket = next(self._tickets)
+        lane.queued = True
+        heapq.heappush(gate.waiting, (not lane.urgent, lane.ticket, lane))
+        self._time_gate(gate)
+
+    def _open(self, gate: _Gate) -> None:
+        """The time of a gate has come: let through who is first in line, as long as it is free."""
+        gate.timer = None
+        now = self._time().time()
+        while gate.waiting and gate.free_at() <= now:
+            lane = heapq.heappop(gate.waiting)[-1]
+            lane.queued = False
+            self._admit(lane, first_in_line=True)
+        self._time_gate(gate)
+
+    def _time_gate(self, gate: _Gate) -> None:
+        """See to it that a gate opens when it is free, if somebody waits there."""
+        when = gate.free_at()
+        if not gate.waiting or (gate.timer is not None and gate.timer_at <= when):
+            return
+        if gate.timer is not None:
+            gate.timer.cancel()
+        gate.timer_at = when
+        gate.timer = self._time().call_at(when, partial(self._open, gate))
+
+    def _give_back(self, gates: list[_Gate], taken: float) -> None:
+        for gate in gates:
+            gate.give_back(taken)
+            self._time_gate(gate)
+
+    def _forget_later(self) -> None:
+        if not self._forgetting:
+            self._forgetting = True
+            clock = self._time()
+            clock.call_at(clock.time() + _FORGET_EVERY, self._forget)
+
+    def _forget(self) -> None:
+        now = self._time().time()
+        self._forgetting = False
+        self._gates = {key: gate for key, gate in self._gates.items() if not gate.is_idle(now)}
+        if self._gates:
+            self._forget_later()
+
+
+class _Gate:
+    """One key: what was let through lately, and who waits."""
+
+    __slots__ = (
+        "_spread_until",
+        "_taken",
+        "held_until",
+        "kind",
+        "lanes",
+        "limit",
+        "own_limit",
+        "timer",
+        "timer_at",
+        "waiting",
+    )
+
+    def __init__(self, kind: str, limit: Limit | None) -> None:
+        self.kind = kind
+        self.limit = limit
+        self.own_limit = False
+        self.held_until = 0.0
+        self.lanes = 0
+        self.waiting: list[tuple[bool, int, _Lane]] = []
+        self.timer: Timer | None = None
+        self.timer_at = 0.0
+        self._taken: deque[float] = deque()
+        self._spread_until = 0.0
+
+    def free_at(self) -> float:
+        """When there is room for a turn."""
+        limit, free = self.limit, self.held_until
+        if limit is None:
+            return free
+        if len(self._taken) >= limit.count:
+            free = max(free, self._taken[-limit.count] + limit.seconds)
+        if limit.burst is not None:
+            free = max(free, self._spread_until - (limit.burst - 1) * limit.seconds / limit.count)
+        return free
+
+    def take(self, now: float) -> None:
+        """Use up one turn."""
+        if self.limit is not None:
+            self._taken.append(now)
+            while len(self._taken) > self.limit.count:
+                self._taken.popleft()
+            self._spread_until = max(now, self._spread_until) + self.limit.seconds / self.limit.count
+
+    def give_back(self, taken: float) -> None:
+        """A turn that was used up at that time was not used."""
+        if self.limit is not None and taken in self._taken:
+            self._taken.remove(taken)
+            self._spread_until -= self.limit.seconds / self.limit.count
+
+    def is_idle(self, now: float) -> bool:
+        """Whether to forget all this makes no difference."""
+        over = now if self.limit is None or not self._taken else self._taken[-1] + self.limit.seconds
+        return not self.lanes and max(over, self.held_until) <= now
+
+
+class _Lane:
+    """Calls with the same keys, in order. It waits at one gate at a time."""
+
+    __slots__ = ("gates", "keys", "queued", "ticket", "urgent", "waiters")
+
+    def __init__(self, urgent: bool, keys: tuple[Key, ...], gates: list[_Gate]) -> None:
+        self.urgent = urgent
+        self.keys = keys
+        self.gates = gates
+        self.waiters: OrderedDict[asyncio.Future[float], None] = OrderedDict()
+        self.ticket: int | None = None
+        self.queued = False
+
+        for gate in gates:
+            gate.lanes += 1
+
+    def leave(self) -> None:
+        """Nobody waits in it any more."""
+        for gate in self.gates:
+            gate.lanes -= 1
+
+    def next_waiter(self) -> asyncio.Future[float] | None:
+        """The first one that still waits."""
+        while self.waiters:
+            waiter = next(iter(self.waiters))
+            if not waiter.cancelled():
+                return waiter
+            del self.waiters[waiter]
+        return None
+
+
+def _free_at(gates: list[_Gate]) -> float:
+    return max((gate.free_at() for gate in gates), default=0.0)
+
+
+def _take(gates: list[_Gate], now: float) -> None:
+    for gate in gates:
+        gate.take(now)
