@@ -168,11 +168,8 @@ class Gateway:
         self.approvals = Approvals(self.channels, limits.approval_timeout_ms)
         models, steps = Models(self.providers), Steps(self.store)
         outbox, inbox = Outbox(self.store, self.channels), Inbox(self.store)
-        rules = dict(settings.permissions)
-        default = rules.pop("*", "allow")
-        permissions = Permissions(rules, default if isinstance(default, str) else "deny")
-        permissions.check({tool.name: tool for tool in self.registry.get_tools()})
-        toolbox = Toolbox(self.registry, permissions, self.approvals, self.activity, limits.tool_output_bytes)
+        permissions, longest = self._permissions(), limits.tool_output_bytes
+        toolbox = Toolbox(self.registry, permissions, self.approvals, self.activity, longest)
         fallback = Fallback(models, settings.fallback, settings.fallback_triggers)
         agent = Agent(self.registry, models, fallback, toolbox, steps, self.activity, self._generation())
         runner = Runner(
@@ -214,6 +211,13 @@ class Gateway:
             version=VERSION,
         )
         return self.host
+
+    def _permissions(self) -> Permissions:
+        rules = dict(self.settings.permissions)
+        default = rules.pop("*", "allow")
+        permissions = Permissions(rules, default if isinstance(default, str) else "deny")
+        permissions.check({tool.name: tool for tool in self.registry.get_tools()})
+        return permissions
 
     def _generation(self) -> Generation:
         settings = self.settings
