@@ -328,7 +328,7 @@ async def test_what_is_allowed_is_used_and_never_crossed(
 
 async def test_waiting_for_a_method_keeps_the_place_among_all():
     """Forty rooms share ten calls a second, so a round takes four; a method that waits three is not later."""
-    calls = Calls({"all": Limit(10), "slow": Limit(1, 3)})
+    calls = Calls({"all": Limit(10), "slow": Limit(1, 3.05)})
     async with asyncio.TaskGroup() as tasks:
         for n in range(40):
             await calls.many(tasks, 20, "fast", "all", ("chat", str(n)))
