@@ -54,7 +54,7 @@ class DiscordChannel:
         self.id = channel_id
         self._host = host
         self._options = options
-        self._style = Style(options.max_pages, options.tools)
+        self._style = Style(options.pages, options.tools)
         self._api = Api(options.api_base_url, options.token.get_secret_value)
         self._places = Places(self._api, personal=options.session_strategy == "chat_user")
         self._prompts = Prompts(self._api, self._places, host)
@@ -122,7 +122,9 @@ class DiscordChannel:
         account = str(self._api.me["id"])
         kept = Kept(await self._host.cursors(self.id), account)
         commands = self._host.commands()
-        view = View(self.id, account, self._options, frozenset(command.name for command in commands))
+        options, names = self._options, frozenset(command.name for command in commands)
+        allow = None if options.allow == "*" else frozenset(map(str, options.allow))
+        view = View(self.id, account, options, names, allow)
         reader = Reader(self._api, self._rooms, self._places, view)
         inflow = Inflow(receive, self._host, reader, self._rooms, History(self._api), kept)
         interactions = Interactions(self._api, self._rooms, self._places, self._prompts, view)

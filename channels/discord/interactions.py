@@ -29,6 +29,7 @@ _DEFER = 5
 _TRIES = 3
 _ALREADY = 40060
 _COMMANDS_ONLY = "I do not know this command any more."
+_STRANGER = "I do not know you, so I may not answer."
 _BUSY = "Too much is waiting to be answered. Please try again in a moment."
 
 
@@ -58,6 +59,10 @@ class Interactions:
             await self._respond(interaction, expired())
 
     async def _command(self, interaction: Interaction, receive: Receive) -> None:
+        person = interaction.person
+        if person is not None and not self.view.may_talk(person.id):
+            await self._respond(interaction, whisper(_STRANGER))
+            return
         message = from_command(interaction, self._room(interaction), self.view)
         if message is None:
             await self._respond(interaction, whisper(_COMMANDS_ONLY))

@@ -35,6 +35,9 @@ class Options(BaseModel):
     gateway_url: Annotated[str | None, AfterValidator(_socket_address)] = Field(
         default=None, description="Address of the gateway, when it is not the one that the API names"
     )
+    allow: Literal["*"] | tuple[str | int, ...] = Field(
+        default="*", description="Ids of those who may talk to it; * for everybody"
+    )
     session_strategy: Strategy = Field(
         default="thread",
         description="What is one conversation: each thread and channel, a channel with its threads, "
@@ -53,10 +56,10 @@ class Options(BaseModel):
         default="rerun", description="Whether a message that its writer changes is answered anew"
     )
     streaming: bool = Field(default=True, description="Whether an answer is shown while it is made")
-    max_pages: int = Field(
-        default=6, gt=0, le=50, description="Messages that an answer may take before it becomes a file"
+    pages: int = Field(
+        default=6, gt=0, le=50, description="Messages of one answer; what is longer comes as a file"
     )
     file_bytes: int = Field(
-        default=8 * 1024 * 1024, gt=0, description="Bytes of a file that the bot reads; larger ones it names"
+        default=10_000_000, gt=0, description="Bytes of the largest file that is read; larger ones are named"
     )
     tools: bool = Field(default=True, description="Whether answers tell which tools were used")

@@ -313,7 +313,7 @@ class Places:
         while shown and shown[0] <= now - _WINDOW:
             shown.popleft()
         if len(shown) >= _PREVIEWS:
-            raise PlacementDeferred("enough previews for now", shown[0] + _WINDOW - now)
+            raise PlacementDeferred("enough was shown in the last seconds", shown[0] + _WINDOW - now)
         shown.append(now)
 
     async def _application_to_place(self) -> str:

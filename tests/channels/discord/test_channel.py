@@ -131,7 +131,7 @@ async def test_a_long_answer_takes_several_messages_in_order(fake: FakeDiscord, 
 
 async def test_a_very_long_answer_is_a_file(fake: FakeDiscord, tmp_path: Path) -> None:
     text = "\n\n".join(f"Paragraph {number}. " + "word " * 300 for number in range(20))
-    async with FakeModels() as models, gateway_at(fake, tmp_path, models=models, max_pages=3) as gateway:
+    async with FakeModels() as models, gateway_at(fake, tmp_path, models=models, pages=3) as gateway:
         models.then(Reply((Say(text),)))
         fake.say("general", f"{fake.mention} hello")
         await settled(gateway, 1)

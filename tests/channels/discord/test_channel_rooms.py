@@ -13,7 +13,7 @@ from gateway.app import Gateway
 from gateway.store import schema as t
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Gate, Reply, Say
-from tests.channels.discord.talking import bot_at, gateway_at, healthy, settings_for, settled, until
+from tests.channels.discord.talking import REGISTER, bot_at, gateway_at, healthy, settings_for, settled, until
 
 
 async def sessions(gateway: Gateway) -> int:
@@ -199,3 +199,20 @@ async def test_an_intent_that_is_not_switched_on_is_said_plainly(tmp_path: Path)
         gateway = Gateway(settings_for(tmp_path, models, bot_at(fake)))
         async with gateway.running():
             await until(lambda: "Message Content Intent" in gateway.health()["discord"][1])
+
+
+async def test_only_those_who_may_talk_to_it_are_answered(fake: FakeDiscord, tmp_path: Path) -> None:
+    ada = fake.user("ada").id
+    async with gateway_at(fake, tmp_path, allow=[ada]) as gateway:
+        await fake.until(lambda: bool(fake.transcript.of(REGISTER)))
+        fake.say(fake.dm("bob"), "hello", "bob")
+        fake.say("general", f"{fake.mention} hello", "bob")
+        pressed = fake.slash("general", "ask", {"text": "hello"}, "bob")
+        fake.say(fake.dm("ada"), "hello")
+        await settled(gateway, 1)
+        await fake.until(lambda: fake.interaction(pressed).state == "answered")
+    assert fake.answers(fake.dm("bob")) == []
+    (whisper,) = [m for m in fake.messages("general") if m.author == fake.bot_id]
+    assert whisper.ephemeral
+    assert fake.answers(fake.dm("ada")) == ["You said: hello"]
+    fake.transcript.check()
