@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, Mapping
@@ -186,6 +187,9 @@ class SpawnedBackend:
         settings = self._settings
         seconds = (options.timeout_ms or settings.timeout_ms) / 1000
         stall = settings.stall_timeout_ms / 1000
+        home = order.variables.get("HOME", "")
+        if found := await asyncio.to_thread(self.cli.objection, order.cwd, home):
+            raise BackendError("SPAWN_FAILURE", self.name, f"it would run {found} without asking anybody")
         talk = self.cli.talk(order)
         launch = self._launch([*talk.arguments(), *settings.extra_args], order.cwd, order.variables)
         run = Run(self.cli, talk, launch, seconds, stall, options.ask, self._secrets())

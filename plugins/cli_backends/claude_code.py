@@ -44,6 +44,8 @@ class ClaudeTalk:
         return [
             *("-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"),
             *("--include-partial-messages", "--permission-prompt-tool", "stdio"),
+            # What its folder allows itself, and would run by itself, does not count.
+            *("--setting-sources", "user"),
             *(("--resume", order.session) if order.session else ("--session-id", self.session)),
             *(("--model", order.model) if order.model else ()),
         ]

@@ -18,6 +18,11 @@ class SpokenTo(Talk, Protocol):
         ...
 
 
+def no_objection(folder: str, home: str) -> str:
+    """Any folder will do."""
+    return ""
+
+
 def no_more_variables(model: str, environment: Mapping[str, str]) -> Mapping[str, str]:
     """Nothing depends on the model."""
     return {}
@@ -29,7 +34,8 @@ class Cli(Struct, frozen=True, kw_only=True):
     ``key`` and ``url`` are the variables that hold its credential and the address of its model service;
     ``variables`` are all that it may see of the gateway's environment besides the usual; ``fixed`` are set
     always, and ``adjusted`` makes more of them from the model and the environment so far. A line of stderr
-    with ``lost_session`` means that a session cannot be resumed.
+    with ``lost_session`` means that a session cannot be resumed. ``objection`` gets a folder and the home
+    folder, and says what there would run unasked if the program were started; it reads files.
     """
 
     name: str
@@ -43,3 +49,4 @@ class Cli(Struct, frozen=True, kw_only=True):
     fixed: Mapping[str, str] = {}
     adjusted: Callable[[str, Mapping[str, str]], Mapping[str, str]] = no_more_variables
     lost_session: str = ""
+    objection: Callable[[str, str], str] = no_objection

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from plugins.cli_backends.cli import Cli
 from plugins.cli_backends.rpc import Answer, Rpc
 from plugins.cli_backends.talk import (
@@ -41,9 +43,14 @@ class CodexTalk:
         self._changes: dict[str, Mapping[str, Any]] = {}
 
     def arguments(self) -> list[str]:
-        """The app server on its pipes."""
+        """The app server on its pipes. Settings in its folder do not count: they could run programs."""
         url = self._order.variables.get("OPENAI_BASE_URL")
-        return ["app-server", *(("-c", f'openai_base_url="{url}"') if url else ())]
+        place = msgspec.json.encode(self._order.cwd).decode()
+        return [
+            "app-server",
+            *("-c", f'projects={{{place}={{trust_level="untrusted"}}}}'),
+            *(("-c", f'openai_base_url="{url}"') if url else ()),
+        ]
 
     def begin(self) -> Sequence[Line]:
         """The handshake."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -39,6 +40,29 @@ def adjusted(model: str, environment: Mapping[str, str]) -> Mapping[str, str]:
     return {CONFIG: msgspec.json.encode(whole).decode()}
 
 
+def objection(folder: str, home: str) -> str:
+    """Plugins in a folder, or above it, run when the program starts. Those at home are its user's own."""
+    here = Path(folder)
+    for place in (here, *here.parents):
+        if str(place) == home:
+            continue
+        for inner in (place, place / ".opencode"):
+            for name in ("plugin", "plugins"):
+                if inner != place and any((inner / name).glob("*.[jt]s")):
+                    return str(inner / name)
+            for name in ("opencode.json", "opencode.jsonc"):
+                if _names_plugins(inner / name):
+                    return f"the plugins in {inner / name}"
+    return ""
+
+
+def _names_plugins(file: Path) -> bool:
+    try:
+        return '"plugin' in file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
 CLI = Cli(
     name="opencode",
     title="OpenCode",
@@ -58,7 +82,9 @@ CLI = Cli(
         CONFIG,
     ),
     url="",
-    fixed={"OPENCODE_DISABLE_AUTOUPDATE": "1"},
+    # What its folder allows itself, and would run by itself, does not count.
+    fixed={"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_PROJECT_CONFIG": "1"},
     adjusted=adjusted,
+    objection=objection,
     talk=OpenCodeTalk,
 )

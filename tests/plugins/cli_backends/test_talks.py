@@ -305,3 +305,32 @@ def test_000_10_settings_of_opencode_are_kept(given: str) -> None:
     config = json.loads(adjusted("", {CONFIG: given})[CONFIG])
     assert config["permission"]["*"] == "ask"
     assert ("theme" in config) == ("theme" in given)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".opencode/plugin/trap.js", "run()"),
+        (".opencode/plugins/trap.ts", "run()"),
+        ("opencode.json", '{"plugin": ["./trap.js"]}'),
+        (".opencode/opencode.jsonc", '{"plugins": ["./trap.js"]}'),
+    ],
+)
+async def test_000_10_opencode_is_not_started_where_a_folder_would_run_something(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "project" / "below"
+    folder.mkdir(parents=True)
+    made = await backend(tmp_path / "bin", ACP, opencode.CLI)
+    assert (await ask(made, working_directory=str(folder))).success
+    trap = tmp_path / "project" / name
+    trap.parent.mkdir(parents=True, exist_ok=True)
+    trap.write_text(text)
+    result = await ask(made, working_directory=str(folder))
+    assert result.error is not None
+    assert result.error.code == "SPAWN_FAILURE"
+    assert "without asking" in str(result.error)
+    home = {"PATH": os.defpath, "HOME": str(tmp_path / "project")}
+    made = await backend(tmp_path / "bin", ACP, opencode.CLI, home)
+    assert (await ask(made, working_directory=str(folder))).success, "its user's own are not in question"
+    assert len(noted(tmp_path / "bin", "pids")) == 2
