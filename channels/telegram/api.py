@@ -142,6 +142,10 @@ class Client(Bot):
         with self._unfrozen():
             self._transports = (calls, polls)
 
+    def __repr__(self) -> str:
+        """Without the token, which the library's own holds."""
+        return type(self).__name__
+
     async def call(self, method: str, *, seconds: float | None = None, **arguments: Any) -> Any:
         """The raw result of a method. Raises NotSentError, UnansweredError or RefusedError."""
         try:
@@ -151,7 +155,7 @@ class Client(Bot):
         except CallError:
             raise
         except TelegramError as error:
-            raise UnansweredError(str(error)) from error
+            raise UnansweredError(type(error).__name__) from None
 
     async def fetch(self, file_id: str, most: int) -> bytes:
         """The bytes of a file. Raises ValueError if it has more than ``most``, and what ``call`` raises."""

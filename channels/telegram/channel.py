@@ -133,7 +133,7 @@ class TelegramChannel:
         """Show that the bot is at work: by its name, and on the message if so wished."""
         topic = {} if address.thread is None else {"message_thread_id": int(address.thread)}
         emoji, asked = self._options.thinking, (address.chat, address.reply_to or "")
-        if emoji and address.reply_to and asked not in self._marked:
+        if emoji and asked not in self._marked:
             self._marked.add(asked)
             await self._react(address, [{"type": "emoji", "emoji": emoji}])
         await self._courier.sign(address, "sendChatAction", action="typing", **topic)
@@ -214,15 +214,16 @@ class TelegramChannel:
     async def _unmark(self, outbound: OutboundMessage) -> None:
         """The answer stands: its question needs no mark any more."""
         address = outbound.address
-        asked = (address.chat, address.reply_to or "")
-        if asked in self._marked and outbound.final and outbound.part == outbound.parts - 1:
-            self._marked.discard(asked)
+        if self._options.thinking and outbound.final and outbound.part == outbound.parts - 1:
+            self._marked.discard((address.chat, address.reply_to or ""))
             await self._react(address, [])
 
     async def _react(self, address: Address, reaction: Sequence[Mapping[str, str]]) -> None:
+        if address.reply_to is None:
+            return
         try:
             await self._courier.sign(
-                address, "setMessageReaction", message_id=int(address.reply_to or 0), reaction=[*reaction]
+                address, "setMessageReaction", message_id=int(address.reply_to), reaction=[*reaction]
             )
         except CallError as error:
             log.info("a message could not be marked", reason=str(error))

@@ -139,7 +139,7 @@ def _heard(update: Update, message: Message, me: Self, *, edited: bool) -> Heard
         )
     )
     files = tuple(_files(message))
-    if not text and not files and not _told(message):
+    if not text and not files and (edited or not _told(message)):
         return None
     words, call = _words(text, entities, me)
     if message.chat.type != "private" and not _is_meant(message, call, entities, text, me):

@@ -7,7 +7,7 @@ was read, and become one message.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -45,6 +45,8 @@ class _Piece(Struct, frozen=True):
     update_id: int
     album: str
     message: InboundMessage
+    at: float
+    """When it came, in the loop's time."""
 
 
 class Receiving:
@@ -66,7 +68,6 @@ class Receiving:
         self._act = act
         self._lock = asyncio.Lock()
         self._pieces: list[_Piece] = []
-        self._due = 0.0
         self._waiting = asyncio.Event()
 
     async def restore(self, cursors: Iterable[Cursor]) -> None:
@@ -108,15 +109,20 @@ class Receiving:
         loop = asyncio.get_running_loop()
         while True:
             await self._waiting.wait()
-            while (wait := self._due - loop.time()) > 0:  # noqa: ASYNC110 - what comes moves the time on
-                await asyncio.sleep(wait)
-            async with self._lock:
-                if self._due > loop.time():
-                    continue
-                try:
-                    await self._commit(_albums(self._pieces), self._pieces, self._pieces, (), 0)
-                except OverloadedError:
-                    self._due = loop.time() + _AGAIN
+            wait = _quiet_at(self._pieces) - loop.time()
+            try:
+                if wait <= 0:
+                    await self._hand_over(loop.time())
+            except OverloadedError:
+                wait = _AGAIN
+            await asyncio.sleep(max(0.0, wait))
+
+    async def _hand_over(self, now: float) -> None:
+        """Commit the albums that nothing more came to for a while."""
+        async with self._lock:
+            newest = _newest(self._pieces)
+            ready = [piece for piece in self._pieces if newest[piece.album] + _QUIET <= now]
+            await self._commit(_albums(ready), self._pieces, ready, (), 0)
 
     async def _commit(
         self,
@@ -135,13 +141,8 @@ class Receiving:
         value = msgspec.json.encode(state).decode()
         cursor = Cursor(str(self._me.id), value)
         await self._receive(*messages, cursor=cursor, rejected=refused)
-        grown = len(left) > len(self._pieces) or not self._pieces
-        self.state, self._pieces = state, left
-        if not left:
-            self._waiting.clear()
-        elif grown or not self._waiting.is_set():
-            self._due = asyncio.get_running_loop().time() + _QUIET
-            self._waiting.set()
+        self.state = state
+        self._set_pieces(left)
 
     async def _complete(self, heard: Sequence[tuple[Any, Heard]]) -> list[InboundMessage | Rejected]:
         """Messages with their files, however strange one of them is."""
@@ -159,21 +160,38 @@ class Receiving:
         return made
 
     async def _pieces_of(self, heard: Sequence[tuple[Any, Heard]]) -> list[_Piece]:
-        whole = await self._complete(heard)
+        whole, now = await self._complete(heard), asyncio.get_running_loop().time()
         return [
-            _Piece(raw, update_id_of(raw) or 0, f"{one.inbound.address.chat}:{one.album}", message)
+            _Piece(raw, update_id_of(raw) or 0, f"{one.inbound.address.chat}:{one.album}", message, now)
             for (raw, one), message in zip(heard, whole, strict=True)
             if isinstance(message, InboundMessage)
         ]
 
     async def _keep(self, heard: Sequence[tuple[Any, Heard]]) -> None:
-        self._pieces = await self._pieces_of(heard)
-        if self._pieces:
-            self._due = asyncio.get_running_loop().time() + _QUIET
+        self._set_pieces(await self._pieces_of(heard))
+
+    def _set_pieces(self, pieces: Sequence[_Piece]) -> None:
+        self._pieces = list(pieces)
+        if pieces:
             self._waiting.set()
+        else:
+            self._waiting.clear()
 
     def _is_done(self, raw: object) -> bool:
         return update_id_of(raw) in self.state.done
+
+
+def _newest(pieces: Sequence[_Piece]) -> Mapping[str, float]:
+    """When the last piece of each album came."""
+    newest: dict[str, float] = {}
+    for piece in pieces:
+        newest[piece.album] = max(piece.at, newest.get(piece.album, 0.0))
+    return newest
+
+
+def _quiet_at(pieces: Sequence[_Piece]) -> float:
+    """When the next album is complete."""
+    return min(_newest(pieces).values(), default=0.0) + _QUIET
 
 
 def _together(before: Sequence[_Piece], new: Sequence[_Piece]) -> list[_Piece]:
