@@ -14,7 +14,11 @@ PACKAGES = ("gateway", "channels", "plugins")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 
-ROWS = [f"002_{n:02}" for n in range(1, 45)] + [f"004_{n:02}" for n in (*range(1, 35), 38, 39, 40)]
+ROWS = [
+    *(f"000_{n:02}" for n in range(1, 26)),
+    *(f"002_{n:02}" for n in range(1, 45)),
+    *(f"004_{n:02}" for n in (*range(1, 35), 38, 39, 40)),
+]
 """The capabilities that are promised; each has a test that carries its number."""
 
 LONGEST_FILE = 400

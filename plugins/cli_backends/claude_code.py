@@ -28,6 +28,8 @@ from plugins.cli_backends.talk import (
 
 _REFUSAL = "The user did not allow this."
 _LOST = "No conversation found"
+_NOT_HERE = ("AskUserQuestion", "CronCreate", "EnterPlanMode", "ExitPlanMode", "ScheduleWakeup")
+"""Tools that need its own screen, or a process that lives on."""
 
 
 class ClaudeTalk:
@@ -46,6 +48,7 @@ class ClaudeTalk:
             *("--include-partial-messages", "--permission-prompt-tool", "stdio"),
             # What its folder allows itself, and would run by itself, does not count.
             *("--setting-sources", "user"),
+            *("--disallowed-tools", ",".join(_NOT_HERE)),
             *(("--resume", order.session) if order.session else ("--session-id", self.session)),
             *(("--model", order.model) if order.model else ()),
         ]

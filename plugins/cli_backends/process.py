@@ -24,6 +24,8 @@ GRACE_SECONDS = 0.5
 """Between the request to end and the end."""
 LINGER_SECONDS = 0.5
 """How long a pipe may stay open behind a program that is gone, when others hold it."""
+STDOUT_BYTES = 64 * 1024 * 1024
+"""What a program may say in all."""
 STDERR_LINES = 100
 STDERR_BYTES = 10 * 1024 * 1024
 """What a program may write on stderr in all; 100 lines of it are kept."""
@@ -67,6 +69,7 @@ class Child(asyncio.SubprocessProtocol):
         self._loop = asyncio.get_running_loop()
         self._mark = mark
         self._split = LineSplitter(line_bytes)
+        self._said_bytes = 0
         self._lines: deque[bytes] = deque()
         self._ahead = 0
         self._wake = asyncio.Event()
@@ -179,6 +182,10 @@ class Child(asyncio.SubprocessProtocol):
         """It said something."""
         if fd == 2:
             self._complain(data)
+            return
+        self._said_bytes += len(data)
+        if self._said_bytes > STDOUT_BYTES:
+            self._overflow(f"more than {STDOUT_BYTES} bytes")
             return
         try:
             self._take(self._split.feed(data))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
@@ -105,7 +106,7 @@ class Teller:
         self._writer = DeltaWriter(message_id, first_part)
         self._first = first_part
         self._spent: Spent | None = None
-        self._open: dict[str, str] = {}
+        self._open: dict[str, tuple[str, float]] = {}
         self._ids: set[str] = set()
 
     def tell(self, step: Progress) -> list[Delta]:
@@ -146,23 +147,23 @@ class Teller:
         while name in self._ids:
             name += "'"
         self._ids.add(name)
-        self._open[call.id] = name
+        self._open[call.id] = (name, time.monotonic())
         arguments = msgspec.json.encode(call.arguments).decode()
         return [self._writer.tool_call(name, call.tool), self._writer.arguments(name, arguments)]
 
     def _result(self, result: Returned) -> list[Delta]:
-        name = self._open.pop(result.id, None)
-        if name is None:
+        if result.id not in self._open:
             return []
+        name, begun = self._open.pop(result.id)
         start = self._writer.result(name)
         message_id, index = self._writer.message_id, start.part_index
-        output = result.output
+        output, took = result.output, round((time.monotonic() - begun) * 1000)
         if len(output) > _OUTPUT_CHARS:
             output = output[:_OUTPUT_CHARS] + "\n[output cut here]"
         return [
             start,
             ToolResultDelta(message_id, index, name, output),
-            ToolResultEnd(message_id, index, name, result.is_error, 0),
+            ToolResultEnd(message_id, index, name, result.is_error, took),
         ]
 
     def _closed(self) -> list[Delta]:

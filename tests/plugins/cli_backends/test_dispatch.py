@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from plugins.cli_backends import CLIS
+from plugins.cli_backends.availability import BAD_SECONDS, GOOD_SECONDS, Availability
 from plugins.cli_backends.cli import Cli
 from plugins.cli_backends.contract import CodingPlugin, Context, DispatchOptions
 from plugins.cli_backends.failures import BackendError
@@ -249,6 +250,7 @@ async def test_000_12_settings_of_a_backend_count(tmp_path: Path) -> None:
 
 
 async def test_000_15_availability_is_asked_once_and_kept(tmp_path: Path) -> None:
+    assert (GOOD_SECONDS, BAD_SECONDS) == (60, 5)
     made = await backend(tmp_path, ECHO)
     async with asyncio.TaskGroup() as tasks:
         asked = [tasks.create_task(made.is_available()) for _ in range(5)]
@@ -258,6 +260,26 @@ async def test_000_15_availability_is_asked_once_and_kept(tmp_path: Path) -> Non
     await made.initialize(BackendSettings(binary=str(tmp_path / "claude"), model="other"))
     assert await made.is_available()
     assert len(noted(tmp_path, "versions")) == 2, "other settings are another question"
+
+
+async def test_000_15_an_answer_is_believed_for_a_while(tmp_path: Path) -> None:
+    times, answer, asked = [0.0], True, 0
+
+    async def probe() -> bool:
+        nonlocal asked
+        asked += 1
+        return answer
+
+    availability = Availability(probe, lambda: times[-1])
+    for time, asked_by_then in ((0, 1), (59, 1), (60, 2)):
+        times.append(time)
+        assert await availability.check()
+        assert asked == asked_by_then
+    answer = False
+    for time, asked_by_then in ((121, 3), (125, 3), (127, 4)):
+        times.append(time)
+        assert not await availability.check()
+        assert asked == asked_by_then
 
 
 async def test_000_17_split_blank_and_malformed_lines_do_no_harm(tmp_path: Path) -> None:
@@ -522,6 +544,11 @@ class TestBadPrograms:
 
     async def test_it_fills_stderr(self, tmp_path: Path) -> None:
         error = await self.outcome(tmp_path, 'while True:\n    os.write(2, b"x" * 65536)')
+        assert error.code == "BUFFER_OVERFLOW"
+
+    async def test_it_never_stops_talking(self, tmp_path: Path) -> None:
+        body = 'prompt()\nline = b"{}" + b" " * 65000 + b"\\n"\nwhile True:\n    os.write(1, line)'
+        error = await self.outcome(tmp_path, body, stall_timeout_ms=60_000)
         assert error.code == "BUFFER_OVERFLOW"
 
     async def test_it_complains_a_lot_and_answers(self, tmp_path: Path) -> None:
