@@ -18,6 +18,9 @@ class Options(BaseModel):
         default="socket", description="Whether we call Slack, or Slack calls us under our public address"
     )
     bot_token: SecretStr = Field(default=SecretStr(""), description="The bot's token, xoxb-…")
+    workspaces: tuple[SecretStr, ...] = Field(
+        default=(), description="The bot's tokens in further workspaces that have the same app"
+    )
     app_token: SecretStr = Field(
         default=SecretStr(""), description="The app's token with connections:write, xapp-…; for sockets"
     )

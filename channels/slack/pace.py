@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.pacing import Limit, Pacer
+from gateway import Limit, Pacer
 
 _TIER_2, _TIER_3, _TIER_4 = Limit(20, 60), Limit(50, 60), Limit(100, 60)
 _PER_METHOD: Mapping[str, Limit] = {

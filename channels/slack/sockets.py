@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import aiohttp
 import structlog
-from slack_sdk.web.async_client import AsyncWebClient
 
 from channels.slack.api import Api, Json
 from gateway import PlacementDeferred, PlacementRefused, PlacementUncertain
@@ -30,8 +29,8 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 30.0
 class Sockets:
     """The connection of one app. ``on_gap`` is called when one follows a time without any."""
 
-    def __init__(self, app_token: str, api: Api, handle: Handle, on_gap: Callable[[], None]) -> None:
-        self._client = AsyncWebClient(app_token, base_url=api.client.base_url, timeout=30, retry_handlers=[])
+    def __init__(self, app_token: str, base_url: str, handle: Handle, on_gap: Callable[[], None]) -> None:
+        self._client = Api(app_token, base_url).client
         self._handle = handle
         self._on_gap = on_gap
         self._live = 0

@@ -342,16 +342,40 @@ async def test_a_command_in_a_mention_is_one(tmp_path: Path) -> None:
     fake.transcript.check()
 
 
-async def test_two_accounts_in_two_workspaces(tmp_path: Path) -> None:
-    async with FakeSlack(teams=("acme", "umbrella")) as fake:
-        accounts = {name: {"bot_token": fake.token(name)} for name in ("acme", "umbrella")}
+async def test_two_accounts_are_two_apps(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, FakeSlack(teams=("umbrella",)) as other:
+        accounts = {
+            name: {"bot_token": app.bot_token, "api_base_url": app.api_url}
+            for name, app in (("acme", fake), ("umbrella", other))
+        }
         async with gateway_at(fake, tmp_path, accounts=accounts) as gateway:
-            await fake.until(lambda: len(fake.sockets.live) == 2)
-            fake.say("@ada", "hello", team="acme")
-            fake.say("@eve", "hi", team="umbrella")
+            await other.until(lambda: other.sockets.live)
+            fake.say("@ada", "hello")
+            other.say("@eve", "hi")
             await settled(gateway, "done", "done")
-            assert fake.answers("@ada", team="acme") == ["You said: hello"]
-            assert fake.answers("@eve", team="umbrella") == ["You said: hi"]
+            assert fake.answers("@ada") == ["You said: hello"]
+            assert other.answers("@eve") == ["You said: hi"]
+            other.transcript.check()
+    fake.transcript.check()
+
+
+async def test_one_app_in_several_workspaces_answers_each_with_its_own_token(tmp_path: Path) -> None:
+    async with FakeSlack(teams=("acme", "umbrella", "gone")) as fake:
+        tokens = [fake.token("umbrella"), fake.token("gone")]
+        fake.uninstall("gone")
+        async with gateway_at(fake, tmp_path, workspaces=tokens) as gateway:
+            for number in range(3):
+                fake.say("@ada", f"hello {number}", team="acme")
+                fake.say("@eve", f"hi {number}", team="umbrella")
+            fake.say("general", "you @trunkline", team="umbrella")
+            await settled(gateway, *["done"] * 7)
+            assert fake.answers("@ada", team="acme") == [f"You said: hello {number}" for number in range(3)]
+            assert fake.answers("@eve", team="umbrella") == [f"You said: hi {number}" for number in range(3)]
+            assert fake.answers("general", team="umbrella") == ["You said: you"]
+            assert fake.sockets.opened == 1
+            ok, detail = gateway.health()["slack"]
+            assert not ok
+            assert "account_inactive" in detail or "token_revoked" in detail
     fake.transcript.check()
 
 

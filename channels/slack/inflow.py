@@ -1,4 +1,4 @@
-"""What Slack delivers, by socket or HTTP: durable first, then through bolt, which acknowledges it."""
+"""What is meant for the bot in one workspace: made durable, in its turn and with its files."""
 
 from __future__ import annotations
 
@@ -6,18 +6,11 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import logging
-import re
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
 import structlog
-from msgspec import Struct
 from msgspec.structs import replace
-from slack_bolt.async_app import AsyncApp
-from slack_bolt.authorization import AuthorizeResult
-from slack_bolt.request.async_request import AsyncBoltRequest
 
 from channels.slack.api import Api, Json, patiently
 from channels.slack.attachments import attached
@@ -40,39 +33,30 @@ _PATIENCE = 2.3
 """Seconds of the three that Slack waits; what takes longer is acknowledged when Slack asks again."""
 _LONGEST_RAW = 100_000
 _OVERLOADED_PAUSE = 1.0
-_ANYTHING = re.compile(r".*", re.DOTALL)
 
 
-class _Taken(Struct):
-    """One delivery on its way: whether anybody looked at it, and whether it is durable."""
-
-    begun: bool = False
-    durable: bool = False
-
-
-class Events:
-    """Takes deliveries of one account. ``connected`` gives it what it needs to be durable."""
+class Inflow:
+    """Takes what Slack says of one workspace. ``connected`` gives it what it needs for that."""
 
     def __init__(
         self,
         api: Api,
         host: Host,
         *,
-        largest_file: int,
+        file_bytes: int,
         on_press: Callable[[Pressed], Awaitable[None]],
         on_stop: Callable[[Stopped], Awaitable[None]],
     ) -> None:
         self.catching = CatchingUp(api, self._take)
         self._api = api
         self._host = host
-        self._largest_file = largest_file
+        self._file_bytes = file_bytes
         self._on_press = on_press
         self._on_stop = on_stop
         self._rules: Rules | None = None
         self._receive: Receive | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._under_way: dict[str, asyncio.Task[Exception | None]] = {}
-        self._app = self._bolt()
 
     def connected(self, rules: Rules, receive: Receive, tasks: asyncio.TaskGroup) -> None:
         """Begin to take deliveries."""
@@ -84,69 +68,21 @@ class Events:
         self._receive = self._tasks = None
         self._under_way.clear()
 
-    async def handle(self, kind: str, payload: Json, _frame: Mapping[str, Any]) -> tuple[bool, Json | None]:
-        """Take one delivery: whether it may be acknowledged, and what is to be said with that."""
-        taken = _Taken()
-        answer: Json | None = None
-        try:
-            request = AsyncBoltRequest(mode="socket_mode", body=payload)
-            request.context["taken"] = taken
-            response = await self._app.async_dispatch(request)
-            if response.status == 200 and response.body:
-                answer = cast(Json, json.loads(response.body))
-        except Exception as error:  # noqa: BLE001 - the library stumbles over payloads that are not as usual
-            log.debug("bolt cannot read a delivery", kind=kind, reason=type(error).__name__)
-        if not taken.begun:
-            await self._commit(payload, taken)
-        return taken.durable, answer
-
-    def _bolt(self) -> AsyncApp:
-        """The app: everything is made durable before a listener acknowledges it."""
-        quiet = logging.getLogger("trunkline.slack.bolt")
-        quiet.setLevel(logging.CRITICAL)  # what goes wrong is told here, without what people wrote
-
-        async def authorize(team_id: str | None) -> AuthorizeResult:
-            return AuthorizeResult(enterprise_id=None, team_id=team_id, bot_token=self._api.client.token)
-
-        app: Any = AsyncApp(
-            logger=quiet,
-            client=self._api.client,
-            signing_secret="checked before",  # noqa: S106 - signatures are checked where requests come in
-            authorize=authorize,
-            request_verification_enabled=False,
-            ignoring_self_events_enabled=False,
-        )
-
-        async def commit(body: Json, context: dict[str, Any], next: Callable[[], Awaitable[None]]) -> None:
-            taken: _Taken = context["taken"]
-            await self._commit(body, taken)
-            if taken.durable:
-                await next()
-
-        async def acknowledge(ack: Callable[[], Awaitable[None]]) -> None:
-            await ack()
-
-        app.use(commit)
-        for kind in ("event", "command", "action", "shortcut", "view", "view_closed", "options"):
-            getattr(app, kind)(_ANYTHING)(acknowledge)
-        return cast(AsyncApp, app)
-
-    async def _commit(self, payload: Json, taken: _Taken) -> None:
-        """Make a delivery durable, or note why it is not."""
-        taken.begun = True
+    async def commit(self, payload: Json) -> bool:
+        """Make a delivery durable. Returns whether it is, or was nothing to keep."""
         if self._receive is None or self._rules is None:
-            return
+            return False
         try:
             parsed = parse(payload, self._rules, time.time_ns() // 1000)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is kept and the next one comes
-            taken.durable = await self._reject(payload, error)
-            return
+            return await self.reject(payload, error)
         try:
-            taken.durable = await self._act(parsed)
+            return await self._act(parsed)
         except InvalidRequestError as error:
-            taken.durable = await self._reject(payload, error)
+            return await self.reject(payload, error)
         except OverloadedError as error:
             log.warning("Slack is asked to come again", reason=str(error))
+            return False
 
     async def _act(self, parsed: Parsed) -> bool:
         match parsed:
@@ -192,7 +128,7 @@ class Events:
         """Make a message durable, with its files and how far its room is read."""
         if self._receive is None:
             raise OverloadedError("the channel is not running")
-        message = await attached(written.message, written.files, self._api, self._largest_file)
+        message = await attached(written.message, written.files, self._api, self._file_bytes)
         if not written.ts:
             return (await self._receive(message))[0]
         address = message.address
@@ -217,10 +153,10 @@ class Events:
                     await asyncio.sleep(_OVERLOADED_PAUSE)
                     continue
                 except InvalidRequestError as error:
-                    await self._reject({"message": _plain(written.message)}, error)
+                    await self.reject({"message": _plain(written.message)}, error)
                 break
 
-    async def _reject(self, payload: Json, error: Exception) -> bool:
+    async def reject(self, payload: Json, error: Exception) -> bool:
         """Keep what cannot be read, so that it is looked at by a person and not sent again."""
         raw = json.dumps(payload, default=str)[:_LONGEST_RAW]
         key = payload.get("event_id")

@@ -1,0 +1,156 @@
+"""One installation of the app: who it is there, what it reads, what it writes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from channels.slack.api import Api, RefusedError
+from channels.slack.catching_up import START
+from channels.slack.inflow import Inflow
+from channels.slack.options import Options
+from channels.slack.parse import Rules, Stopped
+from channels.slack.placing import Placing
+from channels.slack.presence import Presence
+from channels.slack.prompts import Prompts
+from gateway import (
+    Address,
+    Cursor,
+    Host,
+    InboundMessage,
+    OutboundMessage,
+    Placed,
+    PlacementDeferred,
+    PlacementUncertain,
+    Receipt,
+    Receive,
+    Rejected,
+)
+
+log = structlog.get_logger("trunkline.slack")
+
+_PROBE_SECONDS, _SWEEP_SECONDS = 30.0, 5.0
+
+
+class Workspace:
+    """The app in one workspace. ``team`` is empty until Slack has told."""
+
+    def __init__(self, host: Host, channel_id: str, options: Options, token: str) -> None:
+        self.team = ""
+        self.problem = "starting"
+        """What does not work; empty while all does."""
+        self.api = Api(token, options.api_base_url)
+        self.placing = Placing(self.api, streams=options.streaming)
+        self.presence = Presence(self.api, options.thinking)
+        self.prompts = Prompts(self.api, host)
+        self.inflow = Inflow(
+            self.api,
+            host,
+            file_bytes=options.file_bytes,
+            on_press=self.prompts.pressed,
+            on_stop=self._stopped,
+        )
+        self._host = host
+        self._channel_id = channel_id
+        self._options = options
+
+    async def run(self, receive: Receive, tasks: asyncio.TaskGroup, signed_in: Callable[[], None]) -> None:
+        """Keep it going until cancelled. Raises RefusedError when the token does not do."""
+        self.problem = "starting"
+        rules = await self._sign_in()
+        await self._restore(rules, receive)
+        self.inflow.connected(rules, self._listening(receive), tasks)
+        self.problem = ""
+        signed_in()
+        try:
+            async with asyncio.TaskGroup() as own_tasks:
+                own_tasks.create_task(self._probe())
+                own_tasks.create_task(self._sweep())
+        finally:
+            self.inflow.ended()
+
+    async def send(self, outbound: OutboundMessage) -> Placed:
+        """Place one page."""
+        placed = await self.placing.send(outbound)
+        self.inflow.catching.saw(outbound.address.chat, placed.platform_id)
+        await self._after(outbound)
+        return placed
+
+    async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
+        """Let a page show its content."""
+        await self.placing.edit(placed, outbound)
+        await self._after(outbound)
+
+    def watermark(self, address: Address) -> str | None:
+        """The newest message known in a room."""
+        return self.inflow.catching.latest.get(address.chat)
+
+    async def _sign_in(self) -> Rules:
+        """Who we are."""
+        while True:
+            try:
+                told = await self.api.call("auth.test")
+                break
+            except (PlacementDeferred, PlacementUncertain) as error:
+                self.problem = str(error)
+                log.info("Slack does not answer yet", channel=self._channel_id, reason=str(error))
+                await asyncio.sleep(getattr(error, "seconds", None) or 1.0)
+        self.team = self.placing.team = str(told.get("team_id"))
+        self.placing.bot_user = str(told.get("user_id"))
+        return Rules(
+            channel=self._channel_id,
+            team=self.team,
+            bot_user=self.placing.bot_user,
+            strategy=self._options.session_strategy,
+            groups=self._options.groups,
+            edits=self._options.edits == "rerun",
+            prefix=self._options.command_prefix,
+            follows=self.inflow.catching.follows,
+        )
+
+    async def _restore(self, rules: Rules, receive: Receive) -> None:
+        """Take up how far rooms were read; the first time, note when it begins."""
+        now = f"{time.time():.6f}"
+        known = self.inflow.catching.restore(await self._host.cursors(self._channel_id), rules.team, now)
+        if not known:
+            await receive(cursor=Cursor(rules.team, now, START))
+
+    def _listening(self, receive: Receive) -> Receive:
+        """``receive``, which also remembers for whom an answer will be."""
+
+        async def listening(
+            *messages: InboundMessage, cursor: Cursor | None = None, rejected: Sequence[Rejected] = ()
+        ) -> Sequence[Receipt]:
+            for message in messages:
+                address = message.address
+                if address.reply_to is not None:
+                    self.placing.heard(address.chat, address.reply_to, message.sender.id)
+            return await receive(*messages, cursor=cursor, rejected=rejected)
+
+        return listening
+
+    async def _after(self, outbound: OutboundMessage) -> None:
+        if outbound.final and outbound.part + 1 == outbound.parts:
+            await self.presence.done(outbound.address)
+
+    async def _stopped(self, stopped: Stopped) -> None:
+        await self.presence.idle(stopped.chat, stopped.thread)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            await self.presence.sweep()
+
+    async def _probe(self) -> None:
+        """Ask now and then whether the Web API and the token still do."""
+        while True:
+            await asyncio.sleep(_PROBE_SECONDS)
+            try:
+                await self.api.call("auth.test", urgent=False)
+                self.problem = ""
+            except (RefusedError, PlacementDeferred, PlacementUncertain) as error:
+                self.problem = str(error)
+                log.warning("Slack does not answer as it should", team=self.team, reason=str(error))
