@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         Responder,
         ResponseMode,
         Sender,
+        SenderRole,
         SendsAck,
         SendsError,
         SendsVoice,
@@ -298,7 +299,7 @@ _EXPORTS: Mapping[str, str] = {
         "Health InboundKind InboundMessage OutboundMessage Paginates Placed PlacementDeferred "
         "PlacementRefused PlacementUncertain Receipt Receive Reconciles Rejected ReportsHealth Responder "
         "ResponseMode Sender SendsAck SendsError SendsVoice ServesHttp SessionKey ShowsDecision ShowsTyping "
-        "Streaming Streams Watermarks"
+        "SenderRole Streaming Streams Watermarks"
     ),
     "gateway.client_message": "ClientMessage ClientMsgId ClientParts",
     "gateway.deltas": (
@@ -498,6 +499,7 @@ __all__ = [
     "Rule",
     "RunNested",
     "Sender",
+    "SenderRole",
     "SendsAck",
     "SendsError",
     "SendsVoice",

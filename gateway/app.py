@@ -14,6 +14,8 @@ from typing import Any
 
 import structlog
 
+from gateway.access import Access, Who
+from gateway.access.commands import AccessCommands
 from gateway.agent import Agent, Generation
 from gateway.approvals import Approvals
 from gateway.auth import Auth
@@ -129,6 +131,9 @@ class Gateway:
             stack.push_async_callback(_end, "providers", self.providers.close)
             stack.push_async_callback(_end, "plugins", self.registry.shutdown)
             self._sessions = Sessions(self.store, settings.history_window, render=self.registry.render)
+            self.access = Access(self.store, settings.rules, self.channels)
+            self.access.revoked.add(self._end_turns_of)
+            await self.access.load()
             await self._register_plugins()
             self.model = settings.model or await first_model(self._environ, self.providers)
             async with asyncio.TaskGroup() as tasks:
@@ -176,6 +181,7 @@ class Gateway:
             self.store,
             inbox,
             self.registry,
+            self.access,
             agent,
             steps,
             outbox,
@@ -184,16 +190,7 @@ class Gateway:
             str(settings.data_dir),
         )
         self.dispatcher = Dispatcher(tasks, runner, self.store, limits.max_attempts)
-        bounds = Bounds(limits.session_inbox, limits.global_inbox, limits.backlog_minutes)
-        self.intake = Intake(
-            self.store,
-            inbox,
-            self.sessions,
-            self.dispatcher,
-            bounds,
-            self.figures,
-            self.approvals.overhear,
-        )
+        self.intake = self._intake(inbox)
         self._submission = Submission(self.intake, self.sessions)
         self.dead_letters = DeadLetters(self.store, self.intake.take_up)
         token = settings.server.token
@@ -204,6 +201,7 @@ class Gateway:
             sessions=self.sessions,
             registry=self.registry,
             approvals=self.approvals,
+            access=self.access,
             auth=Auth(token.get_secret_value() if token else None),
             limits=HostLimits(limits.frame_bytes, limits.frames_per_second, limits.websocket_queue),
             figures=self.figures,
@@ -211,6 +209,19 @@ class Gateway:
             version=VERSION,
         )
         return self.host
+
+    def _intake(self, inbox: Inbox) -> Intake:
+        limits = self.settings.limits
+        return Intake(
+            self.store,
+            inbox,
+            self.sessions,
+            self.dispatcher,
+            self.access,
+            Bounds(limits.session_inbox, limits.global_inbox, limits.backlog_minutes),
+            self.figures,
+            self.approvals.overhear,
+        )
 
     def _permissions(self) -> Permissions:
         rules = dict(self.settings.permissions)
@@ -232,6 +243,7 @@ class Gateway:
 
     async def _register_plugins(self) -> None:
         await self._register_named(("commands",), lambda _name: self._commands())
+        await self._register_named(("access",), lambda _name: AccessCommands(self.access))
         await self._register_named(BUILTIN_PLUGINS, load_plugin)
         if self._resolve_plugin is not None:
             await self._register_named(self.settings.plugins.enabled, self._resolve_plugin)
@@ -257,12 +269,15 @@ class Gateway:
         """Make the channels that are enabled; one whose settings are wrong is left out, and says so."""
         for name, channel in self.settings.channels.items():
             for account in self.settings.accounts(name) if channel.enabled else ():
+                channel_id = name if account is None else f"{name}.{account}"
+                if self.channels.get(channel_id) is not None:
+                    continue  # a plugin brought it
                 try:
                     self.channels.register(load_channel(self.host, self.settings, name, account))
                 except SettingsError as error:
-                    channel_id = name if account is None else f"{name}.{account}"
                     log.error("a channel was left out", channel=channel_id, error=str(error))
                     self.left_out[channel_id] = str(error)
+        self.access.door.check()
 
     def _start_channels(self, tasks: asyncio.TaskGroup) -> None:
         for channel in self.channels.list():
@@ -287,6 +302,13 @@ class Gateway:
             self.dispatcher.cancel()
         if self._submission is not None:
             self._submission.close()
+
+    def _end_turns_of(self, who: Who) -> None:
+        """Whoever is let out gets no further word, not even of the answer that is being made."""
+        for session in self.sessions.live():
+            turn = session.turn
+            if turn is not None and self.access.door.who(turn.entry.channel, turn.entry.inbound) == who:
+                turn.abort()
 
     def routes(self) -> list[Any]:
         """The routes that channels add to the server."""

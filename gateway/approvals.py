@@ -44,11 +44,13 @@ class Approvals:
         self._channels = channels
         self._timeout_ms = timeout_ms
         self._open: dict[str, tuple[ApprovalRequest, asyncio.Future[Decision]]] = {}
-        self._granted: set[tuple[str, str, str]] = set()
+        self._granted: set[tuple[str, ...]] = set()
+        """What was allowed for always: by session, by whom, and what."""
 
     async def ask(self, turn: Turn, tool: Tool, call_id: str, arguments: Mapping[str, Any]) -> Outcome:
         """Ask in the turn's session and wait for the answer, at most the configured time."""
-        grant = (turn.session.id, tool.name, match_text(tool, arguments) or "")
+        whose = (turn.session.id, turn.entry.channel, turn.sender.id)
+        grant = (*whose, tool.name, match_text(tool, arguments) or "")
         if grant in self._granted:
             return "always"
         request = self._request(turn, tool.name, arguments)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hmac
-import time
-from collections import deque
 
+from gateway.attempts import Attempts
 from gateway.errors import TooManyRequestsError, UnauthorizedError
 
 OWNER = "owner"
@@ -21,7 +20,7 @@ class Auth:
 
     def __init__(self, token: str | None) -> None:
         self._token = None if token is None else token.encode()
-        self._wrong: dict[str, deque[float]] = {}
+        self._wrong = Attempts(_GUESSES, _WINDOW)
 
     @property
     def open(self) -> bool:
@@ -37,24 +36,13 @@ class Auth:
             return OWNER
         if token is None:
             raise UnauthorizedError("this needs a token")
-        guesses = self._recent(peer)
-        if len(guesses) >= _GUESSES:
+        if self._wrong.used_up(peer):
             raise TooManyRequestsError("too many wrong tokens; try again in a minute")
         if not hmac.compare_digest(token.encode(errors="surrogatepass"), self._token):
-            guesses.append(time.monotonic())
-            self._wrong[peer] = guesses
+            self._wrong.count(peer)
             raise UnauthorizedError("the token is wrong")
-        self._wrong.pop(peer, None)
+        self._wrong.forget(peer)
         return OWNER
-
-    def _recent(self, peer: str) -> deque[float]:
-        horizon = time.monotonic() - _WINDOW
-        if len(self._wrong) > 1_000:
-            self._wrong = {p: seen for p, seen in self._wrong.items() if seen[-1] > horizon}
-        guesses = self._wrong.get(peer, deque())
-        while guesses and guesses[0] < horizon:
-            guesses.popleft()
-        return guesses
 
 
 def bearer_token(header: str) -> str | None:

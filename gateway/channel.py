@@ -15,6 +15,8 @@ from gateway.messages import Message, Part
 
 InboundKind = Literal["text", "audio"]
 ResponseMode = Literal["text", "voice"]
+SenderRole = Literal["admin", "user"]
+"""What a sender may do: a user talks, an admin may also do what is for admins."""
 
 
 class SessionKey(Struct, frozen=True):
@@ -69,13 +71,15 @@ class InboundMessage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
 
     ``dedup_key`` (and ``alt_key``) name the message within channel and account: the same key is the same
     message, however often it arrives. ``order`` is the platform's own order within the conversation.
-    ``revises`` is the key of an earlier message that this one is the new wording of.
+    ``revises`` is the key of an earlier message that this one is the new wording of. ``role`` is what the
+    sender may do, from whoever knows that for sure; platforms leave it to the rules of their channel.
     """
 
     session: str
     dedup_key: str
     address: Address
     sender: Sender
+    role: SenderRole | None = None
     kind: InboundKind = "text"
     text: str = ""
     parts: tuple[Part, ...] = ()
@@ -92,13 +96,14 @@ class InboundMessage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
 
 
 class Receipt(Struct, frozen=True, gc=False):
-    """The message is committed; its answer will have the id ``answer_id``."""
+    """The message is committed; its answer will have the id ``answer_id``, if it is not ``ignored``."""
 
     message_id: str
     answer_id: str
     session: str
     seq: int
     duplicate: bool = False
+    ignored: bool = False
 
 
 class Cursor(Struct, frozen=True):
@@ -138,8 +143,8 @@ class OutboundMessage(Struct, frozen=True, kw_only=True):
     ``page`` is what ``pages`` made of the answer for this message, number ``part`` of ``parts``; None for
     channels that do not cut. It is not ``final`` while the answer is being made. ``watermark`` is what the
     channel said when it was first about to be placed. ``others`` are the ids of messages that were placed in
-    the room since, and are known not to be this one; they are only told to ``find``. ``response_mode`` is what
-    the sender asked for; a channel that cannot speak sends text.
+    the room since, and are known not to be this one; they are only told to ``find``. ``response_mode`` is
+    what the sender asked for; a channel that cannot speak sends text.
     """
 
     address: Address

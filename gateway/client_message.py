@@ -41,7 +41,10 @@ class ClientMessage(Struct, frozen=True):
         return cls(client_msg_id, text.replace("\0", "\ufffd"), known)
 
     def inbound(self, channel: str, session: str, user: str) -> InboundMessage:
-        """The message as the gateway takes it. Raises InvalidRequestError for a name no session may have."""
+        """The message as the gateway takes it, from somebody who holds its token and so may do all.
+
+        Raises InvalidRequestError for a name no session may have.
+        """
         if not SESSION_NAME.fullmatch(session):
             raise InvalidRequestError("a session's name has 1 to 128 of the characters A-Z a-z 0-9 . _ : -")
         return InboundMessage(
@@ -49,6 +52,7 @@ class ClientMessage(Struct, frozen=True):
             dedup_key=f"{user}:{self.client_msg_id}",
             address=Address(channel=channel, chat=session),
             sender=Sender(id=user),
+            role="admin",
             text=self.text,
             parts=self.parts,
         )

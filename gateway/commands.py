@@ -36,9 +36,10 @@ class Commands(Plugin):
             SlashCommand("usage", "Show tokens and cost of this session", self._usage),
         )
 
-    async def _help(self, _rest: str, _ctx: CommandContext) -> str:
+    async def _help(self, _rest: str, ctx: CommandContext) -> str:
         commands = sorted(self._registry.get_commands().values(), key=lambda command: command.name)
-        return "\n".join(f"- `/{command.name}` {command.description}" for command in commands)
+        usable = [command for command in commands if ctx.role == "admin" or not command.admin]
+        return "\n".join(f"- `/{command.name}` {command.description}" for command in usable)
 
     async def _stop(self, _rest: str, ctx: CommandContext) -> str:
         # The running turn was aborted when this message was accepted; here only its trace is left.

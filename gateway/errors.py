@@ -21,7 +21,8 @@ at the seam where they enter.
     │   └── MisdirectedRequestError   reached under a name that is not ours
     ├── NotFoundError                 no such session, message, dead letter …
     ├── UnauthorizedError             no token, or a wrong one
-    │   └── ForeignPageError          a web page of somebody else asks
+    │   ├── ForeignPageError          a web page of somebody else asks
+    │   └── ForbiddenError            known, and not entitled to this
     ├── OverloadedError               a bound is reached; nothing was accepted
     │   ├── TooManyRequestsError      this client asks too often
     │   └── BackpressureError         a reader was too slow and was dropped
@@ -140,6 +141,12 @@ class UnauthorizedError(TrunklineError):
 
 class ForeignPageError(UnauthorizedError):
     """A browser asks on behalf of a web page that may not."""
+
+    status = 403
+
+
+class ForbiddenError(UnauthorizedError):
+    """It is known who asks, and it is not theirs to do."""
 
     status = 403
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from gateway.access import Access
 from gateway.approvals import Approvals, Decision
 from gateway.auth import Auth
 from gateway.channel import Cursor, InboundMessage, Receipt, Responder
@@ -40,6 +41,7 @@ class Host:
         sessions: Sessions,
         registry: PluginRegistry,
         approvals: Approvals,
+        access: Access,
         auth: Auth,
         limits: HostLimits,
         figures: Figures,
@@ -56,6 +58,7 @@ class Host:
         self._inbox = inbox
         self._registry = registry
         self._approvals = approvals
+        self._access = access
         self._model = model
 
     @property
@@ -117,8 +120,9 @@ class Host:
 
         Returns whether there was such a message.
         """
-        session = self.sessions.get(session_id)
-        return session is not None and self._intake.withdraw(session, dedup_key)
+        both = {session_id, self._access.moving.session_of(session_id)}
+        sessions = [session for name in both if (session := self.sessions.get(name)) is not None]
+        return any(self._intake.withdraw(session, dedup_key) for session in sessions)
 
     def approve(self, approval_id: str, decision: Decision, *, session: str, user: str | None = None) -> None:
         """Pass a person's word on; see ``Approvals.resolve``."""

@@ -70,12 +70,17 @@ class Entry(Struct, kw_only=True):
     """Whether its answer is durable, and only has to be placed yet."""
 
     @classmethod
-    def of(cls, channel: str, inbound: InboundMessage, seq: int, attempts: int) -> Entry:
-        """A new entry. Without an order of its own, a message is ordered by its arrival."""
+    def of(
+        cls, channel: str, inbound: InboundMessage, seq: int, attempts: int, session: str | None = None
+    ) -> Entry:
+        """A new entry. Without an order of its own, a message is ordered by its arrival.
+
+        ``session`` is given when the message's chat continues another one's.
+        """
         return cls(
             id=new_id(),
             channel=channel,
-            session=inbound.session,
+            session=inbound.session if session is None else session,
             ord=inbound.order or seq,
             seq=seq,
             answer_id=new_id(),
@@ -84,8 +89,8 @@ class Entry(Struct, kw_only=True):
             received_at=now_ms(),
         )
 
-    def accept(self) -> Op:
-        """The write that accepts it."""
+    def accept(self, state: Literal["new", "done"] = "new") -> Op:
+        """The write that accepts it; what is not going to be answered is done with."""
         inbound = self.inbound
         row = (
             self.id,
@@ -98,7 +103,7 @@ class Entry(Struct, kw_only=True):
             self.seq,
             self.answer_id,
             _encode(inbound).decode(),
-            "new",
+            state,
             self.attempts,
             0,
             self.received_at,

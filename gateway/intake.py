@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from gateway.access import Access
 from gateway.channel import Cursor, InboundMessage, Receipt, Receive, Rejected
 from gateway.dispatcher import Dispatcher
 from gateway.errors import InvalidRequestError, OverloadedError
@@ -32,7 +33,8 @@ class Bounds(NamedTuple):
 
 
 class _Arrival(NamedTuple):
-    session: Session
+    session: Session | None
+    """None for a message that is not answered."""
     entry: Entry
 
 
@@ -45,6 +47,7 @@ class Intake:
         inbox: Inbox,
         sessions: Sessions,
         dispatcher: Dispatcher,
+        access: Access,
         bounds: Bounds,
         figures: Figures,
         overhear: Overhear = lambda _session, _entry: False,
@@ -53,6 +56,7 @@ class Intake:
         self._inbox = inbox
         self._sessions = sessions
         self._dispatcher = dispatcher
+        self._access = access
         self._bounds = bounds
         self._figures = figures
         self._overhear = overhear
@@ -83,11 +87,12 @@ class Intake:
         Raises OverloadedError when a bound is reached, InvalidRequestError for keys that cannot be kept.
         """
         messages = [_acceptable(message) for message in messages]
-        sessions = [await self._session(channel, message, fresh) for message in messages]
-        self._check(sessions)
+        sessions = [await self._session_for(channel, message, fresh) for message in messages]
+        answering = [session for session in sessions if session is not None]
+        self._check(answering)
         arrivals = [self._arrival(channel, *pair) for pair in zip(sessions, messages, strict=True)]
-        ops = [a.entry.accept() for a in arrivals]
-        ops += [s.touch() for s in {id(s): s for s in sessions if not s.reserved}.values()]
+        ops = [a.entry.accept("done" if a.session is None else "new") for a in arrivals]
+        ops += [s.touch() for s in {id(s): s for s in answering if not s.reserved}.values()]
         committed = self._store.submit([*ops, *extra])
         committed.add_done_callback(lambda done: self._committed(arrivals, done))
         inserted = await asyncio.shield(committed)
@@ -120,12 +125,16 @@ class Intake:
         self._dispatcher.deliver(session, entry)
 
     async def _session_of(self, entry: Entry) -> Session:
-        return await self._session(entry.channel, entry.inbound, fresh=False)
+        return await self._session(entry.session, entry.channel, entry.inbound, fresh=False)
 
     def _with_backlog_merged(self, entries: list[Entry]) -> list[Entry]:
         """Old messages of a session become one turn: a long outage ends without a burst of answers."""
         horizon = now_ms() - round(self._bounds.backlog_minutes * 60_000)
-        waiting = [e for e in entries if not (e.answered or e.inbound.text.startswith("/"))]
+        waiting = [
+            entry
+            for entry in entries
+            if not (entry.answered or entry.inbound.text.startswith("/") or self._access.role(entry) is None)
+        ]
         old = [entry for entry in waiting if entry.received_at < horizon]
         # One of them may be what killed the gateway: then each is tried alone, so that only that one dies.
         if not old or any(entry.attempts > 1 for entry in old):
@@ -134,9 +143,14 @@ class Intake:
         last.late, last.merged = True, tuple(old[:-1])
         return [entry for entry in entries if entry is last or entry not in old]
 
-    async def _session(self, channel: str, message: InboundMessage, fresh: bool) -> Session:
+    async def _session_for(self, channel: str, message: InboundMessage, fresh: bool) -> Session | None:
+        if not self._access.hears(channel, message):
+            return None
+        return await self._session(self._access.session_of(channel, message), channel, message, fresh)
+
+    async def _session(self, session_id: str, channel: str, message: InboundMessage, fresh: bool) -> Session:
         return await self._sessions.get_or_create(
-            message.session, channel=channel, owner=message.sender.id, address=message.address, fresh=fresh
+            session_id, channel=channel, owner=message.sender.id, address=message.address, fresh=fresh
         )
 
     def _check(self, sessions: Sequence[Session]) -> None:
@@ -150,15 +164,19 @@ class Intake:
                     f"{self._bounds.session} messages wait in this session; send this again later"
                 )
 
-    def _arrival(self, channel: str, session: Session, message: InboundMessage) -> _Arrival:
+    def _arrival(self, channel: str, session: Session | None, message: InboundMessage) -> _Arrival:
+        if session is None:
+            return _Arrival(None, Entry.of(channel, message, 0, 0))
         session.seq += 1
         attempts = self._dispatcher.expect(session)
-        return _Arrival(session, Entry.of(channel, message, session.seq, attempts))
+        return _Arrival(session, Entry.of(channel, message, session.seq, attempts, session.id))
 
     def _committed(self, arrivals: Sequence[_Arrival], done: asyncio.Future[Inserted]) -> None:
         failed = done.cancelled() or done.exception() is not None
         inserted: Inserted = frozenset() if failed else done.result()
         for session, entry in arrivals:
+            if session is None:
+                continue
             session.saved = session.saved or not failed
             session.reserved = session.reserved or not failed
             if entry.id in inserted:
@@ -173,7 +191,7 @@ class Intake:
         """/stop must not wait behind what it is meant to stop; other words may steer the turn."""
         if entry.inbound.revises is not None:
             self._dispatcher.withdraw(session, entry.inbound.revises)
-        if session.turn is None:
+        if session.turn is None or self._access.role(entry) is None:
             return
         if entry.inbound.text.strip() == "/stop":
             session.turn.abort()
@@ -186,7 +204,7 @@ class Intake:
         twice = [entry for _, entry in arrivals if entry.id not in inserted]
         known = await self._inbox.existing(twice) if twice else {}
         self._figures.duplicates += len(known)
-        return [_receipt(known.get(e.id, e), duplicate=e.id in known) for _, e in arrivals]
+        return [_receipt(a, known.get(a.entry.id)) for a in arrivals]
 
 
 def _acceptable(message: InboundMessage) -> InboundMessage:
@@ -198,5 +216,7 @@ def _acceptable(message: InboundMessage) -> InboundMessage:
     return message
 
 
-def _receipt(entry: Entry, *, duplicate: bool) -> Receipt:
-    return Receipt(entry.id, entry.answer_id, entry.session, entry.seq, duplicate)
+def _receipt(arrival: _Arrival, known: Entry | None) -> Receipt:
+    entry = known or arrival.entry
+    duplicate, ignored = known is not None, arrival.session is None
+    return Receipt(entry.id, entry.answer_id, entry.session, entry.seq, duplicate, ignored)

@@ -2,7 +2,7 @@
 
 A rule is ``allow``, ``deny`` or ``ask``, or a map of globs to those, held in order against the text a tool
 offers for it (its ``match_key``): the first glob that matches decides, none means deny. ``*`` matches
-anything, slashes too.
+anything, slashes too. A rule of a role, ``shell@admin``, goes before the rule for everybody, ``shell``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import structlog
 
+from gateway.channel import SenderRole
 from gateway.errors import SettingsError
 from gateway.tool import Tool
 
@@ -23,19 +24,28 @@ Rule = Action | Mapping[str, Action]
 
 
 class Permissions:
-    """The rules of an agent. A tool without a rule gets ``default``."""
+    """The rules of an agent. A tool without a rule gets ``default``; ``*@admin`` is the default of a role."""
 
     def __init__(self, rules: Mapping[str, Rule] | None = None, default: Action = "allow") -> None:
         self._rules: dict[str, Rule] = dict(rules or {})
         self._default: Action = default
 
-    def decide(self, tool: Tool, arguments: Mapping[str, Any], *, ask_by_default: bool = False) -> Action:
+    def decide(
+        self,
+        tool: Tool,
+        arguments: Mapping[str, Any],
+        role: SenderRole = "user",
+        *,
+        ask_by_default: bool = False,
+    ) -> Action:
         """What the rules say of this call; whatever is unclear is denied.
 
         With ``ask_by_default`` only a rule that names the tool allows it.
         """
-        default = "ask" if ask_by_default and self._default == "allow" else self._default
-        rule = self._rules.get(tool.name, default)
+        rule = self._rule(tool.name, role)
+        if rule is None:
+            rule = self._rules.get(f"*@{role}", self._default)
+            rule = "ask" if ask_by_default and rule == "allow" else rule
         if isinstance(rule, str):
             return rule
         key = match_text(tool, arguments)
@@ -49,11 +59,16 @@ class Permissions:
     def check(self, tools: Mapping[str, Tool]) -> None:
         """Raise SettingsError for glob rules on a tool that offers nothing to match."""
         for name, rule in self._rules.items():
-            tool = tools.get(name)
+            tool = tools.get(name.partition("@")[0])
             if tool is not None and not isinstance(rule, str) and tool.match_key is None:
                 raise SettingsError(
                     f"permissions.{name}: this tool offers nothing to match globs; use allow, deny or ask"
                 )
+
+    def _rule(self, name: str, role: SenderRole) -> Rule | None:
+        """The rule that names a tool, if there is one."""
+        own = self._rules.get(f"{name}@{role}")
+        return self._rules.get(name) if own is None else own
 
 
 def match_text(tool: Tool, arguments: Mapping[str, Any]) -> str | None:

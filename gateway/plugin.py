@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import Struct
 
-from gateway.channel import InboundMessage, Sender
+from gateway.channel import InboundMessage, Sender, SenderRole
 from gateway.events import AgentEvent
 from gateway.messages import Message
 from gateway.provider import ChatOptions
@@ -31,6 +31,7 @@ class TurnContext(Struct, frozen=True):
     """What a hook knows of the moment it is called in.
 
     ``messages`` is the session's own bus, ``inbound`` what the channel received, with audio and raw event.
+    ``role`` is what the sender may do.
     """
 
     session: str
@@ -38,6 +39,7 @@ class TurnContext(Struct, frozen=True):
     messages: MessageBus
     inbound: InboundMessage
     agent: str = "main"
+    role: SenderRole = "user"
 
 
 class ToolCall(Struct, frozen=True):
@@ -85,21 +87,28 @@ UserInput = Pass | Transform | Intercept
 
 
 class CommandContext(Struct, frozen=True):
-    """What a slash command knows."""
+    """What a slash command knows. ``channel`` is where it was typed, ``role`` what its sender may do."""
 
     session: str
     messages: Sequence[Message]
     cwd: str
     config: Mapping[str, Any]
     sender: Sender
+    channel: str
+    inbound: InboundMessage
+    role: SenderRole = "user"
 
 
 class SlashCommand(Struct, frozen=True):
-    """A command typed as ``/name rest``. What ``execute`` returns is shown; None shows nothing."""
+    """A command typed as ``/name rest``. What ``execute`` returns is shown; None shows nothing.
+
+    With ``admin`` it is for admins alone; nobody else is even told of it.
+    """
 
     name: str
     description: str
     execute: Callable[[str, CommandContext], Awaitable[str | None]]
+    admin: bool = False
 
 
 class StatusSegment(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """What is done with one accepted message, from the hooks to the committed outcome.
 
-``transform_user_input`` hooks, then slash commands, then the agent. Whatever the outcome is, it is
-committed together with the message's settlement, and shown as finished only after that.
+``transform_user_input`` hooks, then slash commands, then the agent; a stranger gets to none of them. Whatever
+the outcome is, it is committed together with the message's settlement, and shown as finished only after that.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 import traceback
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import structlog
 
+from gateway.access import Access
 from gateway.agent import Agent, error_part
 from gateway.channel import PlacementRefused
 from gateway.deltas import Complete, StopReason
@@ -45,6 +47,7 @@ class Runner:
         store: Store,
         inbox: Inbox,
         registry: PluginRegistry,
+        access: Access,
         agent: Agent,
         steps: Steps,
         outbox: Outbox,
@@ -55,6 +58,7 @@ class Runner:
         self._store = store
         self._inbox = inbox
         self._registry = registry
+        self._access = access
         self._agent = agent
         self._steps = steps
         self._outbox = outbox
@@ -68,9 +72,13 @@ class Runner:
         if entry.answered:
             await self._place_again(session, entry, painter)
             return
-        turn = Turn(session, entry)
+        role = self._access.role(entry)
+        turn = Turn(session, entry, role=role or "user")
         try:
-            await self._outcome(turn, painter)
+            if role is None:
+                await self._turn_away(turn, painter)
+            else:
+                await self._outcome(turn, painter)
         finally:
             session.finish(turn)
         await self._place_new(turn, painter)
@@ -91,6 +99,11 @@ class Runner:
         await self._commit(turn, painter, "cancelled", [entry.bury(reason, trace)], outcome="dead")
         session.finish(turn)
         await self._place_new(turn, painter, "dead")
+
+    async def _turn_away(self, turn: Turn, painter: Painter | None) -> None:
+        """Tell a stranger how to be let in. Neither hooks nor commands nor the model see the message."""
+        said = await self._access.greet(turn.entry)
+        await self._reply(turn, painter, None if said is None else TextPart(said))
 
     async def _outcome(self, turn: Turn, painter: Painter | None) -> None:
         entry, hooks = turn.entry, self._registry.get_hooks()
@@ -136,8 +149,9 @@ class Runner:
         if found is None:
             return TextPart(f"Unknown command: /{name}. Type /help for a list.")
         known, config = found
-        session = turn.session
-        context = CommandContext(session.id, session.messages(), self._cwd, config, turn.sender)
+        if known.admin and turn.ctx.role != "admin":
+            return TextPart(f"/{name} is for admins.")
+        context = self._command_context(turn, config)
         try:
             said = await known.execute(rest, context)
         except TrunklineError as error:
@@ -145,9 +159,22 @@ class Runner:
         except FAILURES as error:
             if asked_for(error):
                 raise
-            log.exception("a command failed", command=name, session=session.id)
+            log.exception("a command failed", command=name, session=turn.session.id)
             return _failure(error)
         return TextPart(said) if said else None
+
+    def _command_context(self, turn: Turn, config: Mapping[str, Any]) -> CommandContext:
+        session, entry = turn.session, turn.entry
+        return CommandContext(
+            session=session.id,
+            messages=session.messages(),
+            cwd=self._cwd,
+            config=config,
+            sender=turn.sender,
+            channel=entry.channel,
+            inbound=entry.inbound,
+            role=turn.ctx.role,
+        )
 
     async def _reply(self, turn: Turn, painter: Painter | None, part: Part | None) -> None:
         """Answer without the model; neither question nor answer is ever shown to it."""

@@ -45,9 +45,11 @@ class Submission:
                 f"session {live.id!r} is already running a turn; abort it or wait for its end"
             )
         receipt = (await self._intake.accept(message.address.channel, (message,)))[0]
-        session = await self._sessions.find(receipt.session)
         if isinstance(responder, SendsAck):
             await responder.send_ack(receipt.message_id)
+        if receipt.ignored:
+            return None
+        session = await self._sessions.find(receipt.session)
         answer = await self._outcome(session, receipt)
         if answer is not None and responder is not None:
             await _respond(responder, message, answer)

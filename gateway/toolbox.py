@@ -70,7 +70,7 @@ class Toolbox:
             execute=_never,
             match_key=lambda given: to_json(dict(sorted(given.items()))).decode(),
         )
-        action = self._permissions.decide(foreign, arguments, ask_by_default=True)
+        action = self._permissions.decide(foreign, arguments, turn.ctx.role, ask_by_default=True)
         if action != "ask":
             return action == "allow"
         return await self._approvals.ask(turn, foreign, "", arguments) in ("once", "always")
@@ -109,7 +109,7 @@ class Toolbox:
         tool = tools.get(call.name)
         if tool is None:
             return ToolBlock(f"Error: Unknown tool: {call.name}")
-        action = self._permissions.decide(tool, call.arguments)
+        action = self._permissions.decide(tool, call.arguments, turn.ctx.role)
         if action == "allow":
             return call
         if action == "deny":

@@ -76,9 +76,12 @@ async def test_the_channel_of_the_readme_receives_and_sends(tmp_path: Path) -> N
     module = loaded("lines", python_of(READMES[1]), tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    settings = load_settings(
-        flags={"data_dir": str(tmp_path), "model": "demo/demo"}, cwd=tmp_path, environ={}
-    )
+    flags = {
+        "data_dir": str(tmp_path),
+        "model": "demo/demo",
+        "channels": {"lines": {"enabled": False, "allow": "*"}},
+    }
+    settings = load_settings(flags=flags, cwd=tmp_path, environ={})
     gateway = Gateway(settings)
     async with asyncio.timeout(30), gateway.running() as host, asyncio.TaskGroup() as tasks:
         channel = module.create(host, "lines", {"port": port})

@@ -59,10 +59,6 @@ class Interactions:
             await self._respond(interaction, expired())
 
     async def _command(self, interaction: Interaction, receive: Receive) -> None:
-        person = interaction.person
-        if person is not None and not self.view.may_talk(person.id):
-            await self._respond(interaction, whisper(_STRANGER))
-            return
         message = from_command(interaction, self._room(interaction), self.view)
         if message is None:
             await self._respond(interaction, whisper(_COMMANDS_ONLY))
@@ -82,6 +78,9 @@ class Interactions:
             (receipt,) = await receive(message)
         except OverloadedError:
             await self._respond(interaction, whisper(_BUSY))
+            return False
+        if receipt.ignored:
+            await self._respond(interaction, whisper(_STRANGER))
             return False
         if receipt.duplicate:  # it was acknowledged when it came first; if not, its time is over
             return True

@@ -35,9 +35,6 @@ class Options(BaseModel):
     gateway_url: Annotated[str | None, AfterValidator(_socket_address)] = Field(
         default=None, description="Address of the gateway, when it is not the one that the API names"
     )
-    allow: Literal["*"] | tuple[str | int, ...] = Field(
-        default="*", description="Ids of those who may talk to it; * for everybody"
-    )
     session_strategy: Strategy = Field(
         default="thread",
         description="What is one conversation: each thread and channel, a channel with its threads, "

@@ -25,17 +25,12 @@ _MENTION = re.compile(r"<@!?([0-9]{1,20})>")
 
 
 class View(Struct, frozen=True):
-    """Whose eyes an event is read with. ``allow`` are those who may talk; None is everybody."""
+    """Whose eyes an event is read with."""
 
     channel: str
     account: str
     options: Options
     commands: frozenset[str] = frozenset()
-    allow: frozenset[str] | None = None
-
-    def may_talk(self, user: str) -> bool:
-        """Whether somebody may talk to the bot."""
-        return self.allow is None or user in self.allow
 
 
 def is_speech(message: Message, me: str) -> bool:
@@ -45,9 +40,7 @@ def is_speech(message: Message, me: str) -> bool:
 
 
 def is_meant(message: Message, room: Room, view: View) -> bool:
-    """Whether the bot should answer: its writer may talk to it, and in servers the rule says so."""
-    if not view.may_talk(message.author.id):
-        return False
+    """Whether the bot should answer, by the rule for servers."""
     if room.kind == "dm":
         return True
     when = view.options.groups

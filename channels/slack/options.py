@@ -31,9 +31,6 @@ class Options(BaseModel):
     path: str | None = Field(
         default=None, description="Where Slack sends to; /slack/events, or /slack/<account>/events"
     )
-    allow: Literal["*"] | tuple[str, ...] = Field(
-        default="*", description="Ids of those who may talk to it; * for everybody"
-    )
     groups: Literal["mention", "reply", "command", "always"] = Field(
         default="mention",
         description="What is answered where several read: what names it, its threads too, commands, or all",

@@ -175,7 +175,6 @@ class TelegramChannel:
             groups=options.groups,
             strategy=options.session_strategy,
             edits=options.edits == "rerun",
-            allow=None if options.allow == "*" else frozenset(map(str, options.allow)),
             commands=names,
         )
 
@@ -188,7 +187,7 @@ class TelegramChannel:
                 "description": (command.description or command.name)[:_MOST_DESCRIPTION],
             }
             for name, command in known.items()
-            if _COMMAND.fullmatch(name)
+            if _COMMAND.fullmatch(name) and not command.admin
         ]
         await self._client.call("setMyCommands", commands=offered[:_MOST_COMMANDS])
         return {name: command.name for name, command in known.items()}

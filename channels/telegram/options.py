@@ -33,9 +33,6 @@ class Options(BaseModel):
     webhook_secret: SecretStr | None = Field(
         default=None, description="What Telegram proves with that it is Telegram: A-Z a-z 0-9 _ -"
     )
-    allow: Literal["*"] | tuple[str | int, ...] = Field(
-        default="*", description="Ids of those who may talk to it; * for everybody"
-    )
     groups: Groups = Field(
         default="mention", description="What it answers in groups: what names it, replies, commands, or all"
     )

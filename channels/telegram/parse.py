@@ -39,8 +39,6 @@ class Self(Struct, frozen=True):
     groups: str = "mention"
     strategy: str = "thread"
     edits: bool = True
-    allow: frozenset[str] | None = None
-    """The ids of those who may talk to it; None for everybody."""
     commands: Mapping[str, str] = {}
     """The names of commands, as typed on the platform, and what they are called here."""
 
@@ -127,8 +125,6 @@ def _event(update: Update, me: Self) -> Event:
 
 def _heard(update: Update, message: Message, me: Self, *, edited: bool) -> Heard | None:
     if (edited and not me.edits) or _is_own(message, me) or message.chat.type == "channel":
-        return None
-    if me.allow is not None and _sender(message).id not in me.allow:
         return None
     text, entities = (
         (message.text, message.entities)

@@ -18,6 +18,7 @@ from gateway.cli import (
     doctor,
     login,
     manifests,
+    pair,
     run,
     send,
     sessions,
@@ -39,6 +40,7 @@ app.command("login")(login.login)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(channels.app, name="channels")
 app.add_typer(dead.app, name="dead")
+app.add_typer(pair.app, name="pair")
 app.add_typer(db.app, name="db")
 app.add_typer(config.app, name="config")
 app.add_typer(dev.app, name="dev")

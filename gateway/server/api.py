@@ -10,6 +10,7 @@ from gateway.server.dead import DeadRoutes
 from gateway.server.events import EventStreams
 from gateway.server.health import HealthRoutes, Plain
 from gateway.server.openapi import described
+from gateway.server.pairs import PairRoutes
 from gateway.server.routes import Route
 from gateway.server.sessions import SessionRoutes
 
@@ -29,6 +30,7 @@ class Api:
             *SessionRoutes(self._gateway.host).routes(),
             *self.streams.routes(),
             *DeadRoutes(self._gateway.dead_letters).routes(),
+            *PairRoutes(self._gateway.access).routes(),
             *HealthRoutes(self._gateway).routes(),
             *self._about(),
         ]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 
-from gateway.channel import Address, Sender
+from gateway.channel import Address, Sender, SenderRole
 from gateway.deltas import Assembler, Delta, DeltaWriter, MetadataDelta, StopReason, TextDelta, deltas_of
 from gateway.events import AgentEvent, MessagesEvent, Narrator
 from gateway.frames import ApprovalAsked
@@ -94,7 +94,13 @@ class Turn:
     durable = True
     """Whether what its tools do is recorded, so that a crash does not do it twice."""
 
-    def __init__(self, session: Session, entry: Entry, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        session: Session,
+        entry: Entry,
+        clock: Callable[[], float] = time.monotonic,
+        role: SenderRole = "user",
+    ) -> None:
         self.session = session
         self.entry = entry
         self.message_id = entry.answer_id
@@ -107,7 +113,7 @@ class Turn:
         self.committed = False
         self.placing: Message | None = None
         """The finished answer, when it is durable and still has to be placed on its platform."""
-        self.ctx = TurnContext(session.id, entry.inbound.sender, session.bus, entry.inbound)
+        self.ctx = TurnContext(session.id, entry.inbound.sender, session.bus, entry.inbound, role=role)
         self._clock = clock
         self._started = clock()
         self._metadata_at = -_METADATA_EVERY + self._started

@@ -4,6 +4,7 @@
 """
 
 from gateway.settings.loading import load_settings
+from gateway.settings.rules import ChannelRules
 from gateway.settings.sections import (
     Action,
     ChannelSettings,
@@ -19,6 +20,7 @@ from gateway.settings.sections import (
 
 __all__ = [
     "Action",
+    "ChannelRules",
     "ChannelSettings",
     "Limits",
     "LogSettings",

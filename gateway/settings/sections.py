@@ -22,6 +22,7 @@ from pydantic_core.core_schema import ValidationInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.settings.entries import Entry, flat
+from gateway.settings.rules import AccountRules, ChannelRules, of_known_roles
 from gateway.settings.validation import in_our_spelling, validated
 
 M = TypeVar("M", bound=BaseModel)
@@ -144,18 +145,28 @@ class OpenSection(Section):
         yield from ((name, ...) for name in self.__pydantic_extra__ or {})
 
 
-class ChannelSettings(OpenSection):
-    """One connection to a platform; keys beyond ``enabled`` are the channel's own."""
-
-    enabled: bool = Field(default=True, description="Whether the gateway starts this channel")
-    accounts: dict[str, dict[str, Any]] = Field(
-        default={}, description="Several bots on one platform, by name; each adds to the keys beside it"
-    )
+class ConnectionSettings(OpenSection):
+    """What a channel and its accounts have in common: keys of the channel's own."""
 
     @property
     def options(self) -> Mapping[str, Any]:
         """The channel's own settings, as written."""
         return dict(self.__pydantic_extra__ or {})
+
+
+class AccountSettings(AccountRules, ConnectionSettings):
+    """One of several bots on a platform; keys beyond these are the channel's own."""
+
+    enabled: bool = Field(default=True, description="Whether the gateway starts this account")
+
+
+class ChannelSettings(ChannelRules, ConnectionSettings):
+    """One connection to a platform; keys beyond these are the channel's own."""
+
+    enabled: bool = Field(default=True, description="Whether the gateway starts this channel")
+    accounts: dict[str, AccountSettings] = Field(
+        default={}, description="Several bots on one platform, by name; each adds to the keys beside it"
+    )
 
 
 _PLUGIN_WITH_SETTINGS: dict[str, JsonValue] = {
@@ -293,7 +304,7 @@ class Settings(BaseSettings):
     plugins: PluginsSettings = Field(
         default=PluginsSettings(), description="Which plugins run, and their own settings"
     )
-    permissions: dict[str, Action | dict[str, Action]] = Field(
+    permissions: Annotated[dict[str, Action | dict[str, Action]], AfterValidator(of_known_roles)] = Field(
         default={},
         description="What a tool may do without asking, by tool or by tool and pattern; * is the rest",
     )
@@ -330,14 +341,19 @@ class Settings(BaseSettings):
         copy._entries = tuple(entries)
         return copy
 
+    def rules(self, channel_id: str) -> ChannelRules | None:
+        """The rules of a channel, or of one of its accounts, if there is a table for it."""
+        name, _, account = channel_id.partition(".")
+        settings = self.channels.get(channel_id) or self.channels.get(name)
+        own = settings.accounts.get(account) if settings else None
+        return own.instead(settings) if settings and own else self.channels.get(channel_id)
+
     def accounts(self, name: str) -> tuple[str | None, ...]:
         """The accounts of a channel that are to be started; just None when it has no table of accounts."""
         settings = self.channels.get(name)
         if settings is None or not settings.accounts:
             return (None,)
-        return tuple(
-            account for account, own in settings.accounts.items() if own.get("enabled", True) is not False
-        )
+        return tuple(account for account, own in settings.accounts.items() if own.enabled)
 
     def channel(self, name: str, model: type[M], account: str | None = None) -> M:
         """A channel's own settings, read as its model; an account's go before those it shares.
@@ -348,9 +364,8 @@ class Settings(BaseSettings):
         section: tuple[str, ...] = ("channels", name)
         known, complaints = self._spelled(section, settings.options, model)
         if account is not None:
-            own = {key: value for key, value in settings.accounts[account].items() if key != "enabled"}
             section = (*section, "accounts", account)
-            given, more = self._spelled(section, own, model)
+            given, more = self._spelled(section, settings.accounts[account].options, model)
             taken = {entry.path for entry in given}
             known = [entry for entry in known if entry.path not in taken] + given
             complaints += more

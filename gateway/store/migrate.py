@@ -63,12 +63,12 @@ def create(connection: Connection) -> None:
     connection.execute(insert(_REVISION).values(version_num=head()))
 
 
-def migrate(connection: Connection) -> None:
-    """Run the migrations that are missing, from any revision or from none."""
+def migrate(connection: Connection, revision: str = "head") -> None:
+    """Run the migrations that are missing up to a revision, from any or from none."""
     from alembic import command
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(_FOLDER))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)

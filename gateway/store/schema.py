@@ -171,3 +171,58 @@ audit = Table(
     Column("subject", Text, nullable=False),
     Column("detail", Text),
 )
+
+member = Table(
+    "member",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("channel", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("approved_by", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    UniqueConstraint("channel", "user_id", name="member_user"),
+)
+"""Who was let in on a channel, beside those that the settings name. ``role`` is admin or user."""
+
+one_time_code = Table(
+    "one_time_code",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("code", Text, nullable=False),
+    Column("channel", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("session", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("used_at", BigInteger, nullable=False),
+    Index("one_time_code_user", "channel", "user_id"),
+)
+"""Codes that work once. ``kind`` is pair, link or move; ``used_at`` is 0 for one that may still be used."""
+
+identity = Table(
+    "identity",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("channel", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("person", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    UniqueConstraint("channel", "user_id", name="identity_user"),
+    Index("identity_person", "person"),
+)
+"""Users of different channels who are one person."""
+
+moved_chat = Table(
+    "moved_chat",
+    metadata,
+    Column("chat", Text, primary_key=True),
+    Column("session", Text, nullable=False),
+    Column("channel", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+"""Chats that continue another chat's session: ``chat`` is the session that they would have of their own."""

@@ -210,13 +210,17 @@ def _finishes(frame: Frame, answer_id: str) -> bool:
 
 
 def written(text: str, session: str = "s", user: str = "ada", **fields: Any) -> InboundMessage:
-    """A message of a user, as a channel named ``test`` would give it."""
-    channel = fields.pop("channel", "test")
+    """A message of a user who may talk, as a channel named ``test`` would give it.
+
+    With ``role=None`` it is for the rules of the channel to say what the user may do.
+    """
+    channel, role = fields.pop("channel", "test"), fields.pop("role", "user")
     return InboundMessage(
         session=session,
         dedup_key=fields.pop("dedup_key", None) or new_id(),
         address=Address(channel, "bot", "room"),
         sender=Sender(user),
+        role=role,
         text=text,
         **fields,
     )

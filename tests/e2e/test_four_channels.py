@@ -39,6 +39,8 @@ class Town:
                 "api_base_url": self.slack.api_url,
             },
         }
+        for platform in ("telegram", "discord", "slack"):
+            channels[platform]["allow"] = "*"
         return Settings.model_validate(
             {
                 "data_dir": directory,

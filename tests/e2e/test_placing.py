@@ -40,7 +40,7 @@ async def gateway_on(directory: Path, platform_url: str) -> AsyncGenerator[Gatew
                 "data_dir": directory,
                 "model": "openai/fake-small",
                 "providers": {"openai": {"base_url": models.openai_url, "api_key": "none"}},
-                "channels": {},
+                "channels": {"line": {"allow": "*"}},
             }
         )
         line = Line(platform_url, lambda channel: gateway.host.cursors(channel))

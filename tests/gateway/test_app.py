@@ -198,7 +198,7 @@ async def test_a_disabled_plugin_is_left_out_even_a_built_in_one(tmp_path: Path)
     settings = settings_for(tmp_path, plugins={"enabled": ("a",), "disabled": ("a", "tools")})
     gateway = Gateway(settings, resolve_plugin={"a": Noted("a")}.get)
     async with gateway.running():
-        assert [plugin.name for plugin in gateway.registry.list()] == ["commands", "providers"]
+        assert [plugin.name for plugin in gateway.registry.list()] == ["commands", "access", "providers"]
 
 
 async def test_002_42_sessions_are_not_there_before_the_start(tmp_path: Path) -> None:

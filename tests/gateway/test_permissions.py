@@ -60,6 +60,33 @@ def test_a_tool_without_a_rule_gets_the_default() -> None:
     assert Permissions({"other": "allow"}, "ask").decide(PLAIN, {}) == "ask"
 
 
+@pytest.mark.parametrize(
+    ("rules", "user", "admin"),
+    [
+        ({"shell": "deny", "shell@admin": "ask"}, "deny", "ask"),
+        ({"shell@user": "deny"}, "deny", "allow"),
+        ({"shell": "ask", "shell@user": "deny", "shell@admin": "allow"}, "deny", "allow"),
+        ({"*@admin": "ask"}, "allow", "ask"),
+        ({"shell": "deny", "*@admin": "allow"}, "deny", "deny"),
+        ({"other": "deny", "other@admin": "deny"}, "allow", "allow"),
+    ],
+)
+def test_a_rule_of_a_role_goes_before_the_rule_for_everybody(
+    rules: dict[str, Action], user: Action, admin: Action
+) -> None:
+    permissions = Permissions(rules)
+    assert permissions.decide(PLAIN, {}, "user") == permissions.decide(PLAIN, {}) == user
+    assert permissions.decide(PLAIN, {}, "admin") == admin
+
+
+def test_globs_of_a_role_for_a_tool_without_a_key_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"permissions\.shell@admin"):
+        Permissions({"shell@admin": RULES}).check({"shell": PLAIN})
+    by_role = Permissions({"shell@admin": RULES}, "deny")
+    assert by_role.decide(KEYED, {"command": "git diff"}, "admin") == "allow"
+    assert by_role.decide(KEYED, {"command": "git diff"}, "user") == "deny"
+
+
 async def test_002_14_globs_that_match_nothing_stop_the_start(tmp_path: Path) -> None:
     with pytest.raises(BaseExceptionGroup) as caught:
         async with chatting(tmp_path, permissions={"calculator": {"*": "ask"}}):

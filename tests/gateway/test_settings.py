@@ -411,6 +411,78 @@ def test_what_is_in_effect_says_where_it_was_written(load: Load):
     assert shown["plugins.notes.size"] == ("${N}", "config/trunkline.toml:4")
 
 
+# Who may talk
+
+
+def test_who_may_talk_on_a_channel_is_told_by_ids(load: Load):
+    settings = load(
+        "[channels.telegram]\nallow = [123, 'U7']\nadmins = ['9']\ntoken = 't'\n[channels.slack]\nallow = '*'"
+    )
+    rules = settings.rules("telegram")
+    assert rules is not None
+    assert (rules.allow, rules.admins) == (("123", "U7"), ("9",))
+    assert settings.channels["telegram"].options == {"token": "t"}, "they are not the channel's own"
+    slack = settings.rules("slack")
+    assert slack is not None
+    assert (slack.allow, slack.admins) == ("*", ())
+    assert settings.rules("discord") is None
+
+
+def test_an_account_s_rules_go_before_those_of_its_channel(load: Load):
+    settings = load(
+        "[channels.telegram]\nallow = ['1']\nadmins = ['9']\n"
+        "[channels.telegram.accounts.sales]\nallow = '*'\nadmins = []\n"
+        "[channels.telegram.accounts.support]\ntoken = 't'\n"
+    )
+    sales, support = settings.rules("telegram.sales"), settings.rules("telegram.support")
+    assert sales is not None
+    assert support is not None
+    assert (sales.allow, sales.admins) == ("*", ())
+    assert (support.allow, support.admins) == (("1",), ("9",))
+    assert settings.rules("telegram.other") is None
+
+
+def test_a_wrong_rule_of_an_account_is_told_by_place(refused: Callable[..., str]):
+    said = refused("[channels.telegram.accounts.sales]\nallow = 'ada'")
+    assert said.startswith("config/trunkline.toml:2: channels.telegram.accounts.sales.allow")
+
+
+def test_a_channel_is_closed_unless_the_settings_open_it(load: Load):
+    rules = load("[channels.telegram]").rules("telegram")
+    assert rules is not None
+    assert (rules.allow, rules.admins) == ((), ())
+
+
+def test_who_may_talk_can_come_from_variables(load: Load):
+    settings = load(
+        TRUNKLINE_CHANNELS__TELEGRAM__ALLOW='["1", 2]', TRUNKLINE_CHANNELS__TELEGRAM__ADMINS="[3]"
+    )
+    rules = settings.rules("telegram")
+    assert rules is not None
+    assert (rules.allow, rules.admins) == (("1", "2"), ("3",))
+
+
+@pytest.mark.parametrize(
+    "value", ['["@ada"]', '["Ada Lovelace"]', '[""]', '["*"]', "[true]", "[1.5]", '"ada"', "true", "5", "{}"]
+)
+@pytest.mark.parametrize("key", ["allow", "admins"])
+def test_what_is_no_list_of_ids_opens_nothing(refused: Callable[..., str], key: str, value: str):
+    said = refused(f"[channels.telegram]\n{key} = {value}")
+    assert said.startswith(f"config/trunkline.toml:2: channels.telegram.{key}")
+
+
+def test_everybody_is_no_admin(refused: Callable[..., str]):
+    assert "channels.telegram.admins" in refused("[channels.telegram]\nadmins = '*'")
+
+
+def test_a_rule_of_no_role_is_told(refused: Callable[..., str], load: Load):
+    said = refused("[permissions]\n'shell@admn' = 'deny'")
+    assert "'shell@admn': what stands behind an @ is admin or user" in said
+    assert load(
+        "[permissions]\n'shell@admin' = 'allow'\n'*@user' = 'deny'\n'worker:shell' = 'ask'"
+    ).permissions
+
+
 # A channel's and a plugin's own settings
 
 

@@ -191,7 +191,10 @@ def compose(given: Mapping[str, Any]) -> Victim:
             "data_dir": given["directory"],
             "store": {"url": given["store"]},
             "server": {"port": given["port"]},
-            "channels": {name: options for name, options in channels.items() if name != "line"},
+            "channels": {
+                name: options if name == "websocket" else {"allow": "*", **options}
+                for name, options in channels.items()
+            },
             "providers": {"openai": {"base_url": given["model"], "api_key": "none"}},
             "model": "openai/fake-small",
             # A storm kills more often than any message could be blamed for.

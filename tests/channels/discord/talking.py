@@ -37,7 +37,7 @@ def settings_for(directory: Path, models: FakeModels, channel: dict[str, Any], *
 
 
 def bot_at(fake: FakeDiscord, **options: Any) -> dict[str, Any]:
-    return {"token": fake.token, "api_base_url": fake.api_url, **options}
+    return {"token": fake.token, "api_base_url": fake.api_url, "allow": "*", **options}
 
 
 @asynccontextmanager

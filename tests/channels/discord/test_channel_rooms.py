@@ -209,9 +209,11 @@ async def test_only_those_who_may_talk_to_it_are_answered(fake: FakeDiscord, tmp
         fake.say("general", f"{fake.mention} hello", "bob")
         pressed = fake.slash("general", "ask", {"text": "hello"}, "bob")
         fake.say(fake.dm("ada"), "hello")
-        await settled(gateway, 1)
         await fake.until(lambda: fake.interaction(pressed).state == "answered")
-    assert fake.answers(fake.dm("bob")) == []
+        await fake.until(lambda: bool(fake.answers(fake.dm("ada")) and fake.answers(fake.dm("bob"))))
+        await until(lambda: gateway.dispatcher.waiting == 0)
+    [told] = fake.answers(fake.dm("bob"))
+    assert "trunkline pair approve" in told
     (whisper,) = [m for m in fake.messages("general") if m.author == fake.bot_id]
     assert whisper.ephemeral
     assert fake.answers(fake.dm("ada")) == ["You said: hello"]

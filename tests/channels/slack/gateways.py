@@ -27,6 +27,7 @@ def settings_of(directory: Path, models: FakeModels, fake: FakeSlack, **slack: A
         "app_token": fake.app_token,
         "signing_secret": fake.app.signing_secret,
         "api_base_url": fake.api_url,
+        "allow": "*",
         **slack,
     }
     return Settings.model_validate(

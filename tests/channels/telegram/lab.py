@@ -84,7 +84,7 @@ async def lab(
         ):
             yield running
         return
-    telegram = {"token": fake.token, "api_base_url": fake.url, **options}
+    telegram = {"token": fake.token, "api_base_url": fake.url, "allow": "*", **options}
     given = {
         "data_dir": directory,
         "model": "openai/fake-small",

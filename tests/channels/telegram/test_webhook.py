@@ -34,6 +34,7 @@ async def served(directory: Path, fake: FakeTelegram, port: int, **options: Any)
             "mode": "webhook",
             "webhook_url": f"http://127.0.0.1:{port}/hooks/telegram",
             "webhook_secret": SECRET,
+            "allow": "*",
             **options,
         }
         given = {

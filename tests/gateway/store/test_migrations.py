@@ -60,6 +60,19 @@ def test_upgrading_again_changes_nothing(engine: Engine):
         assert connection.execute(text("SELECT value FROM cursor")).scalar_one() == "7"
 
 
+def test_what_an_older_version_kept_is_still_there(engine: Engine):
+    """A database as the first version made it, without what came later."""
+    with engine.begin() as connection:
+        migrate.migrate(connection, "0001")
+        connection.execute(text("INSERT INTO cursor VALUES ('c', 'a', '', '7')"))
+    assert not inspect(engine).has_table("member")
+    assert migrate.upgrade(engine) is True
+    assert migrate.current(engine) == migrate.head()
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT value FROM cursor")).scalar_one() == "7"
+        assert connection.execute(text("SELECT count(*) FROM member")).scalar_one() == 0
+
+
 def test_an_empty_database_is_at_no_revision_and_a_new_one_at_the_newest(engine: Engine):
     assert migrate.current(engine) is None
     migrate.upgrade(engine)

@@ -1,0 +1,140 @@
+"""Strangers on platforms: told how to be let in, exactly once, and heard by nobody until then."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.discord.fake import FakeDiscord
+from channels.slack.fake import FakeSlack
+from channels.telegram.fake import FakeTelegram
+from gateway.access import THE_OWNER
+from gateway.app import Gateway
+from gateway.plugin import Plugin, PluginContext
+from gateway.settings import Settings
+from gateway.testing.faults import Fault
+from gateway.testing.line import Line
+from gateway.testing.models import FakeModels
+from gateway.testing.platform import FakePlatform
+
+
+class Pier(Plugin):
+    """Brings a line to the platform."""
+
+    name = "pier"
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def activate(self, ctx: PluginContext) -> None:
+        assert ctx.channels is not None
+        ctx.channels.register(self._line)
+
+
+@asynccontextmanager
+async def gateway_with(
+    directory: Path, models: FakeModels, channels: dict[str, Any], line: str | None = None
+) -> AsyncGenerator[Gateway]:
+    settings = Settings.model_validate(
+        {
+            "data_dir": directory,
+            "model": "openai/fake-small",
+            "providers": {"openai": {"base_url": models.openai_url, "api_key": "none"}},
+            "channels": channels,
+        }
+    )
+    plugins = [Pier(Line(line, lambda channel: gateway.host.cursors(channel)))] if line else []
+    gateway = Gateway(settings, plugins=plugins)
+    async with gateway.running():
+        yield gateway
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+def code_in(text: str) -> str:
+    """The code that a stranger was told."""
+    found = re.search(r"pair approve ([34679CDFGHJKMNPQRTVWXY]{8})\b", text)
+    assert found is not None, text
+    return found[1]
+
+
+@pytest.mark.parametrize("fault", ["slow_down", "fail_before", "fail_after", "drop_before", "drop_after"])
+async def test_a_stranger_is_told_one_code_whatever_goes_wrong(tmp_path: Path, fault: Fault) -> None:
+    async with (
+        FakeModels() as models,
+        FakePlatform(repeats=1) as platform,
+        gateway_with(tmp_path, models, {}, platform.url) as gateway,
+    ):
+        platform.then(fault, fault)
+        platform.say("kitchen", "let me in", user="eve")
+        await until(lambda: gateway.dispatcher.waiting == 0 and bool(platform.answers("kitchen")))
+        [told] = platform.answers("kitchen")
+        assert models.requests == []
+        await gateway.access.pairing.approve(code_in(told), THE_OWNER, "admin")
+        platform.say("kitchen", "hello", user="eve")
+        await until(lambda: platform.answers("kitchen")[1:] == ["You said: hello"])
+
+
+async def test_a_stranger_whose_answer_was_cut_off_by_the_end_is_told_the_same_code(tmp_path: Path) -> None:
+    async with FakeModels() as models, FakePlatform() as platform:
+        platform.then(*["slow_down"] * 3)
+        platform.say("kitchen", "let me in", user="eve")
+        async with gateway_with(tmp_path, models, {}, platform.url) as gateway:
+            await until(lambda: platform.sends >= 1)
+            [waiting] = await gateway.access.pairing.waiting()
+            gateway.dispatcher.cancel()
+        async with gateway_with(tmp_path, models, {}, platform.url) as gateway:
+            await until(lambda: gateway.dispatcher.waiting == 0 and bool(platform.answers("kitchen")))
+            [told] = platform.answers("kitchen")
+            assert code_in(told) == waiting.code
+            assert [code.code for code in await gateway.access.pairing.waiting()] == [waiting.code]
+
+
+async def test_strangers_of_every_platform_are_let_in_by_the_code_they_were_told(tmp_path: Path) -> None:
+    async with (
+        FakeTelegram() as telegram,
+        FakeDiscord() as discord,
+        FakeSlack() as slack,
+        FakeModels() as models,
+    ):
+        chat, dm = telegram.private("Ada"), discord.dm("ada")
+        channels = {
+            "telegram": {"token": telegram.token, "api_base_url": telegram.url},
+            "discord": {"token": discord.token, "api_base_url": discord.api_url},
+            "slack": {
+                "bot_token": slack.bot_token,
+                "app_token": slack.app_token,
+                "api_base_url": slack.api_url,
+            },
+        }
+
+        def answers() -> list[list[str]]:
+            return [telegram.answers(chat), discord.answers(dm), slack.answers("@ada")]
+
+        async def ask(text: str, count: int) -> list[str]:
+            telegram.say(chat, text)
+            discord.say(dm, text)
+            slack.say("@ada", text)
+            await until(lambda: [len(said) for said in answers()] == [count] * 3)
+            return [said[-1] for said in answers()]
+
+        async with gateway_with(tmp_path, models, channels) as gateway:
+            await until(lambda: all(ok for ok, _ in gateway.health().values()))
+            told = await ask("let me in", 1)
+            assert models.requests == []
+            for text in told:
+                await gateway.access.pairing.approve(code_in(text), THE_OWNER, "admin")
+            assert {m.channel for m in gateway.access.members.list()} == {"telegram", "discord", "slack"}
+            assert await ask("hello", 2) == ["You said: hello"] * 3
+        for fake in (telegram, discord, slack):
+            fake.transcript.check()
