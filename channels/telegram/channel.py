@@ -156,15 +156,10 @@ class TelegramChannel:
 
     async def _introduce(self) -> Self:
         """Get to know each other: who the bot is there, and which commands it knows."""
-        while True:
-            try:
-                found = await self._client.call("getMe")
-                if self._webhook is None:
-                    await self._client.call("deleteWebhook", drop_pending_updates=False)
-                names = await self._tell_commands()
-                break
-            except CallError as error:
-                await self._pulse.failed(error)
+        found = await self._insist("getMe")
+        if self._webhook is None:
+            await self._insist("deleteWebhook", drop_pending_updates=False)
+        names = await self._tell_commands()
         options = self._options
         username = str(found.get("username") or "")
         log.info("connected", channel=self.id, bot=username)
@@ -178,6 +173,17 @@ class TelegramChannel:
             commands=names,
         )
 
+    async def _insist(self, method: str, **arguments: Any) -> Any:
+        """A call that has to succeed before the next one."""
+        while True:
+            try:
+                answer = await self._client.call(method, **arguments)
+            except CallError as error:
+                await self._pulse.failed(error)
+            else:
+                self._pulse.answered()
+                return answer
+
     async def _tell_commands(self) -> Mapping[str, str]:
         """Let the platform offer the commands. Returns what each is called there."""
         known = {command.name.lower().replace("-", "_"): command for command in self._host.commands()}
@@ -189,7 +195,7 @@ class TelegramChannel:
             for name, command in known.items()
             if _COMMAND.fullmatch(name) and not command.admin
         ]
-        await self._client.call("setMyCommands", commands=offered[:_MOST_COMMANDS])
+        await self._insist("setMyCommands", commands=offered[:_MOST_COMMANDS])
         return {name: command.name for name, command in known.items()}
 
     async def _act(self, signal: Signal) -> None:

@@ -35,6 +35,10 @@ class Pulse:
         self._failures = 0
         self._detail = ""
 
+    def answered(self) -> None:
+        """The platform answered; whether it works is yet to be seen."""
+        self._failures = 0
+
     def complain(self, detail: str) -> None:
         """The platform answered, but says that something is wrong."""
         self._detail = detail

@@ -195,3 +195,15 @@ async def test_a_group_that_becomes_a_supergroup_is_followed(tmp_path: Path, fak
         await until(lambda: fake.answers(new) == ["You said: hello"])
         await running.settled()
         assert fake.answers(group) == []
+
+
+async def test_a_bot_that_has_said_who_it_is_need_not_say_it_again(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    fake.then("fail_before", method="deleteWebhook")
+    fake.then("drop_after", method="setMyCommands")
+    async with lab(tmp_path, fake) as running:
+        await until(lambda: running.gateway.health()["telegram"] == (True, ""))
+        called = [call.method for call in fake.transcript.calls if call.method != "getUpdates"]
+        assert called == ["getMe", *["deleteWebhook"] * 2, *["setMyCommands"] * 2]
+    fake.transcript.check()
