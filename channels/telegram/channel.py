@@ -94,7 +94,8 @@ class TelegramChannel:
 
     async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
         """Make a message show a page."""
-        await self._courier.change(outbound.address, int(placed.platform_id), outbound.page)
+        number, preview = int(placed.platform_id), not outbound.final
+        await self._courier.change(outbound.address, number, outbound.page, preview=preview)
         await self._unmark(outbound)
 
     async def delete(self, placed: Placed, address: Address) -> None:

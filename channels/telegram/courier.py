@@ -62,9 +62,11 @@ class Courier:
     async def place(self, outbound: OutboundMessage) -> Placed:
         """Place one page. Raises as ``Channel.send`` does."""
         address, page = outbound.address, outbound.page
+        if not outbound.final:
+            self._spare(address)
         arguments = _aim(address, first=outbound.part == 0, moved=address.chat in self._moved)
         async with self._lock(address):
-            sent = await self._write(address, *_sending(page), **arguments)
+            sent = await self._write(address, *_sending(page), preview=not outbound.final, **arguments)
         return Placed(str(self._stands(address, sent)))
 
     async def say(self, address: Address, text: str, entities: tuple[Entity, ...], markup: object) -> int:
@@ -75,11 +77,16 @@ class Courier:
             sent = await self._write(address, "sendMessage", what, reply_markup=markup, **aim)
         return self._stands(address, sent)
 
-    async def change(self, address: Address, message_id: int, page: Page) -> None:
-        """Make a message show a page, without buttons. Raises as ``Channel.send`` does."""
+    async def change(self, address: Address, message_id: int, page: Page, *, preview: bool = False) -> None:
+        """Make a message show a page, without buttons. Raises as ``Channel.send`` does.
+
+        A preview does not wait for its turn: until it has one there will be more to show.
+        """
         method, arguments = _changing(page)
+        if preview:
+            self._spare(address)
         try:
-            await self._call(address, method, arguments, message_id=message_id)
+            await self._call(address, method, arguments, preview=preview, message_id=message_id)
         except RefusedError as refused:
             if refused.says(*_MISSING):
                 log.info("a message was gone when it was to be edited", chat=address.chat)
@@ -121,9 +128,10 @@ class Courier:
         address, page = outbound.address, outbound.page
         if not isinstance(page, TextPage):
             return
+        self._spare(address)
         what = {"text": page.text, "entities": [*page.entities], "draft_id": draft_id, "can_stop": True}
         try:
-            await self._call(address, "sendMessageDraft", {**what, **_topic(address)}, urgent=False)
+            await self._call(address, "sendMessageDraft", {**what, **_topic(address)}, preview=True)
         except CallError as error:
             raise self._outcome(address, error) from error
 
@@ -135,16 +143,17 @@ class Courier:
 
     async def attend(self, method: str, *, patience: float = 10.0, **arguments: Any) -> None:
         """A call that places nothing. Where the platform asked to wait longer than that, it is left out."""
-        wait = self._pace.held(method)
-        if wait > patience:
-            return
-        await asyncio.sleep(wait)
-        try:
-            await self._client.call(method, **arguments)
-        except RefusedError as refused:
-            if refused.retry_after is None:
-                raise
-            self._pace.hold(method, refused.retry_after)
+        async with self._one_at_a_time(method):
+            wait = self._pace.held(method)
+            if wait > patience:
+                return
+            await asyncio.sleep(wait)
+            try:
+                await self._client.call(method, **arguments)
+            except RefusedError as refused:
+                if refused.retry_after is None:
+                    raise
+                self._pace.hold(method, refused.retry_after)
 
     async def _is_ours(self, address: Address, number: int) -> bool:
         """Whether a message stands that this bot wrote, as an answer without buttons."""
@@ -160,20 +169,21 @@ class Courier:
 
     async def _probe(self, address: Address, number: int) -> bool:
         chat = self._where(address)
-        wait = self._pace.held(chat)
-        if wait:
-            raise PlacementDeferred("the platform asked to wait", wait)
-        try:
-            await self._client.call("editMessageReplyMarkup", chat_id=int(chat), message_id=number)
-        except RefusedError as refused:
-            if refused.says(*_MISSING):
-                return False
-            if not refused.says(SAME, _FOREIGN):
-                raise self._outcome(address, refused) from refused
-            self.note(chat, number)
-            return refused.says(SAME)
-        except CallError as error:
-            raise PlacementDeferred(str(error)) from error
+        async with self._one_at_a_time(chat):
+            wait = self._pace.held(chat)
+            if wait:
+                raise PlacementDeferred("the platform asked to wait", wait)
+            try:
+                await self._client.call("editMessageReplyMarkup", chat_id=int(chat), message_id=number)
+            except RefusedError as refused:
+                if refused.says(*_MISSING):
+                    return False
+                if not refused.says(SAME, _FOREIGN):
+                    raise self._outcome(address, refused) from refused
+                self.note(chat, number)
+                return refused.says(SAME)
+            except CallError as error:
+                raise PlacementDeferred(str(error)) from error
         return False
 
     async def _write(
@@ -191,11 +201,11 @@ class Courier:
             raise self._outcome(address, error) from error
 
     async def _call(
-        self, address: Address, method: str, what: Mapping[str, Any], *, urgent: bool = True, **more: Any
+        self, address: Address, method: str, what: Mapping[str, Any], *, preview: bool = False, **more: Any
     ) -> Any:
         """One call about a room, at its turn, wherever the room has moved to."""
         chat = self._where(address)
-        async with self._pace.turn(chat, urgent=urgent):
+        async with self._one_at_a_time(chat), self._pace.turn(chat, preview=preview):
             try:
                 return await self._client.call(method, chat_id=int(chat), **what, **more)
             except RefusedError as refused:
@@ -203,8 +213,14 @@ class Courier:
                     raise
                 self._moved[address.chat] = chat = str(refused.migrated_to)
                 more.pop("reply_parameters", None)
-        async with self._pace.turn(chat, urgent=urgent):
+        async with self._one_at_a_time(chat), self._pace.turn(chat, preview=preview):
             return await self._client.call(method, chat_id=int(chat), **what, **more)
+
+    def _spare(self, address: Address) -> None:
+        """Raises PlacementDeferred where there is no room for a preview now."""
+        wait = self._pace.wait(self._where(address))
+        if wait > 0:
+            raise PlacementDeferred("there is no room for a preview", wait)
 
     def _outcome(self, address: Address, error: CallError) -> Exception:
         """What an error means for the message it was about."""
@@ -238,9 +254,13 @@ class Courier:
 
     def _lock(self, address: Address) -> asyncio.Lock:
         """One message at a time is placed in a room."""
-        lock = self._locks.get(address.chat)
+        return self._one_at_a_time(f"{address.chat}, placing")
+
+    def _one_at_a_time(self, name: str) -> asyncio.Lock:
+        """Whoever is told to wait has to hear it before the next call is made."""
+        lock = self._locks.get(name)
         if lock is None:
-            lock = self._locks[address.chat] = asyncio.Lock()
+            lock = self._locks[name] = asyncio.Lock()
         return lock
 
 

@@ -16,7 +16,9 @@ _LIMITS: Mapping[str, Limit] = {
     "all": Limit(30, 1.1),
     "room": Limit(5, 5.5),
     "group": Limit(20, 66.0),
+    "previews": Limit(10, 66.0),
 }
+"""Previews leave half of what a group has room for to answers."""
 
 
 class Pace:
@@ -25,10 +27,13 @@ class Pace:
     def __init__(self) -> None:
         self._pacer = Pacer(_LIMITS)
 
-    def turn(self, chat: str, *, urgent: bool = False) -> AbstractAsyncContextManager[None]:
-        """Wait until a call about a room may be made."""
-        group = (("group", chat),) if is_group(chat) else ()
-        return self._pacer.turn("all", ("room", chat), *group, urgent=urgent)
+    def turn(self, chat: str, *, preview: bool = False) -> AbstractAsyncContextManager[None]:
+        """Wait until a call about a room may be made; what is no preview goes first."""
+        return self._pacer.turn(*_keys(chat, preview=preview), urgent=not preview)
+
+    def wait(self, chat: str) -> float:
+        """Seconds until there is room for a preview."""
+        return self._pacer.wait(*_keys(chat, preview=True))
 
     def hold(self, name: str, seconds: float) -> None:
         """The platform wants no more of this for so long."""
@@ -37,3 +42,12 @@ class Pace:
     def held(self, name: str) -> float:
         """Seconds until it wants more, as it said."""
         return self._pacer.held(("room", name))
+
+
+def _keys(chat: str, *, preview: bool) -> list[str | tuple[str, ...]]:
+    keys: list[str | tuple[str, ...]] = ["all", ("room", chat)]
+    if is_group(chat):
+        keys.append(("group", chat))
+        if preview:
+            keys.append(("previews", chat))
+    return keys
