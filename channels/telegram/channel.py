@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from channels.telegram.api import CallError, Client
+from channels.telegram.api import CallError, Client, RefusedError
 from channels.telegram.approvals import Approvals
 from channels.telegram.courier import Courier
 from channels.telegram.files import Files
@@ -175,11 +175,13 @@ class TelegramChannel:
         )
 
     async def _insist(self, method: str, **arguments: Any) -> Any:
-        """A call that has to succeed before the next one."""
+        """A call that has to succeed before the next one. Raises RefusedError where it is a wrong one."""
         while True:
             try:
                 answer = await self._client.call(method, **arguments)
             except CallError as error:
+                if isinstance(error, RefusedError) and error.code == 400:
+                    raise
                 await self._pulse.failed(error)
             else:
                 self._pulse.answered()
@@ -196,7 +198,10 @@ class TelegramChannel:
             for name, command in known.items()
             if _COMMAND.fullmatch(name) and not command.admin
         ]
-        await self._insist("setMyCommands", commands=offered[:_MOST_COMMANDS])
+        try:
+            await self._insist("setMyCommands", commands=offered[:_MOST_COMMANDS])
+        except RefusedError as refused:
+            log.warning("Telegram does not offer the commands", channel=self.id, reason=refused.reason)
         return {name: command.name for name, command in known.items()}
 
     async def _act(self, signal: Signal) -> None:

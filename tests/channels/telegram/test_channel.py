@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from channels.telegram.fake import FakeTelegram
 from gateway.testing.faults import FAULTS, Fault
 from tests.channels.telegram.lab import lab, until
+from tests.channels.telegram.pictures import png
 
 
 async def test_a_message_is_answered(tmp_path: Path, fake: FakeTelegram) -> None:
@@ -72,4 +74,35 @@ async def test_a_slow_room_does_not_hold_up_the_others(tmp_path: Path, fake: Fak
         await until(lambda: fake.answers(quick) == ["You said: hello"])
         assert fake.answers(slow) == []
         running.gateway.dispatcher.cancel()
+    fake.transcript.check()
+
+
+async def test_a_bot_that_cannot_introduce_itself_tries_again(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    for method in ("getMe", "deleteWebhook", "setMyCommands", "getUpdates"):
+        fake.then("slow_down", "fail_after", method=method)
+    async with lab(tmp_path, fake) as running:
+        assert not running.gateway.health()["telegram"][0]
+        fake.say(chat, "hello")
+        await running.answers(chat, "You said: hello")
+        await until(lambda: running.gateway.health()["telegram"] == (True, ""))
+    fake.transcript.check()
+
+
+async def test_no_token_is_ever_logged(
+    tmp_path: Path, fake: FakeTelegram, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    chat = fake.private()
+    caplog.set_level(logging.DEBUG)
+    async with lab(tmp_path, fake) as running:
+        fake.then("drop_before", "fail_before", method="getUpdates")
+        fake.then("drop_after", method="sendMessage")
+        fake.drop_sockets()
+        fake.send(chat, png(), caption="hello")
+        await running.answers(chat, "You said: hello")
+        assert fake.token not in repr(running.gateway.channels.list())
+    secret = fake.token.partition(":")[2]
+    written = capsys.readouterr()
+    assert written.out
+    assert secret not in written.out + written.err + caplog.text
     fake.transcript.check()
