@@ -17,11 +17,21 @@ import pytest
 
 STORM = Path(__file__).parent.parent / "storm" / "run.py"
 PATIENCE = 120
+FEW = ("--channels", "websocket,line")
 KINDS = {
     "none": ("--seconds", "6"),
-    "ack-before-commit": ("--seconds", "6", "--drain", "5"),
-    "blind-resend": ("--seconds", "8", "--faults", "0.3"),
-    "no-recovery": ("--seconds", "5", "--drain", "5"),
+    "ack-before-commit": ("--seconds", "6", "--drain", "5", *FEW),
+    "blind-resend": (
+        "--seconds",
+        "10",
+        "--faults",
+        "0.3",
+        "--drain",
+        "5",
+        "--channels",
+        "line,telegram,slack",
+    ),
+    "no-recovery": ("--seconds", "5", "--drain", "5", *FEW),
 }
 """What is planted in each storm, and what else is peculiar to it."""
 
@@ -63,7 +73,7 @@ def test_a_gateway_that_acknowledges_before_it_commits_is_found_out(storms: dict
 def test_a_gateway_that_sends_again_without_looking_is_found_out(storms: dict[str, Storm]) -> None:
     status, found = storms["blind-resend"].ended()
     assert status == 1
-    assert found["duplicate"] > 0
+    assert all(found["channels"][name]["duplicate"] > 0 for name in ("line", "telegram", "slack"))
 
 
 def test_a_gateway_that_forgets_what_it_accepted_is_found_out(storms: dict[str, Storm]) -> None:
@@ -99,5 +109,6 @@ def test_a_storm_that_cannot_be_held_says_why(address: str, told: str) -> None:
 def test_a_short_storm_loses_and_doubles_nothing(storms: dict[str, Storm]) -> None:
     _, found = storms["none"].ended()
     assert found["kills"] > 0
+    assert set(found["said"]) == {"line", "telegram", "discord", "slack"}
     kinds = ("lost", "duplicate", "orphan", "out_of_order", "wrong", "seq", "dead")
     assert {kind: found[kind] for kind in kinds} == dict.fromkeys(kinds, 0)

@@ -101,6 +101,7 @@ class Client:
 
     def __init__(self, number: int, url: str, dice: random.Random, hooks: Hooks) -> None:
         self.session = f"storm-{number}"
+        self.zeal = 1.0
         self.sent: list[Sent] = []
         self.view = View()
         self.refusals: list[str] = []
@@ -183,21 +184,24 @@ class Client:
 
 
 class Person:
-    """Somebody who writes in a room of a platform, which is theirs alone."""
+    """Somebody who writes in a room of a platform, which is theirs alone, with some ``zeal``."""
 
-    def __init__(self, number: int, platform: Platform, room: str, dice: random.Random) -> None:
+    def __init__(
+        self, number: int, platform: Platform, room: str, dice: random.Random, zeal: float = 1.0
+    ) -> None:
         self.number = number
         self.name = name_of(number)
         self.platform = platform
         self.room = room
+        self.zeal = zeal
         self.sent: list[Sent] = []
         self._dice = dice
 
     async def write(self, pace: float, until: Callable[[], bool]) -> None:
-        """Write, one message after ``pace`` seconds or so."""
+        """Write, one message after ``pace`` seconds or so; with less zeal, less often."""
         async with aiohttp.ClientSession() as http:
             while not until():
-                await asyncio.sleep(self._dice.uniform(0, 2 * pace))
+                await asyncio.sleep(self._dice.uniform(0, 2 * pace) / self.zeal)
                 await self.say(http)
 
     async def say(self, http: aiohttp.ClientSession) -> None:

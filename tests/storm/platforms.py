@@ -162,7 +162,7 @@ class DiscordRooms(Platform):
         return str((await self._post(http, "_fake/say", chat=int(room), user=person, text=text))["result"])
 
     async def rooms(self, http: aiohttp.ClientSession) -> dict[str, list[Stands]]:
-        state = await self._get(http, "_fake/state")
+        state = await self._get(http, "_fake/state?most=100000")
         return {
             room["id"]: [
                 Stands(

@@ -24,7 +24,7 @@ from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from storm import BrokenStormError, Outcome, Plan, Storm
 
-CHANNELS = ("websocket", "line")
+CHANNELS = ("websocket", "line", "telegram", "discord", "slack")
 PLANTED = ("ack-before-commit", "blind-resend", "no-recovery")
 VARIABLE = "TRUNKLINE_TEST_POSTGRES_URL"
 SERVER = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"

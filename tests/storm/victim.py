@@ -28,6 +28,7 @@ from gateway import (
     Placed,
     Plugin,
     PluginContext,
+    Reconciles,
     StoreError,
     Tool,
     ToolContext,
@@ -114,8 +115,8 @@ class HastyStore(TrippedStore):
         return early
 
 
-class BlindLine(Line):
-    """The planted bug: it never looks whether its message stands already."""
+class Blind:
+    """The planted bug, before a channel's own class: it never looks whether its message stands already."""
 
     async def find(self, outbound: OutboundMessage) -> Placed | None:
         return None
@@ -133,6 +134,11 @@ class Victim(Gateway):
         return kind.open(self.settings.store_url, self.settings.durability, self._on_fatal)
 
     async def recover(self) -> None:
+        if self.planted == "blind-resend":
+            for channel in self.channels.list():
+                if isinstance(channel, Reconciles):
+                    kind = type(channel)
+                    channel.__class__ = type(kind.__name__, (Blind, kind), {})
         self.failpoints.reach("before recovery")
         if self.planted != "no-recovery":
             await super().recover()
@@ -201,10 +207,9 @@ def compose(given: Mapping[str, Any]) -> Victim:
             "limits": {"max_attempts": 100, **given.get("limits", {})},
         }
     )
-    kind = BlindLine if given["planted"] == "blind-resend" else Line
     line = None
     if "line" in channels:
-        line = kind(channels["line"]["url"], lambda channel: victim.host.cursors(channel))
+        line = Line(channels["line"]["url"], lambda channel: victim.host.cursors(channel))
     pier = Pier(line, Path(given["directory"]) / "effects", failpoints)
     victim = Victim(settings, plugins=[pier])
     victim.failpoints, victim.planted = failpoints, given["planted"]
