@@ -23,6 +23,7 @@ _FORMS = frozenset(
         "conversations.replies",
         "files.getUploadURLExternal",
         "files.info",
+        "oauth.v2.access",
         "users.conversations",
     }
 )

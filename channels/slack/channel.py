@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from channels.slack.api import RefusedError
 from channels.slack.deliveries import Deliveries
 from channels.slack.inflow import Inflow
+from channels.slack.oauth import Installations, OAuth
 from channels.slack.options import Options
 from channels.slack.render import Page, pages
 from channels.slack.sockets import Sockets
@@ -46,13 +47,16 @@ class SlackChannel:
         options.check(channel_id)
         self.id = channel_id
         self._options = options
-        self._workspaces = [
-            Workspace(host, channel_id, options, _plain(token))
-            for token in (options.bot_token, *options.workspaces)
-        ]
+        self._host = host
+        self._installations = Installations(options.installations) if options.client_id else None
+        given = [_plain(token) for token in (options.bot_token, *options.workspaces)]
+        kept = [] if self._installations is None else self._installations.tokens
+        tokens = dict.fromkeys(token for token in (*given, *kept) if token)
+        self._workspaces = [self._workspace(token) for token in tokens]
         self._deliveries = Deliveries(self._inflow)
         self._sockets: Sockets | None = None
         self._missing = len(self._workspaces)
+        self._welcome: Callable[[Workspace], None] | None = None
 
     async def run(self, receive: Receive) -> None:
         """Listen until cancelled: what was missed first, then what comes."""
@@ -68,7 +72,9 @@ class SlackChannel:
             async with asyncio.TaskGroup() as tasks:
                 for workspace in self._workspaces:
                     tasks.create_task(self._keep(workspace, receive, tasks, signed_in))
-                await all_there.wait()
+                self._welcome = lambda one: self._begin(one, receive, tasks)
+                if self._workspaces:
+                    await all_there.wait()
                 if self._options.mode == "http":
                     self._catch_up(tasks)
                     await asyncio.get_running_loop().create_future()
@@ -80,7 +86,7 @@ class SlackChannel:
                 )
                 await self._sockets.run()
         finally:
-            self._sockets = None
+            self._sockets = self._welcome = None
 
     async def send(self, outbound: OutboundMessage) -> Placed:
         """Place one page."""
@@ -128,11 +134,22 @@ class SlackChannel:
         await self._of(request.address).prompts.decided(request, outcome)
 
     def routes(self) -> Sequence[web.AbstractRouteDef]:
-        """Where Slack sends to, if it does."""
-        if self._options.mode != "http":
-            return ()
-        webhook = Webhook(_plain(self._options.signing_secret), self._deliveries.handle)
-        return [web.post(self._options.route(self.id), webhook.serve)]
+        """Where Slack sends to, and where the app is installed, if they are wanted."""
+        options, routes = self._options, list[web.AbstractRouteDef]()
+        if options.mode == "http":
+            webhook = Webhook(_plain(options.signing_secret), self._deliveries.handle)
+            routes.append(web.post(options.route(self.id), webhook.serve))
+        if options.client_id:
+            oauth = OAuth(
+                options.client_id,
+                _plain(options.client_secret),
+                options.api_base_url,
+                options.redirect_url,
+                self._installed,
+            )
+            begin, end = options.installing(self.id)
+            routes += [web.get(begin, oauth.begin), web.get(end, oauth.end)]
+        return routes
 
     def health(self) -> Health:
         """Whether Slack answers, and a socket is open where there has to be one."""
@@ -151,12 +168,46 @@ class SlackChannel:
             try:
                 await workspace.run(receive, tasks, signed_in)
             except RefusedError as refused:
-                if len(self._workspaces) == 1:
+                if self._installations is None and len(self._workspaces) == 1:
                     raise
                 workspace.problem = str(refused)
                 log.error("a workspace refuses its token", channel=self.id, reason=str(refused))
                 signed_in()
+            if workspace not in self._workspaces:
+                return
             await asyncio.sleep(_REFUSED_PAUSE)
+
+    def _workspace(self, token: str) -> Workspace:
+        return Workspace(self._host, self.id, self._options, token, self._left)
+
+    def _begin(self, workspace: Workspace, receive: Receive, tasks: asyncio.TaskGroup) -> None:
+        """Take in a workspace while the channel runs."""
+        self._workspaces.append(workspace)
+        tasks.create_task(self._keep(workspace, receive, tasks, lambda: None))
+
+    async def _installed(self, team: str, token: str) -> None:
+        """Keep a token, and use it from now on in place of the workspace's former one."""
+        if self._installations is not None:
+            await self._installations.keep(team, token)
+        former = self._known(team)
+        if former is not None:
+            self._dismiss(former)
+        if self._welcome is not None:
+            self._welcome(self._workspace(token))
+
+    async def _left(self, workspace: Workspace) -> None:
+        """The app was removed from a workspace."""
+        log.warning("the app was removed from a workspace", channel=self.id, team=workspace.team)
+        if self._installations is None:
+            workspace.problem = "the app was removed"
+            return
+        await self._installations.forget(workspace.team)
+        self._dismiss(workspace)
+
+    def _dismiss(self, workspace: Workspace) -> None:
+        if workspace in self._workspaces:
+            self._workspaces.remove(workspace)
+        workspace.stop()
 
     def _catch_up(self, tasks: asyncio.TaskGroup) -> None:
         for workspace in self._workspaces:
@@ -165,7 +216,7 @@ class SlackChannel:
 
     def _inflow(self, team: str) -> Inflow | None:
         """Whose a delivery is; one that names no workspace is the first one's to look at."""
-        workspace = self._known(team) if team else self._workspaces[0]
+        workspace = self._known(team) if team else next(iter(self._workspaces), None)
         return None if workspace is None else workspace.inflow
 
     def _known(self, team: str) -> Workspace | None:

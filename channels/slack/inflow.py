@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from channels.slack.api import Api, Json, patiently
 from channels.slack.attachments import attached
 from channels.slack.catching_up import CatchingUp
-from channels.slack.parse import Deleted, Parsed, Pressed, Rules, Seen, Stopped, Written, parse
+from channels.slack.parse import Deleted, Left, Parsed, Pressed, Rules, Seen, Stopped, Written, parse
 from gateway import (
     Host,
     InboundMessage,
@@ -46,6 +46,7 @@ class Inflow:
         file_bytes: int,
         on_press: Callable[[Pressed], Awaitable[None]],
         on_stop: Callable[[Stopped], Awaitable[None]],
+        on_leave: Callable[[], Awaitable[None]],
     ) -> None:
         self.catching = CatchingUp(api, self._take)
         self._api = api
@@ -53,6 +54,7 @@ class Inflow:
         self._file_bytes = file_bytes
         self._on_press = on_press
         self._on_stop = on_stop
+        self._on_leave = on_leave
         self._rules: Rules | None = None
         self._receive: Receive | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -96,6 +98,8 @@ class Inflow:
                 self._later(self._on_press(parsed))
             case Stopped():
                 self._later(self._stop(parsed))
+            case Left():
+                self._later(self._on_leave())
             case None:
                 pass
         return True

@@ -94,7 +94,7 @@ def manifest(
             ],
             "slash_commands": [_command(command, prefix, address) for command in commands],
         },
-        "oauth_config": {"scopes": {"bot": list(SCOPES)}},
+        "oauth_config": {"scopes": {"bot": list(SCOPES)}, **_installing(settings)},
         "settings": {
             "event_subscriptions": events,
             "interactivity": interactivity,
@@ -103,6 +103,11 @@ def manifest(
             "token_rotation_enabled": False,
         },
     }
+
+
+def _installing(settings: Mapping[str, Any]) -> dict[str, Any]:
+    address = settings.get("redirect_url")
+    return {"redirect_urls": [str(address)]} if address else {}
 
 
 def command_name(name: str, prefix: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
@@ -26,6 +27,16 @@ class Options(BaseModel):
     )
     signing_secret: SecretStr = Field(
         default=SecretStr(""), description="What Slack signs its requests with; for http"
+    )
+    client_id: str = Field(
+        default="", description="The app's client id, for workspaces that install it themselves"
+    )
+    client_secret: SecretStr = Field(default=SecretStr(""), description="The app's client secret")
+    redirect_url: str | None = Field(
+        default=None, description="Public address of the end of an installation, when the app has several"
+    )
+    installations: Path = Field(
+        default=Path("data/slack.json"), description="File that keeps the tokens of those workspaces"
     )
     api_base_url: str = Field(default="https://slack.com/api/", description="Address of the Web API")
     path: str | None = Field(
@@ -58,16 +69,23 @@ class Options(BaseModel):
 
     def check(self, channel_id: str) -> None:
         """Raises SettingsError that names what is missing."""
-        needed = {"bot_token": self.bot_token}
-        needed |= (
-            {"app_token": self.app_token}
-            if self.mode == "socket"
-            else {"signing_secret": self.signing_secret}
-        )
+        needed = {"client_secret": self.client_secret} if self.client_id else {"bot_token": self.bot_token}
+        if self.mode == "socket":
+            needed["app_token"] = self.app_token
+        else:
+            needed["signing_secret"] = self.signing_secret
         for name, secret in needed.items():
             if not secret.get_secret_value().strip():
                 raise SettingsError(f"channels.{channel_id}.{name}: is missing; mode {self.mode!r} needs it")
 
     def route(self, channel_id: str) -> str:
         """Where Slack sends to."""
-        return self.path or f"/{channel_id.replace('.', '/')}/events"
+        return self.path or f"{_folder(channel_id)}/events"
+
+    def installing(self, channel_id: str) -> tuple[str, str]:
+        """Where an installation begins and where it ends."""
+        return f"{_folder(channel_id)}/install", f"{_folder(channel_id)}/oauth_redirect"
+
+
+def _folder(channel_id: str) -> str:
+    return f"/{channel_id.replace('.', '/')}"

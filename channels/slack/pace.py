@@ -24,6 +24,7 @@ _PER_METHOD: Mapping[str, Limit] = {
     "files.delete": _TIER_3,
     "files.getUploadURLExternal": _TIER_4,
     "files.info": _TIER_4,
+    "oauth.v2.access": Limit(100, 60),
     "reactions.add": _TIER_3,
     "reactions.remove": _TIER_2,
     "users.conversations": _TIER_3,

@@ -89,7 +89,11 @@ class Pressed(Struct, frozen=True):
     response_url: str
 
 
-Parsed = Seen | Written | Deleted | Stopped | Pressed | None
+class Left(Struct, frozen=True):
+    """The app was removed from the workspace: its token is worth nothing any more."""
+
+
+Parsed = Left | Seen | Written | Deleted | Stopped | Pressed | None
 
 
 def parse(payload: Json, rules: Rules, now: int) -> Parsed:
@@ -112,6 +116,8 @@ def parse_event(event: Json, rules: Rules) -> Parsed:
     if kind == "agent_session_stopped":
         chat, thread = _text(event, "channel"), _stamp(event, "thread_ts")
         return Stopped(_session(rules, chat, thread, _text(event, "user")), chat, thread)
+    if kind == "app_uninstalled":
+        return Left()
     if kind not in ("message", "app_mention"):
         return None
     subtype = event.get("subtype")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
@@ -38,7 +38,14 @@ _PROBE_SECONDS, _SWEEP_SECONDS = 30.0, 5.0
 class Workspace:
     """The app in one workspace. ``team`` is empty until Slack has told."""
 
-    def __init__(self, host: Host, channel_id: str, options: Options, token: str) -> None:
+    def __init__(
+        self,
+        host: Host,
+        channel_id: str,
+        options: Options,
+        token: str,
+        left: Callable[[Workspace], Awaitable[None]],
+    ) -> None:
         self.team = ""
         self.problem = "starting"
         """What does not work; empty while all does."""
@@ -52,13 +59,15 @@ class Workspace:
             file_bytes=options.file_bytes,
             on_press=self.prompts.pressed,
             on_stop=self._stopped,
+            on_leave=lambda: left(self),
         )
+        self._over = asyncio.Event()
         self._host = host
         self._channel_id = channel_id
         self._options = options
 
     async def run(self, receive: Receive, tasks: asyncio.TaskGroup, signed_in: Callable[[], None]) -> None:
-        """Keep it going until cancelled. Raises RefusedError when the token does not do."""
+        """Keep it going until it is stopped. Raises RefusedError when the token does not do."""
         self.problem = "starting"
         rules = await self._sign_in()
         await self._restore(rules, receive)
@@ -67,10 +76,16 @@ class Workspace:
         signed_in()
         try:
             async with asyncio.TaskGroup() as own_tasks:
-                own_tasks.create_task(self._probe())
-                own_tasks.create_task(self._sweep())
+                running = [own_tasks.create_task(self._probe()), own_tasks.create_task(self._sweep())]
+                await self._over.wait()
+                for task in running:
+                    task.cancel()
         finally:
             self.inflow.ended()
+
+    def stop(self) -> None:
+        """Let ``run`` end."""
+        self._over.set()
 
     async def send(self, outbound: OutboundMessage) -> Placed:
         """Place one page."""

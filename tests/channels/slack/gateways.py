@@ -23,7 +23,7 @@ def settings_of(directory: Path, models: FakeModels, fake: FakeSlack, **slack: A
     """The settings of a gateway that talks to both fakes."""
     account = {
         "enabled": True,
-        "bot_token": fake.bot_token,
+        **({} if "bot_token" in slack else {"bot_token": fake.bot_token}),
         "app_token": fake.app_token,
         "signing_secret": fake.app.signing_secret,
         "api_base_url": fake.api_url,
