@@ -129,6 +129,7 @@ class DiscordChannel:
         self._keeper = Keeper(
             self._api, self._options, inflow, reader, kept, receive, interactions.take, tasks
         )
+        await inflow.begin()
         tasks.create_task(inflow.run())
         tasks.create_task(self._register(kept, receive))
         await self._keeper.run()

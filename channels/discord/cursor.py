@@ -98,9 +98,9 @@ class Kept:
         return Cursor(self.account, msgspec.json.encode(value).decode(), shard)
 
 
-def snowflake_now() -> int:
-    """The id that something made now would have, at least."""
-    return max(0, now_ms() - EPOCH_MS) << 22
+def first_seen() -> int:
+    """The ``seen`` of a bot that begins to listen: everything from now on is its business."""
+    return max(0, now_ms() - EPOCH_MS + _MARGIN_MS) << 22
 
 
 def _read(value: str | None, kind: type[T]) -> T:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 import msgspec
 import structlog
 
-from channels.discord.cursor import DM_PREFIX, Kept, Position, snowflake_now
+from channels.discord.cursor import DM_PREFIX, Kept, Position, first_seen
 from channels.discord.history import History
 from channels.discord.link import Event
 from channels.discord.reader import MISFITS, Reader
@@ -66,6 +66,13 @@ class Inflow:
     def waiting(self) -> int:
         """Events that are heard and not durable."""
         return len(self._events)
+
+    async def begin(self) -> None:
+        """Remember since when this bot listens, if it is new here."""
+        if not self._seen:
+            self._seen = first_seen()
+            self.position = Position(seen=self._seen)
+            await self._receive(cursor=self._kept.cursor(self.position))
 
     def offer(self, event: Event) -> None:
         """One more event."""
@@ -146,16 +153,13 @@ class Inflow:
 
     async def _begin(self, ready: Ready) -> None:
         """A new session: what happened since the old one is not told by it."""
-        first = self._seen == 0
-        self._seen = self._seen or snowflake_now()
-        self._floor = None if first else Position(seen=self._seen).floor
+        floor = self._floor = Position(seen=self._seen).floor
         self._awaited = {guild.id for guild in ready.guilds}
         self._awaited_until = asyncio.get_running_loop().time() + _PENDING_SECONDS
         self.position = Position(ready.session_id, None, ready.resume_gateway_url, self._seen)
         self._unsaved = _SAVED_EVERY
-        if self._floor is not None:
-            log.info("reading what was missed", rooms=len(self._dms))
-            await self._catch_up([Room(key, "dm") for key in sorted(self._dms)], self._floor)
+        log.info("reading what was missed", rooms=len(self._dms))
+        await self._catch_up([Room(key, "dm") for key in sorted(self._dms)], floor)
 
     async def _furnish(self, guild: Guild) -> None:
         """A server and its rooms."""

@@ -34,6 +34,8 @@ ORIGINAL = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
 QUIET: Mapping[str, Any] = {"parse": []}
 """Nobody is pinged, whatever a text says."""
 SUPPRESS_EMBEDS = 1 << 2
+PROMPT = "🔐 "
+"""What the question for an approval begins with; answers do not."""
 
 _LOADING = 1 << 7
 _PREVIEWS, _WINDOW = 3, 5.0
@@ -50,9 +52,15 @@ class Found(Struct, frozen=True):
     id: Snowflake
     author: Mapping[str, Any]
     type: int = DEFAULT
+    content: str = ""
     message_reference: Mapping[str, Any] | None = None
     components: tuple[Any, ...] = ()
     interaction_metadata: Mapping[str, Any] | None = None
+
+    @property
+    def referred(self) -> str | None:
+        """The message that it refers to."""
+        return (self.message_reference or {}).get("message_id")
 
 
 class Recent(Generic[T]):
@@ -267,9 +275,10 @@ class Places:
         return self._placed(address.thread or address.chat, told)
 
     async def _search(self, room: str, outbound: OutboundMessage) -> Placed | None:
-        """Look for a message of ours behind the question, and behind what stood there before it."""
+        """Look for a message of ours behind the question, and behind the page before it."""
         asked = (outbound.address.reply_to or "0").split(":")[0]
-        after = str(max(int(asked), int(outbound.watermark or "0")))
+        before = outbound.watermark if outbound.part else None
+        after = str(max(int(asked), int(before or "0")))
         query: dict[str, str | int] = {"after": after, "limit": _SEARCHED}
         try:
             told = await self._api.call("GET", MESSAGES, query=query, channel_id=room)
@@ -281,22 +290,31 @@ class Places:
             raise Broken("the history cannot be read") from error
         wanted = self._referred(room, outbound)
         for found in history:
-            if self._is_answer(found) and (found.message_reference or {}).get("message_id") == wanted:
+            if self._is_answer(found, room, outbound) and found.referred == wanted:
+                self.note(room, found.id)
                 return Placed(f"{room}:{found.id}")
         return None
 
-    def _is_answer(self, found: Found) -> bool:
+    def _is_answer(self, found: Found, room: str, outbound: OutboundMessage) -> bool:
         mine = found.author.get("id") == self._api.me.get("id")
         said = found.type in (DEFAULT, REPLY) and found.interaction_metadata is None
-        return mine and said and not found.components
+        if not (mine and said) or found.components or found.content.startswith(PROMPT):
+            return False
+        if outbound.part or found.referred is not None or room == outbound.address.reply_to:
+            return True
+        # The answer of a command that stands apart: there only its words tell it from others.
+        return found.content == cast("Page", outbound.page).text.strip()
 
     def _referred(self, room: str, outbound: OutboundMessage) -> str | None:
-        """The message that an answer refers to: where several talk, people have to see whom it is for."""
-        address = outbound.address
-        message = address.reply_to
-        if message is None or ":" in message or not address.group or room == message:
+        """The message that an answer refers to; it can be found by that.
+
+        Further pages are found behind the one before them, where only one conversation goes on.
+        """
+        message = outbound.address.reply_to
+        if message is None or ":" in message or room == message:
             return None
-        return message if outbound.part == 0 or self._personal else None
+        several = self._personal and outbound.address.group
+        return message if outbound.part == 0 or several else None
 
     def _placed(self, room: str, told: Mapping[str, Any]) -> Placed:
         try:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from channels.discord.api import Api, Refused, refuse
 from channels.discord.files import Upload
 from channels.discord.markup import code, fenced
-from channels.discord.placing import MESSAGE, MESSAGES, QUIET, SUPPRESS_EMBEDS, Places, Recent
+from channels.discord.placing import MESSAGE, MESSAGES, PROMPT, QUIET, SUPPRESS_EMBEDS, Places, Recent
 from channels.discord.wire import snowflake
 from gateway import ApprovalRequest, Host, NotFoundError, UnauthorizedError
 
@@ -104,7 +104,7 @@ def whisper(text: str) -> dict[str, Any]:
 
 
 def _title(request: ApprovalRequest) -> str:
-    return f"🔐 May {code(' '.join(request.tool_name.split())[:80])} run?"
+    return f"{PROMPT}May {code(' '.join(request.tool_name.split())[:80])} run?"
 
 
 def _arguments(request: ApprovalRequest) -> tuple[str, Upload | None]:

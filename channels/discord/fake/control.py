@@ -1,6 +1,7 @@
 """A page to act on the platform by hand, and the same for programs: ``/_fake/…``.
 
-GET  /_fake/state?after=N -> {version, bot, people, rooms, commands, bots, problems}   when it is newer
+GET  /_fake/state?after=N&most=M -> {version, bot, people, rooms, commands, bots, problems}  when it is newer,
+                             of each room the last M messages
 POST /_fake/{action} {…} -> {result}      whatever people can do, by the names of its parameters
 GET  /_fake/transcript -> [{method, arguments, status, fault, problem}, …]
 """
@@ -71,14 +72,14 @@ class Control:
         return web.FileResponse(found, headers=_HEADERS)
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
-        after = int(request.query.get("after", "-1"))
+        after, most = int(request.query.get("after", "-1")), int(request.query.get("most", _SHOWN))
         version = await self._world.changes.after(after, _LONGEST_WAIT)
         return _json(
             {
                 "version": version,
                 "bot": self._views.user(self._world.bot),
                 "people": [self._views.user(user) for user in self._world.users.values()],
-                "rooms": [self._room(channel) for channel in self._world.channels.values()],
+                "rooms": [self._room(channel, most) for channel in self._world.channels.values()],
                 "commands": [
                     {"kind": command.kind, **command.body} for command in self._world.commands.values()
                 ],
@@ -105,8 +106,8 @@ class Control:
             return _json({"error": str(error)}, 400)
         return _json({"result": str(result) if isinstance(result, int) else result})
 
-    def _room(self, channel: Channel) -> dict[str, Any]:
-        messages = self._world.history(channel.id)[-_SHOWN:]
+    def _room(self, channel: Channel, most: int) -> dict[str, Any]:
+        messages = self._world.history(channel.id)[-most:]
         person = self._world.users.get(channel.recipient or 0)
         return {
             **self._views.channel(channel),

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from channels.discord.channel import DiscordChannel
 from channels.discord.fake import FakeDiscord, Figures, relaxed
+from gateway import Address, Message, OutboundMessage, Placed, TextPart
 from gateway.app import Gateway
 from gateway.testing.faults import Fault
 from gateway.testing.models import FakeModels
@@ -148,6 +150,40 @@ async def test_what_was_said_while_no_session_could_be_resumed_is_read_from_the_
     assert fake.answers(thread) == ["You said: five"]
     assert len(fake.transcript.of("IDENTIFY")) == 2
     fake.transcript.check()
+
+
+async def test_what_was_said_before_the_first_login_worked_is_read(tmp_path: Path) -> None:
+    async with FakeDiscord(figures=replace(relaxed(), identifies=1)) as fake, FakeModels() as models:
+        fake.say("general", f"{fake.mention} before there was a gateway")
+        fake.account.spend(1)
+        gateway = Gateway(settings_for(tmp_path, models, bot_at(fake)))
+        async with gateway.running():
+            await until(lambda: "next login" in gateway.health()["discord"][1])
+        fake.say("general", f"{fake.mention} hello")
+        fake.advance(86_400)
+        async with gateway_at(fake, tmp_path) as gateway:
+            await settled(gateway, 1)
+        assert fake.answers("general") == ["You said: hello"]
+
+
+async def test_an_answer_is_not_taken_for_that_to_another_message(fake: FakeDiscord, tmp_path: Path) -> None:
+    async with gateway_at(fake, tmp_path) as gateway:
+        other = fake.say("general", "not for the bot")
+        asked = fake.say("general", f"{fake.mention} hello")
+        await settled(gateway, 1)
+        found: list[Placed | None] = []
+        channel = gateway.channels.get("discord")
+        assert isinstance(channel, DiscordChannel)
+        for message in (other, asked):
+            address = Address("discord", chat=str(fake.channel("general").id), reply_to=str(message))
+            text = Message(session_id="s", role="assistant", parts=(TextPart("You said: hello"),))
+            (page,) = channel.pages(text, final=True)
+            found.append(
+                await channel.find(OutboundMessage(address=address, message=text, page=page, nonce="n"))
+            )
+    assert found[0] is None
+    assert found[1] is not None
+    assert found[1].platform_id.endswith(str(fake.messages("general")[-1].id))
 
 
 async def test_a_session_that_ends_while_the_gateway_runs_leaves_no_gap(
