@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Literal, cast
 
 import aiohttp
-import msgspec
 from telegram import Bot, InputFile, InputMedia, InputMediaDocument, InputMediaPhoto
 from telegram.error import TelegramError
 from telegram.request import BaseRequest, RequestData
+
+from channels.telegram.wire import decoded
 
 _CONNECT_SECONDS = 10.0
 _CALL_SECONDS = 30.0
@@ -116,8 +117,8 @@ class Transport(BaseRequest):
     def parse_json_payload(payload: bytes) -> dict[str, Any]:
         """What an answer says. Raises UnansweredError if that cannot be read."""
         try:
-            said: object = msgspec.json.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            said: object = decoded(payload)
+        except ValueError as error:
             raise UnansweredError(f"an answer that is no JSON: {error}") from None
         if not isinstance(said, dict) or "result" not in said:
             raise UnansweredError("an answer without a result")
@@ -224,9 +225,9 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
 def _refusal(status: int, content: bytes) -> CallError:
     """What an answer with an error means. 5xx may come from before or after the call was applied."""
     try:
-        said: Any = msgspec.json.decode(content)
+        said: Any = decoded(content)
         reason = str(said["description"])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError):
         return (
             UnansweredError(f"status {status}") if status >= 500 else RefusedError(status, f"status {status}")
         )

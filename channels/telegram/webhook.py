@@ -10,14 +10,13 @@ import hmac
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-import msgspec
 import structlog
 from aiohttp import web
 
 from channels.telegram.api import CallError, Client
 from channels.telegram.pulse import Pulse
 from channels.telegram.receiving import Receiving
-from channels.telegram.wire import KINDS
+from channels.telegram.wire import KINDS, decoded
 from gateway import OverloadedError
 
 log = structlog.get_logger("trunkline.telegram")
@@ -72,8 +71,8 @@ class Webhook:
         except TimeoutError:
             return web.Response(status=408)
         try:
-            update = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            update = decoded(body)
+        except ValueError:
             return web.Response(status=400)
         if self.receiving is None:
             return web.Response(status=503, headers=_LATER)

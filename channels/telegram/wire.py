@@ -5,8 +5,10 @@ What is not named here is passed over, so that what the platform adds later brea
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import json
+from typing import Annotated, Any, Literal, NoReturn
 
+import msgspec
 from msgspec import Meta, Struct, field
 
 Number = Annotated[int, Meta(ge=-(2**53), le=2**53)]
@@ -142,3 +144,27 @@ class Update(Struct, frozen=True):
 
 KINDS = ("message", "edited_message", "callback_query", "stopped_message_generation")
 """The kinds of update that are asked for."""
+
+
+def decoded(payload: bytes) -> Any:
+    """What JSON says; lone halves of characters, which no wire takes, are U+FFFD. Raises ValueError."""
+    try:
+        return msgspec.json.decode(payload)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _leniently(payload)
+
+
+def _leniently(payload: bytes) -> Any:
+    """The same for JSON that others would take: one bad text must not keep back a hundred updates."""
+    try:
+        value = json.loads(payload.decode(errors="replace"), parse_constant=_no_number)
+        text = json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return json.loads(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from channels.telegram.fake import FakeTelegram
 from channels.telegram.parse import Heard, Self, is_group, message_ids, parse_update, room_of, update_id_of
-from channels.telegram.wire import CallbackQuery, StoppedGeneration
+from channels.telegram.wire import CallbackQuery, StoppedGeneration, decoded
 from gateway import Rejected
+from tests.channels.telegram.lab import lab, until
 
 PAYLOADS = Path(__file__).parent / "payloads"
 ME = Self(
@@ -101,6 +104,49 @@ def test_its_own_words_and_those_of_other_bots_are_not_heard() -> None:
     for sender in ({"id": 123456789, "is_bot": True}, {"id": 5, "is_bot": True, "first_name": "Bot"}):
         update["message"]["from"] = sender
         assert parse_update(update, ME) is None
+
+
+def test_half_characters_keep_nothing_back() -> None:
+    assert decoded(b'["\\ud800", "\\ud83d\\ude00", "\xff"]') == ["\ufffd", "😀", "\ufffd"]
+    for bad in (b"", b"{", b"[NaN]", b"[" * 100_000):
+        with pytest.raises(ValueError):
+            decoded(bad)
+
+
+def mutated(update: Any, dice: Random) -> Any:
+    """The payload with one to three places changed, removed or added."""
+    for _ in range(dice.randint(1, 3)):
+        *path, last = dice.choice(places(update) or [("update_id",)])
+        inner: Any = update
+        for key in path:
+            inner = inner[key]
+        strange = dice.choice((None, True, -1, 0.5, 10**30, "", "\0", "/help", [], {}, [[]], "x" * 9999))
+        match dice.choice(("change", "remove", "add")):
+            case "remove" if update:
+                inner.pop(last, None) if isinstance(inner, dict) else inner.pop(last)
+            case "add" if isinstance(inner, dict):
+                inner[str(dice.random())] = strange
+            case _:
+                inner[last] = strange
+    return update
+
+
+async def test_mutated_updates_never_stop_the_channel(tmp_path: Path, fake: FakeTelegram) -> None:
+    dice, chat = Random(42), fake.private()
+    async with lab(tmp_path, fake, groups="always", streaming=False) as running:
+        for _ in range(300):
+            content = mutated(payload(dice.choice(NAMES)), dice)
+            content.pop("update_id", None)
+            fake.deliver_raw(content)
+        last = fake.say(chat, "still there?")
+        await until(
+            lambda: any(
+                one.reply_to == last or one.text == "You said: still there?" for one in fake.messages(chat)
+            )
+        )
+        await running.settled()
+        assert len(await running.quarantined()) > 100
+        await until(lambda: running.gateway.health()["telegram"] == (True, ""))
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
