@@ -49,7 +49,7 @@ def _is_regional(mark: str) -> bool:
 
 def _is_one_syllable(before: str, behind: str) -> bool:
     """Whether the two go on with one Hangul syllable: leading, then vowels, then trailing."""
-    if "\u1100" <= behind <= "\u115f":
+    if "\u1100" <= behind <= "\u115f" or "\uac00" <= behind <= "\ud7a3":
         return "\u1100" <= before <= "\u115f"
     if "\u1160" <= behind <= "\u11a7":
         return "\u1100" <= before <= "\u11a7" or _is_open_syllable(before)

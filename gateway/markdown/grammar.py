@@ -20,7 +20,7 @@ LONGEST_PARSED = 8_000
 """A paragraph with more characters than this stays text: markup costs some 10 µs each."""
 
 _MOST_BRACKETS = 256
-_WIDEST_TABLE = 40
+_WIDEST_TABLE = 20
 _TOO_LONG_A_FENCE = re.compile(r"`{33}|~{33}")
 _ENDS = re.compile(r"\r\n?")
 
