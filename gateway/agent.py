@@ -97,7 +97,8 @@ class Agent:
             self._activity.emit("agent_end", turn.ctx.agent, reason)
 
     async def _answer(self, turn: Turn) -> StopReason:
-        wanted = turn.brief.model or turn.session.row.model or self._generation.model()
+        chosen = turn.brief.model or turn.entry.inbound.model or turn.session.row.model
+        wanted = chosen or self._generation.model()
         route = await self._models.resolve(wanted)
         prompt = await self._system_prompt(turn)
         strategy = self._registry.get_agent_loop()

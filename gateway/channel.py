@@ -73,6 +73,8 @@ class InboundMessage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     message, however often it arrives. ``order`` is the platform's own order within the conversation.
     ``revises`` is the key of an earlier message that this one is the new wording of. ``role`` is what the
     sender may do, from whoever knows that for sure; platforms leave it to the rules of their channel.
+    ``model`` answers it in place of the session's own. ``before`` is what was said earlier, elsewhere: a
+    session that begins with this message begins with that.
     """
 
     session: str
@@ -86,6 +88,8 @@ class InboundMessage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     alt_key: str | None = None
     order: int = 0
     revises: str | None = None
+    model: str | None = None
+    before: tuple[Message, ...] = ()
     response_mode: ResponseMode = "text"
     audio: Audio | None = None
     raw: dict[str, Any] | None = None

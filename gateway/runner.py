@@ -179,7 +179,7 @@ class Runner:
     async def _reply(self, turn: Turn, painter: Painter | None, part: Part | None) -> None:
         """Answer without the model; neither question nor answer is ever shown to it."""
         asked = msgspec.structs.replace(_said(turn.session, turn.entry), for_model=False)
-        turn.session.begin(turn, [asked])
+        turn.session.begin(turn, [*_before(turn.session, turn.entry), asked])
         if part is None:
             await turn.session.commit(turn, None, turn.entry.done())
             turn.session.publish(Complete(turn.message_id, Metadata(), "end_turn"))
@@ -189,7 +189,7 @@ class Runner:
 
     async def _ask(self, turn: Turn, painter: Painter | None, text: str) -> None:
         session, entry = turn.session, turn.entry
-        asked = [_said(session, older) for older in entry.merged]
+        asked = [*_before(session, entry), *(_said(session, older) for older in entry.merged)]
         asked.append(_said(session, entry, text))
         if entry.late:
             asked.insert(0, _away(session, entry))
@@ -274,6 +274,12 @@ def _said(session: Session, entry: Entry, text: str | None = None) -> Message:
     words = (inbound.text if text is None else text) or ("[voice message]" if inbound.audio else "")
     parts: tuple[Part, ...] = (TextPart(words), *inbound.parts) if words else inbound.parts
     return Message(id=entry.id, session_id=session.id, role="user", parts=parts, created_at=entry.received_at)
+
+
+def _before(session: Session, entry: Entry) -> Sequence[Message]:
+    """What was said before the session, when it begins now."""
+    first = entry.merged[0] if entry.merged else entry
+    return () if session.messages() else first.inbound.before
 
 
 def _away(session: Session, entry: Entry) -> Message:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import msgspec
 from aiohttp import web
@@ -28,6 +29,12 @@ _TEXTS = {
 }
 
 
+class Shape(Protocol):
+    """Makes an answer of a named error, in the shape its clients know."""
+
+    def __call__(self, error: TrunklineError, headers: Mapping[str, str] | None = None) -> web.Response: ...
+
+
 class ErrorAnswer(Struct, frozen=True):
     """What went wrong: a stable name, a sentence, and whether trying again can help."""
 
@@ -49,21 +56,22 @@ def json_answer(value: object, status: int = 200, headers: Mapping[str, str] | N
 def error_answer(error: TrunklineError, headers: Mapping[str, str] | None = None) -> web.Response:
     """A named error as an answer with its status."""
     said = ErrorAnswer(error.name, str(error), error.retryable)
-    return json_answer(said, error.status, {**_advice(error), **(headers or {})})
+    return json_answer(said, error.status, {**advice(error), **(headers or {})})
 
 
-def refusal_of(error: web.HTTPException) -> web.StreamResponse:
+def refusal_of(error: web.HTTPException, shaped: Shape = error_answer) -> web.StreamResponse:
     """What aiohttp refused, as one of our named errors; anything that is no refusal stays as it is."""
     if error.status < 400:
         return error
     kind = _NAMED.get(error.status, InvalidRequestError)
     named = kind(_TEXTS.get(error.status) or error.text or error.reason)
-    answer = error_answer(named, {k: v for k, v in error.headers.items() if k == "Allow"})
+    answer = shaped(named, {k: v for k, v in error.headers.items() if k == "Allow"})
     answer.set_status(error.status)
     return answer
 
 
-def _advice(error: TrunklineError) -> Mapping[str, str]:
+def advice(error: TrunklineError) -> Mapping[str, str]:
+    """The headers that tell a client what to do about an error."""
     if isinstance(error, TooManyRequestsError):
         return {"Retry-After": "60"}
     if isinstance(error, OverloadedError):

@@ -9,6 +9,7 @@ from gateway.app import Gateway
 from gateway.server.dead import DeadRoutes
 from gateway.server.events import EventStreams
 from gateway.server.health import HealthRoutes, Plain
+from gateway.server.openai.routes import OpenAiRoutes
 from gateway.server.openapi import described
 from gateway.server.pairs import PairRoutes
 from gateway.server.routes import Route
@@ -16,11 +17,12 @@ from gateway.server.sessions import SessionRoutes
 
 
 class Api:
-    """The gateway's own routes. ``streams`` are those that stay open."""
+    """The gateway's own routes."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self.streams = EventStreams(gateway.host)
+        self._streams = EventStreams(gateway.host)
+        self._openai = OpenAiRoutes(gateway)
         self._metrics: object = None
         self._document: bytes = b""
 
@@ -28,12 +30,18 @@ class Api:
         """Every route there is, in the order of the description."""
         return [
             *SessionRoutes(self._gateway.host).routes(),
-            *self.streams.routes(),
+            *self._streams.routes(),
             *DeadRoutes(self._gateway.dead_letters).routes(),
+            *self._openai.routes(),
             *PairRoutes(self._gateway.access).routes(),
             *HealthRoutes(self._gateway).routes(),
             *self._about(),
         ]
+
+    def close(self) -> None:
+        """End the answers that stay open."""
+        self._streams.close()
+        self._openai.close()
 
     def _about(self) -> list[Route]:
         return [

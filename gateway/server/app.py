@@ -67,7 +67,7 @@ class Server:
     ) -> None:
         await self._site.stop()
         await self._gateway.stop_background()
-        self._api.streams.close()
+        self._api.close()
         await self._runner.cleanup()
 
     def _address(self) -> str:

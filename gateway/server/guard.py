@@ -22,7 +22,8 @@ from gateway.errors import (
     MisdirectedRequestError,
     TrunklineError,
 )
-from gateway.server.answers import error_answer, refusal_of
+from gateway.server.answers import Shape, error_answer, refusal_of
+from gateway.server.openai.failures import OPENAI_ROOT, failure_answer
 from gateway.settings import ServerSettings, is_loopback
 
 log = structlog.get_logger("trunkline.server")
@@ -58,17 +59,18 @@ class Guard:
 
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+            shaped = failure_answer if request.path.startswith(OPENAI_ROOT) else error_answer
             try:
                 self._check(request)
                 return await handler(request)
             except TrunklineError as error:
-                return error_answer(error)
+                return shaped(error)
             except web.HTTPException as error:
-                return refusal_of(error)
+                return refusal_of(error, shaped)
             except ConnectionError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the client
-                return _broken(request, error)
+                return _broken(request, error, shaped)
 
         return guarded
 
@@ -102,13 +104,13 @@ class Guard:
         return parts.scheme in ("http", "https") and host is not None and parts.netloc == host.lower()
 
 
-def _broken(request: web.Request, error: Exception) -> web.StreamResponse:
+def _broken(request: web.Request, error: Exception, shaped: Shape) -> web.StreamResponse:
     """A fault of our own: the log has it under an id, the client gets the id."""
     fault = secrets.token_hex(6)
     log.error("a request failed", fault=fault, method=request.method, path=request.path, exc_info=error)
     if request.get(_BEGUN):
         raise ConnectionResetError("the answer had begun") from None
-    return error_answer(InternalError(f"something went wrong here; the log has it as {fault}"))
+    return shaped(InternalError(f"something went wrong here; the log has it as {fault}"))
 
 
 def _is_local_name(host: str) -> bool:

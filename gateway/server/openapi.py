@@ -16,7 +16,6 @@ from gateway.errors import (
     TrunklineError,
     UnauthorizedError,
 )
-from gateway.server.answers import ErrorAnswer
 from gateway.server.routes import Route
 
 _REF = "#/components/schemas/{name}"
@@ -43,13 +42,13 @@ def described(routes: Sequence[Route], version: str, *, guarded: bool) -> dict[s
 
 
 def _schemas(routes: Sequence[Route]) -> tuple[dict[Any, dict[str, Any]], dict[str, Any]]:
-    types = list(dict.fromkeys((ErrorAnswer, *(kind for route in routes for kind in _types(route)))))
+    types = list(dict.fromkeys(kind for route in routes for kind in _types(route)))
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     return dict(zip(types, schemas, strict=True)), components
 
 
 def _types(route: Route) -> Iterable[type[Struct]]:
-    yield from (route.takes, route.query, route.headers, *route.also.values())
+    yield from (route.failure, route.takes, route.query, route.headers, *route.also.values())
     yield from (kind for kind in (route.body, route.answer) if kind is not None)
 
 
@@ -102,19 +101,21 @@ def _responses(
         responses[str(status)] = {"description": _first_line(kind), **_content(schemas[kind])}
     for status, errors in _by_status(_errors(route, has_parameters)).items():
         told = "; ".join(f"{error.__name__}: {_first_line(error)}" for error in errors)
-        responses[str(status)] = {"description": told, **_content(schemas[ErrorAnswer])}
+        responses[str(status)] = {"description": told, **_content(schemas[route.failure])}
     return responses
 
 
 def _success(route: Route, schemas: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
     if route.answer is not None:
-        return {"description": _first_line(route.answer), **_content(schemas[route.answer])}
+        streamed: dict[str, dict[str, Any]] = {} if route.media == _JSON else {route.media: {}}
+        content = {**_content(schemas[route.answer])["content"], **streamed}
+        return {"description": _first_line(route.answer), "content": content}
     if route.status == 204:
         return {"description": "Done."}
     return {"description": route.summary, "content": {route.media: {}}}
 
 
-def _content(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _content(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {"content": {_JSON: {"schema": dict(schema)}}}
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from gateway.auth import Auth, bearer_token
 from gateway.errors import InvalidRequestError, SlowRequestError, TooLargeError, TrunklineError
-from gateway.server.answers import json_answer
+from gateway.server.answers import ErrorAnswer, json_answer
 
 PathT = TypeVar("PathT", bound=Struct)
 QueryT = TypeVar("QueryT", bound=Struct)
@@ -66,6 +66,9 @@ class Route(Struct, frozen=True, kw_only=True):
     answer: type[Struct] | None = None
     status: int = 200
     media: str = "application/json"
+    """What it sends; beside an ``answer``, what it sends where it is asked to stream."""
+    failure: type[Struct] = ErrorAnswer
+    """The shape of its refusals."""
     also: Mapping[int, type[Struct]] = {}
     errors: tuple[type[TrunklineError], ...] = ()
     open: bool = False

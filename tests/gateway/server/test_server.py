@@ -126,6 +126,8 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
             ("POST", "/api/sessions/{id}/approvals/{approval_id}"),
             ("GET", "/api/sessions/{id}/events"),
             ("GET", "/sessions/{id}/events"),
+            ("POST", "/v1/chat/completions"),
+            ("GET", "/v1/models"),
             ("GET", "/api/dead"),
             ("POST", "/api/dead/{id}/replay"),
             ("DELETE", "/api/dead/{id}"),

@@ -1,0 +1,417 @@
+"""The API that clients of OpenAI speak, asked by the official one over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from gateway import Plugin, Tool, ToolOutput, tool_from
+from gateway.testing.script import Cut, Gate, Refusal, Reply, Say, Think, Tokens, Use
+from gateway.testing.served import Served, serving, until
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n of a sort").decode()
+SMALL = "openai/fake-small"
+
+
+@asynccontextmanager
+async def client_of(served: Served, key: str = "none") -> AsyncGenerator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) as client:
+        yield client
+
+
+async def ask(client: AsyncOpenAI, *said: Any, model: str = SMALL, **how: Any) -> ChatCompletion:
+    """An answer to messages; a text is one of the user."""
+    messages: list[Any] = [{"role": "user", "content": m} if isinstance(m, str) else m for m in said]
+    create: Any = client.chat.completions.create
+    answer: ChatCompletion = await create(model=model, messages=messages, **how)
+    return answer
+
+
+async def streamed(client: AsyncOpenAI, *said: Any, **how: Any) -> list[ChatCompletionChunk]:
+    messages: list[Any] = [{"role": "user", "content": m} if isinstance(m, str) else m for m in said]
+    stream = await client.chat.completions.create(
+        model=how.pop("model", SMALL), messages=messages, stream=True, **how
+    )
+    return [chunk async for chunk in stream]
+
+
+def text_of(chunks: list[ChatCompletionChunk]) -> str:
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+
+async def logged(served: Served, session: str) -> list[tuple[str, str]]:
+    """Who said what in a session."""
+    _, said = await served.ask("GET", f"/api/sessions/{session}/messages")
+    return [
+        (m["message"]["role"], "|".join(p.get("content", p["type"]) for p in m["message"]["parts"]))
+        for m in said["messages"]
+    ]
+
+
+async def only_session(served: Served) -> str:
+    _, listed = await served.ask("GET", "/api/sessions")
+    assert len(listed["sessions"]) == 1
+    return listed["sessions"][0]["id"]
+
+
+def asked(served: Served, nth: int = -1) -> list[Mapping[str, Any]]:
+    """What the model was shown, without the gateway's own prompt."""
+    return served.models.requests[nth].body["messages"]
+
+
+async def test_an_answer_comes_whole_with_what_it_took(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        served.models.then(Reply((Think("hm"), Say("Hello "), Say("there.")), tokens=Tokens(12, 3, 4)))
+        answer = await ask(client, "Hi")
+        choice, usage = answer.choices[0], answer.usage
+        assert (choice.message.role, choice.message.content) == ("assistant", "Hello there.")
+        assert (choice.finish_reason, answer.model, answer.object) == ("stop", SMALL, "chat.completion")
+        assert usage is not None
+        assert usage.prompt_tokens_details is not None
+        assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (12, 3, 15)
+        assert usage.prompt_tokens_details.cached_tokens == 4
+        assert await logged(served, await only_session(served)) == [
+            ("user", "Hi"),
+            ("assistant", "hm|Hello there."),
+        ]
+
+
+async def test_a_limit_that_was_reached_is_told(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        served.models.then(Reply((Say("Hel"),), "length"), Reply((Say("Hel"),), "length"))
+        assert (await ask(client, "Hi")).choices[0].finish_reason == "length"
+        assert (await streamed(client, "Hi"))[-1].choices[0].finish_reason == "length"
+
+
+async def test_an_answer_is_streamed_while_it_is_made(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        opened = asyncio.Event()
+        served.models.then(Reply((Think("hm"), Say("Hel"), Gate(opened), Say("lo."))))
+        stream = await client.chat.completions.create(
+            model=SMALL, messages=[{"role": "user", "content": "Hi"}], stream=True
+        )
+        chunks: list[ChatCompletionChunk] = []
+        async for chunk in stream:
+            chunks.append(chunk)
+            if text_of(chunks) == "Hel":
+                opened.set()
+        assert text_of(chunks) == "Hello."
+        assert chunks[0].choices[0].delta.role == "assistant"
+        assert [c.choices[0].finish_reason for c in chunks if c.choices[0].finish_reason] == ["stop"]
+        assert len({chunk.id for chunk in chunks}) == 1
+        assert all(chunk.usage is None for chunk in chunks)
+
+
+async def test_a_stream_tells_what_it_took_if_it_is_asked_to(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        served.models.then(Reply((Say("Hello."),), tokens=Tokens(12, 3)))
+        chunks = await streamed(client, "Hi", stream_options={"include_usage": True})
+        usage = chunks[-1].usage
+        assert usage is not None
+        assert (chunks[-1].choices, usage.prompt_tokens, usage.completion_tokens) == ([], 12, 3)
+        assert all(chunk.usage is None for chunk in chunks[:-1])
+        assert text_of(chunks) == "Hello."
+
+
+async def test_the_history_of_a_client_begins_a_session_of_its_own(tmp_path: Path) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": '{"zone": "UTC"}'}}
+    async with serving(tmp_path) as served, client_of(served) as client:
+        await ask(
+            client,
+            {"role": "system", "content": "Be brief."},
+            {"role": "developer", "content": [{"type": "text", "text": "Be kind."}]},
+            "What time is it?",
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "noon"},
+            {"role": "assistant", "content": "It is noon."},
+            "And",
+            "now?",
+        )
+        assert [(m["role"], m["content"]) for m in asked(served)] == [
+            ("system", "Be brief."),
+            ("system", "Be kind."),
+            ("user", "What time is it?"),
+            ("assistant", ""),
+            ("tool", "noon"),
+            ("assistant", "It is noon."),
+            ("user", "And\n\nnow?"),
+        ]
+        assert asked(served)[3]["tool_calls"][0]["function"]["arguments"] == '{"zone":"UTC"}'
+        said = await logged(served, await only_session(served))
+        assert [role for role, _ in said] == ["system", "system", "user", "assistant", "user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"extra_headers": {"X-Session-Id": "s"}},
+        {"metadata": {"session": "s"}},
+        {"user": "s"},
+    ],
+)
+async def test_a_named_session_goes_on_from_what_it_knows(tmp_path: Path, how: dict[str, Any]) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        await ask(client, {"role": "system", "content": "Be brief."}, "One", **how)
+        await ask(client, "One", {"role": "assistant", "content": "You said: One"}, "Two", **how)
+        assert [(m["role"], m["content"]) for m in asked(served)] == [
+            ("system", "Be brief."),
+            ("user", "One"),
+            ("assistant", "You said: One"),
+            ("user", "Two"),
+        ]
+        assert await only_session(served) == "s"
+
+
+async def test_a_user_may_be_called_anything(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        for text in ("One", "Two"):
+            await ask(client, text, user="Zoë <zoe@example.com>")
+        assert len(await logged(served, await only_session(served))) == 4
+
+
+async def test_the_session_is_told_so_that_it_can_be_continued(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        raw = await client.chat.completions.with_raw_response.create(
+            model=SMALL, messages=[{"role": "user", "content": "One"}]
+        )
+        session = raw.headers["X-Session-Id"]
+        await ask(client, "Two", extra_headers={"X-Session-Id": session})
+        assert len(await logged(served, session)) == 4
+
+
+async def test_pictures_come_as_data_urls(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        picture = {"type": "image_url", "image_url": {"url": f"data:image/jpg;base64,{PNG}"}}
+        text = {"type": "text", "text": "What is this?"}
+        await ask(client, {"role": "user", "content": [text, picture]})
+        assert asked(served)[-1]["content"] == [
+            text,
+            {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{PNG}"}},
+        ]
+        far = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
+        with pytest.raises(openai.BadRequestError, match="data URL"):
+            await ask(client, {"role": "user", "content": [text, far]})
+
+
+class Clock(Plugin):
+    """A tool that tells the time."""
+
+    name = "clock"
+
+    def tools(self) -> Sequence[Tool]:
+        return [tool_from(the_time)]
+
+
+async def the_time() -> ToolOutput:
+    """What time it is."""
+    return ToolOutput("noon")
+
+
+async def test_our_own_tools_run_here_and_only_the_text_is_told(tmp_path: Path) -> None:
+    async with serving(tmp_path, Clock()) as served, client_of(served) as client:
+        theirs = {"type": "function", "function": {"name": "theirs", "parameters": {"type": "object"}}}
+        served.models.then(Reply((Say("Let me see."), Use("the_time")), "tools"), Reply((Say("Noon."),)))
+        answer = await ask(client, "What time is it?", tools=[theirs], tool_choice="auto")
+        assert answer.choices[0].message.content == "Let me see.\n\nNoon."
+        assert answer.choices[0].message.tool_calls is None
+        assert "theirs" not in served.models.requests[0].tools
+        served.models.then(Reply((Say("Let me see."), Use("the_time")), "tools"), Reply((Say("Noon."),)))
+        assert text_of(await streamed(client, "What time is it?")) == "Let me see.\n\nNoon."
+
+
+async def test_the_model_is_chosen_for_the_one_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        header = {"X-Session-Id": "s"}
+        answer = await ask(client, "One", model="openai/fake-large", extra_headers=header)
+        assert answer.model == "openai/fake-large"
+        answer = await ask(client, "Two", model="", extra_headers=header)
+        assert answer.model == SMALL
+        assert [r.body["model"] for r in served.models.requests] == ["fake-large", "fake-small"]
+
+
+async def test_a_command_is_answered_too(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        answer = await ask(client, "/nonsense")
+        assert "Unknown command: /nonsense" in (answer.choices[0].message.content or "")
+        assert "Unknown command: /nonsense" in text_of(await streamed(client, "/nonsense"))
+
+
+async def test_the_models_are_listed_with_the_configured_one_first(tmp_path: Path) -> None:
+    async with serving(tmp_path, model="openai/my-own") as served, client_of(served) as client:
+        listed = (await client.models.list()).data
+        assert [m.id for m in listed] == ["openai/my-own", SMALL, "openai/fake-large"]
+        assert {m.owned_by for m in listed} == {"openai"}
+
+
+async def test_a_provider_that_cannot_be_reached_does_not_hide_the_others(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        openai_settings = {"base_url": served.models.openai_url, "api_key": "k", "max_retries": 0}
+        gone = {"base_url": "http://127.0.0.1:9/v1", "api_key": "k", "max_retries": 0, "like": "openai"}
+        providers = {"openai": openai_settings, "gone": gone}
+        async with (
+            serving(tmp_path / "other", models=served.models, providers=providers) as other,
+            client_of(other) as client,
+        ):
+            listed = [m.id for m in (await client.models.list()).data]
+    assert listed == [SMALL, "openai/fake-large"]
+
+
+async def test_the_same_request_again_is_answered_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        named = {"Idempotency-Key": "k1"}
+        history = ({"role": "system", "content": "Be brief."}, "Hi")
+        first = await ask(client, *history, extra_headers=named)
+        again = await ask(client, *history, extra_headers=named)
+        assert (again.id, again.choices) == (first.id, first.choices)
+        assert text_of(await streamed(client, *history, extra_headers=named)) == "You said: Hi"
+        assert len(served.models.requests) == 1
+        assert len(await logged(served, await only_session(served))) == 3
+
+
+async def test_requests_of_one_session_are_answered_in_order(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        opened = asyncio.Event()
+        served.models.then(Reply((Say("First."), Gate(opened))), Reply((Say("Second."),)))
+        header = {"X-Session-Id": "s"}
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(ask(client, "One", extra_headers=header))
+            await until(lambda: len(served.models.requests) == 1)
+            second = tasks.create_task(streamed(client, "Two", extra_headers=header))
+            await until(lambda: served.gateway.dispatcher.waiting == 2)
+            assert len(served.models.requests) == 1
+            opened.set()
+        assert (first.result().choices[0].message.content, text_of(second.result())) == ("First.", "Second.")
+        assert [text for _, text in await logged(served, "s")] == ["One", "First.", "Two", "Second."]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_ends_its_answer(tmp_path: Path, stream: bool) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        served.models.then(Reply((Say("Hel"), Gate(asyncio.Event()))))
+        header = {"X-Session-Id": "s"}
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(_first(client, header, stream=stream))
+            await until(lambda: _saying(served, "Hel"))
+            asking.cancel()
+        await served.models.left.wait()
+        await served.idle("s")
+        assert await logged(served, "s") == [("user", "Hi"), ("assistant", "Hel")]
+
+
+async def test_a_client_that_named_its_request_can_come_back_for_the_answer(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        opened = asyncio.Event()
+        served.models.then(Reply((Say("Hel"), Gate(opened), Say("lo."))))
+        header = {"X-Session-Id": "s", "Idempotency-Key": "k1"}
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(_first(client, header, stream=True))
+            await until(lambda: _saying(served, "Hel"))
+            asking.cancel()
+        await until(lambda: served.gateway.figures.clients["openai"] == 0)
+        opened.set()
+        assert (await ask(client, "Hi", extra_headers=header)).choices[0].message.content == "Hello."
+        assert len(served.models.requests) == 1
+
+
+async def _first(client: AsyncOpenAI, headers: dict[str, str], *, stream: bool) -> None:
+    await (streamed if stream else ask)(client, "Hi", extra_headers=headers)
+
+
+def _saying(served: Served, text: str) -> bool:
+    session = served.gateway.sessions.get("s")
+    turn = None if session is None else session.turn
+    return turn is not None and turn.assembler.message().text == text
+
+
+async def test_what_fails_in_mid_stream_is_told_there(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        served.models.then(Reply((Say("Hel"), Cut())))
+        stream = await client.chat.completions.create(
+            model=SMALL, messages=[{"role": "user", "content": "Hi"}], stream=True
+        )
+        told: list[ChatCompletionChunk] = []
+        with pytest.raises(openai.APIError) as raised:
+            await _read(stream, told)
+        assert (text_of(told), raised.value.code) == ("Hel", "StreamAbortedError")
+
+
+async def _read(stream: openai.AsyncStream[ChatCompletionChunk], told: list[ChatCompletionChunk]) -> None:
+    async for chunk in stream:
+        told.append(chunk)
+
+
+async def test_what_another_provider_says_follows_what_was_told(tmp_path: Path) -> None:
+    async with serving(tmp_path, fallback=["openai/fake-large"]) as served, client_of(served) as client:
+        served.models.then(Reply((Say("Hel"), Cut())), Reply((Say("Hello."),)))
+        text = text_of(await streamed(client, "Hi"))
+        assert text.startswith("Hel\n\n*")
+        assert text.endswith("answers instead.*\n\nHello.")
+        served.models.then(Reply((Say("Hel"), Cut())), Reply((Say("Hello."),)))
+        whole = (await ask(client, "Hi")).choices[0].message.content
+        assert whole == text.removeprefix("Hel\n\n")
+
+
+async def test_a_stop_of_the_gateway_lets_clients_go(tmp_path: Path) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        async with serving(tmp_path, limits={"drain_seconds": 0}) as served:
+            served.models.then(Reply((Gate(asyncio.Event()),)))
+            client = AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
+            asking = tasks.create_task(_refused(client))
+            await until(lambda: len(served.models.requests) == 1)
+        refused = await asking
+        await client.close()
+    assert (refused.status_code, refused.code) == (503, "overloaded")
+
+
+async def test_what_was_accepted_is_answered_after_a_restart_with_its_history_and_model(
+    tmp_path: Path,
+) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        async with serving(tmp_path, limits={"drain_seconds": 0}) as served:
+            served.models.then(Reply((Gate(asyncio.Event()),)))
+            client = AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
+            header = {"X-Session-Id": "s"}
+            tasks.create_task(_refused(client, "openai/fake-large", extra_headers=header))
+            await until(lambda: len(served.models.requests) == 1)
+        await client.close()
+    async with serving(tmp_path) as served:
+        await until(lambda: len(served.models.requests) == 1)
+        await served.idle("s")
+        assert served.models.requests[0].body["model"] == "fake-large"
+        assert [text for _, text in await logged(served, "s")] == ["Be brief.", "Hi", "You said: Hi"]
+
+
+async def _refused(client: AsyncOpenAI, model: str = SMALL, **how: Any) -> openai.APIStatusError:
+    with pytest.raises(openai.APIStatusError) as raised:
+        await ask(client, {"role": "system", "content": "Be brief."}, "Hi", model=model, **how)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "code"),
+    [
+        (401, openai.InternalServerError, "AuthFailedError"),
+        (404, openai.NotFoundError, "model_not_found"),
+        (429, openai.RateLimitError, "rate_limit_exceeded"),
+        (500, openai.InternalServerError, "ServerFailedError"),
+    ],
+)
+async def test_a_providers_failure_is_told_as_one(
+    tmp_path: Path, status: int, kind: type[openai.APIStatusError], code: str
+) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        for attempt in (ask, streamed):
+            served.models.then(Refusal(status, "no"))
+            with pytest.raises(kind) as raised:
+                await attempt(client, "Hi")
+            assert raised.value.code == code
+            assert raised.value.response.headers["x-should-retry"] == "false"

@@ -1,0 +1,100 @@
+"""What the API for clients of OpenAI refuses, and in which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from gateway.testing.served import serving
+
+SAID: list[Any] = [{"role": "user", "content": "Hi"}]
+TOKEN = "a-token-that-is-long-enough-to-be-one"
+CHAT = "/v1/chat/completions"
+
+
+async def test_without_the_token_nothing_is_answered(tmp_path: Path) -> None:
+    async with serving(tmp_path, server={"token": TOKEN}) as served:
+        base = f"{served.url}/v1"
+        async with AsyncOpenAI(base_url=base, api_key="wrong", max_retries=0) as client:
+            with pytest.raises(openai.AuthenticationError) as raised:
+                await client.chat.completions.create(model="openai/fake-small", messages=SAID)
+            with pytest.raises(openai.AuthenticationError):
+                await client.models.list()
+        assert (raised.value.code, raised.value.type) == ("invalid_api_key", "authentication_error")
+        assert served.models.requests == []
+        async with AsyncOpenAI(base_url=base, api_key=TOKEN, max_retries=0) as client:
+            answer = await client.chat.completions.create(model="openai/fake-small", messages=SAID)
+        assert answer.choices[0].message.content == "You said: Hi"
+
+
+async def test_a_foreign_page_and_a_foreign_name_are_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        for header, status in (({"Origin": "https://evil.example"}, 403), ({"Host": "evil.example"}, 421)):
+            got, told = await served.ask("POST", CHAT, json={"messages": SAID}, headers=header)
+            assert (got, told["error"]["type"]) == (status, "invalid_request_error")
+        assert served.models.requests == []
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "nobody/gpt-4o", "openai/"])
+async def test_an_unknown_model_is_named_so_before_anything_is_accepted(tmp_path: Path, model: str) -> None:
+    async with serving(tmp_path) as served:
+        async with AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+            with pytest.raises(openai.NotFoundError) as raised:
+                await client.chat.completions.create(model=model, messages=SAID)
+        assert (raised.value.code, raised.value.param) == ("model_not_found", "model")
+        _, listed = await served.ask("GET", "/api/sessions")
+        assert listed["sessions"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("{no", "the body: "),
+        ('"no"', "the body: "),
+        ("{}", "messages"),
+        ('{"messages": []}', "messages"),
+        ('{"messages": [{"role": "pope", "content": "Hi"}]}', "role"),
+        ('{"messages": [{"role": "user"}]}', "content"),
+        ('{"messages": [{"role": "user", "content": " "}]}', "empty"),
+        ('{"messages": [{"role": "system", "content": "Hi"}]}', "what the user says"),
+        ('{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hi"}]}', "user"),
+        (
+            '{"messages": [{"role": "tool", "tool_call_id": "c", "content": "4"},'
+            ' {"role": "user", "content": "Hi"}]}',
+            "has to follow the call",
+        ),
+        ('{"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}', "input_audio"),
+        ('{"messages": [{"role": "user", "content": "Hi"}], "n": 2}', "n"),
+        ('{"messages": [{"role": "user", "content": "Hi"}], "tool_choice": "required"}', "required"),
+        (
+            '{"messages": [{"role": "user", "content": "Hi"}], "response_format": {"type": "json_object"}}',
+            "json_object",
+        ),
+        ('{"messages": [{"role": "user", "content": "Hi"}], "metadata": {"session": "a b"}}', "name"),
+    ],
+)
+async def test_what_is_not_understood_is_refused(tmp_path: Path, body: str, told: str) -> None:
+    async with serving(tmp_path) as served:
+        status, refused = await served.ask("POST", CHAT, data=body.encode())
+        error = refused["error"]
+        assert (status, error["type"], error["param"]) == (400, "invalid_request_error", None)
+        assert told in error["message"]
+        assert served.models.requests == []
+
+
+async def test_too_large_a_body_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path, limits={"frame_bytes": 10_000}) as served:
+        body = {"messages": [{"role": "user", "content": "x" * 20_000}]}
+        status, refused = await served.ask("POST", CHAT, json=body)
+        assert (status, refused["error"]["code"]) == (413, "request_too_large")
+
+
+async def test_what_is_not_there_is_told_in_the_same_words(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        for method, path, status in (("POST", "/v1/embeddings", 404), ("GET", CHAT, 405)):
+            got, told = await served.ask(method, path)
+            assert (got, told["error"]["type"]) == (status, "invalid_request_error")
