@@ -1,7 +1,7 @@
 """How fast the bot may write: so many calls in so many seconds, and what the platform asked it to wait.
 
 The platform publishes round figures only: about one message a second in a room with short bursts, twenty a
-minute in a group, thirty a second altogether. Windows are a little longer than that: calls travel.
+minute in a group, thirty a second altogether. Here it is a little less: calls travel.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from channels.telegram.parse import is_group
 from gateway import Limit, Pacer
 
 _LIMITS: Mapping[str, Limit] = {
-    "all": Limit(30, 1.1),
+    "all": Limit(25, 1.0, burst=10),
     "room": Limit(5, 5.5),
     "group": Limit(20, 66.0),
     "previews": Limit(10, 66.0),
+    "drafts": Limit(4, 5.5),
 }
-"""Previews leave half of what a group has room for to answers."""
+"""Previews in groups, and drafts in private chats, leave room for the answers themselves."""
 
 
 class Pace:
@@ -48,6 +49,6 @@ def _keys(chat: str, *, preview: bool) -> list[str | tuple[str, ...]]:
     keys: list[str | tuple[str, ...]] = ["all", ("room", chat)]
     if is_group(chat):
         keys.append(("group", chat))
-        if preview:
-            keys.append(("previews", chat))
+    if preview:
+        keys.append(("previews" if is_group(chat) else "drafts", chat))
     return keys

@@ -34,6 +34,10 @@ _MOST_ERROR = 300
 _WHOLE = "answer.md"
 _NOTHING = "(There is nothing to say.)"
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+.!~|<>&-])")
+_TERMINAL = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\|$)|[PX^_][^\x1b]*(?:\x1b\\|$)|.?)"
+)
+"""What terminals take for orders: colours, titles, links."""
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 
 
@@ -58,7 +62,8 @@ Page = TextPage | FilePage
 
 def pages_of(message: Message, *, final: bool, most: int = 6) -> list[Page]:
     """The message, whole or so far, as messages of the platform; files come with the final one."""
-    source = "\n\n".join(_closed(piece) for piece in _pieces(message, final) if piece.strip())
+    pieces = (_TERMINAL.sub("", piece) for piece in _pieces(message, final))
+    source = "\n\n".join(_closed(piece) for piece in pieces if piece.strip())
     texts = [page for piece in _split(source) if (page := _text_page(piece)) is not None]
     pages: list[Page] = list(texts[:most])
     if not final:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from channels.telegram.fake import FakeTelegram
+from channels.telegram.fake import FakeTelegram, Figures, Rate
 from gateway.testing.faults import FAULTS, Fault
 from tests.channels.telegram.lab import lab, until
 from tests.channels.telegram.pictures import png
@@ -50,7 +50,9 @@ async def test_many_rooms_under_faults_are_answered_exactly_once(tmp_path: Path)
 
 
 async def test_the_limits_of_the_platform_are_kept(tmp_path: Path) -> None:
-    async with FakeTelegram(limits=True) as fake:
+    # Under load calls bunch up on their way; a bot that keeps no pace sends far more at once.
+    figures = Figures(chat=Rate(7, 5), group=Rate(24, 60), all=Rate(50, 1))
+    async with FakeTelegram(limits=True, figures=figures) as fake:
         chats = [fake.private(f"P{number}") for number in range(40)]
         group = fake.group("Lab", "Ada", admin=True)
         async with lab(tmp_path, fake, groups="always") as running:

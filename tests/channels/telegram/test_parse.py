@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channels.telegram.fake import FakeTelegram
@@ -172,6 +172,7 @@ STRANGE = st.one_of(
 
 
 @pytest.mark.parametrize("name", NAMES)
+@settings(deadline=None)
 @given(data=st.data())
 def test_a_mutated_payload_is_read_or_set_aside(name: str, data: st.DataObject) -> None:
     update = payload(name)
@@ -200,6 +201,7 @@ def test_a_mutated_payload_is_read_or_set_aside(name: str, data: st.DataObject) 
         assert len(found.raw) <= 100_000
 
 
+@settings(deadline=None)
 @given(STRANGE)
 def test_what_is_no_update_is_set_aside(value: object) -> None:
     assert isinstance(parse_update(value, ME), Rejected) or update_id_of(value) is not None

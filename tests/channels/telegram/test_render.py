@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channels.telegram.fake import text as platform
@@ -149,6 +149,16 @@ def test_only_pictures_of_sizes_that_are_taken_are_photos(size: tuple[int, int])
     assert (page.kind == "photo") is (size == (1, 1))
 
 
+def test_orders_to_terminals_are_left_out() -> None:
+    page = only(
+        TextPart(
+            "\x1b[1;31mred\x1b[0m \x1b]8;;http://evil.example\x07link\x1b]8;;\x1b\\ \x1bPq#0\x1b\\end\x1b"
+        )
+    )
+    assert isinstance(page, TextPage)
+    assert page.text == "red link end"
+
+
 def test_nothing_to_say_is_said_unless_it_was_stopped() -> None:
     assert pages_of(answer(), final=False) == []
     assert [page.text for page in pages_of(answer(), final=True) if isinstance(page, TextPage)] == [
@@ -217,6 +227,7 @@ MARKDOWN = st.lists(
 ).map("".join)  # fmt: skip
 
 
+@settings(deadline=None)
 @given(MARKDOWN, st.booleans())
 def test_every_page_is_what_the_platform_takes(text: str, final: bool) -> None:
     for page in pages_of(answer(TextPart(text)), final=final, most=50):
@@ -234,6 +245,7 @@ def test_every_page_is_what_the_platform_takes(text: str, final: bool) -> None:
             under(page.text, entity).encode()
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_code_shows_any_text(text: str) -> None:
     shown = styled(code(text))
