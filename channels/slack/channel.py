@@ -35,6 +35,8 @@ from gateway import (
 log = structlog.get_logger("trunkline.slack")
 
 _STREAM_EVERY, _EDIT_EVERY = 1.0, 2.0
+_FIRST = 0.4
+"""The share of all edits up to which an answer is shown while it is made; the rest is for its end."""
 _SOON = 0.5
 _REFUSED_PAUSE = 300.0
 """Seconds after which a workspace that refused its token is asked again."""
@@ -114,12 +116,15 @@ class SlackChannel:
         return pages(message, final=final, most=self._options.pages)
 
     def streaming(self, address: Address) -> Streaming | None:
-        """Streams in threads, edits elsewhere; a command's answer comes whole."""
+        """Streams in threads, edits elsewhere; a command's answer comes whole, as all do when busy."""
         if not self._options.streaming or (address.reply_to is not None and "/" in address.reply_to):
             return None
         workspace = self._known(address.account)
-        streams = workspace is not None and workspace.placing.streams(address)
-        return Streaming("edit", _STREAM_EVERY if streams else _EDIT_EVERY)
+        if workspace is None:
+            return None
+        if workspace.placing.streams(address):
+            return Streaming("edit", _STREAM_EVERY)
+        return Streaming("edit", _EDIT_EVERY) if workspace.api.pace.has_room("chat.update", _FIRST) else None
 
     async def typing(self, address: Address) -> None:
         """Show that an answer is being made."""

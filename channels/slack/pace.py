@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
+from time import monotonic
 
 from gateway import Limit, Pacer
 
@@ -30,22 +32,32 @@ _PER_METHOD: Mapping[str, Limit] = {
     "users.conversations": _TIER_3,
 }
 _PLACING = frozenset({"chat.postMessage", "chat.startStream", "files.completeUploadExternal"})
+_MOST_CALLS = max(limit.count for limit in _PER_METHOD.values())
 _ROOM = "room"
 _PER_ROOM = Limit(60, 60, burst=3)
 """Messages that are placed in one room."""
 
 
 class Pace:
-    """The windows of one account in one workspace."""
+    """The windows of one app in one workspace. ``clock`` tells seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._pacer = Pacer({**_PER_METHOD, _ROOM: _PER_ROOM})
+        self._clock = clock
+        self._calls: dict[str, deque[float]] = {}
 
     async def turn(self, method: str, room: str = "", *, urgent: bool = True) -> None:
         """Wait until a method may be called; what is urgent goes first."""
         keys = [method, (_ROOM, room)] if method in _PLACING else [method]
         async with self._pacer.turn(*keys, urgent=urgent):
-            pass
+            self._calls.setdefault(method, deque(maxlen=_MOST_CALLS)).append(self._clock())
+
+    def has_room(self, method: str, share: float) -> bool:
+        """Whether less than a share (0 to 1) of what a method takes is used up: for what may be left out."""
+        limit, calls = _PER_METHOD[method], self._calls.get(method, deque())
+        while calls and calls[0] < self._clock() - limit.seconds:
+            calls.popleft()
+        return len(calls) < limit.count * share and self._pacer.held(method) <= 0
 
     async def spare(self, *methods: str) -> bool:
         """Take a turn of each of these methods if nobody has to wait for that; for what can be left out."""

@@ -19,6 +19,8 @@ log = structlog.get_logger("trunkline.slack")
 EVENT_TYPE = "trunkline_answer"
 _FILE, _RESPONSE = "file:", "response:"
 _MOST_STREAMS = 2_000
+_FIRST, _SECOND = 0.6, 0.8
+"""The shares of Slack's limits up to which streams begin, and what is shown may change."""
 _SOON = 0.5
 _NO_STREAM = frozenset(
     {"message_not_in_streaming_state", "stopped_by_user", "message_not_found", "msg_too_long"}
@@ -51,9 +53,14 @@ class Placing:
 
     def streams(self, address: Address) -> bool:
         """Whether answers there are streamed, as far as it is known."""
-        if not self._may_stream or address.thread is None:
+        if not self._may_stream or address.thread is None or not self._has_room():
             return False
         return address.chat.startswith("D") or (address.chat, address.reply_to) in self._people
+
+    def _has_room(self) -> bool:
+        """Whether few enough streams begin and end."""
+        pace = self._api.pace
+        return pace.has_room("chat.startStream", _FIRST) and pace.has_room("chat.stopStream", _FIRST)
 
     async def send(self, outbound: OutboundMessage) -> Placed:
         """Place one page."""
@@ -85,7 +92,9 @@ class Placing:
             return
         if ts in self._streams and await self._grow(ts, page, outbound):
             return
-        if not outbound.final and ts in self._streams:
+        if not outbound.final and (
+            ts in self._streams or not self._api.pace.has_room("chat.update", _SECOND)
+        ):
             return
         await self._update(ts, page, outbound)
 
@@ -175,7 +184,7 @@ class Placing:
         more = shown[len(growing.sent) :] if shown is not None and shown.startswith(growing.sent) else None
         if more is None or not growing.sure:
             return False
-        if not whole and not more:
+        if not whole and (not more or not self._api.pace.has_room("chat.appendStream", _SECOND)):
             return True
         growing.sure = False
         try:

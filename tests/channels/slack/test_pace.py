@@ -18,3 +18,17 @@ async def test_a_method_that_is_to_wait_holds_up_no_other() -> None:
     assert not await pace.spare("chat.update")
     assert await pace.spare("chat.postMessage")
     await pace.turn("chat.postMessage", "C1")
+
+
+async def test_what_may_be_left_out_leaves_room_for_what_may_not() -> None:
+    now = 0.0
+    pace = Pace(lambda: now)
+    for _ in range(25):
+        assert pace.has_room("chat.update", 0.5)
+        await pace.turn("chat.update")
+    assert not pace.has_room("chat.update", 0.5)
+    assert pace.has_room("chat.update", 0.8)
+    now = 61.0
+    assert pace.has_room("chat.update", 0.5)
+    pace.hold("chat.update", 60)
+    assert not pace.has_room("chat.update", 0.5)
