@@ -43,7 +43,8 @@ _EXPIRED = "This question has expired."
 
 class _Prompt(NamedTuple):
     request: ApprovalRequest
-    message_id: int
+    message_id: int | None = None
+    """None while nobody knows where it stands, or whether it does."""
 
 
 class Approvals:
@@ -58,6 +59,7 @@ class Approvals:
         """Show the question. Raises as ``Channel.send`` does."""
         shown = styled(_question(request))
         markup = {"inline_keyboard": [[_button(request.id, letter) for letter in _BUTTONS]]}
+        self._open[request.id] = _Prompt(request)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 number = await self._courier.say(request.address, shown.text, shown.entities, markup)
@@ -66,13 +68,13 @@ class Approvals:
                     raise
                 await asyncio.sleep(min(_LONGEST_WAIT, deferred.seconds or 1.0))
             else:
-                self._open[request.id] = _Prompt(request, number)
+                self._stands(request.id, number)
                 return
 
     async def decided(self, request: ApprovalRequest, outcome: str) -> None:
         """Show what became of a question; its buttons go. Raises as ``Channel.edit`` does."""
         prompt = self._open.pop(request.id, None)
-        if prompt is not None:
+        if prompt is not None and prompt.message_id is not None:
             shown = styled(f"{_OUTCOMES.get(outcome, _ENDED)}: {code(cut(request.tool_name, _MOST_NAME))}")
             page = TextPage(shown.text, shown.entities)
             await self._courier.change(request.address, prompt.message_id, page)
@@ -97,6 +99,8 @@ class Approvals:
         prompt = self._open.get(approval_id)
         if mark != _MARK or letter not in _BUTTONS or prompt is None:
             return _EXPIRED, True, True
+        if query.message is not None:
+            self._stands(approval_id, query.message.message_id)
         decision = _BUTTONS[letter][0]
         try:
             self._host.approve(
@@ -107,6 +111,12 @@ class Approvals:
         except UnauthorizedError:
             return "Only the person whose message asked for this may decide it.", True, False
         return _SAID[decision], False, False
+
+    def _stands(self, approval_id: str, message_id: int) -> None:
+        """Where a question stands is known now, unless it was decided meanwhile."""
+        prompt = self._open.get(approval_id)
+        if prompt is not None:
+            self._open[approval_id] = prompt._replace(message_id=message_id)
 
 
 def _button(approval_id: str, letter: str) -> Mapping[str, str]:

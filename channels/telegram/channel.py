@@ -41,7 +41,7 @@ log = structlog.get_logger("trunkline.telegram")
 _DRAFTS_EVERY, _EDITS_EVERY = 1.0, 4.0
 _SILENCE = 2.5
 """Of how many polls or probes the answers may be missing."""
-_MOST_DRAFTS = 1000
+_MOST_DRAFTS, _MOST_MARKS = 1000, 10_000
 _MOST_COMMANDS = 100
 _MOST_DESCRIPTION = 256
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
@@ -135,6 +135,8 @@ class TelegramChannel:
         topic = {} if address.thread is None else {"message_thread_id": int(address.thread)}
         emoji, asked = self._options.thinking, (address.chat, address.reply_to or "")
         if emoji and asked not in self._marked:
+            if len(self._marked) >= _MOST_MARKS:
+                self._marked.clear()
             self._marked.add(asked)
             await self._react(address, [{"type": "emoji", "emoji": emoji}])
         await self._courier.sign(address, "sendChatAction", action="typing", **topic)

@@ -10,6 +10,7 @@ import pytest
 
 from channels.telegram.fake import FakeTelegram, Message
 from gateway import Plugin, Tool, tool_from
+from gateway.testing.faults import FAULTS, Fault
 from gateway.testing.script import Reply, Use
 from tests.channels.telegram.lab import Lab, lab, until
 
@@ -69,6 +70,27 @@ async def test_a_button_decides(
         await until(lambda: query.answer)
         assert fake.answers(chat)[0] == shown
         assert len(shell.ran) == ran
+        assert prompts(fake, chat) == []
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_question_that_goes_wrong_may_be_answered_all_the_same(
+    tmp_path: Path, fake: FakeTelegram, fault: Fault
+) -> None:
+    chat, shell = fake.private(), Shell()
+    async with lab(tmp_path, fake, shell, settings=ASK, streaming=False) as running:
+        fake.then(fault, method="sendMessage")
+        running.models.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
+        fake.say(chat, "go")
+        await until(lambda: fake.transcript.of("sendMessage"))
+        if fault in ("fail_before", "drop_before"):
+            fake.say(chat, "yes")  # nobody saw a button
+        else:
+            await until(lambda: prompts(fake, chat))
+            fake.press(chat, prompts(fake, chat)[0].id, "Allow once")
+        await until(lambda: shell.ran)
+        await running.settled()
         assert prompts(fake, chat) == []
     fake.transcript.check()
 
