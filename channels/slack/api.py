@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -50,7 +51,9 @@ class Api:
     def __init__(self, token: str, base_url: str) -> None:
         base = base_url if base_url.endswith("/") else f"{base_url}/"
         # The library would send again what may have been applied.
-        self.client = AsyncWebClient(token, base_url=base, timeout=_TIMEOUT, retry_handlers=[])
+        self.client = AsyncWebClient(
+            token, base_url=base, timeout=_TIMEOUT, retry_handlers=[], logger=_quiet()
+        )
         self.pace = Pace()
         self.scopes: frozenset[str] = frozenset()
         self._token = token
@@ -155,6 +158,13 @@ class Api:
         if name in _LATER:
             return PlacementDeferred(f"{method}: {name}", _LATER_SECONDS)
         return RefusedError(method, name, str(told.get("needed") or ""))
+
+
+def _quiet() -> logging.Logger:
+    """A logger for the library, which would tell all that is said, and the app's secret."""
+    logger = logging.getLogger("trunkline.slack.sdk")
+    logger.setLevel(logging.WARNING)
+    return logger
 
 
 def _not_fetched(status: int, wait: float) -> Exception:

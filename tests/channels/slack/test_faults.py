@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import logging
 import random
 from pathlib import Path
 from typing import Any
@@ -246,3 +247,20 @@ async def test_a_shortcut_on_a_message_is_answered_in_its_thread(tmp_path: Path)
         (answer,) = [said for said in fake.messages("general", thread=ts) if said.bot]
         assert answer.text == "You said: what is this"
     fake.transcript.check()
+
+
+async def test_nothing_shows_a_secret(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with FakeSlack() as fake:
+        accounts = {"good": {}, "wrong": {"bot_token": "xoxb-wrong", "app_token": "xapp-wrong"}}
+        async with gateway_at(fake, tmp_path, accounts=accounts) as gateway:
+            fake.then("fail_before", "slow_down", "drop_after")
+            fake.say("@ada", "hello", files=[("notes.txt", b"milk")])
+            await settled(gateway, "done")
+            fake.lose_sockets()
+            await fake.until(lambda: fake.sockets.live)
+            shown = caplog.text + "".join(capfd.readouterr()) + str(gateway.health())
+        secrets = (fake.bot_token, fake.app_token, fake.app.signing_secret, "xoxb-wrong", "xapp-wrong")
+        assert [secret for secret in secrets if secret in shown] == []
