@@ -42,7 +42,7 @@ class AcpTalk:
         self._rpc = Rpc({"jsonrpc": "2.0"})
         self._session = order.session or ""
         self._resumes = _LOAD
-        self._prompted = False
+        self._sees = self._prompted = False
         self._called: set[str] = set()
         self._returned: set[str] = set()
         self._options: dict[str, Sequence[Mapping[str, Any]]] = {}
@@ -84,7 +84,7 @@ class AcpTalk:
             return [Ended(f"{answer.method}: {answer.error}", "SESSION_ERROR" if lost else "PROVIDER_ERROR")]
         match answer.method, answer.result:
             case "initialize", result:
-                self._resumes = _way_back(result)
+                self._resumes, self._sees = _way_back(result), _sees(result)
                 login = {"methodId": self._login}
                 return [Send(self._rpc.request("authenticate", login) if self._login else self._opening())]
             case "authenticate", _:
@@ -111,6 +111,9 @@ class AcpTalk:
         system = self._order.system_prompt
         blocks = [f"<instructions>\n{system}\n</instructions>"] if system else []
         content = [{"type": "text", "text": text} for text in (*blocks, self._order.prompt)]
+        if self._sees:
+            images = self._order.images
+            content += [{"type": "image", "mimeType": p.mime_type, "data": p.data} for p in images]
         return self._rpc.request(_PROMPT, {"sessionId": self._session, "prompt": content})
 
     def _asked(self, key: Any, params: Mapping[str, Any]) -> list[Event]:
@@ -157,6 +160,15 @@ def _way_back(result: Mapping[str, Any]) -> str:
             return _RESUME
         case _:
             return _LOAD
+
+
+def _sees(result: Mapping[str, Any]) -> bool:
+    """Whether pictures may be sent."""
+    match result:
+        case {"agentCapabilities": {"promptCapabilities": {"image": True}}}:
+            return True
+        case _:
+            return False
 
 
 def _tool(call: Mapping[str, Any]) -> str:

@@ -39,6 +39,11 @@ log = structlog.get_logger("trunkline.cli_backends")
 
 PROBE_SECONDS = 10.0
 
+INTERRUPTED = (
+    "(This was said before, and the gateway ended while you worked on it. Look at what you have done "
+    "already, do not do it again, and go on.)"
+)
+
 _KEEP_SESSION: frozenset[Code] = frozenset({"ABORTED", "TIMEOUT", "SPAWN_FAILURE", "CONCURRENCY_LIMIT"})
 """After these the program's session is as good as before."""
 _VERSION = re.compile(r"\d+\.\d[\w.+-]*")
@@ -163,7 +168,11 @@ class SpawnedBackend:
         self, task_id: str, prompt: str, context: Context, options: DispatchOptions
     ) -> AsyncGenerator[Shown | Session, None]:
         """Resume the session if there is one; where that fails before anything was shown, begin another."""
-        session = self._sessions.get(self.name, options.conversation_id, options.after)
+        conversation = options.conversation_id
+        session = self._sessions.get(self.name, conversation, options.after)
+        if session is None and options.begins:
+            session = self._sessions.interrupted(self.name, conversation, options.answer_id)
+            prompt = f"{INTERRUPTED}\n\n{prompt}" if session is not None else prompt
         if session is not None:
             shown = False
             order = self._order(prompt, context, options, session)
@@ -218,6 +227,7 @@ class SpawnedBackend:
             cwd=options.working_directory or "/",
             session=session,
             variables=self._environment(model),
+            images=options.images,
         )
 
     def _environment(self, model: str = "") -> Mapping[str, str]:

@@ -56,7 +56,7 @@ class ClaudeTalk:
     def begin(self) -> Sequence[Line]:
         """The system prompt, and what the user wants."""
         request = {"subtype": "initialize", "appendSystemPrompt": self._order.system_prompt}
-        message = {"role": "user", "content": self._order.prompt}
+        message = {"role": "user", "content": _content(self._order)}
         return [
             {"type": "control_request", "request_id": "begin", "request": request},
             {"type": "user", "message": message, "parent_tool_use_id": None, "session_id": self.session},
@@ -111,6 +111,14 @@ class ClaudeTalk:
                 case _:
                     pass
         return events
+
+
+def _content(order: Order) -> str | list[Line]:
+    if not order.images:
+        return order.prompt
+    sources = [{"type": "base64", "media_type": p.mime_type, "data": p.data} for p in order.images]
+    pictures: list[Line] = [{"type": "image", "source": source} for source in sources]
+    return [*pictures, {"type": "text", "text": order.prompt}]
 
 
 def _own(rest: dict[str, Any]) -> bool:

@@ -90,10 +90,15 @@ class CodexTalk:
                 return [Send(self._opening())]
             case (("thread/start" | "thread/resume"), {"thread": {"id": str(thread)}}):
                 self._thread = thread
-                turn = {"threadId": thread, "input": [{"type": "text", "text": self._order.prompt}]}
+                turn = {"threadId": thread, "input": self._input()}
                 return [Session(thread), Send(self._rpc.request("turn/start", turn))]
             case _:
                 return []
+
+    def _input(self) -> list[Line]:
+        pictures = [f"data:{picture.mime_type};base64,{picture.data}" for picture in self._order.images]
+        images: list[Line] = [{"type": "image", "url": picture} for picture in pictures]
+        return [*images, {"type": "text", "text": self._order.prompt}]
 
     @property
     def _key(self) -> str | None:

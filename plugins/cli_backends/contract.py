@@ -10,7 +10,7 @@ from msgspec import Struct
 from gateway import Ask
 from plugins.cli_backends.failures import BackendError
 from plugins.cli_backends.settings import BackendSettings
-from plugins.cli_backends.talk import Called, Returned, Said, Spent
+from plugins.cli_backends.talk import Called, Picture, Returned, Said, Spent
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -37,7 +37,9 @@ class DispatchOptions(Struct, frozen=True, kw_only=True):
 
     ``earlier`` is the conversation so far, for a backend that has to begin a session. ``answer_id`` names
     the answer that is being made, and ``after`` the one before it: a session that knows another one as the
-    last is not resumed; None resumes any. ``ask`` is asked before a tool runs that wants permission.
+    last is not resumed; None resumes any. ``begins`` says that nothing of the answer is there yet: if its
+    session is, then the gateway has ended in the middle of it. ``ask`` is asked before a tool runs that
+    wants permission.
     """
 
     conversation_id: str
@@ -50,6 +52,8 @@ class DispatchOptions(Struct, frozen=True, kw_only=True):
     earlier: str = ""
     answer_id: str = ""
     after: str | None = None
+    begins: bool = False
+    images: tuple[Picture, ...] = ()
     ask: Ask | None = None
 
 

@@ -27,7 +27,7 @@ from gateway import (
 from plugins.cli_backends.contract import DispatchOptions, DispatchResult, Done, Progress, Started
 from plugins.cli_backends.dispatcher import Dispatcher
 from plugins.cli_backends.talk import Called, Returned, Said, Spent
-from plugins.cli_backends.transcript import earlier, last_answer, wanted
+from plugins.cli_backends.transcript import earlier, last_answer, shown, wanted
 
 ACTIVE = "cli"
 """The provider that stands for whichever backend is active; its models are ``active`` and the backends."""
@@ -46,7 +46,7 @@ class CliProvider:
 
     api_endpoint = "a program on this machine"
     auth_method: AuthMethod = "custom"
-    capabilities = Capabilities(tools=False, images=False, reasoning=True, json_mode=False)
+    capabilities = Capabilities(tools=False, reasoning=True, json_mode=False)
 
     def __init__(self, provider_id: str, name: str, dispatcher: Callable[[], Dispatcher]) -> None:
         self.id = provider_id
@@ -69,6 +69,8 @@ class CliProvider:
             earlier=earlier(messages),
             answer_id=options.message_id,
             after=last_answer(messages),
+            begins=not options.first_part,
+            images=shown(messages),
             ask=options.ask,
         )
         teller = Teller(options.message_id, options.first_part)

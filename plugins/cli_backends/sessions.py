@@ -44,6 +44,11 @@ class SessionFile:
             return None
         return kept.id
 
+    def interrupted(self, backend: str, conversation: str, answer: str) -> str | None:
+        """The session in which this very answer was begun before, and not finished."""
+        kept = self._kept.get(f"{backend}:{conversation}")
+        return kept.id if kept is not None and answer and kept.answer == answer else None
+
     async def put(self, backend: str, conversation: str, session: str, answer: str = "") -> None:
         """Remember a session, or that it was used."""
         key = f"{backend}:{conversation}"

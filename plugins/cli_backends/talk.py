@@ -20,6 +20,13 @@ Line = Mapping[str, Any]
 """One message of a program, or for it: a JSON object."""
 
 
+class Picture(Struct, frozen=True):
+    """A picture that goes with a prompt; ``data`` is base64."""
+
+    mime_type: str
+    data: str
+
+
 class Order(Struct, frozen=True):
     """What a program is to do. ``session`` is the one to resume, if there is one."""
 
@@ -30,6 +37,7 @@ class Order(Struct, frozen=True):
     session: str | None = None
     variables: Mapping[str, str] = {}
     """The environment that the program has."""
+    images: tuple[Picture, ...] = ()
 
 
 class Said(Struct, frozen=True):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway import Message, ToolCallPart, told
+from gateway import ImagePart, Message, ToolCallPart, told
+from plugins.cli_backends.talk import Picture
 
 BUDGET = 20_000
 """Characters of what was said before; the newest counts."""
@@ -14,8 +15,19 @@ NONE = "-"
 
 
 def wanted(messages: Sequence[Message]) -> str:
-    """What the user says now: everything since the last answer."""
-    return "\n\n".join(filter(None, map(_text, messages[_since(messages) :])))
+    """What the user says now: everything since the last answer but the pictures, which go beside it."""
+    said = (_text(message, with_pictures=False) for message in messages[_since(messages) :])
+    return "\n\n".join(filter(None, said))
+
+
+def shown(messages: Sequence[Message]) -> tuple[Picture, ...]:
+    """The pictures among what the user says now."""
+    return tuple(
+        Picture(part.mime_type, part.data)
+        for message in messages[_since(messages) :]
+        for part in message.parts
+        if isinstance(part, ImagePart) and message.for_model
+    )
 
 
 def last_answer(messages: Sequence[Message]) -> str:
@@ -50,10 +62,12 @@ def _since(messages: Sequence[Message]) -> int:
     return 0
 
 
-def _text(message: Message) -> str:
+def _text(message: Message, *, with_pictures: bool = True) -> str:
     if not message.for_model:
         return ""
     parts = (
-        f"[used {part.tool_name}]" if isinstance(part, ToolCallPart) else told(part) for part in message.parts
+        f"[used {part.tool_name}]" if isinstance(part, ToolCallPart) else told(part)
+        for part in message.parts
+        if with_pictures or not isinstance(part, ImagePart)
     )
     return "\n".join(filter(None, parts))

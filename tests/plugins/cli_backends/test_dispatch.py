@@ -14,12 +14,13 @@ import pytest
 
 from plugins.cli_backends import CLIS
 from plugins.cli_backends.availability import BAD_SECONDS, GOOD_SECONDS, Availability
+from plugins.cli_backends.backend import INTERRUPTED
 from plugins.cli_backends.cli import Cli
 from plugins.cli_backends.contract import CodingPlugin, Context, DispatchOptions
 from plugins.cli_backends.failures import BackendError
 from plugins.cli_backends.sessions import SessionFile
 from plugins.cli_backends.settings import BackendSettings
-from plugins.cli_backends.talk import Said
+from plugins.cli_backends.talk import Picture, Said
 from tests.plugins.cli_backends.pretend import Heard, alive, ask, backend, gone, noted
 
 HANG = """
@@ -159,6 +160,26 @@ async def test_000_04_a_session_that_missed_an_answer_is_not_resumed(tmp_path: P
     await ask(made, after="answer 2", earlier="before")
     assert [("--resume" in call) for call in noted(tmp_path, "arguments")] == [True, False]
     assert noted(tmp_path, "prompts") == ["go", "before\n\ngo"]
+
+
+async def test_000_04_an_answer_that_was_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
+    """The gateway died and makes the same answer again: the program is told, and does nothing twice."""
+    sessions = SessionFile()
+    made = await backend(tmp_path, ECHO, sessions=sessions)
+    await sessions.put("claude-code", "c", "s1", "answer 2")
+    again = {"after": "answer 1", "answer_id": "answer 2", "earlier": "before"}
+    await ask(made, begins=True, **again)
+    await ask(made, begins=False, **again)
+    assert noted(tmp_path, "prompts") == [f"{INTERRUPTED}\n\ngo", "before\n\ngo"]
+    assert [("--resume" in call) for call in noted(tmp_path, "arguments")] == [True, False]
+
+
+async def test_pictures_go_with_the_prompt(tmp_path: Path) -> None:
+    made = await backend(tmp_path, "said = prompt()\nnote('prompts', said)\ndone()")
+    await ask(made, "What is this?", images=(Picture("image/png", "UE5H"),))
+    source = {"type": "base64", "media_type": "image/png", "data": "UE5H"}
+    expected = [{"type": "image", "source": source}, {"type": "text", "text": "What is this?"}]
+    assert noted(tmp_path, "prompts") == [expected]
 
 
 async def test_000_05_an_aborted_dispatch_ends_and_its_program_is_gone(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway import ApprovalAsked, ToolCallPart, ToolResultPart
+from gateway import ApprovalAsked, ImagePart, ToolCallPart, ToolResultPart
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Reply, Say, Use
@@ -26,6 +26,8 @@ COMMANDS = {
     "gemini": Use("run_shell_command", '{"command": "touch made.txt"}'),
     "opencode": Use("bash", '{"command": "touch made.txt", "description": "Make a file"}'),
 }
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+"""A PNG of one pixel."""
 _MACHINE = f"linux-{'arm64' if platform.machine() == 'aarch64' else 'x64'}"
 PROGRAMS = {
     "claude-code": f"@anthropic-ai/claude-code-{_MACHINE}/claude",
@@ -59,11 +61,12 @@ def settings(name: str, models: FakeModels, foreign: Path, home: Path) -> dict[s
 
 
 def opencode_config(place: str) -> str:
+    modalities = {"input": ["text", "image"], "output": ["text"]}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "Fake",
         "options": {"baseURL": f"{place}/v1", "apiKey": "sk-only-for-tests"},
-        "models": {"fake-small": {"name": "Fake"}},
+        "models": {"fake-small": {"name": "Fake", "attachment": True, "modalities": modalities}},
     }
     return json.dumps({"provider": {"fake": provider}, "small_model": "fake/fake-small"})
 
@@ -155,9 +158,11 @@ async def test_000_07_to_10_the_real_program_answers_asks_and_resumes(
             assert "touch made.txt" in str(calls[0].arguments)
             assert [result.tool_call_id for result in results] == [calls[0].tool_call_id]
             assert not results[0].is_error
-            again = await chat.say("Say something else.")
-            assert "You said: Say something else." in again.text
+            again = await chat.say("Say something else.", parts=(ImagePart(PICTURE, "image/png"),))
+            assert "You said: " in again.text
+            assert PICTURE in str(models.requests[-1].body), "it sees pictures"
             seen = str(models.requests[-1].body)
+            assert "Say something else." in seen
             assert "Make a file." in seen, "the program knows what was said"
             if name != "gemini":  # which may lose a session that it is asked to load within a minute
                 assert "conversation_so_far" not in seen, "from its own session"
