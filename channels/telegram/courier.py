@@ -203,18 +203,25 @@ class Courier:
     async def _call(
         self, address: Address, method: str, what: Mapping[str, Any], *, preview: bool = False, **more: Any
     ) -> Any:
-        """One call about a room, at its turn, wherever the room has moved to."""
+        """One call about a room, at its turn, wherever the room has moved to.
+
+        Where the platform takes a text but not what is to be special about it, it gets the text alone.
+        """
         chat = self._where(address)
-        async with self._one_at_a_time(chat), self._pace.turn(chat, preview=preview):
-            try:
-                return await self._client.call(method, chat_id=int(chat), **what, **more)
-            except RefusedError as refused:
-                if refused.migrated_to is None:
-                    raise
-                self._moved[address.chat] = chat = str(refused.migrated_to)
-                more.pop("reply_parameters", None)
-        async with self._one_at_a_time(chat), self._pace.turn(chat, preview=preview):
-            return await self._client.call(method, chat_id=int(chat), **what, **more)
+        for last in (False, False, True):
+            async with self._one_at_a_time(chat), self._pace.turn(chat, preview=preview):
+                try:
+                    return await self._client.call(method, chat_id=int(chat), **what, **more)
+                except RefusedError as refused:
+                    if refused.migrated_to is not None and not last:
+                        self._moved[address.chat] = chat = str(refused.migrated_to)
+                        more.pop("reply_parameters", None)
+                    elif what.get("entities") and refused.says("entit") and not last:
+                        log.warning("Telegram does not take the entities of a text", reason=refused.reason)
+                        what = {**what, "entities": []}
+                    else:
+                        raise
+        raise AssertionError("the last attempt returns or raises")
 
     def _spare(self, address: Address) -> None:
         """Raises PlacementDeferred where there is no room for a preview now."""

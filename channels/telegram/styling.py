@@ -46,8 +46,14 @@ _CLEANED: dict[int, str | None] = {
     **dict.fromkeys(range(0x2028, 0x202F)),
     **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
 }
-_MENTION = re.compile(r"(?<![\w@./])@(?=\w)")
+_MENTION = re.compile(r"(?<!\w)@(?=\w)")
 _INERT = "@\u2060"
+_ADDRESS = re.compile(
+    r"https?://(?:(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z][A-Za-z0-9-]{1,62}"
+    r"|\d{1,3}(?:\.\d{1,3}){3})(?::[1-9]\d{0,3})?(?:[/?#][!-~]*)?"
+)
+"""What the platform is sure to take for an address; it refuses whole messages for the sake of one."""
+_MOST_ADDRESS = 2000
 _LANGUAGE = re.compile(r"[\w+#.-]{1,40}")
 _STYLES = frozenset(("bold", "italic", "underline", "strikethrough"))
 _RULE = "———"
@@ -175,17 +181,19 @@ class _Writer:
 
     def _link(self, link: Link) -> None:
         label = inline_text(link.children)
-        if not link.href.startswith(("http://", "https://")):
+        if not _ADDRESS.fullmatch(link.href) or len(link.href) > _MOST_ADDRESS:
             self._write(inert(label if label == link.href else f"{label} ({link.href})"))
-        elif label == link.href:
-            self._write(label)
-        else:
+        elif label != link.href:
             start, self._linking = self._at, True
             self._inlines(link.children)
             self._linking = False
             self._note("text_link", start, url=link.href)
             if link.shown_differs:
                 self._write(f" ({link.host})")
+        elif "@" in label:
+            self._marked("text_link", label, url=link.href)
+        else:
+            self._write(label)
 
     def _within(self, kind: str, children: tuple[Inline, ...]) -> None:
         start = self._at

@@ -76,6 +76,12 @@ def test_styles_do_not_cross_code() -> None:
     assert marked("**a `b` c**") == [("bold", "a "), ("code", "b"), ("bold", " c")]
 
 
+def test_addresses_that_the_platform_refuses_are_words() -> None:
+    shown = styled("[here](http://localhost:8080/) and [there](https://xn--e1afmkfd.xn--p1ai/x?y#z)")
+    assert shown.text == "here (http://localhost:8080/) and there"
+    assert [entity["url"] for entity in shown.entities] == ["https://xn--e1afmkfd.xn--p1ai/x?y#z"]
+
+
 def test_nobody_is_notified() -> None:
     shown = styled("@ada @all [ada](tg://user?id=5) `@ada` a@example.org")
     found = platform.styled(shown.text, "", [dict(entity) for entity in shown.entities])
@@ -217,8 +223,10 @@ MARKDOWN = st.lists(
         st.sampled_from(
             [
                 "**", "_", "`", "```\n", "~~", "[a](http://b.c)", "\n\n", "\n- ", "\n1. ", "\n> ", "# ",
-                "|a|b|\n|-|-|\n|1|2|\n", "@ada", "😀" * 50, "word " * 400, "\u202e", "\u200b", "\ud800", "\0",
-                "\r\n", "\t",
+                "[a](http://localhost:8080/)", "[a](http://0/@)", "[a](https://a.b:99999)", "[a](https://[::1]/x)",
+                "|a|b|\n|-|-|\n|1|2|\n", "@ada", ".@adam", "/@adam", "@@adam", "http://localhost/@adam",
+                "(@adam_)", "\u00e9@adam", "😀" * 50, "word " * 400, "\u202e", "\u200b", "\ud800", "\0",
+                "\r\n", "\t", "http://b.c/@adam", "https://", "[](", ")",
                 "**b** " * 150, "x" * 5000,
             ]
         ),
@@ -238,11 +246,19 @@ def test_every_page_is_what_the_platform_takes(text: str, final: bool) -> None:
         entities = [dict(entity) for entity in page.entities]
         kept = platform.styled(page.text, "", entities)
         assert kept.text == page.text
+        assert not any(entity["type"] in ("mention", "text_mention") for entity in kept.entities)
         end = utf16(page.text)
         for entity in entities:
             assert entity["length"] > 0
             assert 0 <= entity["offset"] <= end - entity["length"]
             under(page.text, entity).encode()
+
+
+@settings(deadline=None)
+@given(st.sampled_from(["http", "https"]), st.text(max_size=40))
+def test_a_link_of_any_address_is_taken(scheme: str, rest: str) -> None:
+    shown = styled(f"[here](<{scheme}://{rest}>) {scheme}://{rest}")
+    platform.styled(shown.text, "", [dict(entity) for entity in shown.entities])
 
 
 @settings(deadline=None)

@@ -5,9 +5,22 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from channels.telegram import Options, create
 from channels.telegram.fake import FakeTelegram
-from gateway import Attachment, Plugin, Tool, ToolOutput, tool_from
+from channels.telegram.render import TextPage
+from gateway import (
+    Address,
+    Attachment,
+    Message,
+    OutboundMessage,
+    Plugin,
+    TextPart,
+    Tool,
+    ToolOutput,
+    tool_from,
+)
 from gateway.testing.faults import FAULTS
 from gateway.testing.script import Reply, Use
 from tests.channels.telegram.lab import lab, until
@@ -70,3 +83,19 @@ async def test_a_message_that_somebody_removed_is_no_trouble(tmp_path: Path, fak
         await running.settled()
         assert await running.states() == ["done"]
     fake.transcript.check()
+
+
+async def test_a_text_whose_entities_are_refused_is_sent_without_them(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    chat = fake.private()
+    how: dict[str, Any] = {"token": fake.token, "api_base_url": fake.url}
+    host: Any = None  # nothing is asked of the gateway while a page is sent
+    channel = create(host, "telegram", Options(**how))
+    address = Address("telegram", "123456789", str(chat))
+    wrong = ({"type": "text_link", "offset": 0, "length": 2, "url": "http://localhost/"},)
+    message = Message(session_id="s", role="assistant", parts=(TextPart("hi"),))
+    page = TextPage("hi", wrong)
+    placed = await channel.send(OutboundMessage(address=address, message=message, page=page, nonce="0" * 24))
+    [stands] = fake.messages(chat)
+    assert (placed.platform_id, stands.text, stands.entities) == (str(stands.id), "hi", ())
