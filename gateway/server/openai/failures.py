@@ -43,6 +43,7 @@ _KNOWN = {
     "TooManyRequestsError": _Known(429, "rate_limit_exceeded"),
     "TooLargeError": _Known(413, "request_too_large"),
     "ProviderResolutionError": _Known(404, "model_not_found", "model"),
+    "NotFoundError": _Known(404, "not_found"),
     "ModelNotFoundError": _Known(404, "model_not_found", "model"),
     "ContextLengthError": _Known(400, "context_length_exceeded", "messages"),
     "ContentFilterError": _Known(400, "content_filter"),

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from gateway.messages import Message, Metadata, to_json
+from gateway.server.openai.failures import FailureAnswer
 from gateway.server.openai.telling import text_of
 
 FinishReason = Literal["stop", "length"]
@@ -81,12 +82,20 @@ class _Chunk(Struct, frozen=True):
 
 
 class Chunks:
-    """The chunks of one stream. ``counted`` says whether the client wants to know the tokens."""
+    """One answer: its whole, and its chunks. ``counted`` says whether a stream is to tell the tokens."""
 
     def __init__(self, answer_id: str, model: str, created: int, *, counted: bool) -> None:
         self._counted = counted
         empty = None if counted else UNSET
         self._plain = _Chunk(f"chatcmpl-{answer_id}", created, model, [], usage=empty)
+
+    def whole(self, answer: Message | None) -> ChatCompletion:
+        """The whole answer; an empty one where nothing was said."""
+        metadata = Metadata() if answer is None else answer.metadata
+        choice = Choice(Answered("" if answer is None else text_of(answer)), finish_reason(metadata))
+        began = self._plain
+        model = answered_by(metadata, began.model)
+        return ChatCompletion(began.id, began.created, model, [choice], usage(metadata))
 
     def first(self) -> bytes:
         """Who speaks."""
@@ -104,17 +113,17 @@ class Chunks:
             return end + DONE
         return end + event(msgspec.structs.replace(self._plain, usage=usage(metadata))) + DONE
 
+    def broken(self, failed: FailureAnswer) -> bytes:
+        """That the answer failed."""
+        return event(failed)
+
     def _chunk(self, part: _Part) -> bytes:
         return event(msgspec.structs.replace(self._plain, choices=[part]))
 
 
-def completion(answer_id: str, asked: str, created: int, answer: Message | None) -> ChatCompletion:
-    """A whole answer; an empty one where nothing was said. ``asked`` is the model that was asked for."""
-    metadata = Metadata() if answer is None else answer.metadata
-    said = Answered("" if answer is None else text_of(answer))
-    model = f"{metadata.provider}/{metadata.model}" if metadata.provider else asked
-    choice = Choice(said, finish_reason(metadata))
-    return ChatCompletion(f"chatcmpl-{answer_id}", created, model, [choice], usage(metadata))
+def answered_by(metadata: Metadata, asked: str) -> str:
+    """The model that answered, or the one that was ``asked`` where none did."""
+    return f"{metadata.provider}/{metadata.model}" if metadata.provider else asked
 
 
 def event(value: object) -> bytes:

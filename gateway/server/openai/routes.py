@@ -1,42 +1,28 @@
-"""``/v1/chat/completions`` and ``/v1/models``: what clients of OpenAI ask for, through our own sessions."""
+"""What clients of OpenAI ask for, through our own sessions."""
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import Annotated
 
 import msgspec
-import structlog
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gateway.app import Gateway
-from gateway.channel import InboundMessage, Receipt
-from gateway.client_message import ClientMessage, ClientMsgId
-from gateway.errors import NotFoundError, OverloadedError, ProviderResolutionError, TrunklineError
-from gateway.messages import Message, new_id, now_ms
+from gateway.channel import Receipt
+from gateway.client_message import ClientMsgId
+from gateway.errors import NotFoundError, OverloadedError
+from gateway.messages import now_ms
 from gateway.routing import Models
-from gateway.server.answers import json_answer
-from gateway.server.openai.answering import Done, Text, Waiters
 from gateway.server.openai.chat import ChatRequest
-from gateway.server.openai.failures import FailureAnswer, failure, failure_of
+from gateway.server.openai.conversing import Asked, Conversing
+from gateway.server.openai.failures import FailureAnswer
 from gateway.server.openai.models import ModelList, Shelf
-from gateway.server.openai.parse import conversation, session_named, session_of_key
-from gateway.server.openai.render import ChatCompletion, Chunks, completion, event
-from gateway.server.openai.telling import failure_in
+from gateway.server.openai.parse import session_named
+from gateway.server.openai.render import ChatCompletion, Chunks
+from gateway.server.openai.responses import ResponseRequest, conversation_of, session_of_response
+from gateway.server.openai.written import Response, Written
 from gateway.server.routes import Call, Nothing, Route
-from gateway.server.sessions import CHANNEL
-
-log = structlog.get_logger("trunkline.openai")
-
-_BEAT = 15
-"""After how many rounds without news a stream says that it is still there."""
-
-_STREAM = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-store",
-    "X-Accel-Buffering": "no",
-}
 
 
 class Continued(Struct, frozen=True):
@@ -48,17 +34,13 @@ class Continued(Struct, frozen=True):
     key: ClientMsgId | UnsetType = msgspec.field(default=UNSET, name="Idempotency-Key")
 
 
-_Chat = Call[Nothing, Nothing, Continued, ChatRequest]
-
-
 class OpenAiRoutes:
     """The routes under ``/v1``."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._host = gateway.host
-        self._models = Models(gateway.providers)
         self._shelf = Shelf(gateway.providers, gateway.settings.providers)
-        self._waiters = Waiters(gateway.host)
+        self._conversing = Conversing(gateway.host, Models(gateway.providers))
 
     def routes(self) -> list[Route]:
         """All of them."""
@@ -74,7 +56,20 @@ class OpenAiRoutes:
                 answer=ChatCompletion,
                 media="text/event-stream",
                 failure=FailureAnswer,
-                errors=(ProviderResolutionError, NotFoundError, OverloadedError),
+                errors=(NotFoundError, OverloadedError),
+            ),
+            Route(
+                method="POST",
+                path="/v1/responses",
+                name="createResponse",
+                summary="Answer a conversation, as newer clients of OpenAI ask for it.",
+                call=self._respond,
+                headers=Continued,
+                body=ResponseRequest,
+                answer=Response,
+                media="text/event-stream",
+                failure=FailureAnswer,
+                errors=(NotFoundError, OverloadedError),
             ),
             Route(
                 method="GET",
@@ -89,122 +84,59 @@ class OpenAiRoutes:
 
     def close(self) -> None:
         """Let everyone go who waits for an answer."""
-        self._waiters.close()
+        self._conversing.close()
 
     async def _list(self, _call: Call[Nothing, Nothing, Nothing, None]) -> ModelList:
         return await self._shelf.list(self._host.model)
 
-    async def _chat(self, call: _Chat) -> web.StreamResponse:
-        if call.body.model:
-            await self._models.resolve(call.body.model)
-        message, fresh = _message(call)
-        receipt = await self._host.accept(CHANNEL, message, fresh=fresh)
-        answer = self._streamed if call.body.stream else self._whole
-        try:
-            return await answer(call, receipt)
-        except ConnectionError:
-            # Whoever gave the request a name can come back for its answer.
-            if not isinstance(call.headers.key, str):
-                self._host.withdraw(receipt.session, message.dedup_key)
-            log.debug("a client left", session=receipt.session)
-            raise
+    async def _chat(self, call: Call[Nothing, Nothing, Continued, ChatRequest]) -> web.StreamResponse:
+        body = call.body
+        counted = body.stream_options is not None and body.stream_options.include_usage
 
-    async def _whole(self, call: _Chat, receipt: Receipt) -> web.StreamResponse:
-        answer: Message | None = None
-        async with aclosing(self._waiters.follow(call.request, receipt)) as all_news:
-            async for news in all_news:
-                if isinstance(news, Done):
-                    answer = news.answer
-        if answer is not None and (failed := failure_in(answer)) is not None:
-            return _failed(failed.error_name, failed.message, receipt)
-        asked = call.body.model or self._host.model
-        said = completion(receipt.answer_id, asked, now_ms() // 1000, answer)
-        return json_answer(said, headers=_session(receipt))
+        def form(receipt: Receipt) -> Chunks:
+            model = body.model or self._host.model
+            return Chunks(receipt.answer_id, model, now_ms() // 1000, counted=counted)
 
-    async def _streamed(self, call: _Chat, receipt: Receipt) -> web.StreamResponse:
-        """A stream begins with the first text, so that what fails before has a status of its own."""
-        options = call.body.stream_options
-        chunks = Chunks(
-            receipt.answer_id,
-            call.body.model or self._host.model,
-            now_ms() // 1000,
-            counted=options is not None and options.include_usage,
+        asked = _asked(call, _named(call.headers, body.metadata, body.user))
+        return await self._conversing.answer(
+            call.request, msgspec.structs.replace(asked, messages=body.messages), form
         )
-        stream = _Stream(call.request, chunks, _session(receipt))
-        try:
-            async with aclosing(self._waiters.follow(call.request, receipt)) as all_news:
-                async for news in all_news:
-                    if isinstance(news, Text):
-                        await stream.write(chunks.text(news.content))
-                    elif not isinstance(news, Done):
-                        await stream.wait()
-                    elif news.answer is not None and (failed := failure_in(news.answer)) is not None:
-                        if not stream.begun:
-                            return _failed(failed.error_name, failed.message, receipt)
-                        await stream.write(event(failure(failed.error_name, failed.message)))
-                    else:
-                        await stream.write(chunks.last(news.answer))
-        except TrunklineError as error:
-            if not stream.begun:
-                raise
-            await stream.write(event(failure(error.name, str(error), error.status)))
-        return stream.response
+
+    async def _respond(self, call: Call[Nothing, Nothing, Continued, ResponseRequest]) -> web.StreamResponse:
+        body = call.body
+        session = _named(call.headers, body.metadata, body.user)
+        if body.previous_response_id:
+            session = session_of_response(body.previous_response_id)
+            await self._host.sessions.find(session)
+
+        def form(receipt: Receipt) -> Written:
+            return Written(body, receipt, body.model or self._host.model, now_ms() // 1000)
+
+        asked = _asked(call, session)
+        return await self._conversing.answer(
+            call.request, msgspec.structs.replace(asked, messages=conversation_of(body)), form
+        )
 
 
-class _Stream:
-    """A stream that opens when there is something to write."""
-
-    def __init__(self, request: web.Request, chunks: Chunks, headers: dict[str, str]) -> None:
-        self.response = web.StreamResponse(headers={**_STREAM, **headers})
-        self.begun = False
-        self._request = request
-        self._chunks = chunks
-        self._waited = 0
-
-    async def write(self, data: bytes) -> None:
-        if not self.begun:
-            self.begun = True
-            await self.response.prepare(self._request)
-            data = self._chunks.first() + data
-        self._waited = 0
-        await self.response.write(data)
-
-    async def wait(self) -> None:
-        self._waited += 1
-        if self._waited >= _BEAT:
-            await self.write(b": still here\n\n")
+def _asked(
+    call: Call[Nothing, Nothing, Continued, ChatRequest] | Call[Nothing, Nothing, Continued, ResponseRequest],
+    session: str | None,
+) -> Asked:
+    key = call.headers.key
+    return Asked(
+        user=call.user,
+        messages=(),
+        model=call.body.model,
+        session=session,
+        key=key if isinstance(key, str) else None,
+        stream=bool(call.body.stream),
+    )
 
 
-def _message(call: _Chat) -> tuple[InboundMessage, bool]:
-    """The message to accept, and whether its session's id was just minted."""
-    body, key = call.body, call.headers.key
-    named = _named(call)
-    if named is not None:
-        session, fresh = named, False
-    elif isinstance(key, str):
-        session, fresh = session_of_key(call.user, key), False
-    else:
-        session, fresh = f"chat-{new_id()}", True
-    said = conversation(body.messages, session)
-    name = key if isinstance(key, str) else new_id()
-    message = ClientMessage.checked(name, said.text, said.pictures).inbound(CHANNEL, session, call.user)
-    return msgspec.structs.replace(message, model=body.model or None, before=said.before), fresh
-
-
-def _named(call: _Chat) -> str | None:
+def _named(headers: Continued, metadata: dict[str, str] | None, user: str | None) -> str | None:
     """The session that a request continues: by its header, its metadata or its user."""
-    body = call.body
-    if isinstance(call.headers.session, str):
-        return call.headers.session
-    if body.metadata and body.metadata.get("session"):
-        return body.metadata["session"]
-    return session_named(body.user) if body.user else None
-
-
-def _session(receipt: Receipt) -> dict[str, str]:
-    return {"X-Session-Id": receipt.session}
-
-
-def _failed(name: str, message: str, receipt: Receipt) -> web.Response:
-    """A failed answer. Retries and fallbacks are behind it, so clients are told not to try again at once."""
-    return failure_of(name, message, headers={"x-should-retry": "false", **_session(receipt)})
+    if isinstance(headers.session, str):
+        return headers.session
+    if metadata and metadata.get("session"):
+        return metadata["session"]
+    return session_named(user) if user else None

@@ -127,6 +127,7 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
             ("GET", "/api/sessions/{id}/events"),
             ("GET", "/sessions/{id}/events"),
             ("POST", "/v1/chat/completions"),
+            ("POST", "/v1/responses"),
             ("GET", "/v1/models"),
             ("GET", "/api/dead"),
             ("POST", "/api/dead/{id}/replay"),

@@ -1,0 +1,173 @@
+"""From a conversation to its answer, whatever form the client wants it in: accept, follow, send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import Protocol
+
+import msgspec
+import structlog
+from aiohttp import web
+from msgspec import Struct
+
+from gateway.channel import InboundMessage, Receipt
+from gateway.client_message import ClientMessage
+from gateway.errors import TrunklineError
+from gateway.host import Host
+from gateway.messages import Message, new_id
+from gateway.routing import Models
+from gateway.server.answers import json_answer
+from gateway.server.openai.answering import Done, Text, Waiters
+from gateway.server.openai.chat import ChatMessage
+from gateway.server.openai.failures import FailureAnswer, failure, failure_of
+from gateway.server.openai.parse import conversation, session_of_key
+from gateway.server.openai.telling import failure_in
+from gateway.server.sessions import CHANNEL
+
+log = structlog.get_logger("trunkline.openai")
+
+_BEAT = 15
+"""After how many rounds without news a stream says that it is still there."""
+
+_STREAM = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",
+}
+
+
+class Form(Protocol):
+    """How one answer is written: whole, or as the events of a stream."""
+
+    def whole(self, answer: Message | None) -> object: ...
+
+    def first(self) -> bytes: ...
+
+    def text(self, more: str) -> bytes: ...
+
+    def last(self, answer: Message | None) -> bytes: ...
+
+    def broken(self, failed: FailureAnswer) -> bytes: ...
+
+
+class Asked(Struct, frozen=True):
+    """A conversation to answer. ``session`` is the one it continues, ``key`` the request's own name."""
+
+    user: str
+    messages: Sequence[ChatMessage]
+    model: str | None = None
+    session: str | None = None
+    key: str | None = None
+    stream: bool = False
+
+
+class Conversing:
+    """Answers conversations. ``close`` lets everyone go who waits."""
+
+    def __init__(self, host: Host, models: Models) -> None:
+        self._host = host
+        self._models = models
+        self._waiters = Waiters(host)
+
+    def close(self) -> None:
+        """Let everyone go; what is accepted is answered after the restart."""
+        self._waiters.close()
+
+    async def answer(
+        self, request: web.Request, asked: Asked, form_of: Callable[[Receipt], Form]
+    ) -> web.StreamResponse:
+        """Accept a conversation and answer it. Raises a TrunklineError as long as nothing was sent."""
+        if asked.model:
+            await self._models.resolve(asked.model)
+        message, fresh = _message(asked)
+        receipt = await self._host.accept(CHANNEL, message, fresh=fresh)
+        send = self._streamed if asked.stream else self._whole
+        try:
+            return await send(request, receipt, form_of(receipt))
+        except ConnectionError:
+            # Whoever gave the request a name can come back for its answer.
+            if asked.key is None:
+                self._host.withdraw(receipt.session, message.dedup_key)
+            log.debug("a client left", session=receipt.session)
+            raise
+
+    async def _whole(self, request: web.Request, receipt: Receipt, form: Form) -> web.StreamResponse:
+        answer: Message | None = None
+        async with aclosing(self._waiters.follow(request, receipt)) as all_news:
+            async for news in all_news:
+                if isinstance(news, Done):
+                    answer = news.answer
+        if answer is not None and (failed := failure_in(answer)) is not None:
+            return _failed(failed.error_name, failed.message, receipt)
+        return json_answer(form.whole(answer), headers=_session(receipt))
+
+    async def _streamed(self, request: web.Request, receipt: Receipt, form: Form) -> web.StreamResponse:
+        """A stream begins with the first text, so that what fails before has a status of its own."""
+        stream = _Stream(request, form, _session(receipt))
+        try:
+            async with aclosing(self._waiters.follow(request, receipt)) as all_news:
+                async for news in all_news:
+                    if isinstance(news, Text):
+                        await stream.write(form.text, news.content)
+                    elif not isinstance(news, Done):
+                        await stream.wait()
+                    elif news.answer is not None and (failed := failure_in(news.answer)) is not None:
+                        if not stream.begun:
+                            return _failed(failed.error_name, failed.message, receipt)
+                        await stream.write(form.broken, failure(failed.error_name, failed.message))
+                    else:
+                        await stream.write(form.last, news.answer)
+        except TrunklineError as error:
+            if not stream.begun:
+                raise
+            await stream.write(form.broken, failure(error.name, str(error), error.status))
+        return stream.response
+
+
+class _Stream:
+    """A stream that opens when there is something to write."""
+
+    def __init__(self, request: web.Request, form: Form, headers: dict[str, str]) -> None:
+        self.response = web.StreamResponse(headers={**_STREAM, **headers})
+        self.begun = False
+        self._request = request
+        self._form = form
+        self._waited = 0
+
+    async def write(self, written: Callable[..., bytes], *what: object) -> None:
+        self._waited = 0
+        head = b""
+        if not self.begun:
+            self.begun = True
+            await self.response.prepare(self._request)
+            head = self._form.first()
+        await self.response.write(head + written(*what))
+
+    async def wait(self) -> None:
+        self._waited += 1
+        if self._waited >= _BEAT:
+            await self.write(lambda: b": still here\n\n")
+
+
+def _message(asked: Asked) -> tuple[InboundMessage, bool]:
+    """The message to accept, and whether its session's id was just minted."""
+    if asked.session is not None:
+        session, fresh = asked.session, False
+    elif asked.key is not None:
+        session, fresh = session_of_key(asked.user, asked.key), False
+    else:
+        session, fresh = f"chat-{new_id()}", True
+    said = conversation(asked.messages, session)
+    checked = ClientMessage.checked(asked.key or new_id(), said.text, said.pictures)
+    message = checked.inbound(CHANNEL, session, asked.user)
+    return msgspec.structs.replace(message, model=asked.model or None, before=said.before), fresh
+
+
+def _session(receipt: Receipt) -> dict[str, str]:
+    return {"X-Session-Id": receipt.session}
+
+
+def _failed(name: str, message: str, receipt: Receipt) -> web.Response:
+    """A failed answer. Retries and fallbacks are behind it, so clients are told not to try again at once."""
+    return failure_of(name, message, headers={"x-should-retry": "false", **_session(receipt)})
