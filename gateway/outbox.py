@@ -32,6 +32,7 @@ PLACE = Write("update", 38, t.outbox, "id state platform_id sent_at")
 FORGET_OUTBOX = Write("delete", 51, t.outbox, "id")
 FORGET_PAGES = Write("delete", 52, t.outbox, "inbox_id", key="inbox_id")
 
+_LATE_MS = 3_600_000
 _encode = msgspec.json.Encoder().encode
 _address = msgspec.json.Decoder(Address).decode
 
@@ -115,12 +116,17 @@ class Outbox:
         return await self._store.read(read)
 
     async def others(self, entry: Entry, page: Page) -> tuple[str, ...]:
-        """The platform's ids of what was placed in the room of an entry since that came, but for one page."""
+        """The platform's ids of what was placed in the room of an entry since an hour before that came,
+        but for one page.
+
+        A message comes to the gateway later than it was written, so that what stands below it in the room may
+        have been placed before it came.
+        """
         c, room = t.outbox.c, entry.inbound.address
         query = select(c.platform_id, c.address).where(
             c.channel == entry.channel,
             c.platform_id.is_not(None),
-            c.sent_at >= entry.received_at,
+            c.sent_at >= entry.received_at - _LATE_MS,
             c.nonce != page.nonce,
         )
 
