@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from client import Client, Person, Sent
-from model import WORD, is_whole, pieces
+from model import WORD, is_said, is_whole, pieces
 from platforms import Stands
 from sqlalchemy import Connection, Engine, select
 
@@ -22,9 +22,6 @@ from gateway.session.log import read_messages
 from gateway.store import schema as t
 
 KINDS = ("lost", "duplicate", "orphan", "out_of_order", "wrong", "seq", "dead")
-NOTICE = "notice"
-"""What stands in a room for an answer that nothing came of."""
-
 Rooms = Mapping[str, Mapping[str, Sequence[Stands]]]
 """What stands of the bot, by platform and room."""
 
@@ -169,20 +166,29 @@ def _check_room(verdict: Verdict, log: Sequence[Message], room: Sequence[Stands]
             verdict.add("wrong", f"{asked} was answered in its room with {about[0]}")
         if message.unfinished or not message.text.strip(" .\u2026"):
             verdict.add("orphan", f"a message was left as it was: {message.text!r}")
-    wanted = [one for m in log if m.role == "assistant" for one in _pieces(_text(m))]
-    found = [one for message in room for one in _pieces(message.text)]
+    answers = [message for message in log if message.role == "assistant"]
+    wanted = [piece for answer in answers for piece in pieces(_text(answer))]
+    found = [piece for message in room for piece in pieces(message.text)]
     for piece in (Counter(wanted) - Counter(found)).elements():
-        kind = "orphan" if _same_word(piece, found) else "lost"
-        verdict.add(kind, f"{person.room} lacks {piece}")
+        verdict.add("orphan" if _same_word(piece, found) else "lost", f"{person.room} lacks {piece}")
     for piece in (Counter(found) - Counter(wanted)).elements():
-        kind = "duplicate" if piece in wanted and piece != NOTICE else "orphan"
-        verdict.add(kind, f"{person.room} has one more: {piece}")
+        verdict.add("duplicate" if piece in wanted else "orphan", f"{person.room} has one more: {piece}")
     if Counter(found) == Counter(wanted) and found != wanted:
         verdict.add("out_of_order", f"{person.room} shows {found} instead of {wanted}")
+    _check_notices(verdict, answers, room, person)
 
 
-def _pieces(text: str) -> list[str]:
-    return pieces(text) or [NOTICE]
+def _check_notices(
+    verdict: Verdict, answers: Sequence[Message], room: Sequence[Stands], person: Person
+) -> None:
+    """What stands in a room besides answers: a word on each that nothing came of, or that broke off."""
+    notices = [message.text for message in room if not is_said(message.text)]
+    failed = [answer for answer in answers if _failed(answer)]
+    silent = sum(not pieces(_text(answer)) for answer in failed)
+    if len(notices) < silent:
+        verdict.add("lost", f"{person.room} does not say that {silent} answers failed, but {notices}")
+    if len(notices) > len(failed):
+        verdict.add("orphan", f"{person.room} says more than that {len(failed)} answers failed: {notices}")
 
 
 def _same_word(piece: str, found: Sequence[str]) -> bool:

@@ -144,10 +144,10 @@ class Killer:
         return await self._forked.get()
 
     async def _at_random(self) -> None:
-        """Kill some time after the fork: in the start, in the recovery, or in the work."""
+        """Kill some time after the fork: in the start, in the recovery, or in the work, also at length."""
         life = await self._fork()
-        early, late = self._dice.uniform(0.02, 0.3), self._dice.uniform(0.5, 1.4)
-        await life.ends_within(self._dice.choice((early, late)))
+        seconds = self._dice.choice(((0.02, 0.3), (0.02, 0.3), (0.5, 1.4), (0.5, 1.4), (1.4, 3.0)))
+        await life.ends_within(self._dice.uniform(*seconds))
         await self._end(life)
 
     async def _at_a_failpoint(self) -> None:

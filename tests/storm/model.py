@@ -25,9 +25,8 @@ WORD = re.compile(r"\bq\d+x\d+\b")
 TOOL = "use the tool"
 _PIECE = re.compile(r"(Answer to|part \d of|end of) (q\d+x\d+)")
 _PIECES = ("Answer to", *(f"part {n} of" for n in range(6)), "end of")
-_PADDING = "\n\nIt blows and it blows, from the sea and from the hills, and nobody knows why." + (
-    " It blows and it blows." * 32
-)
+_BLOWS = "It blows and it blows"
+_PADDING = f"\n\n{_BLOWS}, from the sea and from the hills, and nobody knows why." + f" {_BLOWS}." * 32
 """What a long answer has between its pieces, so that one message of a platform does not hold it."""
 
 
@@ -45,6 +44,11 @@ def is_whole(text: str) -> bool:
     """Whether a text is one answer, nothing missing and nothing twice."""
     found = WORD.search(text)
     return found is not None and pieces(text) == whole(found[0])
+
+
+def is_said(text: str) -> bool:
+    """Whether a text is of an answer, if only of its padding."""
+    return bool(pieces(text)) or _BLOWS in text
 
 
 def _is_long(word: str) -> bool:

@@ -32,13 +32,15 @@ class Stands(Struct, frozen=True, kw_only=True):
 class Platform(ABC):
     """A platform at ``url``. ``facts`` is what its process told besides, by name.
 
-    ``flags`` are what it is started with; ``needs`` are the facts that it has to tell first. Where there are
-    ``groups``, every third person writes in a group of their own instead of privately.
+    ``flags`` are what it is started with; ``needs`` are the facts that it has to tell first. ``zeal`` is how
+    much people write: less where the platform takes few calls a minute, as what is owed when the storm ends
+    has to be paid at that rate.
     """
 
     name: ClassVar[str]
     flags: ClassVar[Sequence[str]] = ()
     needs: ClassVar[Sequence[str]] = ()
+    zeal: ClassVar[float] = 1.0
 
     def __init__(self, url: str, facts: Mapping[str, str]) -> None:
         self.url = url
@@ -107,6 +109,7 @@ class TelegramRooms(Platform):
     """Private chats and supergroups, which number their messages in different ways."""
 
     name = "telegram"
+    zeal = 0.5
     needs = ("token",)
 
     @property
@@ -141,6 +144,7 @@ class DiscordRooms(Platform):
     """Direct messages and a server's channels."""
 
     name = "discord"
+    zeal = 0.7
     flags = ("--no-limits",)
 
     @property
@@ -181,6 +185,7 @@ class SlackRooms(Platform):
     """Direct messages and public channels of a workspace."""
 
     name = "slack"
+    zeal = 0.5
     needs = ("app_token", "bot_token")
 
     @property

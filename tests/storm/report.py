@@ -13,7 +13,6 @@ from storm import Outcome, Progress
 
 Show = Callable[[Progress], None]
 
-_KILLS_PER_SECOND = 60 / 45
 _LONG_ENOUGH = 45
 """Seconds after which every failpoint has to have been hit."""
 _SHOWN = 12
@@ -34,7 +33,7 @@ def complaints(outcome: Outcome) -> list[str]:
     found = [f"{_named(kind)}: {count}" for kind, count in outcome.verdict.counts.items() if count]
     if not outcome.drained:
         found.append(f"not everything was answered {plan.drain:g} s after the storm")
-    if outcome.kills < plan.seconds * _KILLS_PER_SECOND:
+    if outcome.kills < plan.fewest_kills:
         found.append(f"only {outcome.kills} kills, which proves too little")
     if outcome.messages < 0.8 * plan.rate * plan.seconds:
         found.append(f"only {outcome.messages} messages, which proves too little")

@@ -84,7 +84,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--channels", type=_channels, default=CHANNELS, help=f"with commas between ({','.join(CHANNELS)})")
     add("--rate", type=float, default=18, help="messages per second, from all together (18)")
     add("--faults", type=float, default=0.1, help="share of model and platform calls that fail (0.1)")
-    add("--drain", type=float, default=90, help="seconds that the calm afterwards may take (90)")
+    add("--drain", type=float, default=100, help="seconds that the calm afterwards may take (100)")
     add("--seed", type=int, default=random.randrange(1_000_000), help="of all that is random (random)")
     add("--planted", choices=PLANTED, help="plant a bug, which has to be found")
     add("--json", action="store_true", help="one JSON line on standard output, all else on standard error")
