@@ -13,7 +13,7 @@ from gateway.channel import Receipt
 from gateway.deltas import Complete
 from gateway.errors import BackpressureError, OverloadedError
 from gateway.feed import Feed
-from gateway.frames import Event, MessageFrame, Replayed
+from gateway.frames import Event, MessageFrame
 from gateway.host import Host
 from gateway.messages import Message
 from gateway.server.openai.telling import Telling, text_of
@@ -84,30 +84,20 @@ class Waiters:
         while not settled:
             if request.transport is None or request.transport.is_closing():
                 raise ClientLeftError("the client closed its connection")
+            # Asked before looking: whatever an idle session had to show is in the feed by now.
+            idle = self._idle(receipt)
             events = await _taken(feed)
             for event in events:
                 if more := telling.more(event.frame):
                     yield Text(more)
-                settled = settled or self._settles(event, receipt)
+                settled = settled or _settles(event, receipt)
             if not events:
-                settled = self._idle(receipt)
+                settled = idle
                 yield Waiting()
         answer = self._answer(receipt)
         if answer is not None and not telling.begun and text_of(answer):
             yield Text(text_of(answer))
         yield Done(answer)
-
-    def _settles(self, event: Event, receipt: Receipt) -> bool:
-        """Whether nothing more will come for the message."""
-        match event.frame:
-            case Complete(message_id=answer_id):
-                return answer_id == receipt.answer_id
-            case MessageFrame(message=message):
-                return message.id == receipt.answer_id
-            case Replayed():
-                return self._idle(receipt)
-            case _:
-                return False
 
     def _idle(self, receipt: Receipt) -> bool:
         """Whether the session has nothing left to answer; then this message is settled too."""
@@ -118,6 +108,17 @@ class Waiters:
         session = self._host.live(receipt.session)
         said = () if session is None else session.messages()
         return next((message for message in reversed(said) if message.id == receipt.answer_id), None)
+
+
+def _settles(event: Event, receipt: Receipt) -> bool:
+    """Whether nothing more will come for the message."""
+    match event.frame:
+        case Complete(message_id=answer_id):
+            return answer_id == receipt.answer_id
+        case MessageFrame(message=message):
+            return message.id == receipt.answer_id
+        case _:
+            return False
 
 
 async def _taken(feed: Feed) -> list[Event]:

@@ -14,7 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from gateway import Plugin, Tool, ToolOutput, tool_from
+from gateway import Intercept, Plugin, Tool, ToolOutput, TurnContext, UserInput, tool_from
 from gateway.testing.script import Cut, Gate, Refusal, Reply, Say, Think, Tokens, Use
 from gateway.testing.served import Served, serving, until
 
@@ -243,6 +243,25 @@ async def test_a_command_is_answered_too(tmp_path: Path) -> None:
         answer = await ask(client, "/nonsense")
         assert "Unknown command: /nonsense" in (answer.choices[0].message.content or "")
         assert "Unknown command: /nonsense" in text_of(await streamed(client, "/nonsense"))
+
+
+class Silence(Plugin):
+    """Answers nothing."""
+
+    name = "silence"
+
+    async def transform_user_input(self, text: str, ctx: TurnContext) -> UserInput:
+        return Intercept("")
+
+
+async def test_what_has_no_answer_is_answered_with_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path, Silence()) as served, client_of(served) as client:
+        named = {"Idempotency-Key": "k1"}
+        for _ in range(2):
+            choice = (await ask(client, "Hi", extra_headers=named)).choices[0]
+            assert (choice.message.content, choice.finish_reason) == ("", "stop")
+            chunks = await streamed(client, "Hi", extra_headers=named)
+            assert (text_of(chunks), chunks[-1].choices[0].finish_reason) == ("", "stop")
 
 
 async def test_the_models_are_listed_with_the_configured_one_first(tmp_path: Path) -> None:
