@@ -169,7 +169,7 @@ class Courier:
 
     async def _probe(self, address: Address, number: int) -> bool:
         chat = self._where(address)
-        async with self._one_at_a_time(chat):
+        async with self._one_at_a_time(chat), self._pace.probe():
             wait = self._pace.held(chat)
             if wait:
                 raise PlacementDeferred("the platform asked to wait", wait)

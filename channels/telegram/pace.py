@@ -32,6 +32,10 @@ class Pace:
         """Wait until a call about a room may be made; what is no preview goes first."""
         return self._pacer.turn(*_keys(chat, preview=preview), urgent=not preview)
 
+    def probe(self) -> AbstractAsyncContextManager[None]:
+        """Wait until the platform may be asked something that shows nothing in any room."""
+        return self._pacer.turn("all")
+
     def wait(self, chat: str) -> float:
         """Seconds until there is room for a preview."""
         return self._pacer.wait(*_keys(chat, preview=True))
