@@ -72,8 +72,10 @@ class Bucket(Ratelimit):
         self.remaining -= 1
         self.outgoing += 1
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.outgoing -= 1
+        if kind is not None:  # no answer told what is left: if it was less, the next one says so
+            self.remaining = min(self.limit, self.remaining + 1)
         if self.expires is None:
             self.remaining = max(self.remaining, self.limit - self.outgoing)
         self._wake(len(self._pending_requests))

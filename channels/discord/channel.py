@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 import structlog
 
-from channels.discord.api import Api, Refused
+from channels.discord.api import Api, Later, Refused
 from channels.discord.commands import print_of, register, registrations
 from channels.discord.cursor import COMMANDS, Kept
 from channels.discord.history import History
 from channels.discord.inflow import Inflow
 from channels.discord.interactions import Interactions
 from channels.discord.keeper import Keeper
+from channels.discord.link import UNREACHABLE
 from channels.discord.options import Options
 from channels.discord.parse import View
 from channels.discord.placing import Places
@@ -38,6 +40,7 @@ from gateway import (
 
 log = structlog.get_logger("trunkline.discord")
 
+_SHORTEST, _LONGEST = 0.25, 60.0
 _EVERY = 1.2
 """Seconds between two showings of an answer: Discord takes five edits in five seconds."""
 
@@ -60,11 +63,14 @@ class DiscordChannel:
         self._prompts = Prompts(self._api, self._places, host)
         self._rooms = Rooms(self._ask_room)
         self._keeper: Keeper | None = None
+        self._why = "logging in"
 
     async def run(self, receive: Receive) -> None:
         """Listen until cancelled."""
         try:
-            async with self._api.opened(), asyncio.TaskGroup() as tasks:
+            async with AsyncExitStack() as stack:
+                await self._log_in(stack)
+                tasks = await stack.enter_async_context(asyncio.TaskGroup())
                 await self._listen(receive, tasks)
         except BaseExceptionGroup as group:
             if len(group.exceptions) == 1:
@@ -115,8 +121,22 @@ class DiscordChannel:
 
     def health(self) -> Health:
         """Whether something is heard: the gateway answers every heartbeat."""
-        why = "logging in" if self._keeper is None else self._keeper.trouble()
+        why = self._why if self._keeper is None else self._keeper.trouble()
         return Health(ok=not why, detail=why)
+
+    async def _log_in(self, stack: AsyncExitStack) -> None:
+        """Open the API, however long it is away. Raises Refused when it does not want this bot."""
+        pause = _SHORTEST
+        while True:
+            try:
+                await stack.enter_async_context(self._api.opened())
+            except UNREACHABLE as error:
+                self._why = f"logging in: {error or type(error).__name__}"
+                log.info("logging in to Discord again", reason=self._why)
+                await asyncio.sleep(error.seconds if isinstance(error, Later) else pause)
+                pause = min(_LONGEST, pause * 2)
+            else:
+                return
 
     async def _listen(self, receive: Receive, tasks: asyncio.TaskGroup) -> None:
         account = str(self._api.me["id"])

@@ -307,6 +307,16 @@ async def test_a_room_that_refuses_the_bot_ends_as_a_dead_letter(fake: FakeDisco
         await fake.until(lambda: fake.answers("general") == ["You said: again"])
 
 
+@pytest.mark.parametrize("fault", ["slow_down", "fail_before", "drop_before"])
+async def test_a_login_that_fails_is_tried_again(fake: FakeDiscord, tmp_path: Path, fault: Fault) -> None:
+    for call in ("GET /users/@me", "GET /gateway/bot", "GET /applications/@me"):
+        fake.then(fault, fault, method=call)
+    async with gateway_at(fake, tmp_path) as gateway:
+        fake.say(fake.dm("ada"), "hello")
+        await settled(gateway, 1)
+    fake.transcript.check()
+
+
 async def test_logins_are_counted_over_restarts(tmp_path: Path) -> None:
     async with FakeDiscord(figures=relaxed()) as fake:
         for _ in range(2):
