@@ -42,6 +42,8 @@ _DRAFTS_EVERY, _EDITS_EVERY = 1.0, 4.0
 _SILENCE = 2.5
 """Of how many polls or probes the answers may be missing."""
 _MOST_DRAFTS, _MOST_MARKS = 1000, 10_000
+_KEPT_EVERY = 5
+"""A draft that does not grow is shown again each time typing was shown so often."""
 _MOST_COMMANDS = 100
 _MOST_DESCRIPTION = 256
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
@@ -63,6 +65,7 @@ class TelegramChannel:
         every = POLL_SECONDS if self._webhook is None else PROBE_SECONDS
         self._pulse = Pulse(channel_id, _SILENCE * every)
         self._drafts: OrderedDict[tuple[str, int], str] = OrderedDict()
+        self._previews: dict[Address, tuple[OutboundMessage, int]] = {}
         self._marked: set[tuple[str, str]] = set()
 
     async def run(self, receive: Receive) -> None:
@@ -88,6 +91,7 @@ class TelegramChannel:
 
     async def send(self, outbound: OutboundMessage) -> Placed:
         """Place one page."""
+        self._previews.pop(outbound.address, None)
         placed = await self._courier.place(outbound)
         await self._unmark(outbound)
         return placed
@@ -128,6 +132,9 @@ class TelegramChannel:
         self._drafts[outbound.address.chat, number] = outbound.message.session_id
         while len(self._drafts) > _MOST_DRAFTS:
             self._drafts.popitem(last=False)
+        if len(self._previews) >= _MOST_DRAFTS:
+            self._previews.clear()
+        self._previews[outbound.address] = outbound, 0
         await self._courier.draft(outbound, number)
 
     async def typing(self, address: Address) -> None:
@@ -140,6 +147,7 @@ class TelegramChannel:
             self._marked.add(asked)
             await self._react(address, [{"type": "emoji", "emoji": emoji}])
         await self._courier.sign(address, "sendChatAction", action="typing", **topic)
+        await self._keep_draft(address)
 
     async def ask_approval(self, request: ApprovalRequest) -> None:
         """Ask in the room, with buttons."""
@@ -230,6 +238,16 @@ class TelegramChannel:
         if self._options.thinking and outbound.final and outbound.part == outbound.parts - 1:
             self._marked.discard((address.chat, address.reply_to or ""))
             await self._react(address, [])
+
+    async def _keep_draft(self, address: Address) -> None:
+        """Drafts go after half a minute: show one again while nothing comes to it, as in a long tool."""
+        shown, typed = self._previews.get(address, (None, 0))
+        if shown is None:
+            return
+        if typed + 1 < _KEPT_EVERY:
+            self._previews[address] = shown, typed + 1
+        else:
+            await self.draft(shown)
 
     async def _react(self, address: Address, reaction: Sequence[Mapping[str, str]]) -> None:
         if address.reply_to is None:

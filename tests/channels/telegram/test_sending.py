@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from channels.telegram import Options, create
 from channels.telegram.fake import FakeTelegram
@@ -22,7 +25,7 @@ from gateway import (
     tool_from,
 )
 from gateway.testing.faults import FAULTS
-from gateway.testing.script import Reply, Use
+from gateway.testing.script import Gate, Reply, Say, Use
 from tests.channels.telegram.lab import lab, until
 from tests.channels.telegram.pictures import png
 
@@ -89,9 +92,7 @@ async def test_a_text_whose_entities_are_refused_is_sent_without_them(
     tmp_path: Path, fake: FakeTelegram
 ) -> None:
     chat = fake.private()
-    how: dict[str, Any] = {"token": fake.token, "api_base_url": fake.url}
-    host: Any = None  # nothing is asked of the gateway while a page is sent
-    channel = create(host, "telegram", Options(**how))
+    channel = channel_of(fake)
     address = Address("telegram", "123456789", str(chat))
     wrong = ({"type": "text_link", "offset": 0, "length": 2, "url": "http://localhost/"},)
     message = Message(session_id="s", role="assistant", parts=(TextPart("hi"),))
@@ -99,3 +100,44 @@ async def test_a_text_whose_entities_are_refused_is_sent_without_them(
     placed = await channel.send(OutboundMessage(address=address, message=message, page=page, nonce="0" * 24))
     [stands] = fake.messages(chat)
     assert (placed.platform_id, stands.text, stands.entities) == (str(stands.id), "hi", ())
+
+
+async def test_a_draft_that_does_not_grow_stays(fake: FakeTelegram) -> None:
+    chat = fake.private()
+    channel = channel_of(fake)
+    address = Address("telegram", "123456789", str(chat), reply_to="1")
+    message = Message(session_id="s", role="assistant", parts=(TextPart("wait"),))
+    page = TextPage("wait")
+    outbound = OutboundMessage(address=address, message=message, page=page, nonce="1" * 24, final=False)
+    await channel.draft(outbound)
+    fake.clock.pass_time(31)
+    assert fake.drafts(chat) == []
+    for _ in range(5):
+        await channel.typing(address)
+    assert [draft.text for draft in fake.drafts(chat)] == ["wait"]
+    await channel.send(replace(outbound, final=True))
+    for _ in range(6):
+        await channel.typing(address)
+    assert fake.drafts(chat) == []
+
+
+async def test_no_preview_of_a_link_is_ever_loaded(tmp_path: Path, fake: FakeTelegram) -> None:
+    group = fake.group("Lab", "Ada", admin=True)
+    async with lab(tmp_path, fake, groups="always") as running:
+        gate = asyncio.Event()
+        running.models.then(Reply((Say("https://example.org/?s=secret "), Gate(gate), Say("and more"))))
+        fake.say(group, "links", "Ada")
+        await until(lambda: fake.answers(group))
+        gate.set()
+        await running.answers(group, "https://example.org/?s=secret and more")
+    calls = fake.transcript.of("sendMessage", "editMessageText")
+    assert {call.method for call in calls} == {"sendMessage", "editMessageText"}
+    assert all(call.arguments["link_preview_options"] == {"is_disabled": True} for call in calls)
+    fake.transcript.check()
+
+
+def channel_of(fake: FakeTelegram) -> Any:
+    """A channel by itself: while it writes, it asks nothing of a gateway."""
+    how: dict[str, Any] = {"token": fake.token, "api_base_url": fake.url}
+    host: Any = None
+    return create(host, "telegram", Options(**how))
