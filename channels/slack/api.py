@@ -55,7 +55,6 @@ class Api:
             token, base_url=base, timeout=_TIMEOUT, retry_handlers=[], logger=_quiet()
         )
         self.pace = Pace()
-        self.scopes: frozenset[str] = frozenset()
         self._token = token
 
     async def call(

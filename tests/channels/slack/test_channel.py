@@ -199,10 +199,10 @@ async def test_a_lost_socket_loses_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_refresh_leaves_no_gap(tmp_path: Path) -> None:
-    async with FakeSlack(pace=100) as fake, gateway_at(fake, tmp_path) as gateway:
+    async with FakeSlack(pace=10) as fake, gateway_at(fake, tmp_path) as gateway:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(fake.refresh_sockets())
-            await fake.until(lambda: fake.sockets.opened == 2)
+            await fake.until(lambda: len(fake.sockets.lines) == 2)
             fake.say("@ada", "hello")
             await settled(gateway, "done")
         assert fake.deliveries[-1].attempts == 1
