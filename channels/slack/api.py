@@ -79,11 +79,13 @@ class Api:
             raise PlacementUncertain(f"{method}: {type(error).__name__}") from error
         return cast(Json, answer.data)
 
-    async def pages(self, method: str, key: str, **arguments: Any) -> AsyncIterator[list[Json]]:
+    async def pages(
+        self, method: str, key: str, *, urgent: bool = False, **arguments: Any
+    ) -> AsyncIterator[list[Json]]:
         """The rows of a listing, page by page."""
         cursor: str | None = None
         while True:
-            answer = await self.call(method, urgent=False, limit=_PAGE, cursor=cursor, **arguments)
+            answer = await self.call(method, urgent=urgent, limit=_PAGE, cursor=cursor, **arguments)
             rows: object = answer.get(key)
             yield (
                 [cast(Json, row) for row in cast(list[object], rows) if isinstance(row, dict)]

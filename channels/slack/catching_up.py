@@ -33,6 +33,8 @@ class CatchingUp:
         self._known: dict[str, str] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._listing: asyncio.Task[None] | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._urgent: set[str] = set()
         self.latest: dict[str, str] = {}
         self.rules: Rules | None = None
 
@@ -66,18 +68,23 @@ class CatchingUp:
         for shard in [*self._known]:
             if shard != START:
                 self._begin(tasks, shard.partition(":")[0])
+        self._tasks = tasks
         self._listing = tasks.create_task(self._list(tasks))
 
     async def done(self, chat: str) -> None:
-        """Wait until a room is read, if it is being read."""
+        """Wait until a room is read, if it is being read; it goes first then."""
         if chat not in self._reading and self._listing is not None and not self._listing.done():
             await asyncio.wait([self._listing])
         while (task := self._reading.get(chat)) is not None and not task.done():
+            if chat not in self._urgent and self._tasks is not None:
+                self._begin(self._tasks, chat, urgent=True)
+                continue
             await asyncio.wait([task])
 
-    def _begin(self, tasks: asyncio.TaskGroup, chat: str) -> None:
+    def _begin(self, tasks: asyncio.TaskGroup, chat: str, *, urgent: bool = False) -> None:
         """Read a room; a reading that is under way begins again."""
         former = self._reading.get(chat)
+        (self._urgent.add if urgent else self._urgent.discard)(chat)
         self._reading[chat] = tasks.create_task(self._read(chat))
         if former is not None:
             former.cancel()
@@ -115,16 +122,18 @@ class CatchingUp:
             return
 
     async def _read_once(self, chat: str) -> None:
-        oldest = self._from(chat)
+        oldest, urgent = self._from(chat), chat in self._urgent
         found: list[Json] = []
-        async for rows in self._api.pages("conversations.history", "messages", channel=chat, oldest=oldest):
+        async for rows in self._api.pages(
+            "conversations.history", "messages", urgent=urgent, channel=chat, oldest=oldest
+        ):
             found += rows
         threads = {str(one["thread_ts"]) for one in found if one.get("reply_count") and "thread_ts" in one}
         for thread in threads | self._threads(chat):
             asked = self._from(f"{chat}:{thread}") if thread not in threads else oldest
             try:
                 async for rows in self._api.pages(
-                    "conversations.replies", "messages", channel=chat, ts=thread, oldest=asked
+                    "conversations.replies", "messages", urgent=urgent, channel=chat, ts=thread, oldest=asked
                 ):
                     found += [row for row in rows if str(row.get("ts", "")) > asked]
             except PlacementRefused as refused:

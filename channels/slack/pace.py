@@ -9,6 +9,8 @@ from time import monotonic
 from gateway import Limit, Pacer
 
 _TIER_2, _TIER_3, _TIER_4 = Limit(20, 60), Limit(50, 60), Limit(100, 60)
+_SPREAD = Limit(50, 60, burst=20)
+"""Where many calls come at once, so that an urgent one soon has its turn."""
 _PER_METHOD: Mapping[str, Limit] = {
     "agents.sessions.setStatus": _TIER_3,
     "assistant.threads.setStatus": Limit(60, 60),
@@ -20,8 +22,8 @@ _PER_METHOD: Mapping[str, Limit] = {
     "chat.startStream": _TIER_2,
     "chat.stopStream": _TIER_2,
     "chat.update": _TIER_3,
-    "conversations.history": _TIER_3,
-    "conversations.replies": _TIER_3,
+    "conversations.history": _SPREAD,
+    "conversations.replies": _SPREAD,
     "files.completeUploadExternal": _TIER_4,
     "files.delete": _TIER_3,
     "files.getUploadURLExternal": _TIER_4,

@@ -110,6 +110,18 @@ async def test_a_slack_that_is_away_is_waited_for(tmp_path: Path) -> None:
                     back.transcript.check()
 
 
+async def test_a_room_where_somebody_writes_is_read_before_the_others(tmp_path: Path) -> None:
+    async with FakeSlack() as fake:
+        for number in range(60):
+            fake.open_room(f"room{number}")
+        async with gateway_at(fake, tmp_path) as gateway:
+            fake.say("room59", "hello @trunkline")
+            await settled(gateway, "done")
+            assert len(fake.transcript.of("conversations.history")) < 61
+            assert fake.answers("room59") == ["You said: hello"]
+    fake.transcript.check()
+
+
 async def test_an_edit_during_an_outage_is_answered(tmp_path: Path) -> None:
     async with FakeSlack(pace=1000) as fake:
         async with gateway_at(fake, tmp_path) as gateway:
