@@ -146,9 +146,10 @@ class OutboundMessage(Struct, frozen=True, kw_only=True):
 
     ``page`` is what ``pages`` made of the answer for this message, number ``part`` of ``parts``; None for
     channels that do not cut. It is not ``final`` while the answer is being made. ``watermark`` is what the
-    channel said when it was first about to be placed. ``others`` are the ids of messages that were placed in
-    the room since, and are known not to be this one; they are only told to ``find``. ``response_mode`` is
-    what the sender asked for; a channel that cannot speak sends text.
+    channel said when it was first about to be placed. ``others`` are the ids of messages that
+    were placed in the room since and are known not to be this one, ``elsewhere`` the rooms and ids of what
+    the account placed in other rooms; only ``find`` is told of them. ``response_mode`` is what the sender
+    asked for; a channel that cannot speak sends text.
     """
 
     address: Address
@@ -160,6 +161,7 @@ class OutboundMessage(Struct, frozen=True, kw_only=True):
     final: bool = True
     watermark: str | None = None
     others: tuple[str, ...] = ()
+    elsewhere: tuple[tuple[str, str], ...] = ()
     response_mode: ResponseMode = "text"
 
 

@@ -115,26 +115,19 @@ class Outbox:
 
         return await self._store.read(read)
 
-    async def others(self, entry: Entry, page: Page) -> tuple[str, ...]:
-        """The platform's ids of what was placed in the room of an entry since an hour before that came,
-        but for one page.
-
-        A message comes to the gateway later than it was written, so that what stands below it in the room may
-        have been placed before it came.
-        """
-        c, room = t.outbox.c, entry.inbound.address
-        query = select(c.platform_id, c.address).where(
+    async def others(self, entry: Entry, page: Page) -> tuple[tuple[str, str], ...]:
+        """The rooms and ids of what an entry's account placed since that came, but for one page."""
+        c, account = t.outbox.c, entry.inbound.address.account
+        query = select(c.address, c.platform_id).where(
             c.channel == entry.channel,
             c.platform_id.is_not(None),
-            c.sent_at >= entry.received_at - _LATE_MS,
+            c.sent_at >= entry.received_at,
             c.nonce != page.nonce,
         )
 
-        def read(connection: Connection) -> tuple[str, ...]:
-            found = ((id_, _address(address)) for id_, address in connection.execute(query))
-            return tuple(
-                id_ for id_, where in found if (where.account, where.chat) == (room.account, room.chat)
-            )
+        def read(connection: Connection) -> tuple[tuple[str, str], ...]:
+            found = ((_address(address), id_) for address, id_ in connection.execute(query))
+            return tuple((where.chat, id_) for where, id_ in found if where.account == account)
 
         return await self._store.read(read)
 

@@ -179,8 +179,10 @@ class Painter:
             self.placing = False
 
     async def _find(self, channel: Reconciles, page: Page, outbound: OutboundMessage) -> Placed | None:
-        others = await self._outbox.others(self._entry, page)
-        return await channel.find(replace(outbound, others=others))
+        placed, room = await self._outbox.others(self._entry, page), outbound.address.chat
+        others = tuple(id_ for chat, id_ in placed if chat == room)
+        elsewhere = tuple((chat, id_) for chat, id_ in placed if chat != room)
+        return await channel.find(replace(outbound, others=others, elsewhere=elsewhere))
 
     def _stands(self, page: Page, placed: Placed) -> None:
         page.platform_id, page.uncertain = placed.platform_id, False

@@ -45,7 +45,7 @@ class Courier:
         self._pace = pace
         self._newest: dict[str, int] = {}
         self._own: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._looked: OrderedDict[str, int] = OrderedDict()
+        self._looked: dict[str, tuple[int, int]] = {}
         self._moved: dict[str, str] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -108,20 +108,28 @@ class Courier:
     async def find(self, outbound: OutboundMessage) -> Placed | None:
         """Look whether a message stands that may have been placed. Raises PlacementDeferred if that is not
         to be found out now; it goes on later from where it was."""
-        address = outbound.address
-        chat, mark = self._where(address), int(outbound.watermark or address.reply_to or 0)
-        others = {int(number) for number in outbound.others}
+        address, chat = outbound.address, self._where(outbound.address)
+        others = set(map(int, outbound.others))
+        number, end = self._looked.get(outbound.nonce) or self._range(outbound)
         async with self._lock(address):
-            number = max(mark, self._looked.get(outbound.nonce, 0)) + 1
-            while number <= max(mark, self._newest.get(room_of(chat), 0)) + _AHEAD:
+            while number < end:
                 known = number in others or (chat, number) in self._own
                 if not known and await self._is_ours(address, number):
                     self._looked.pop(outbound.nonce, None)
                     return Placed(str(self._remember(chat, number)))
-                self._looked[outbound.nonce] = number
                 number += 1
+                self._looked[outbound.nonce] = number, end
             self._looked.pop(outbound.nonce, None)
         return None
+
+    def _range(self, outbound: OutboundMessage) -> tuple[int, int]:
+        """The numbers that a message may have: after what was the newest when it was about to be placed, and
+        not far after what is the newest now."""
+        row = room_of(self._where(outbound.address))
+        mark = int(outbound.watermark or outbound.address.reply_to or 0)
+        placed = [int(number) for room, number in outbound.elsewhere if room_of(room) == row]
+        newest = max(mark, self._newest.get(row, 0), *placed, *map(int, outbound.others))
+        return mark + 1, newest + _AHEAD + 1
 
     async def draft(self, outbound: OutboundMessage, draft_id: int) -> None:
         """Show a preview. Raises as ``Channel.send`` does."""

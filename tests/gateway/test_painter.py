@@ -247,10 +247,10 @@ async def test_nothing_is_painted_for_a_channel_that_is_gone(store: Store) -> No
 
 async def test_who_looks_for_a_message_is_told_which_ones_are_others(store: Store) -> None:
     class Asked(Board):
-        others: tuple[str, ...] = ()
+        told: tuple[object, ...] = ()
 
         async def find(self, outbound: OutboundMessage) -> Placed | None:
-            self.others = outbound.others
+            self.told = outbound.others, outbound.elsewhere
             return await super().find(outbound)
 
     desk = await desk_for(store, board := Asked())
@@ -264,23 +264,5 @@ async def test_who_looks_for_a_message_is_told_which_ones_are_others(store: Stor
         await other.finish(await other.painter(), "Hello")
     board.failures.append(("after", PlacementUncertain()))
     await desk.finish(await desk.painter(), "Hi")
-    assert (board.others, list(board.room.values())) == (("2",), ["Hello", "Hello", "Hi"])
-
-
-async def test_others_are_also_what_was_placed_before_a_message_came(store: Store) -> None:
-    class Asked(Board):
-        others: tuple[str, ...] = ()
-
-        async def find(self, outbound: OutboundMessage) -> Placed | None:
-            self.others = outbound.others
-            return await super().find(outbound)
-
-    desk = await desk_for(store, board := Asked())
-    await desk.finish(await desk.painter(), "Hello")
-    late = Desk(store, board)
-    late.entry = Entry.of(board.id, written("ho", channel=board.id), 2, 1)
-    late.entry.received_at += 60_000
-    await store.write(late.entry.accept())
-    board.failures.append(("after", PlacementUncertain()))
-    await late.finish(await late.painter(), "Hi")
-    assert (board.others, list(board.room.values())) == (("1",), ["Hello", "Hi"])
+    assert board.told == (("2",), (("another room", "1"),))
+    assert list(board.room.values()) == ["Hello", "Hello", "Hi"]
