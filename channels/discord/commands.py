@@ -19,15 +19,17 @@ log = structlog.get_logger("trunkline.discord")
 _NAME = re.compile(r"[-_'\w]{1,32}")
 _CHAT, _USER, _MESSAGE, _STRING = 1, 2, 3, 3
 _MOST_CHAT = 100
-_MOST_TEXT = 8000
+_LONGEST = 6000
+_ADMINISTRATOR = "8"
+"""Whose menu shows what is for admins, until a server's settings say otherwise."""
 _EVERYWHERE = [0, 1]
 
 
 def registrations(commands: Iterable[SlashCommand]) -> list[dict[str, Any]]:
     """What is registered with Discord. Names that it does not take are left out."""
-    known = {command.name: command.description for command in commands if _is_name(command.name)}
-    known.setdefault(ASK, "Ask something")
-    chat = [_typed(name, text, required=name == ASK) for name, text in sorted(known.items())]
+    known = {command.name: _typed(command) for command in commands if _is_name(command.name)}
+    known.setdefault(ASK, _described(ASK, "Ask something", required=True))
+    chat = [body for _, body in sorted(known.items())]
     menus = [{"name": ASK_ABOUT, "type": _MESSAGE}, {"name": ASK_WHO, "type": _USER}]
     return [*chat[:_MOST_CHAT], *({**menu, "contexts": _EVERYWHERE} for menu in menus)]
 
@@ -51,12 +53,17 @@ def _is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and name == name.lower()
 
 
-def _typed(name: str, text: str, *, required: bool) -> dict[str, Any]:
+def _typed(command: SlashCommand) -> dict[str, Any]:
+    body = _described(command.name, command.description)
+    return body | {"default_member_permissions": _ADMINISTRATOR} if command.admin else body
+
+
+def _described(name: str, text: str, *, required: bool = False) -> dict[str, Any]:
     option = {"type": _STRING, "name": "text", "description": "What goes with it", "required": required}
     return {
         "name": name,
         "type": _CHAT,
         "description": (" ".join(text.split()) or name)[:100],
-        "options": [{**option, "max_length": _MOST_TEXT - 2000}],
+        "options": [{**option, "max_length": _LONGEST}],
         "contexts": _EVERYWHERE,
     }

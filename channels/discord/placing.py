@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from channels.discord.api import (
     ARCHIVED,
+    NO_HISTORY,
     THREAD_EXISTS,
     Api,
     Broken,
@@ -43,6 +44,7 @@ _TYPING_EVERY = 8.0
 _DEFERRAL_SECONDS = 5.0
 _MOST = 5_000
 _SEARCHED = 100
+_SEARCHED_PAGES = 20
 _GONE = (401, 404)
 
 
@@ -229,8 +231,18 @@ class Places:
         body = _body(page) | {"nonce": outbound.nonce, "enforce_nonce": True}
         if (message := self._referred(room, outbound)) is not None:
             body["message_reference"] = {"message_id": message, "fail_if_not_exists": False}
-        told = await self._api.place("POST", MESSAGES, body, uploads=page.files, channel_id=room)
-        return self._placed(room, told)
+        try:
+            told = await self._api.place("POST", MESSAGES, body, uploads=page.files, channel_id=room)
+        except Refused as refused:
+            if refused.code != NO_HISTORY:
+                raise
+            body.pop("message_reference", None)
+            told = await self._api.place("POST", MESSAGES, body, uploads=page.files, channel_id=room)
+        placed = self._placed(room, told)
+        if str(told.get("content", "")).strip() != page.text.strip():
+            # An earlier try stands there under this nonce, with what the answer was then.
+            await self._change(room, placed.platform_id.rpartition(":")[2], _body(page), page)
+        return placed
 
     async def _change(self, room: str, message: str, body: Mapping[str, Any], page: Page) -> None:
         await self._api.place("PATCH", MESSAGE, body, uploads=page.files, channel_id=room, message_id=message)
@@ -277,23 +289,29 @@ class Places:
     async def _search(self, room: str, outbound: OutboundMessage) -> Placed | None:
         """Look for a message of ours behind the question, and behind the page before it."""
         asked = (outbound.address.reply_to or "0").split(":")[0]
-        before = outbound.watermark if outbound.part else None
-        after = str(max(int(asked), int(before or "0")))
-        query: dict[str, str | int] = {"after": after, "limit": _SEARCHED}
+        after = max(int(asked), int(outbound.watermark or "0"))
+        wanted = self._referred(room, outbound)
+        for _ in range(_SEARCHED_PAGES):
+            history = await self._history(room, after)
+            for found in history:
+                if self._is_answer(found, room, outbound) and found.referred == wanted:
+                    self.note(room, found.id)
+                    return Placed(f"{room}:{found.id}")
+            if len(history) < _SEARCHED:
+                break
+            after = int(history[-1].id)
+        return None
+
+    async def _history(self, room: str, after: int) -> list[Found]:
+        """Messages behind an id, oldest first; none of a room that is closed."""
+        query: dict[str, str | int] = {"after": str(after), "limit": _SEARCHED}
         try:
             told = await self._api.call("GET", MESSAGES, query=query, channel_id=room)
+            return sorted(read(told, tuple[Found, ...]), key=lambda found: int(found.id))
         except Refused:
-            return None
-        try:
-            history = sorted(read(told, tuple[Found, ...]), key=lambda found: int(found.id))
+            return []
         except msgspec.ValidationError as error:
             raise Broken("the history cannot be read") from error
-        wanted = self._referred(room, outbound)
-        for found in history:
-            if self._is_answer(found, room, outbound) and found.referred == wanted:
-                self.note(room, found.id)
-                return Placed(f"{room}:{found.id}")
-        return None
 
     def _is_answer(self, found: Found, room: str, outbound: OutboundMessage) -> bool:
         mine = found.author.get("id") == self._api.me.get("id")

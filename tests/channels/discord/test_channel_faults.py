@@ -186,6 +186,37 @@ async def test_an_answer_is_not_taken_for_that_to_another_message(fake: FakeDisc
     assert found[1].platform_id.endswith(str(fake.messages("general")[-1].id))
 
 
+async def test_an_answer_is_found_among_many_messages(tmp_path: Path) -> None:
+    async with FakeDiscord(figures=replace(relaxed(), nonces=0)) as fake, FakeModels() as models:
+        async with gateway_at(fake, tmp_path, models=models, streaming=False) as gateway:
+            go_on = asyncio.Event()
+            models.then(Reply((Gate(go_on), Say("found"))))
+            fake.then("fail_after", method=CREATE)
+            fake.say("general", f"{fake.mention} hello")
+            await until(lambda: bool(models.requests))
+            for number in range(250):
+                fake.say("general", f"chatter {number}")
+            go_on.set()
+            await settled(gateway, 1)
+        assert fake.answers("general") == ["found"]
+
+
+async def test_a_try_that_stood_there_already_shows_the_newest_text(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
+    async with FakeModels() as models, gateway_at(fake, tmp_path, models=models) as gateway:
+        go_on = asyncio.Event()
+        models.then(Reply((Say("one"), Gate(go_on), Say(" two"))))
+        fake.then("fail_after", method=CREATE)
+        fake.say("general", f"{fake.mention} hello")
+        await fake.until(lambda: fake.answers("general") == ["one"])
+        # The history does not show it yet, so it is sent again; its nonce is known.
+        fake.forbid("general", "READ_MESSAGE_HISTORY")
+        go_on.set()
+        await settled(gateway, 1)
+    assert fake.answers("general") == ["one two"]
+
+
 async def test_a_session_that_ends_while_the_gateway_runs_leaves_no_gap(
     fake: FakeDiscord, tmp_path: Path
 ) -> None:

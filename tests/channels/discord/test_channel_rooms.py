@@ -218,3 +218,15 @@ async def test_only_those_who_may_talk_to_it_are_answered(fake: FakeDiscord, tmp
     assert whisper.ephemeral
     assert fake.answers(fake.dm("ada")) == ["You said: hello"]
     fake.transcript.check()
+
+
+async def test_where_it_may_not_read_back_it_answers_without_a_reference(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
+    fake.forbid("general", "READ_MESSAGE_HISTORY")
+    async with gateway_at(fake, tmp_path) as gateway:
+        fake.say("general", f"{fake.mention} hello")
+        await settled(gateway, 1)
+    assert fake.answers("general") == ["You said: hello"]
+    assert fake.messages("general")[-1].reference is None
+    fake.transcript.check()

@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channels.discord import parse
+from channels.discord.files import is_ours, received
 from channels.discord.options import Options
 from channels.discord.parse import View
 from channels.discord.reader import MISFITS
 from channels.discord.rooms import Room, Rooms, room_of
-from channels.discord.wire import Channel, Guild, Interaction, Message, Ready, read
-from gateway import Address, InboundMessage, Sender
+from channels.discord.wire import Attachment, Channel, Guild, Interaction, Message, Ready, read
+from gateway import Address, Audio, InboundMessage, Sender
 
 PAYLOADS = {path.stem: json.loads(path.read_text()) for path in Path(__file__).parent.glob("payloads/*.json")}
 ME = PAYLOADS["ready"]["user"]["id"]
@@ -114,6 +115,30 @@ def test_commands_are_texts(name: str, text: str) -> None:
     assert found.dedup_key == interaction.id
     assert found.address.reply_to == f"{interaction.id}:{interaction.token}"
     assert found.session == inbound("message_mention", GENERAL).session
+
+
+def test_a_voice_message_is_heard_and_not_a_file() -> None:
+    spoken = Attachment("1", "voice-message.ogg", "u", content_type="audio/ogg", waveform="AAA=")
+    assert received(spoken, b"hi") == Audio("data:audio/ogg;base64,aGk=", "audio/ogg")
+    found = parse.inbound(message("message_dm", content=""), DM, view(), (), Audio("data:,x"))
+    assert (found.kind, found.text, found.audio) == ("audio", "", Audio("data:,x"))
+
+
+@pytest.mark.parametrize(
+    ("url", "ours"),
+    [
+        ("https://cdn.discordapp.com/attachments/1/2/a.png?ex=1", True),
+        ("https://media.discordapp.net/a.png", True),
+        ("http://cdn.discordapp.com/a.png", False),
+        ("https://cdn.discordapp.com.evil.example/a.png", False),
+        ("https://evil.example/cdn.discordapp.com", False),
+        ("http://169.254.169.254/latest", False),
+        ("file:///etc/passwd", False),
+        ("https://cdn.discordapp.com@evil.example/", False),
+    ],
+)
+def test_files_are_loaded_from_discord_alone(url: str, *, ours: bool) -> None:
+    assert is_ours(url, "https://discord.com/api/v10") is ours
 
 
 def test_only_people_speak() -> None:
