@@ -152,7 +152,9 @@ class Killer:
 
     async def _at_a_failpoint(self) -> None:
         if not self._to_come:
-            self._to_come = self._dice.sample(self._points, len(self._points))
+            hits = self._failpoints.hits()
+            points = [point for point in self._points if not hits[point]] or self._points
+            self._to_come = self._dice.sample(points, len(points))
         point = self._to_come.pop()
         if point in _AT_START:
             self._failpoints.arm(point)
