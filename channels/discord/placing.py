@@ -294,6 +294,8 @@ class Places:
         for _ in range(_SEARCHED_PAGES):
             history = await self._history(room, after)
             for found in history:
+                if f"{room}:{found.id}" in outbound.others:
+                    continue
                 if self._is_answer(found, room, outbound) and found.referred == wanted:
                     self.note(room, found.id)
                     return Placed(f"{room}:{found.id}")
