@@ -42,6 +42,7 @@ class Lab:
         except TimeoutError:
             raise AssertionError(f"{self.fake.answers(chat)} instead of {[*wanted]}") from None
         await self.settled()
+        assert self.fake.answers(chat) == [*wanted]
 
     async def settled(self) -> None:
         """Wait until nothing waits to be answered."""

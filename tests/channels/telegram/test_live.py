@@ -109,6 +109,31 @@ async def test_a_message_whose_sending_nobody_saw_the_end_of_is_found_by_the_nex
     fake.transcript.check()
 
 
+async def test_a_message_is_found_though_much_was_written_elsewhere_before_it(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    chat, fake.retry_after = fake.private(), 3
+    others = [fake.private(f"P{number}") for number in range(40)]
+    async with lab(tmp_path, fake, streaming=False) as running:
+        fake.then("slow_down", "none", method="sendMessage")
+        fake.say(chat, "hello")
+        await until(lambda: fake.transcript.of("sendMessage"))
+        for other in others:
+            fake.say(other, "hi")
+        await until(lambda: all(fake.answers(other) for other in others))
+        fake.then("drop_after", method="sendMessage")
+        fake.then("slow_down", method="editMessageReplyMarkup")
+        await until(lambda: fake.transcript.of("editMessageReplyMarkup"))
+        running.gateway.dispatcher.cancel()
+    [found] = [one.id for one in fake.messages(chat) if one.sender.is_bot]
+    assert found > fake.messages(chat)[0].id + 40
+    fake.clock.pass_time(60)
+    async with lab(tmp_path, fake, streaming=False) as running:
+        await running.answers(chat, "You said: hello")
+        assert await running.states() == ["done"] * 41
+    fake.transcript.check()
+
+
 async def test_what_others_were_answered_in_the_same_room_is_not_mistaken_for_it(
     tmp_path: Path, fake: FakeTelegram
 ) -> None:
