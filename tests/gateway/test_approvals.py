@@ -125,6 +125,22 @@ async def test_stop_withdraws_the_question(tmp_path: Path) -> None:
         assert shell.ran == []
 
 
+async def test_always_is_the_word_of_one_person_and_good_for_no_other(tmp_path: Path) -> None:
+    shell = Shell()
+    async with chatting(tmp_path, shell, **ASK) as chat:
+        answer_id, asked = await ask(chat)
+        chat.host.approve(asked.approval_id, "always", session="s")
+        await chat.answer(answer_id)
+        for user, told in (("ada", "ran ls"), ("eve", "denied by user")):
+            chat.model.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
+            answer_id = await chat.accept("go", user=user)
+            if user == "eve":
+                watcher = await chat.watch(after=chat.host.sessions.live()[0].seq - 1)
+                again = await watcher.until(lambda f: isinstance(f, ApprovalAsked))
+                chat.host.approve(again.approval_id, "deny", session="s")
+            assert told in result(await chat.answer(answer_id)).output
+
+
 @pytest.mark.parametrize("broken", [False, True])
 async def test_a_channel_that_can_ask_asks_in_the_room_the_message_came_from(
     tmp_path: Path, broken: bool

@@ -123,6 +123,13 @@ async def test_rules_decide_before_people(tmp_path: Path, rules: dict[str, Any],
         assert told(await chat.say("go")) == [output]
 
 
+async def test_rules_of_a_role_hold_for_a_backend_s_tools_too(tmp_path: Path) -> None:
+    rules: dict[str, Any] = {"worker:shell": "deny", "worker:shell@admin": "allow"}
+    async with chatting(tmp_path, Working(Worker()), model="worker/one", permissions=rules) as chat:
+        assert told(await chat.say("go", role="user")) == ["refused"]
+        assert told(await chat.say("go", role="admin")) == ["ran"]
+
+
 async def test_what_is_allowed_by_default_is_still_asked(tmp_path: Path) -> None:
     """A tool of ours is known and harmless or not; a backend's may be a shell."""
     rules: dict[str, Any] = {"*": "allow"}

@@ -108,6 +108,46 @@ async def test_a_stranger_cannot_stop_or_steer_an_answer_in_a_group(tmp_path: Pa
         assert [sent.message.text for sent in await platforms.home.until(1)] == ["Done."]
 
 
+async def test_a_stranger_cannot_stop_or_steer_where_nobody_said_that_it_is_a_group(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with guarded(tmp_path, steer=True) as (chat, platforms):
+        room = platforms.room("1")
+        chat.model.then(Reply((Gate(gate), Say("Done."))))
+        await room.write("ada", "go")
+        watcher = await chat.watch(room.session)
+        await watcher.until(lambda frame: type(frame).__name__ == "TurnStart")
+        await room.write("eve", "/stop")
+        await room.write("eve", "now something else")
+        turn = (await chat.gateway.sessions.find(room.session)).turn
+        assert turn is not None
+        assert (turn.aborted, turn.steered) == (False, False)
+        gate.set()
+        said = texts([sent.message for sent in await platforms.home.until(3)])
+        assert sorted("I only talk" in text for text in said) == [False, True, True]
+
+
+async def test_a_stranger_cannot_take_back_what_somebody_else_wrote(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with guarded(tmp_path) as (chat, platforms):
+        group = platforms.room("g", group=True)
+        chat.model.then(Reply((Gate(gate), Say("Done."))))
+        await group.write("ada", "go")
+        await group.write("ada", "and then", dedup_key="7")
+        await group.write("eve", "never mind", revises="7")
+        gate.set()
+        placed = await platforms.home.until(2)
+        assert texts([sent.message for sent in placed]) == ["Done.", "You said: and then"]
+
+
+async def test_a_command_for_admins_stays_one_in_a_changed_message(tmp_path: Path) -> None:
+    async with guarded(tmp_path, Keys()) as (_, platforms):
+        room = platforms.room("1")
+        await room.ask("ada", "hi", dedup_key="7")
+        assert await room.ask("ada", "/burn", revises="7") == "/burn is for admins."
+        quoted = await room.ask("ada", "> /burn\nwhat is this?")
+        assert quoted.startswith("You said: > /burn")
+
+
 async def test_strangers_do_not_fill_the_room_of_those_who_may_talk(tmp_path: Path) -> None:
     gate = asyncio.Event()
     async with guarded(tmp_path, limits={"session_inbox": 2, "global_inbox": 2}) as (chat, platforms):

@@ -81,6 +81,23 @@ async def test_a_moved_chat_is_still_moved_after_a_restart_and_what_waited_with_
         await platforms.away.until(2)
 
 
+async def test_what_was_deleted_in_a_moved_chat_needs_no_answer(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with guarded(tmp_path) as (chat, platforms):
+        old, new = platforms.room("1"), platforms.room("2")
+        await move(platforms, old, new, "ada")
+        before = len(platforms.home.sent)
+        chat.model.then(Reply((Gate(gate), Say("Done."))))
+        await old.write("ada", "go")
+        await new.write("ada", "oh, nothing", dedup_key="7")
+        assert chat.host.withdraw(new.session, "7")
+        assert not chat.host.withdraw(new.session, "8")
+        gate.set()
+        assert await old.ask("ada", "next") in ("Done.", "You said: next")
+        placed = (await platforms.home.until(before + 2))[before:]
+        assert texts([sent.message for sent in placed]) == ["Done.", "You said: next"]
+
+
 async def test_a_repeat_after_the_move_is_still_the_same_message(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (chat, platforms):
         old, new = platforms.room("1"), platforms.room("2", "away")
@@ -101,6 +118,24 @@ async def test_somebody_else_cannot_take_a_conversation_over(tmp_path: Path) -> 
         await platforms.home.until(3)
         assert await audited(chat) == []
         assert "We go on here" in await platforms.room("3").ask("ada", f"/move {code}"), "it was not used up"
+
+
+async def test_each_conversation_has_a_code_of_its_own(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as (chat, platforms):
+        one, two = [code_in(await platforms.room(name).ask("ada", "/move")) for name in ("1", "2")]
+        assert one != two
+        assert code_in(await platforms.room("1").ask("ada", "/move")) == one
+        await platforms.room("3").ask("ada", f"/move {two}")
+        assert chat.gateway.access.moving.session_of("home:bot:3") == "home:bot:2"
+
+
+async def test_codes_of_who_was_let_out_are_worth_nothing(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as (chat, platforms):
+        room = platforms.room("2")
+        await platforms.room("9").ask("root", f"/pair {code_in(await room.ask('eve', 'hi'))}")
+        code = code_in(await room.ask("eve", "/move"))
+        await chat.gateway.access.revoke(Who("home", "eve"), THE_OWNER)
+        assert (await platforms.room("9").ask("root", f"/move {code}")).startswith("No such code")
 
 
 async def test_guessing_codes_ends(tmp_path: Path) -> None:

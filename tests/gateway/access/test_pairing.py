@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 
 from gateway import NotFoundError, Sender, TooManyRequestsError
 from gateway.access import THE_OWNER, Access, Who
-from gateway.access.codes import ALPHABET, LENGTH
+from gateway.access.codes import ADD_CODE, ALPHABET, LENGTH
 from gateway.errors import ForbiddenError
 from gateway.registry import ChannelRegistry
 from gateway.settings import ChannelRules
@@ -145,6 +145,24 @@ async def test_the_same_code_is_told_while_it_is_valid(access: Access, clock: Cl
     assert await code_for(access) != code
 
 
+async def test_who_knocks_twice_at_once_is_told_one_code(access: Access) -> None:
+    told = await asyncio.gather(*(access.pairing.greet("home", EVE) for _ in range(4)))
+    assert len({code_in(text) for text in told if text}) == 1
+    assert len(await access.pairing.waiting()) == 1
+
+
+async def test_a_channel_has_only_so_many_open_codes(access: Access, store: Store, clock: Clock) -> None:
+    rows = [
+        (str(n), "pair", f"code {n}", "home", f"flood {n}", "", "", clock(), clock() + 3_600_000, 0)
+        for n in range(1_000)
+    ]
+    await store.write(*((ADD_CODE, row) for row in rows))
+    assert await access.pairing.greet("home", EVE) is None
+    assert await code_for(access, channel="away")
+    clock.minutes(60)
+    assert await code_for(access)
+
+
 async def test_a_code_is_old_after_an_hour(access: Access, clock: Clock) -> None:
     code = await code_for(access)
     clock.minutes(60)
@@ -179,6 +197,14 @@ async def test_a_stranger_is_answered_five_times_and_then_no_more(access: Access
     assert len({code_in(text) for text in told if text}) == 1
     assert await code_for(access, Sender("667"))
     assert await code_for(access, channel="away")
+
+
+async def test_who_was_let_in_and_out_again_is_answered_anew(access: Access) -> None:
+    for _ in range(5):
+        code = await code_for(access)
+    await access.pairing.approve(code, THE_OWNER, "admin")
+    await access.revoke(Who("home", "666"), THE_OWNER)
+    assert await code_for(access) != code
 
 
 async def test_codes_that_count_for_nothing_any_more_are_removed(
