@@ -13,7 +13,12 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import NoReturn
 
+import hypothesis
 import pytest
+
+# The same examples every time: what is new is looked for with --hypothesis-profile=default, not by chance.
+hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("steady")
 
 _MARKED = {
     "postgres_url": pytest.mark.postgres,
