@@ -74,7 +74,6 @@ def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(chat: Chat) -> None:
 
 def test_ctrl_c_twice_leaves(chat: Chat) -> None:
     terminal = chat()
-    terminal.expect("> ")
     for hint in ("Ctrl-C again[^>]*> ", "To go on"):
         terminal.type("never mind")
         terminal.expect("never mind")
