@@ -56,6 +56,11 @@ def normal_address(href: str) -> str:
     return _parser().normalizeLink(href)
 
 
+def readable_address(href: str) -> str:
+    """An address as it was probably written, to be read as text."""
+    return _parser().normalizeLinkText(href)
+
+
 @cache
 def _parser() -> MarkdownIt:
     """The one parser: it holds rules, never a text, so all answers share it."""

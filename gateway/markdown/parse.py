@@ -10,7 +10,14 @@ from typing import cast
 from markdown_it.common.utils import unescapeAll
 from markdown_it.token import Token
 
-from gateway.markdown.grammar import DEEPEST, block_tokens, inline_tokens, normal, normal_address
+from gateway.markdown.grammar import (
+    DEEPEST,
+    block_tokens,
+    inline_tokens,
+    normal,
+    normal_address,
+    readable_address,
+)
 from gateway.markdown.links import bare_addresses, host_of, names_another_host
 from gateway.markdown.tree import (
     Align,
@@ -199,7 +206,8 @@ def _link(href: str, children: tuple[Inline, ...]) -> Iterable[Inline | str]:
     """The link; one that leads nowhere allowed becomes its words, with the address behind them."""
     host, label = host_of(href), inline_text(children)
     if not host:
-        return (*children, "" if label == href else f" ({href})")
+        address = readable_address(href)
+        return (*children, "" if label == address else f" ({address})")
     if not label.strip():
         children = (Text(href),)
     return (Link(children, href, host, names_another_host(label, host)),)
@@ -208,7 +216,7 @@ def _link(href: str, children: tuple[Inline, ...]) -> Iterable[Inline | str]:
 def _image(token: Token) -> Inline | str:
     href, alt = str(token.attrs["src"]), inline_text(_nested(token.children or ()))
     host = host_of(href)
-    return Image(alt, href, host) if host else f"{alt} ({href})"
+    return Image(alt, href, host) if host else f"{alt} ({readable_address(href)})"
 
 
 class _Line:

@@ -46,7 +46,7 @@ class _Splitter:
         self._source = source
         self._limit = limit
         self._measure = measure
-        self._reach = limit
+        self._reach = max(limit, 1)
         self._sizes: dict[str, int] = {}
 
     def pieces(self) -> Iterator[str]:
