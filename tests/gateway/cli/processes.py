@@ -128,12 +128,12 @@ class Terminal:
         os.write(self._fd, text.encode())
 
     def interrupt(self, pattern: str) -> None:
-        """Press Ctrl-C and expect something. A line editor that is busy notices only at the next key."""
+        """Press Ctrl-C and expect something. A line editor that is busy with a key misses the first one."""
         self.type("\x03")
         try:
             self.expect(pattern, 2.0)
         except AssertionError:
-            self.type(" ")
+            self.type("\x03")
             self.expect(pattern)
 
     def wait(self) -> int:
