@@ -50,6 +50,7 @@ lock:  ## pin the dependencies anew (needs uv)
 	$(LOCK) pyproject.toml -o requirements.txt
 	$(LOCK) pyproject.toml --extra postgres -c requirements.txt -o requirements-postgres.txt
 	$(LOCK) pyproject.toml --extra bedrock -c requirements.txt -o requirements-bedrock.txt
+	$(LOCK) pyproject.toml --extra keyring -c requirements.txt -o requirements-keyring.txt
 	$(LOCK) pyproject.toml --extra vertex -c requirements.txt -o requirements-vertex.txt
 	$(LOCK) pyproject.toml --extra postgres --group dev -c requirements.txt -o requirements-dev.txt
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from gateway.auth import (
         bearer_token,
     )
+    from gateway.backends import (
+        ProviderRegistry,
+    )
     from gateway.bus import (
         ActivityBus,
         MessageBus,
@@ -81,15 +84,19 @@ if TYPE_CHECKING:
         encode_delta,
     )
     from gateway.errors import (
+        AddressRefusedError,
         AlreadyRegisteredError,
         AuthFailedError,
         BackpressureError,
         BadRequestError,
+        BudgetExceededError,
+        CapabilityError,
         ContentFilterError,
         ContextLengthError,
         DeltaParseError,
         EmptyAnswerError,
         FallbackExhaustedError,
+        FetchError,
         InvalidPartTypeError,
         InvalidRequestError,
         InvalidStateError,
@@ -127,6 +134,11 @@ if TYPE_CHECKING:
     from gateway.feed import (
         Feed,
     )
+    from gateway.fetching import (
+        Fetched,
+        Reach,
+        fetch,
+    )
     from gateway.frames import (
         ApprovalAsked,
         ApprovalResolved,
@@ -140,6 +152,11 @@ if TYPE_CHECKING:
     from gateway.host import (
         Host,
         HostLimits,
+    )
+    from gateway.markdown.links import (
+        bare_addresses,
+        host_of,
+        names_another_host,
     )
     from gateway.markdown.parse import (
         parse_markdown,
@@ -197,6 +214,7 @@ if TYPE_CHECKING:
         part_from,
     )
     from gateway.pacing import (
+        Clock,
         Limit,
         Pacer,
     )
@@ -220,12 +238,16 @@ if TYPE_CHECKING:
         UserInput,
     )
     from gateway.provider import (
+        ApiKey,
         Ask,
         AuthMethod,
         Capabilities,
         Capability,
         ChatOptions,
+        Credential,
+        KnowsModels,
         ModelInfo,
+        OAuth,
         Provider,
         ProviderConfig,
         SignsIn,
@@ -234,8 +256,16 @@ if TYPE_CHECKING:
     from gateway.registry import (
         ChannelRegistry,
         PluginRegistry,
-        ProviderRegistry,
     )
+    from gateway.routing.facts import (
+        ModelFacts,
+        Rates,
+    )
+    from gateway.routing.models import (
+        Models,
+        Route,
+    )
+    from gateway.tokens import Tokens
     from gateway.tool import (
         DisplayHints,
         RunNested,
@@ -254,6 +284,7 @@ if TYPE_CHECKING:
         assembled,
     )
     from gateway.wire.authorizer import (
+        EARLY_SECONDS,
         Authorizer,
         BearerAuthorizer,
         Fetch,
@@ -273,26 +304,37 @@ if TYPE_CHECKING:
         HttpProvider,
         create_provider,
     )
+    from gateway.wire.schemas import (
+        mended,
+    )
     from gateway.wire.transcript import (
+        NO_TOOL,
+        PICTURES,
         Step,
+        is_shown,
         output_text,
         pictures,
         steps_of,
         told,
+        wire_id,
     )
     from gateway.wire.transport import (
+        LINE_LIMIT,
         EventReader,
         StreamEvent,
         Transport,
         TransportKind,
     )
     from gateway.wire.upstream import (
+        GARBLED,
         raise_said,
+        uncounted,
         unreadable,
     )
 
 _EXPORTS: Mapping[str, str] = {
     "gateway.auth": "bearer_token",
+    "gateway.backends": "ProviderRegistry",
     "gateway.bus": "ActivityBus MessageBus",
     "gateway.channel": (
         "Address ApprovalRequest AsksApproval Audio Channel Cursor Deletes Drafts Edits FollowsSession "
@@ -308,22 +350,25 @@ _EXPORTS: Mapping[str, str] = {
         "encode_delta"
     ),
     "gateway.errors": (
-        "AlreadyRegisteredError AuthFailedError BackpressureError BadRequestError ContentFilterError "
-        "ContextLengthError DeltaParseError InvalidPartTypeError InvalidRequestError InvalidStateError "
-        "ModelNotFoundError NotFoundError OverloadedError PartValidationError PluginError ProviderError "
-        "ProviderResolutionError ProviderUnavailableError RateLimitError ServerFailedError "
-        "SettingsError StoreError StoreLockedError EmptyAnswerError FallbackExhaustedError "
-        "StreamAbortedError StreamTimeoutError "
-        "TooManyRequestsError ToolError TrunklineError UnauthorizedError WeakDurabilityError"
+        "AddressRefusedError AlreadyRegisteredError AuthFailedError BackpressureError BadRequestError "
+        "BudgetExceededError CapabilityError ContentFilterError ContextLengthError DeltaParseError "
+        "EmptyAnswerError FallbackExhaustedError FetchError InvalidPartTypeError InvalidRequestError "
+        "InvalidStateError ModelNotFoundError NotFoundError OverloadedError PartValidationError PluginError "
+        "ProviderError ProviderResolutionError ProviderUnavailableError RateLimitError "
+        "ServerFailedError SettingsError StoreError StoreLockedError StreamAbortedError "
+        "StreamTimeoutError TooManyRequestsError ToolError TrunklineError UnauthorizedError "
+        "WeakDurabilityError"
     ),
     "gateway.events": (
         "Activity AgentEvent ContentEvent MessagesEvent ReasoningEvent SubAgentEvent TurnEndEvent UsageEvent"
     ),
     "gateway.feed": "Feed",
+    "gateway.fetching": "Fetched Reach fetch",
     "gateway.frames": (
         "ApprovalAsked ApprovalResolved Event Frame MessageFrame Replayed SessionFrame TurnStart"
     ),
     "gateway.host": "Host HostLimits",
+    "gateway.markdown.links": "bare_addresses host_of names_another_host",
     "gateway.markdown.parse": "parse_markdown",
     "gateway.markdown.split": "split_markdown",
     "gateway.markdown.tree": (
@@ -335,43 +380,54 @@ _EXPORTS: Mapping[str, str] = {
         "ResultMetadata Role TextKind TextPart ToolCallPart ToolResultPart decode_part encode_part "
         "new_id now_ms part_from"
     ),
-    "gateway.pacing": "Limit Pacer",
+    "gateway.pacing": "Clock Limit Pacer",
     "gateway.plugin": (
         "AgentEndReason AgentLoop CommandContext Intercept LoopRun MentionCompletion Pass Plugin "
         "PluginContext SlashCommand StatusSegment ToolBlock ToolCall Transform TurnContext TurnResult "
         "UserInput"
     ),
     "gateway.provider": (
-        "Ask AuthMethod Capabilities Capability ChatOptions ModelInfo Provider ProviderConfig SignsIn "
-        "ToolDefinition"
+        "ApiKey Ask AuthMethod Capabilities Capability ChatOptions Credential KnowsModels ModelInfo "
+        "OAuth Provider ProviderConfig SignsIn ToolDefinition"
     ),
-    "gateway.registry": "ChannelRegistry PluginRegistry ProviderRegistry",
+    "gateway.registry": "ChannelRegistry PluginRegistry",
+    "gateway.tokens": "Tokens",
+    "gateway.routing.facts": "ModelFacts Rates",
+    "gateway.routing.models": "Models Route",
     "gateway.tool": "DisplayHints RunNested Tool ToolContext ToolOutput tool_from",
     "gateway.ui": "UIService",
     "gateway.wire.adapter": "AnswerWriter ChatParser ProviderAdapter assembled",
     "gateway.wire.authorizer": (
-        "Authorizer BearerAuthorizer Fetch Token TokenKeeper client_credentials fetched"
+        "Authorizer BearerAuthorizer EARLY_SECONDS Fetch Token TokenKeeper client_credentials fetched"
     ),
     "gateway.wire.exchange": "RequestSpec",
     "gateway.wire.fragments": "FragmentCache RecentEncodings",
     "gateway.wire.http_provider": "HttpProvider create_provider",
-    "gateway.wire.transcript": "Step output_text pictures steps_of told",
-    "gateway.wire.transport": "EventReader StreamEvent Transport TransportKind",
-    "gateway.wire.upstream": "raise_said unreadable",
+    "gateway.wire.schemas": "mended",
+    "gateway.wire.transcript": "NO_TOOL PICTURES Step is_shown output_text pictures steps_of told wire_id",
+    "gateway.wire.transport": "LINE_LIMIT EventReader StreamEvent Transport TransportKind",
+    "gateway.wire.upstream": "GARBLED raise_said uncounted unreadable",
 }
 """The same names once more, by module, for the running program."""
 
 __all__ = [
+    "EARLY_SECONDS",
+    "GARBLED",
+    "LINE_LIMIT",
+    "NO_TOOL",
     "PART_TYPES",
+    "PICTURES",
     "Activity",
     "ActivityBus",
     "Address",
+    "AddressRefusedError",
     "AgentEndReason",
     "AgentEvent",
     "AgentLoop",
     "Align",
     "AlreadyRegisteredError",
     "AnswerWriter",
+    "ApiKey",
     "ApprovalAsked",
     "ApprovalRequest",
     "ApprovalResolved",
@@ -388,8 +444,10 @@ __all__ = [
     "BearerAuthorizer",
     "Block",
     "Break",
+    "BudgetExceededError",
     "Capabilities",
     "Capability",
+    "CapabilityError",
     "Cell",
     "Channel",
     "ChannelRegistry",
@@ -398,6 +456,7 @@ __all__ = [
     "ClientMessage",
     "ClientMsgId",
     "ClientParts",
+    "Clock",
     "Code",
     "CodeBlock",
     "CommandContext",
@@ -405,6 +464,7 @@ __all__ = [
     "ContentEvent",
     "ContentFilterError",
     "ContextLengthError",
+    "Credential",
     "Cursor",
     "Deletes",
     "Delta",
@@ -423,6 +483,8 @@ __all__ = [
     "FallbackExhaustedError",
     "Feed",
     "Fetch",
+    "FetchError",
+    "Fetched",
     "FilePart",
     "FollowsSession",
     "FragmentCache",
@@ -443,6 +505,7 @@ __all__ = [
     "InvalidStateError",
     "Item",
     "ItemList",
+    "KnowsModels",
     "Limit",
     "Link",
     "LoopRun",
@@ -453,9 +516,12 @@ __all__ = [
     "MessagesEvent",
     "Metadata",
     "MetadataDelta",
+    "ModelFacts",
     "ModelInfo",
     "ModelNotFoundError",
+    "Models",
     "NotFoundError",
+    "OAuth",
     "OutboundMessage",
     "OverloadedError",
     "Pacer",
@@ -483,6 +549,8 @@ __all__ = [
     "Quote",
     "RateLimit",
     "RateLimitError",
+    "Rates",
+    "Reach",
     "ReasoningEvent",
     "Receipt",
     "Receive",
@@ -496,6 +564,7 @@ __all__ = [
     "ResponseMode",
     "ResultMetadata",
     "Role",
+    "Route",
     "Rule",
     "RunNested",
     "Sender",
@@ -532,6 +601,7 @@ __all__ = [
     "TextPart",
     "Token",
     "TokenKeeper",
+    "Tokens",
     "TooManyRequestsError",
     "Tool",
     "ToolBlock",
@@ -563,6 +633,7 @@ __all__ = [
     "Watermarks",
     "WeakDurabilityError",
     "assembled",
+    "bare_addresses",
     "bearer_token",
     "client_credentials",
     "create_provider",
@@ -570,9 +641,14 @@ __all__ = [
     "decode_part",
     "encode_delta",
     "encode_part",
+    "fetch",
     "fetched",
+    "host_of",
     "inline_text",
+    "is_shown",
     "label_of",
+    "mended",
+    "names_another_host",
     "new_id",
     "now_ms",
     "output_text",
@@ -585,7 +661,9 @@ __all__ = [
     "steps_of",
     "told",
     "tool_from",
+    "uncounted",
     "unreadable",
+    "wire_id",
 ]
 
 

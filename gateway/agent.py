@@ -6,26 +6,24 @@ It knows no channel and no vendor. Everything it does is told to the turn as del
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
-from functools import partial
 
 import msgspec
 import structlog
 
+from gateway.asking import Asking
 from gateway.bus import ActivityBus
 from gateway.calls import Calls
-from gateway.deltas import Complete, MetadataDelta, StopReason
+from gateway.deltas import StopReason
 from gateway.errors import (
     FAILURES,
-    EmptyAnswerError,
     PluginError,
     ProviderError,
-    StreamAbortedError,
     TrunklineError,
     asked_for,
 )
-from gateway.events import TurnEndEvent, UsageEvent
-from gateway.loops import follow, result_of, rewrite, withdraw
+from gateway.events import TurnEndEvent
+from gateway.inbox import Entry
+from gateway.loops import follow, result_of
 from gateway.messages import (
     ErrorMetadata,
     ErrorPart,
@@ -34,12 +32,10 @@ from gateway.messages import (
     ToolResultPart,
 )
 from gateway.nested import Nested
-from gateway.notice import Notice
 from gateway.plugin import AgentLoop, LoopRun, ToolCall, TurnResult
-from gateway.provider import ChatOptions, ToolDefinition
 from gateway.registry import PluginRegistry
-from gateway.routing import Failure, Fallback, Models, Prices, Route, exhausted
-from gateway.session import Turn, plausible
+from gateway.routing import Agents, Models, Profile, Route
+from gateway.session import Brief, Session, Turn
 from gateway.steps import Steps
 from gateway.tool import RunNested, Tool, ToolOutput
 from gateway.toolbox import Toolbox
@@ -48,12 +44,9 @@ log = structlog.get_logger("trunkline.agent")
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """How the model is asked: settings of the gateway, the same for every session."""
+    """How turns are run: settings of the gateway, the same for every agent."""
 
     model: Callable[[], str]
-    system_prompt: str = ""
-    max_tokens: int | None = None
-    temperature: float | None = None
     max_calls: int = 50
     steer: bool = False
 
@@ -65,22 +58,25 @@ class Agent:
         self,
         registry: PluginRegistry,
         models: Models,
-        fallback: Fallback,
+        agents: Agents,
         toolbox: Toolbox,
         steps: Steps,
+        asking: Asking,
         activity: ActivityBus,
         generation: Generation,
     ) -> None:
         self._registry = registry
         self._models = models
-        self._fallback = fallback
-        self._toolbox = toolbox
+        self._agents = agents
+        self._asking = asking
         self._calls = Calls(toolbox, steps, self._nest)
         self._activity = activity
         self._generation = generation
-        self._prices = Prices()
-        self._defined_for: tuple[int, ...] = ()
-        self._definitions: tuple[ToolDefinition, ...] = ()
+
+    def chosen(self, session: Session, entry: Entry) -> str:
+        """The agent that answers a message: the one it asks for in place of a model, or the session's."""
+        asked = entry.inbound.model
+        return asked if asked in self._agents.all else self._agents.chosen(session.row.agent, entry.channel)
 
     async def run(self, turn: Turn) -> StopReason:
         """Answer a turn's message. An abort or an error ends it as ``cancelled``, with what it has so far."""
@@ -97,9 +93,10 @@ class Agent:
             self._activity.emit("agent_end", turn.ctx.agent, reason)
 
     async def _answer(self, turn: Turn) -> StopReason:
-        chosen = turn.brief.model or turn.entry.inbound.model or turn.session.row.model
-        wanted = chosen or self._generation.model()
-        route = await self._models.resolve(wanted)
+        profile = self._agents.get(turn.agent)
+        if not turn.depth:
+            turn.brief = Brief(tools=profile.tools)
+        route = await self._models.resolve(self._wanted(turn, profile))
         prompt = await self._system_prompt(turn)
         strategy = self._registry.get_agent_loop()
         if strategy is not None and not turn.depth:
@@ -109,7 +106,7 @@ class Agent:
         for _ in range(self._generation.max_calls):
             tools = await self._tools(turn)
             first = turn.writer.next_index
-            route, stop = await self._ask(turn, route, prompt, tools)
+            route, stop = await self._asking.ask(turn, route, prompt, tools)
             calls = open_calls(turn, first)
             if not calls:
                 return stop
@@ -120,6 +117,12 @@ class Agent:
                 return "tool_use"
         raise TrunklineError(f"stopped after {self._generation.max_calls} calls of the model in one turn")
 
+    def _wanted(self, turn: Turn, profile: Profile) -> str:
+        """The name of the model for a turn. Who asks for an agent asks for its model, too."""
+        asked = turn.entry.inbound.model
+        picked = None if asked in self._agents.all else asked or turn.session.row.model
+        return turn.brief.model or picked or profile.model or self._generation.model()
+
     async def _tools(self, turn: Turn) -> tuple[Tool, ...]:
         """The tools for the next call: what the hooks let through, of that what the turn may use."""
         tools = await self._registry.get_filtered_tools(turn.ctx)
@@ -128,124 +131,10 @@ class Agent:
 
     async def _system_prompt(self, turn: Turn) -> str:
         own = turn.brief.system_prompt
-        first = self._generation.system_prompt if own is None else own
+        first = self._agents.get(turn.agent).system_prompt if own is None else own
         prompts = (first, *await self._registry.get_system_prompts())
         prompt = "\n\n".join(prompt for prompt in prompts if prompt)
         return await self._registry.apply_system_prompt_transforms(prompt, turn.ctx)
-
-    async def _ask(
-        self,
-        turn: Turn,
-        first: Route,
-        prompt: str,
-        tools: tuple[Tool, ...],
-        given: Sequence[Message] | None = None,
-    ) -> tuple[Route, StopReason]:
-        """Ask the model, or who answers in its place; what a failed attempt said is taken back.
-
-        Raises FallbackExhaustedError when nobody in the chain answers.
-        """
-        failures: list[Failure] = []
-        notice = Notice(turn)
-        async with aclosing(self._fallback.routes(first)) as routes:
-            async for route in routes:
-                if failures:
-                    notice.tell(failures[-1], route)
-                begin = turn.assembler.next_index
-                turn.tally.model, turn.tally.provider = route.model, route.provider.id
-                try:
-                    stop = await self._call_model(turn, route, prompt, tools, given)
-                except ProviderError as error:
-                    if not self._fallback.failed(route, error):
-                        raise
-                    failures.append(Failure(route, error))
-                    withdraw(turn, begin)
-                else:
-                    self._fallback.worked(route)
-                    return route, stop
-        notice.withdraw()
-        raise exhausted(failures)
-
-    async def _call_model(
-        self,
-        turn: Turn,
-        route: Route,
-        prompt: str,
-        tools: tuple[Tool, ...],
-        given: Sequence[Message] | None = None,
-    ) -> StopReason:
-        """One call of the model: its deltas go to the turn. Returns why it stopped."""
-        hooks = self._registry.get_hooks()
-        first = turn.writer.next_index
-        options = self._options(turn, route, prompt, tools)
-        transcript = turn.transcript() if given is None else tuple(given)
-        messages = await hooks.before_llm_call(transcript, options, turn.ctx)
-        stop: StopReason | None = None
-        usage = MetadataDelta(turn.message_id, 0, 0, 0.0)
-        async with aclosing(route.provider.stream(messages, options)) as stream:
-            async for delta in stream:
-                if isinstance(delta, Complete):
-                    stop = delta.stop_reason
-                elif isinstance(delta, MetadataDelta):
-                    usage = self._counted(turn, usage, delta)
-                else:
-                    turn.emit(delta)
-        if stop is None:
-            raise StreamAbortedError("the model's answer ended without an end", provider=route.provider.id)
-        turn.tally.add(usage, self._prices.cost(route.provider.id, route.model, usage))
-        if not (turn.assembler.next_index or turn.depth):
-            raise EmptyAnswerError(f"the model said nothing ({stop})", provider=route.provider.id)
-        turn.writer.skip_to(turn.assembler.next_index)
-        await self._after_call(turn, first, usage)
-        return stop
-
-    def _options(self, turn: Turn, route: Route, prompt: str, tools: tuple[Tool, ...]) -> ChatOptions:
-        generation = self._generation
-        return ChatOptions(
-            model=route.model,
-            temperature=generation.temperature,
-            max_tokens=generation.max_tokens,
-            tools=self._defined(tools) if route.provider.capabilities.tools else (),
-            system_prompt=prompt,
-            message_id=turn.message_id,
-            first_part=turn.writer.next_index,
-            ask=partial(self._toolbox.may, turn),
-        )
-
-    def _defined(self, tools: tuple[Tool, ...]) -> tuple[ToolDefinition, ...]:
-        """The definitions of the tools: one tuple for the same tools, so that adapters encode it once."""
-        key = tuple(id(tool) for tool in tools)
-        if key != self._defined_for:
-            self._defined_for = key
-            self._definitions = tuple(tool.definition for tool in tools)
-        return self._definitions
-
-    def _counted(self, turn: Turn, usage: MetadataDelta, delta: MetadataDelta) -> MetadataDelta:
-        """Show the turn's tokens so far; the news of a rate limit counts nothing."""
-        counted = plausible(delta) if delta.rate_limit is None else usage
-        tally = turn.tally
-        turn.emit(
-            MetadataDelta(
-                turn.message_id,
-                tally.input_tokens + counted.input_tokens,
-                tally.output_tokens + counted.output_tokens,
-                tally.cost or 0.0,
-                tally.cached_tokens + counted.cached_tokens,
-                delta.rate_limit,
-            )
-        )
-        return counted
-
-    async def _after_call(self, turn: Turn, first: int, usage: MetadataDelta) -> None:
-        total = usage.input_tokens + usage.output_tokens
-        turn.tell(UsageEvent(total, usage.cached_tokens))
-        hooks = self._registry.get_hooks()
-        if hooks.uses("after_llm_call"):
-            before = result_of(turn, first, total, usage.cached_tokens)
-            after = await hooks.after_llm_call(before, turn.ctx)
-            if after != before:
-                rewrite(turn, first, before, after)
-        turn.tell_messages()
 
     async def _custom(self, turn: Turn, strategy: AgentLoop, route: Route, prompt: str) -> StopReason:
         """Let a plugin's loop answer; its cumulative texts become deltas here."""
@@ -253,7 +142,7 @@ class Agent:
 
         async def call_model(messages: Sequence[Message]) -> TurnResult:
             first, before = turn.writer.next_index, turn.tally.tokens
-            await self._ask(turn, route, prompt, tools, messages)
+            await self._asking.ask(turn, route, prompt, tools, messages)
             used, cached = (total - past for total, past in zip(turn.tally.tokens, before, strict=True))
             return result_of(turn, first, used, cached)
 
@@ -263,7 +152,7 @@ class Agent:
                 turn.emit_part(part)
             return (await self._calls.run(turn, tools, [part], [part]))[0]
 
-        options = self._options(turn, route, prompt, tools)
+        options = self._asking.options(turn, route, prompt, tools)
         run = LoopRun(turn.transcript(), options, tools, call_model, call_tool)
         try:
             await follow(turn, strategy.run(run))
@@ -278,7 +167,7 @@ class Agent:
         return "end_turn"
 
     def _nest(self, turn: Turn, call_id: str) -> RunNested:
-        return Nested(self.run, self._activity, turn, call_id)
+        return Nested(self.run, self._agents, self._activity, turn, call_id)
 
 
 def calls_of(turn: Turn, first: int) -> list[ToolCallPart]:

@@ -18,9 +18,12 @@ from gateway.access import Access, Who
 from gateway.access.commands import AccessCommands
 from gateway.agent import Agent, Generation
 from gateway.approvals import Approvals
+from gateway.asking import Asking
 from gateway.auth import Auth
+from gateway.backends import ProviderRegistry
 from gateway.bus import ActivityBus
 from gateway.channel import InboundMessage, Responder, ServesHttp
+from gateway.choosing import Choosing
 from gateway.commands import Commands
 from gateway.deadletters import DeadLetters
 from gateway.dispatcher import Dispatcher
@@ -36,14 +39,16 @@ from gateway.outbox import Outbox
 from gateway.permissions import Permissions
 from gateway.plugin import Plugin, PluginContext
 from gateway.provider import ProviderConfig
-from gateway.registry import AgentSources, ChannelRegistry, PluginRegistry, ProviderRegistry
+from gateway.registry import AgentSources, ChannelRegistry, PluginRegistry
 from gateway.retention import Retention
-from gateway.routing import Fallback, Models, first_model
+from gateway.routing import Agents, Known, Models, check_agents, first_model
 from gateway.routing.keys import KeptKeys
 from gateway.routing.reaching import provider_config
 from gateway.runner import Runner
 from gateway.session import Sessions
 from gateway.settings import Settings
+from gateway.spending import Spending
+from gateway.spending.commands import SpendingCommands
 from gateway.steps import Steps
 from gateway.store import Store
 from gateway.submission import Submission
@@ -90,6 +95,8 @@ class Gateway:
         self.agents = AgentSources()
         self.channels = ChannelRegistry()
         self.providers = ProviderRegistry(self._provider_config)
+        self.models = Models(self.providers, Known.of(settings))
+        self.profiles = Agents.of(settings, self.models)
         self.registry = PluginRegistry(self._context)
         self.supervisors: list[Supervisor] = []
         self.left_out: dict[str, str] = {}
@@ -97,6 +104,7 @@ class Gateway:
         self.model = settings.model or ""
         self.ready = False
         self._environ = environ or {}
+        self._kept = KeptKeys(settings.data_dir)
         self._plugins = plugins
         self._resolve_plugin = resolve_plugin
         self._enabled_as: dict[str, str] = {}
@@ -135,6 +143,9 @@ class Gateway:
             self.access.revoked.add(self._end_turns_of)
             await self.access.load()
             await self._register_plugins()
+            await asyncio.to_thread(self._kept.load)
+            await asyncio.to_thread(self.profiles.take_in, self.agents.list())
+            check_agents(settings, self.providers, (tool.name for tool in self.registry.get_tools()))
             self.model = settings.model or await first_model(self._environ, self.providers)
             async with asyncio.TaskGroup() as tasks:
                 host = self._assemble(tasks)
@@ -171,12 +182,21 @@ class Gateway:
     def _assemble(self, tasks: asyncio.TaskGroup) -> Host:
         settings, limits = self.settings, self.settings.limits
         self.approvals = Approvals(self.channels, limits.approval_timeout_ms)
-        models, steps = Models(self.providers), Steps(self.store)
+        models, steps = self.models, Steps(self.store)
         outbox, inbox = Outbox(self.store, self.channels), Inbox(self.store)
         permissions, longest = self._permissions(), limits.tool_output_bytes
         toolbox = Toolbox(self.registry, permissions, self.approvals, self.activity, longest)
-        fallback = Fallback(models, settings.fallback, settings.fallback_triggers)
-        agent = Agent(self.registry, models, fallback, toolbox, steps, self.activity, self._generation())
+        self.spending = Spending.of(settings, self.store, models, self.access, self.approvals)
+        agent = Agent(
+            self.registry,
+            models,
+            self.profiles,
+            toolbox,
+            steps,
+            Asking(self.registry, self.profiles, toolbox, self.spending),
+            self.activity,
+            Generation(lambda: self.model, limits.max_llm_calls, settings.steer),
+        )
         runner = Runner(
             self.store,
             inbox,
@@ -191,7 +211,7 @@ class Gateway:
         )
         self.dispatcher = Dispatcher(tasks, runner, self.store, limits.max_attempts)
         self.intake = self._intake(inbox)
-        self._submission = Submission(self.intake, self.sessions)
+        self._submission = Submission(self.intake, inbox, self.sessions)
         self.dead_letters = DeadLetters(self.store, self.intake.take_up)
         token = settings.server.token
         self.host = Host(
@@ -230,20 +250,14 @@ class Gateway:
         permissions.check({tool.name: tool for tool in self.registry.get_tools()})
         return permissions
 
-    def _generation(self) -> Generation:
-        settings = self.settings
-        return Generation(
-            model=lambda: self.model,
-            system_prompt=settings.system_prompt,
-            max_tokens=settings.max_tokens,
-            temperature=settings.temperature,
-            max_calls=settings.limits.max_llm_calls,
-            steer=settings.steer,
-        )
-
     async def _register_plugins(self) -> None:
-        await self._register_named(("commands",), lambda _name: self._commands())
-        await self._register_named(("access",), lambda _name: AccessCommands(self.access))
+        own: dict[str, Callable[[], Plugin]] = {
+            "commands": lambda: Commands(self.registry, self.sessions, self.profiles, lambda: self.model),
+            "choosing": lambda: Choosing(self.sessions, self.models, self.profiles, lambda: self.model),
+            "access": lambda: AccessCommands(self.access),
+            "spending": self._spending_commands,
+        }
+        await self._register_named(tuple(own), lambda name: own[name]())
         await self._register_named(BUILTIN_PLUGINS, load_plugin)
         if self._resolve_plugin is not None:
             await self._register_named(self.settings.plugins.enabled, self._resolve_plugin)
@@ -262,8 +276,12 @@ class Gateway:
             except PluginError as error:
                 log.error("a plugin was left out", plugin=name, error=str(error))
 
-    def _commands(self) -> Plugin:
-        return Commands(self.registry, self.sessions, Models(self.providers), lambda: self.model)
+    def _spending_commands(self) -> Plugin:
+        return SpendingCommands(lambda: self.spending, self.access.door, self._model_of)
+
+    def _model_of(self, session_id: str) -> str:
+        session = self.sessions.get(session_id)
+        return (self.profiles.model_of(session.row) if session else None) or self.model
 
     def _register_channels(self) -> None:
         """Make the channels that are enabled; one whose settings are wrong is left out, and says so."""
@@ -335,6 +353,7 @@ class Gateway:
             shutdown=self.shutdown,
             submit=self._submit,
             providers=self.providers,
+            models=self.models,
             channels=self.channels,
             sessions=self._sessions,
             activity=self.activity,
@@ -350,8 +369,8 @@ class Gateway:
 
     def _provider_config(self, provider_id: str) -> ProviderConfig:
         variables = self.providers.variables(provider_id)
-        kept = KeptKeys(self.settings.data_dir).read()
-        return provider_config(self.settings, self._environ, provider_id, variables, kept)
+        kept = self._kept.get(provider_id)
+        return provider_config(self.settings, self._environ, provider_id, variables, kept, self._kept)
 
 
 async def _end(part: str, close: Callable[[], Awaitable[None]]) -> None:

@@ -202,6 +202,9 @@ class SendsError(Protocol):
 class Channel(Protocol):
     """A connection to a platform. Stopping is cancelling ``run``; ``send`` places one new message.
 
+    ``run`` may fail with anything. A TrunklineError or PlacementRefused is told in one line, as it says by
+    itself what is wrong and what to do; anything else with where it came from.
+
     ``send`` may be called before ``run`` has connected. It says what became of a message it did not place
     with PlacementDeferred, PlacementRefused or PlacementUncertain. A channel whose platform does not know
     nonces should reconcile (see Reconciles): after a crash its messages may otherwise appear twice.

@@ -31,7 +31,7 @@ StopReason = Literal["end_turn", "max_tokens", "tool_use", "cancelled"]
 
 
 class RateLimit(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A provider asked us to wait: how long (milliseconds), and which one."""
+    """A provider's limits make us wait: how long (milliseconds, 0 if that is not known), and which one."""
 
     retry_after_ms: int
     provider: str
@@ -108,7 +108,10 @@ class ToolResultEnd(
 class MetadataDelta(
     Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="metadata_delta"
 ):
-    """Tokens and cost so far: cumulative for the message."""
+    """Tokens and cost so far: cumulative for the message.
+
+    Cached tokens, and those written to a cache, are part of the input.
+    """
 
     message_id: str
     input_tokens: int
@@ -116,6 +119,7 @@ class MetadataDelta(
     cost: float
     cached_tokens: int = 0
     rate_limit: RateLimit | None = None
+    cache_write_tokens: int = 0
 
 
 class PartDelta(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="part"):
@@ -296,6 +300,7 @@ class Assembler:
         self._drafts: dict[int, _Draft] = {}
         self._lengths: dict[int, int] = {}
         self._counts: MetadataDelta | None = None
+        self._waits_at: tuple[int, int] | None = None
         self._end: Complete | None = None
 
     @property
@@ -320,6 +325,7 @@ class Assembler:
                 self._draft(delta.part_index, ToolResultStart).end = delta
             case MetadataDelta():
                 self._counts = delta
+                self._waits_at = None if delta.rate_limit is None else self._progress()
                 self.metadata = Metadata(
                     input_tokens=delta.input_tokens,
                     output_tokens=delta.output_tokens,
@@ -331,10 +337,19 @@ class Assembler:
                 self.metadata, self.stop_reason = delta.final_metadata, delta.stop_reason
 
     def snapshot(self) -> list[Delta]:
-        """The state so far as the fewest deltas that lead to it; later deltas continue from there."""
+        """The state so far as the fewest deltas that lead to it; later deltas continue from there.
+
+        A wait for a provider's limits is part of it, until more of the answer has come.
+        """
         parts = [delta for index in sorted(self._drafts) for delta in self._drafts[index].snapshot()]
-        counts = [] if self._counts is None else [msgspec.structs.replace(self._counts, rate_limit=None)]
+        counts = [] if self._counts is None else [self._counts]
+        if self._waits_at not in (None, self._progress()) or self._end is not None:
+            counts = [msgspec.structs.replace(count, rate_limit=None) for count in counts]
         return [*parts, *counts, *([] if self._end is None else [self._end])]
+
+    def _progress(self) -> tuple[int, int]:
+        """How much of the answer has come."""
+        return len(self._drafts), sum(len(draft.chunks) for draft in self._drafts.values())
 
     @property
     def next_index(self) -> int:

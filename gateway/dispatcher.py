@@ -16,7 +16,7 @@ from gateway.store import Store
 
 log = structlog.get_logger("trunkline.dispatcher")
 
-_LONGEST_BACKOFF = 60
+_LONGEST_BACKOFF = 60.0
 
 
 class PoisonedMessageError(TrunklineError):
@@ -41,7 +41,8 @@ class Mailbox:
 class Dispatcher:
     """Hands accepted messages to their sessions' workers.
 
-    Its tasks live in the group it is given. ``waiting`` counts what is accepted and not settled.
+    Its tasks live in the group it is given. ``waiting`` counts what is accepted and not settled. A message
+    that the gateway died with again and again waits ever longer, at most ``longest_wait`` seconds.
     """
 
     def __init__(self, tasks: asyncio.TaskGroup, runner: Runner, store: Store, max_attempts: int) -> None:
@@ -55,6 +56,7 @@ class Dispatcher:
         self._idle.set()
         self.stopping = False
         self.waiting = 0
+        self.longest_wait = _LONGEST_BACKOFF
 
     def expect(self, session: Session) -> int:
         """A message is about to be accepted. Returns 1 if it will run at once: that is its first attempt."""
@@ -147,11 +149,11 @@ class Dispatcher:
             return False
         await asyncio.sleep(max(0, entry.not_before - now_ms()) / 1000)
         entry.attempts += 1
-        entry.not_before = now_ms() + round(backoff(entry.attempts) * 1000)
+        entry.not_before = now_ms() + round(backoff(entry.attempts, self.longest_wait) * 1000)
         await self._store.write(entry.claim(), session.touch())
         return True
 
 
-def backoff(attempts: int) -> float:
-    """Seconds from one attempt to the next: none after the first crash, then 1, 2, 4 … at most 60."""
-    return 0.0 if attempts < 2 else float(min(_LONGEST_BACKOFF, 2 ** (attempts - 2)))
+def backoff(attempts: int, longest: float = _LONGEST_BACKOFF) -> float:
+    """Seconds from one attempt to the next: none after the first crash, then 1, 2, 4 … up to the longest."""
+    return 0.0 if attempts < 2 else min(longest, 2.0 ** min(attempts - 2, 30))

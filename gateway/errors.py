@@ -14,6 +14,8 @@ at the seam where they enter.
     ├── InvalidRequestError           what a client sent is not understood
     │   ├── InvalidPartTypeError      a part of a kind we do not know
     │   ├── PartValidationError       a part of a known kind with wrong fields
+    │   ├── FetchError                what a message names could not be fetched
+    │   │   └── AddressRefusedError   it lies where messages may not reach
     │   ├── InvalidStateError         asked at a moment when it makes no sense
     │   ├── TooLargeError             a body or frame beyond its bound
     │   ├── SlowRequestError          a body that does not come
@@ -26,6 +28,7 @@ at the seam where they enter.
     ├── OverloadedError               a bound is reached; nothing was accepted
     │   ├── TooManyRequestsError      this client asks too often
     │   └── BackpressureError         a reader was too slow and was dropped
+    ├── BudgetExceededError           the money for this is spent
     ├── PluginError                   a plugin or a registration went wrong
     │   └── AlreadyRegisteredError    the name is taken
     ├── ToolError                     a tool refused or failed
@@ -37,6 +40,7 @@ at the seam where they enter.
         ├── RateLimitError            it wants us to wait
         ├── ServerFailedError         it failed on its side
         ├── ModelNotFoundError        it does not have the model
+        ├── CapabilityError           the model cannot do what it is asked for
         ├── ContextLengthError        the conversation is too long for the model
         ├── ContentFilterError        it declined to answer
         ├── BadRequestError           it did not accept our request
@@ -94,6 +98,14 @@ class InvalidPartTypeError(InvalidRequestError):
 
 class PartValidationError(InvalidRequestError):
     """A message part of a known kind whose fields are missing or wrong."""
+
+
+class FetchError(InvalidRequestError):
+    """What a message names by an address could not be fetched."""
+
+
+class AddressRefusedError(FetchError):
+    """An address that lies on this machine, in its network, or otherwise not in the internet at large."""
 
 
 class InvalidStateError(InvalidRequestError):
@@ -168,6 +180,19 @@ class BackpressureError(OverloadedError):
     """A reader was too slow and was dropped; it can resume where it stopped."""
 
 
+class BudgetExceededError(TrunklineError):
+    """A budget forbids another call of a model; the text says which, and when it begins anew.
+
+    ``elsewhere`` says that the budget is that of a provider or a model, so that another one may answer.
+    """
+
+    status = 402
+
+    def __init__(self, *args: object, elsewhere: bool = False) -> None:
+        super().__init__(*args)
+        self.elsewhere = elsewhere
+
+
 class PluginError(TrunklineError):
     """A plugin raised, or was registered wrongly."""
 
@@ -236,6 +261,12 @@ class ServerFailedError(ProviderError):
 
 class ModelNotFoundError(ProviderError):
     """The backend does not have the model."""
+
+
+class CapabilityError(ProviderError):
+    """The model cannot do what it is asked for, such as see a picture; nothing was sent to it."""
+
+    status = 400
 
 
 class ContextLengthError(ProviderError):

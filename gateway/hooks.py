@@ -11,16 +11,18 @@ transform_user_input      fold over the text; an intercept ends the chain
 after_agent_run           all are called; one that raises is logged
 ========================  =========================================================================
 
-Elsewhere a hook that raises ends the turn with a PluginError that names plugin and hook.
+Elsewhere a hook that raises ends the turn with a PluginError that names plugin and hook. One that
+answers with something of another type than the hook takes counts as one that raises.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import structlog
+from msgspec import Struct
 
 from gateway.errors import FAILURES, PluginError, asked_for
 from gateway.messages import Message
@@ -53,24 +55,59 @@ HOOKS = (
 )
 
 
+class Takes(Struct, frozen=True):
+    """What a hook may answer beside None, which changes nothing: one of some types, or a list of them."""
+
+    types: tuple[type, ...]
+    several: bool = False
+
+    def fits(self, answer: Any) -> bool:
+        """Whether an answer is of these types."""
+        if not self.several:
+            return isinstance(answer, self.types)
+        if not isinstance(answer, (list, tuple)):
+            return False
+        return all(isinstance(item, self.types) for item in cast("Sequence[object]", answer))
+
+    def __str__(self) -> str:
+        names = " or ".join(kind.__name__ for kind in self.types)
+        return f"a list of {names}" if self.several else names
+
+
+_TAKES: Mapping[str, Takes] = {
+    "before_llm_call": Takes((Message,), several=True),
+    "after_llm_call": Takes((TurnResult,)),
+    "before_tool_exec": Takes((ToolCall, ToolBlock)),
+    "after_tool_exec": Takes((str,)),
+    "filter_tools": Takes((Tool,), several=True),
+    "transform_system_prompt": Takes((str,)),
+    "transform_user_input": Takes((Pass, Transform, Intercept)),
+}
+
+
 class Hook:
     """One plugin's version of one hook."""
 
-    __slots__ = ("_function", "label")
+    __slots__ = ("_function", "_takes", "label")
 
     def __init__(self, plugin: Plugin, name: str) -> None:
         self.label = f"plugin {plugin.name!r} failed in {name}"
         self._function: Callable[..., Any] = getattr(plugin, name)
+        self._takes = _TAKES.get(name)
 
     async def __call__(self, *args: Any) -> Any:
-        """The hook's answer; whatever it raises comes out as a PluginError."""
+        """The hook's answer; whatever it raises, or answers wrongly, comes out as a PluginError."""
         try:
             answer = self._function(*args)
-            return await answer if inspect.isawaitable(answer) else answer
+            if inspect.isawaitable(answer):
+                answer = await answer
         except FAILURES as error:
             if asked_for(error):
                 raise
             raise PluginError(f"{self.label}: {type(error).__name__}: {error}") from error
+        if answer is not None and self._takes is not None and not self._takes.fits(answer):
+            raise PluginError(f"{self.label}: it must return {self._takes}, not {type(answer).__name__}")
+        return answer
 
 
 class Hooks:

@@ -108,12 +108,18 @@ class Host:
             session.unfollow(feed)
 
     async def abort(self, session_id: str) -> bool:
-        """Stop the answer a session is making. Returns whether there was one. Raises NotFoundError."""
-        session = await self.sessions.find(session_id)
-        if session.turn is None:
-            return False
-        session.turn.abort()
-        return True
+        """Stop the answer that is being made in a session, or in the one that its chat continues.
+
+        Returns whether there was one. Raises NotFoundError.
+        """
+        continued = self._access.moving.session_of(session_id)
+        found = [await self.sessions.find(continued)]
+        if continued != session_id and (own := self.sessions.get(session_id)) is not None:
+            found.append(own)  # what was asked before the chat was moved
+        turns = [session.turn for session in found if session.turn is not None]
+        for turn in turns:
+            turn.abort()
+        return bool(turns)
 
     def withdraw(self, session_id: str, dedup_key: str) -> bool:
         """A message was deleted by its writer: an answer that is not finished ends, or never begins.

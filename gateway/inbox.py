@@ -185,6 +185,11 @@ class Inbox:
 
         return await self._store.read(read)
 
+    async def is_open(self, entry_id: str) -> bool:
+        """Whether a message that was accepted is not settled yet."""
+        query = select(t.inbox.c.id).where(t.inbox.c.id == entry_id, t.inbox.c.state == "new")
+        return await self._store.read(lambda c: c.execute(query).first() is not None)
+
     async def cursors(self, channel: str) -> Sequence[Cursor]:
         """How far a channel's platforms were read."""
         query = select(t.cursor).where(t.cursor.c.channel == channel)

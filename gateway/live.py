@@ -19,7 +19,10 @@ from gateway.session import Turn
 
 log = structlog.get_logger("trunkline.live")
 
-_TYPING_EVERY = 4.0
+_TYPING_AFTER, _TYPING_EVERY = 0.25, 4.0
+"""Seconds. What is answered at once needs no sign of being made, and platforms count every one."""
+_AGAIN = 0.25
+"""Seconds after which what could not be shown is shown again, where the platform says nothing of it."""
 
 
 class Bell:
@@ -37,6 +40,10 @@ class Bell:
         """Wait until it has rung since the last time."""
         await self._rung.wait()
         self._rung.clear()
+
+    def ring(self) -> None:
+        """Ring although nothing new was shown: what there is has yet to be seen."""
+        self._rung.set()
 
 
 class Live:
@@ -78,6 +85,7 @@ class Live:
 
 
 async def _type(painter: Painter) -> None:
+    await asyncio.sleep(_TYPING_AFTER)
     while True:
         await painter.typing()
         await asyncio.sleep(_TYPING_EVERY)
@@ -93,8 +101,11 @@ async def _stream(turn: Turn, painter: Painter, streaming: Streaming, bell: Bell
             else:
                 await painter.show(turn.assembler.message(), final=False)
         except PlacementDeferred as deferred:
-            pause = max(pause, deferred.seconds or 0)
+            pause = max(pause, _AGAIN if deferred.seconds is None else deferred.seconds)
+            bell.ring()
         except PlacementUncertain:
             log.debug("what is shown of an answer is uncertain", session=turn.session.id)
+            pause = max(pause, _AGAIN)
+            bell.ring()
         if not bell.ended:
             await asyncio.sleep(pause)

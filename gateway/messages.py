@@ -22,6 +22,8 @@ TextKind = Literal["text", "reasoning", "summary"]
 DisplayKind = Literal["file-read", "file-write", "diff", "shell"]
 T = TypeVar("T")
 
+_random_bits = random.Random().getrandbits  # noqa: S311 - ids are no secrets
+"""A source of its own: whoever sets the common one going again would make the same ids again."""
 _VARIANTS = "89ab"
 
 
@@ -30,7 +32,7 @@ def new_id() -> str:
 
     What is stored together then lies together in an index, so a commit changes few pages.
     """
-    digits = f"{time.time_ns() // 1_000_000:012x}{random.getrandbits(80):020x}"
+    digits = f"{time.time_ns() // 1_000_000:012x}{_random_bits(80):020x}"
     variant = _VARIANTS[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-7{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 

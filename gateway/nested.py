@@ -17,6 +17,7 @@ from gateway.deltas import Delta, StopReason, TextDelta, ToolCallStart, ToolResu
 from gateway.errors import ToolError
 from gateway.events import AgentEvent, SubAgentEvent, SubAgentKind
 from gateway.messages import ErrorPart, Message, TextPart, ToolResultPart, new_id, now_ms
+from gateway.routing import Agents
 from gateway.session import Brief, Turn
 
 DEEPEST = 3
@@ -34,7 +35,7 @@ class NestedTurn(Turn):
         entry = msgspec.structs.replace(
             parent.entry, id=entry_id, answer_id=new_id(), attempts=1, merged=(), late=False
         )
-        super().__init__(parent.session, entry)
+        super().__init__(parent.session, entry, agent=parent.agent)
         self.parent = parent
         self.brief = brief
         self.depth = parent.depth + 1
@@ -76,8 +77,11 @@ class NestedTurn(Turn):
 class Nested:
     """Starts nested runs for one tool call of a turn."""
 
-    def __init__(self, run: RunTurn, activity: ActivityBus, parent: Turn, call_id: str) -> None:
+    def __init__(
+        self, run: RunTurn, agents: Agents, activity: ActivityBus, parent: Turn, call_id: str
+    ) -> None:
         self._run = run
+        self._agents = agents
         self._activity = activity
         self._parent = parent
         self._call_id = call_id
@@ -94,21 +98,40 @@ class Nested:
     ) -> str:
         """Work on a task with some of the turn's tools (None: all) and return the last words of the run.
 
+        Where ``agent`` is one of the settings, they say what is not said here.
+
         Raises ToolError when the run fails, says nothing, or would nest too deep.
         """
         parent = self._parent
         if parent.depth >= DEEPEST:
             raise ToolError(f"runs may be nested {DEEPEST} deep")
-        allowed = parent.brief.narrowed(tools)
-        brief = Brief(task, allowed, system_prompt, model or parent.brief.model)
+        brief = self._brief(task, agent, tools, system_prompt, model)
         run_id = f"{parent.entry.id}:{self._call_id}:{next(self._numbers)}"
         turn = NestedTurn(parent, run_id, brief, agent, self._activity)
+        if agent in self._agents.all:
+            turn.agent = agent
         parent.children.add(turn)
         try:
             return await self._told(turn)
         finally:
             parent.children.discard(turn)
             parent.tally.include(turn.tally)
+
+    def _brief(
+        self,
+        task: str,
+        agent: str,
+        tools: Collection[str] | None,
+        system_prompt: str | None,
+        model: str | None,
+    ) -> Brief:
+        parent = self._parent.brief
+        named = self._agents.all.get(agent)
+        allowed = parent.narrowed(tools)
+        if named is None:
+            return Brief(task, allowed, system_prompt, model or parent.model)
+        allowed = named.tools if allowed is None else Brief(tools=allowed).narrowed(named.tools)
+        return Brief(task, allowed, system_prompt, model or named.model or parent.model)
 
     async def _told(self, turn: NestedTurn) -> str:
         """Run the turn and tell its beginning and its end, whatever the end is."""

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from gateway.deltas import PartDelta
-from gateway.errors import AuthFailedError, ProviderError, RateLimitError, StreamTimeoutError
+from gateway.errors import (
+    AuthFailedError,
+    BudgetExceededError,
+    RateLimitError,
+    StreamTimeoutError,
+    TrunklineError,
+)
 from gateway.messages import TextPart
 from gateway.routing import Failure, Route
 from gateway.session import Turn
@@ -35,12 +41,14 @@ class Notice:
             turn.emit(PartDelta(turn.message_id, self._index, TextPart(text)))
 
 
-def _reason(error: ProviderError) -> str:
+def _reason(error: TrunklineError) -> str:
     match error:
         case RateLimitError():
             return "is busy"
         case AuthFailedError():
             return "did not let us in"
+        case BudgetExceededError():
+            return "has spent its budget"
         case StreamTimeoutError():
             return "went silent"
         case _:

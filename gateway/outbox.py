@@ -32,7 +32,8 @@ PLACE = Write("update", 38, t.outbox, "id state platform_id sent_at")
 FORGET_OUTBOX = Write("delete", 51, t.outbox, "id")
 FORGET_PAGES = Write("delete", 52, t.outbox, "inbox_id", key="inbox_id")
 
-_LATE_MS = 3_600_000
+_LATE_MS = 86_400_000
+"""How late a message may come to the gateway: platforms keep what they could not deliver for a day."""
 _encode = msgspec.json.Encoder().encode
 _address = msgspec.json.Decoder(Address).decode
 
@@ -116,12 +117,16 @@ class Outbox:
         return await self._store.read(read)
 
     async def others(self, entry: Entry, page: Page) -> tuple[tuple[str, str], ...]:
-        """The rooms and ids of what an entry's account placed since that came, but for one page."""
+        """The rooms and ids of what an entry's account placed since a day before that came, but for one page.
+
+        A message comes to the gateway later than it was written, so that what stands below it in the room may
+        have been placed before it came.
+        """
         c, account = t.outbox.c, entry.inbound.address.account
         query = select(c.address, c.platform_id).where(
             c.channel == entry.channel,
             c.platform_id.is_not(None),
-            c.sent_at >= entry.received_at,
+            c.sent_at >= entry.received_at - _LATE_MS,
             c.nonce != page.nonce,
         )
 

@@ -37,6 +37,12 @@ class Limit(Struct, frozen=True):
         if self.count < 1 or self.seconds <= 0 or (self.burst is not None and self.burst < 1):
             raise ValueError(f"a limit lets something through: {self}")
 
+    def times(self, factor: float) -> Limit:
+        """So many times as much; of a limit that would let less than one turn through, the time grows."""
+        count = self.count * factor
+        burst = None if self.burst is None else max(1, int(self.burst * factor))
+        return Limit(int(count), self.seconds, burst) if count >= 1 else Limit(1, self.seconds / count, burst)
+
 
 class Timer(Protocol):
     """Something that will happen, and may be called off."""
@@ -91,9 +97,10 @@ class Pacer:
         return 0.0 if gate is None else max(0.0, gate.held_until - self._time().time())
 
     def wait(self, *keys: Key) -> float:
-        """In how many seconds these keys have room for one more turn, if nobody else waits."""
+        """In how many seconds these keys have room for one more turn, behind those who wait already."""
         gates = [self._gates[key] for key in keys if key in self._gates]
-        return max(0.0, _free_at(gates) - self._time().time())
+        queues = (gate.queue_seconds() for gate in gates)
+        return max(0.0, _free_at(gates) - self._time().time()) + max(queues, default=0.0)
 
     def set_limit(self, key: Key, limit: Limit) -> None:
         """A limit that was learned or has changed: of a kind, or of one key until that is forgotten."""
@@ -244,6 +251,13 @@ class _Gate:
         if limit.burst is not None:
             free = max(free, self._spread_until - (limit.burst - 1) * limit.seconds / limit.count)
         return free
+
+    def queue_seconds(self) -> float:
+        """About how long it takes until all who stand in line here have had a turn."""
+        if not self.waiting:
+            return 0.0
+        each = 0.0 if self.limit is None else self.limit.seconds / self.limit.count
+        return sum(len(lane.waiters) for _, _, lane in self.waiting) * each
 
     def take(self, now: float) -> None:
         """Use up one turn."""

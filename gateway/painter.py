@@ -122,16 +122,17 @@ class Painter:
             except PlacementRefused:
                 raise
             except PlacementDeferred as deferred:
-                pause = deferred.seconds
+                if deferred.seconds is not None:  # a platform that asks to wait has not failed
+                    await asyncio.sleep(deferred.seconds)
+                    continue
             except PlacementUncertain:
-                pause = None
+                log.debug("whether an answer was placed is uncertain", channel=self._channel.id)
             except Exception as error:  # a channel is somebody else's code; its surprises are bounded here
                 if failures >= _MOST_FAILURES:
                     raise PlacementRefused(f"{type(error).__name__}: {error}") from error
                 log.exception("a channel failed to place an answer", channel=self._channel.id)
-                pause = None
             failures += 1
-            await asyncio.sleep(_pause(failures) if pause is None else pause)
+            await asyncio.sleep(_pause(failures))
 
     async def settle(self, outcome: Outcome) -> None:
         """Commit that the answer stands in its room."""

@@ -18,8 +18,10 @@ from gateway.provider import ChatOptions
 from gateway.tool import Tool, ToolOutput
 
 if TYPE_CHECKING:
+    from gateway.backends import ProviderRegistry
     from gateway.bus import ActivityBus, MessageBus
-    from gateway.registry import AgentSources, ChannelRegistry, ProviderRegistry, RegistryView
+    from gateway.registry import AgentSources, ChannelRegistry, RegistryView
+    from gateway.routing import Models
     from gateway.session import Sessions
     from gateway.submission import Submit
     from gateway.ui import UIService
@@ -169,6 +171,8 @@ class PluginContext(Struct, frozen=True, kw_only=True):
     shutdown: Callable[[int], None] | None = None
     submit: Submit | None = None
     providers: ProviderRegistry | None = None
+    models: Models | None = None
+    """Finds models by name: what they can do (``(await models.resolve(name)).capabilities``) and cost."""
     channels: ChannelRegistry | None = None
     sessions: Sessions | None = None
     activity: ActivityBus | None = None

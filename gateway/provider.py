@@ -28,9 +28,44 @@ Capability = Literal["streaming", "tools", "images", "reasoning", "json_mode"]
 """The name of a field of ``Capabilities``."""
 
 
+class ApiKey(Struct, frozen=True, tag_field="type", tag="api"):
+    """A credential that is shown as it is."""
+
+    key: str
+
+    def __repr__(self) -> str:
+        return "ApiKey()"
+
+
+class OAuth(Struct, frozen=True, tag_field="type", tag="oauth", omit_defaults=True):
+    """A credential that a person signed in for.
+
+    ``access`` is shown until ``expires`` (seconds since the epoch; 0 if it does not end); then ``refresh``
+    gets another one, unless it is empty.
+    """
+
+    access: str
+    refresh: str = ""
+    expires: float = 0.0
+
+    def __repr__(self) -> str:
+        return f"OAuth(expires={self.expires!r})"
+
+
+Credential = ApiKey | OAuth
+
+
+def fields_of(credential: Credential) -> dict[str, Any]:
+    """The fields of ProviderConfig that a credential fills."""
+    if isinstance(credential, ApiKey):
+        return {"api_key": credential.key, "oauth": None}
+    return {"api_key": credential.access, "oauth": credential}
+
+
 class ProviderConfig(Struct, frozen=True, kw_only=True):
     """How to reach a provider. ``timeout`` is milliseconds for the connection and the first byte.
 
+    ``api_keys`` are more keys beside ``api_key``; ``concurrency`` and what follows are limits for each.
     ``like`` names the provider whose protocol it speaks, if its own id is not one that we know.
     ``credentials`` are what a key alone cannot say, by names that the provider explains.
     """
@@ -39,6 +74,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     like: str | None = None
     name: str | None = None
     api_key: str | None = msgspec.field(default=None)
+    api_keys: tuple[str, ...] = ()
     credentials: Mapping[str, str] = {}
     base_url: str | None = None
     api_version: str | None = None
@@ -52,6 +88,20 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     """Milliseconds without a byte after which a stream counts as dead."""
     models: tuple[str, ...] = ()
     capabilities: tuple[Capability, ...] | None = None
+    concurrency: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    oauth: OAuth | None = None
+    """What a login left; ``api_key`` is its access token."""
+    renewed: Callable[[OAuth], None] | None = None
+    """Keeps what was got in the place of ``oauth``; it waits for the disk, so call it in a thread."""
+    login: Callable[[], Credential | None] | None = None
+    """What a login left by now, if that may count; it waits for the disk too."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All its keys, each once."""
+        return tuple(dict.fromkeys(filter(None, (self.api_key, *self.api_keys))))
 
     def capable(self, usual: Capabilities) -> Capabilities:
         """What it can do: ``capabilities`` if they are given, else what is usual there."""
@@ -85,6 +135,7 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
 
     ``message_id`` and ``first_part`` say where in which message the produced deltas belong. ``ask`` is for
     backends that run tools themselves; where it is None there is nobody to ask, so nothing is allowed.
+    ``capabilities`` are the model's, where they differ from what is usual at its provider.
     """
 
     model: str
@@ -97,16 +148,20 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     message_id: str = ""
     first_part: int = 0
     ask: Ask | None = None
+    capabilities: Capabilities | None = None
 
 
 class ModelInfo(Struct, frozen=True, omit_defaults=True):
-    """A model a provider offers. Token limits are counts."""
+    """A model a provider offers. Token limits are counts; what it can do is None where that is not told."""
 
     id: str
     provider: str
     name: str = ""
     context_window: int | None = None
     output_limit: int | None = None
+    tools: bool | None = None
+    images: bool | None = None
+    reasoning: bool | None = None
 
 
 @runtime_checkable
@@ -114,10 +169,10 @@ class Provider(Protocol):
     """A model backend.
 
     ``stream`` yields deltas as they come (text, reasoning, tool calls, ``metadata_delta`` with the call's
-    own token counts and cost 0, and last ``complete`` with the model's stop reason), and raises a
-    ProviderError otherwise. A backend that runs tools itself yields their results behind their calls; calls
-    without a result are run by the agent. Closing the iterator ends the call at once. Whoever implements
-    it retries only as long as nothing was yielded.
+    own token counts, and with a cost only where the backend itself says what it took, and last ``complete``
+    with the model's stop reason), and raises a ProviderError otherwise. A backend that runs tools
+    itself yields their results behind their calls; calls without a result are run by the agent. Closing the
+    iterator ends the call at once. Whoever implements it retries only as long as nothing was yielded.
     """
 
     @property
@@ -143,9 +198,18 @@ class Provider(Protocol):
 
 
 @runtime_checkable
-class SignsIn(Protocol):
-    """The ability of a provider that a person can sign in to, with ``trunkline login``."""
+class KnowsModels(Protocol):
+    """The ability of a provider, or of an adapter, to tell its models apart without asking anybody."""
 
-    async def sign_in(self, show: Callable[[str], None]) -> str:
-        """Tell the person what to do, wait for it, and return the key to keep. Raises a ProviderError."""
+    def capabilities_of(self, model: str) -> Capabilities:
+        """What one of its models can do."""
+        ...
+
+
+@runtime_checkable
+class SignsIn(Protocol):
+    """The ability of a provider that a person can sign in to, with ``trunkline auth login``."""
+
+    async def sign_in(self, show: Callable[[str], None]) -> Credential:
+        """Tell the person what to do, wait for it, and return what to keep. Raises a ProviderError."""
         ...

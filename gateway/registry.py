@@ -1,16 +1,14 @@
-"""The registries: channels, providers, agent sources, and the plugins with all they contribute."""
+"""The registries: channels, agent sources, and the plugins with all they contribute."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
-from msgspec import Struct
 
 from gateway.channel import Channel
 from gateway.contributions import Contributions
@@ -18,7 +16,6 @@ from gateway.errors import (
     FAILURES,
     AlreadyRegisteredError,
     PluginError,
-    ProviderResolutionError,
     asked_for,
 )
 from gateway.hooks import Hooks
@@ -35,7 +32,6 @@ from gateway.plugin import (
     TurnContext,
     Unregister,
 )
-from gateway.provider import Provider, ProviderConfig
 from gateway.tool import Tool
 
 log = structlog.get_logger("trunkline.registry")
@@ -88,109 +84,6 @@ class ChannelRegistry(Registry[Channel]):
     """The channels that the gateway runs."""
 
     kind = "channel"
-
-
-CUSTOM = "custom"
-"""The factory that serves every provider of the settings which has an address but no factory of its own."""
-
-ProviderFactory = Callable[[ProviderConfig], Provider]
-
-Variables = Mapping[str, Sequence[str]]
-"""Which environment variables stand for a field of ProviderConfig (``credentials.x`` for one of those)."""
-
-
-class ProviderEntry(Struct, frozen=True):
-    """What is known of a provider before it is made.
-
-    ``first_model`` is what a key in the environment stands for while no model is configured.
-    """
-
-    factory: ProviderFactory
-    variables: Variables = {}
-    first_model: str = ""
-
-
-class ProviderRegistry(Registry[Provider]):
-    """Providers that are ready, and factories of those that can be made when first asked for."""
-
-    kind = "provider"
-
-    def __init__(self, configure: Callable[[str], ProviderConfig]) -> None:
-        super().__init__()
-        self._configure = configure
-        self._factories: dict[str, ProviderEntry] = {}
-        self._making: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-
-    def add_factory(
-        self,
-        provider_id: str,
-        factory: ProviderFactory,
-        *,
-        variables: Variables | None = None,
-        first_model: str = "",
-    ) -> Unregister:
-        """Make the provider known without loading it. Raises AlreadyRegisteredError.
-
-        ``variables`` are those it reads besides ``<ID>_API_KEY``; see ``ProviderEntry``.
-        """
-        if provider_id in self._factories:
-            raise AlreadyRegisteredError(f"provider {provider_id!r} is already registered")
-        self._factories[provider_id] = ProviderEntry(factory, variables or {}, first_model)
-
-        def remove() -> None:
-            self._factories.pop(provider_id, None)
-
-        return remove
-
-    def known(self) -> tuple[str, ...]:
-        """The ids that ``ready`` accepts."""
-        return tuple(dict.fromkeys((*self._entries, *self._factories)))
-
-    def variables(self, provider_id: str) -> Variables:
-        """Which environment variables stand for which setting of a provider, the first choice first."""
-        own = f"{provider_id.upper().replace('-', '_')}_API_KEY"
-        entry = self._factories.get(provider_id)
-        given: Variables = entry.variables if entry else {}
-        return {**given, "api_key": tuple(dict.fromkeys((own, *given.get("api_key", ()))))}
-
-    def first_models(self) -> Sequence[tuple[str, str]]:
-        """Providers and the model that each begins with, in the order in which they became known."""
-        return [(name, entry.first_model) for name, entry in self._factories.items() if entry.first_model]
-
-    def configured(self, provider_id: str) -> ProviderConfig:
-        """How the settings say that a provider is reached."""
-        return self._configure(provider_id)
-
-    async def ready(self, provider_id: str) -> Provider:
-        """The provider, made and initialised on first use. Raises ProviderResolutionError."""
-        provider = self.get(provider_id)
-        if provider is not None:
-            return provider
-        config = self._configure(provider_id)
-        entry = self._factories.get(config.like or provider_id)
-        if entry is None and config.like is None and config.base_url is not None:
-            entry = self._factories.get(CUSTOM)
-        if entry is None:
-            raise ProviderResolutionError(
-                f"no provider {config.like or provider_id!r}; known are {', '.join(self.known()) or 'none'}",
-                suggestions=self.known(),
-            )
-        async with self._making[provider_id]:
-            return self.get(provider_id) or await self._made(entry.factory, config)
-
-    async def close(self) -> None:
-        """Close every provider that was made."""
-        for provider in self.list():
-            try:
-                await provider.close()
-            except Exception:
-                log.exception("a provider failed to close", provider=provider.id)
-
-    async def _made(self, factory: ProviderFactory, config: ProviderConfig) -> Provider:
-        provider = factory(config)
-        await provider.initialize(config)
-        self._entries[config.id] = provider
-        return provider
 
 
 class AgentSources:

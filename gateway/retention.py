@@ -18,7 +18,7 @@ log = structlog.get_logger("trunkline.retention")
 
 _DAY_MS = 86_400_000
 _CHUNK = 500
-_EVERY = 3600.0
+_SOON, _EVERY = 60.0, 3600.0
 
 
 class Retention:
@@ -28,10 +28,13 @@ class Retention:
         self._store = store
         self._days = days
 
-    async def run(self) -> None:
-        """Clean up once an hour until cancelled."""
+    async def run(self, soon: float = _SOON) -> None:
+        """Clean up once an hour until cancelled; first ``soon``, so that it comes about where gateways are
+        started anew every now and then."""
+        pause = soon
         while True:
-            await asyncio.sleep(_EVERY)
+            await asyncio.sleep(pause)
+            pause = _EVERY
             removed = await self.clean(now_ms())
             if removed:
                 log.info("old settled rows were removed", rows=removed)

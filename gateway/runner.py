@@ -73,7 +73,8 @@ class Runner:
             await self._place_again(session, entry, painter)
             return
         role = self._access.role(entry)
-        turn = Turn(session, entry, role=role or "user")
+        agent = self._agent.chosen(session, entry)
+        turn = Turn(session, entry, role=role or "user", agent=agent)
         try:
             if role is None:
                 await self._turn_away(turn, painter)
@@ -227,6 +228,8 @@ class Runner:
             session=turn.session.id,
             message=answer.id,
             stop=stop,
+            provider=answer.metadata.provider,
+            model=answer.metadata.model,
             deltas=turn.deltas,
             first_text_ms=None if turn.first_text is None else round(turn.first_text * 1000),
             duration_ms=answer.metadata.duration_ms,

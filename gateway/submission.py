@@ -8,7 +8,8 @@ from gateway.channel import InboundMessage, Receipt, Responder, SendsAck, SendsE
 from gateway.deltas import Complete
 from gateway.errors import InvalidStateError, OverloadedError
 from gateway.feed import Feed
-from gateway.frames import Event, MessageFrame, Replayed
+from gateway.frames import Frame, MessageFrame, Replayed
+from gateway.inbox import Inbox
 from gateway.intake import Intake
 from gateway.messages import ErrorPart, Message
 from gateway.session import Session, Sessions
@@ -25,8 +26,9 @@ class Submit(Protocol):
 class Submission:
     """Accepts messages, waits for their outcome, and hands the reply to a responder."""
 
-    def __init__(self, intake: Intake, sessions: Sessions) -> None:
+    def __init__(self, intake: Intake, inbox: Inbox, sessions: Sessions) -> None:
         self._intake = intake
+        self._inbox = inbox
         self._sessions = sessions
         self._feeds: set[Feed] = set()
 
@@ -67,24 +69,28 @@ class Submission:
             await session.follow(feed, receipt.seq)
             while True:
                 for event in await feed.take():
-                    if _settles(event, receipt, session):
+                    if await self._settles(event.frame, receipt, session):
                         return _find(session, receipt.answer_id)
         finally:
             session.unfollow(feed)
             self._feeds.discard(feed)
 
+    async def _settles(self, frame: Frame, receipt: Receipt, session: Session) -> bool:
+        """Whether nothing more will come for the message: its answer is there, or it had none."""
+        match frame:
+            case Complete(message_id=answer_id):
+                return answer_id == receipt.answer_id
+            case MessageFrame(message=message):
+                return message.id == receipt.answer_id
+            case Replayed():
+                # Nothing tells of what ended without an answer before it was followed.
+                return not await self._inbox.is_open(receipt.message_id) and not _is_running(receipt, session)
+            case _:
+                return False
 
-def _settles(event: Event, receipt: Receipt, session: Session) -> bool:
-    """Whether nothing more will come for the message: its answer is there, or it had none."""
-    match event.frame:
-        case Complete(message_id=answer_id):
-            return answer_id == receipt.answer_id
-        case MessageFrame(message=message):
-            return message.id == receipt.answer_id
-        case Replayed():
-            return receipt.duplicate and not session.pending
-        case _:
-            return False
+
+def _is_running(receipt: Receipt, session: Session) -> bool:
+    return session.turn is not None and session.turn.message_id == receipt.answer_id
 
 
 def _find(session: Session, answer_id: str) -> Message | None:

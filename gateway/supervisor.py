@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import structlog
 
-from gateway.channel import Channel, Health, Receive, ReportsHealth
-from gateway.errors import FAILURES, asked_for
+from gateway.channel import Channel, Health, PlacementDeferred, PlacementRefused, Receive, ReportsHealth
+from gateway.errors import FAILURES, TrunklineError, asked_for
 
 log = structlog.get_logger("trunkline.channels")
 
+_NAMED = (TrunklineError, PlacementDeferred, PlacementRefused)
+_FAILED = "a channel failed and will be started again"
 _LONGEST = 60.0
 _STEADY = 60.0
 
@@ -22,6 +25,7 @@ class Supervisor:
         self.channel = channel
         self._receive = receive
         self._failure: str | None = None
+        self._told = ""
         self._running = False
 
     async def run(self) -> None:
@@ -35,7 +39,7 @@ class Supervisor:
                 # It ended or failed in answer to its cancellation: that is no reason to start it again.
                 raise asyncio.CancelledError
             if asyncio.get_running_loop().time() - begun > _STEADY:
-                delay = 1.0
+                delay, self._told = 1.0, ""
             await asyncio.sleep(delay)
             delay = min(_LONGEST, delay * 2)
 
@@ -55,7 +59,25 @@ class Supervisor:
         except FAILURES as error:
             if asked_for(error):
                 raise
+            error = _single(error)
             self._failure = f"{type(error).__name__}: {error}"
-            log.exception("a channel failed and will be started again", channel=self.channel.id)
+            self._tell(error, self._failure)
         finally:
             self._running = False
+
+    def _tell(self, error: BaseException, reason: str) -> None:
+        """Tell the operator. What has a name says all there is to say, and is no news the next time; where it
+        came from only tells of what nobody foresaw."""
+        if not isinstance(error, _NAMED):
+            log.exception(_FAILED, channel=self.channel.id, reason=reason)
+        else:
+            (log.debug if reason == self._told else log.error)(
+                _FAILED, channel=self.channel.id, reason=reason
+            )
+        self._told = reason
+
+
+def _single(error: BaseException) -> BaseException:
+    """What went wrong, without the task groups around it, where it was one thing."""
+    inside: Sequence[BaseException] = getattr(error, "exceptions", ())
+    return _single(inside[0]) if len(inside) == 1 else error

@@ -17,8 +17,13 @@ import hypothesis
 import pytest
 
 # The same examples every time: what is new is looked for with --hypothesis-profile=default, not by chance.
-hypothesis.settings.register_profile("steady", derandomize=True, deadline=None)
+hypothesis.settings.register_profile(
+    "steady", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("steady")
+
+# No test may write into the keyring of whoever runs it.
+os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.fail.Keyring"
 
 _MARKED = {
     "postgres_url": pytest.mark.postgres,

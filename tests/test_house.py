@@ -17,7 +17,7 @@ TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 ROWS = [
     *(f"000_{n:02}" for n in range(1, 26)),
     *(f"002_{n:02}" for n in range(1, 45)),
-    *(f"004_{n:02}" for n in (*range(1, 35), 38, 39, 40)),
+    *(f"004_{n:02}" for n in range(1, 42)),
 ]
 """The capabilities that are promised; each has a test that carries its number."""
 
@@ -124,6 +124,20 @@ def test_broad_excepts_say_why() -> None:
     assert unexplained == []
 
 
+def test_connections_are_opened_in_few_places() -> None:
+    """What users and models name is fetched by ``gateway.fetching``; others ask whom the settings name."""
+    opens = re.compile(r"ClientSession\(|urlopen\(|http\.client|import requests|httpx")
+    places = {str(p.relative_to(ROOT)) for p in SOURCES if opens.search(p.read_text())}
+    tools = ("/fake/", "gateway/testing/", "gateway/cli/")
+    assert {place for place in places if not any(part in place for part in tools)} == {
+        "channels/slack/api.py",
+        "channels/slack/sockets.py",
+        "channels/telegram/api.py",
+        "gateway/fetching.py",
+        "gateway/wire/exchange.py",
+    }
+
+
 def test_tests_use_no_mocks() -> None:
     mocks = re.compile(r"unittest\.mock|MagicMock|AsyncMock|monkeypatch\b")
     assert [
@@ -157,3 +171,64 @@ def test_the_core_reads_the_environment_in_one_place() -> None:
     assert {p for p in places if not p.startswith(("gateway/cli/", "gateway/testing/"))} == {
         "gateway/settings/loading.py"
     }
+
+
+WHAT_CHANNELS_DO = (
+    "messages in",
+    "rooms",
+    "sessions",
+    "when to answer in groups",
+    "streaming",
+    "while it thinks",
+    "format",
+    "the six kinds of parts",
+    "long answers",
+    "commands",
+    "buttons for approvals",
+    "files in",
+    "files out",
+    "changed messages",
+    "deleted messages",
+    "limits",
+    "several accounts",
+    "wrong or missing token",
+    "health",
+    "who may talk",
+    "each message answered once",
+    "what was missed",
+    "answers that nobody saw arrive",
+    "bad input",
+    "forged or stale requests",
+)
+
+
+def channel_cells() -> Iterator[tuple[str, str, str]]:
+    """Of the table of the channels' page: what, which channel, what is said of it."""
+    lines = (ROOT / "channels/README.md").read_text().splitlines()
+    begin = next(at for at, line in enumerate(lines) if line.startswith("| what |"))
+    names = [name.strip() for name in lines[begin].strip("|").split("|")][1:]
+    for line in lines[begin + 2 :]:
+        if not line.startswith("|"):
+            return
+        what, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        yield from ((what, name, cell) for name, cell in zip(names, cells, strict=True))
+
+
+def test_what_every_channel_has_to_do_is_told_of_each() -> None:
+    folders = {path.parent.name for path in (ROOT / "channels").glob("*/channel.py")}
+    told = {(what, name) for what, name, _ in channel_cells()}
+    assert {name for _, name in told} == folders
+    assert [(w, name) for w in WHAT_CHANNELS_DO for name in sorted(folders) if (w, name) not in told] == []
+
+
+def test_what_a_channel_is_said_to_do_is_shown_by_a_test() -> None:
+    wrong = []
+    for what, name, cell in channel_cells():
+        shown = re.findall(r"`([\w/]+\.py)::(\w+)`", cell)
+        if cell.startswith("done: ") != bool(shown) or not re.match(r"done: |not$|not: |exempt: ", cell):
+            wrong.append((what, name, cell))
+        for file, test in shown:
+            path = ROOT / "tests" / file if "/" in file else ROOT / "tests/channels" / name / file
+            if not path.is_file() or f"def {test}(" not in path.read_text():
+                wrong.append((what, name, f"{file}::{test}"))
+    assert wrong == []

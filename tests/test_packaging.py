@@ -17,8 +17,9 @@ from gateway.settings.spelling import ANY_NAME, known_keys
 ROOT = Path(__file__).parents[1]
 EXTRAS = {
     "requirements.txt": (),
-    "requirements-dev.txt": ("postgres", "bedrock", "vertex"),
+    "requirements-dev.txt": ("postgres", "bedrock", "keyring", "vertex"),
     "requirements-bedrock.txt": ("bedrock",),
+    "requirements-keyring.txt": ("keyring",),
     "requirements-postgres.txt": ("postgres",),
     "requirements-vertex.txt": ("vertex",),
 }
@@ -76,7 +77,7 @@ def test_the_example_holds_every_setting_with_a_comment():
     lines = read("config/example.toml").splitlines()
     keys, section = set[tuple[str, ...]](), ()
     for line in lines:
-        if table := re.match(r"(?:# )?\[([\w.]+)\]", line):
+        if table := re.match(r'(?:# )?\[([\w."/-]+)\]', line):
             section = tuple(table[1].split("."))
         elif key := re.match(r'(?:# )?("\*"|\w+) = .*\S {2,}# \S', line):
             keys.add((*section, key[1]))
@@ -96,7 +97,9 @@ def test_the_example_as_it_stands_is_the_defaults():
 
 
 def test_the_example_loads_with_every_line_in_use(tmp_path: Path):
-    text = re.sub(r'^# (?=("\*"|\w+) = |\[[\w.]+\]$)', "", read("config/example.toml"), flags=re.MULTILINE)
+    text = re.sub(
+        r'^# (?=("\*"|\w+) = |\[[\w."/-]+\](?:$| ))', "", read("config/example.toml"), flags=re.MULTILINE
+    )
     (tmp_path / "all.toml").write_text(text, encoding="utf-8")
     secrets = dict.fromkeys(re.findall(r"\$\{(\w+)\}", text), "x" * 32)
     settings = load_settings(tmp_path / "all.toml", environ=secrets, cwd=tmp_path)

@@ -18,13 +18,17 @@ import discord
 from discord.http import HTTPClient, Ratelimit, Route
 
 from channels.discord.files import Upload, form_of
-from gateway import PlacementDeferred, PlacementRefused, PlacementUncertain
+from gateway import Limit, Pacer, PlacementDeferred, PlacementRefused, PlacementUncertain
 
 _TIMEOUT = aiohttp.ClientTimeout(total=15)
 _UPLOAD_TIMEOUT = aiohttp.ClientTimeout(total=120)
 _LONGEST_ASKED = 3600.0
 _NO_TOKEN = 60.0
 _RETRIES = 6
+
+_ALL, _SPARE = "all", "spare"
+_LIMITS = {_ALL: Limit(50, 1.03), _SPARE: Limit(20, 1.03)}
+"""Discord takes 50 calls a second of a bot. What can be left out leaves room for the answers."""
 
 ARCHIVED, THREAD_EXISTS, NO_HISTORY = 50083, 160004, 160002
 """What a call may be refused for that can be helped."""
@@ -84,9 +88,10 @@ class Bucket(Ratelimit):
 class Rest(HTTPClient):
     """discord.py's client for one bot at its own address."""
 
-    def __init__(self, base: str) -> None:
+    def __init__(self, base: str, pacer: Pacer) -> None:
         super().__init__(asyncio.get_running_loop())
         self._base = base
+        self._pacer = pacer
         self._held: dict[str, float] = {}
 
     def get_ratelimit(self, key: str) -> Ratelimit:
@@ -96,10 +101,15 @@ class Rest(HTTPClient):
             self._try_clear_expired_ratelimits()
         return self._buckets[key]
 
-    async def request(self, route: Route, **kwargs: Any) -> Any:
-        """One call, made once. Raises Later, Broken, what discord.py raises, and what aiohttp raises."""
+    async def request(self, route: Route, *, spare: bool = False, **kwargs: Any) -> Any:
+        """One call, made once, at its turn among all calls. What is to ``spare`` waits for none.
+
+        Raises Later, Broken, what discord.py raises, and what aiohttp raises.
+        """
         route.url = self._base + route.url.removeprefix(Route.BASE)
         free = route.path.startswith("/interactions/")
+        if not free:
+            await self._turn(spare=spare)
         key = f"{route.key}:{route.major_parameters}"
         for held in (key,) if free else (key, ""):
             left = self._held.get(held, 0) - self.loop.time()
@@ -117,6 +127,14 @@ class Rest(HTTPClient):
 
         kwargs.setdefault("timeout", _TIMEOUT)
         return await super().request(route, raise_for_status=judge, **kwargs)
+
+    async def _turn(self, *, spare: bool) -> None:
+        keys = (_ALL, _SPARE) if spare else (_ALL,)
+        wait = self._pacer.wait(*keys)
+        if spare and wait > 0:
+            raise Later(wait)
+        async with self._pacer.turn(*keys, urgent=not spare):
+            pass  # it is the moment that counts
 
 
 async def _asked_to_wait(response: aiohttp.ClientResponse) -> tuple[float, bool]:
@@ -138,8 +156,9 @@ async def _asked_to_wait(response: aiohttp.ClientResponse) -> tuple[float, bool]
 class Api:
     """What the channel says to Discord. It is open while somebody uses it."""
 
-    def __init__(self, base: str, token: Callable[[], str]) -> None:
+    def __init__(self, base: str, token: Callable[[], str], pace: float = 1.0) -> None:
         self._base = base
+        self._pacer = Pacer({kind: limit.times(pace) for kind, limit in _LIMITS.items()})
         self._token = token
         self._rest: Rest | None = None
         self._users = 0
@@ -166,10 +185,14 @@ class Api:
         *,
         uploads: Sequence[Upload] = (),
         query: Mapping[str, str | int] | None = None,
+        spare: bool = False,
         **gaps: str,
     ) -> Any:
-        """One call. Raises Refused, Later, Broken, and what aiohttp raises."""
-        arguments: dict[str, Any] = {}
+        """One call; what is to ``spare`` is not made where others wait.
+
+        Raises Refused, Later, Broken, and what aiohttp raises.
+        """
+        arguments: dict[str, Any] = {"spare": spare}
         if uploads:
             form = form_of(cast("Mapping[str, Any]", body or {}), uploads)
             arguments |= {"form": form, "timeout": _UPLOAD_TIMEOUT}
@@ -222,7 +245,7 @@ class Api:
     async def _open(self) -> Rest:
         async with self._opening:
             if self._rest is None:
-                rest = Rest(self._base)
+                rest = Rest(self._base, self._pacer)
                 try:
                     self.me = cast("Mapping[str, Any]", await rest.static_login(self._token()))
                 except BaseException as error:

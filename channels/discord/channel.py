@@ -16,7 +16,7 @@ from channels.discord.history import History
 from channels.discord.inflow import Inflow
 from channels.discord.interactions import Interactions
 from channels.discord.keeper import Keeper
-from channels.discord.link import UNREACHABLE
+from channels.discord.link import UNREACHABLE, FatalClosure
 from channels.discord.options import Options
 from channels.discord.parse import View
 from channels.discord.placing import Places
@@ -33,6 +33,7 @@ from gateway import (
     Message,
     OutboundMessage,
     Placed,
+    PlacementDeferred,
     Receive,
     SettingsError,
     Streaming,
@@ -58,24 +59,24 @@ class DiscordChannel:
         self._host = host
         self._options = options
         self._style = Style(options.pages, options.tools)
-        self._api = Api(options.api_base_url, options.token.get_secret_value)
-        self._places = Places(self._api, personal=options.session_strategy == "chat_user")
+        self._api = Api(options.api_base_url, options.token.get_secret_value, options.pace)
+        self._places = Places(self._api, personal=options.session_strategy == "chat_user", pace=options.pace)
         self._prompts = Prompts(self._api, self._places, host)
         self._rooms = Rooms(self._ask_room)
         self._keeper: Keeper | None = None
         self._why = "logging in"
 
     async def run(self, receive: Receive) -> None:
-        """Listen until cancelled."""
+        """Listen until cancelled. Raises SettingsError when Discord does not want the bot as it is."""
         try:
             async with AsyncExitStack() as stack:
                 await self._log_in(stack)
                 tasks = await stack.enter_async_context(asyncio.TaskGroup())
                 await self._listen(receive, tasks)
-        except BaseExceptionGroup as group:
-            if len(group.exceptions) == 1:
-                raise group.exceptions[0] from None
-            raise
+        except* (Refused, FatalClosure) as group:
+            raise SettingsError(f"channels.{self.id}: {group.exceptions[0]}") from None
+        except* UNREACHABLE as group:
+            raise PlacementDeferred(f"Discord cannot be reached: {group.exceptions[0]!r}") from None
         finally:
             self._keeper = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from unicodedata import east_asian_width
 
 from gateway import (
@@ -41,8 +42,10 @@ _ZERO = "\u200b"
 _FENCE = "```"
 
 
+@lru_cache(maxsize=8)
 def discord_markdown(text: str) -> str:
     """A Markdown text as Discord shows it best."""
+    # A piece is measured, and then shown; messages that are full come again while an answer grows.
     return "\n".join(_blocks(parse_markdown(text)))
 
 

@@ -37,12 +37,11 @@ class Options(BaseModel):
     )
     session_strategy: Strategy = Field(
         default="thread",
-        description="What is one conversation: each thread and channel, a channel with its threads, "
-        "or each person in it",
+        description="What is one conversation: a chat, a person in it, or a thread of it",
     )
     groups: When = Field(
         default="mention",
-        description="When it answers in servers: to mentions and replies, to replies, to commands, always",
+        description="What it answers where several read: what names it, replies, commands, or all",
     )
     threads: Threads = Field(
         default="off",
@@ -57,6 +56,12 @@ class Options(BaseModel):
         default=6, gt=0, le=50, description="Messages of one answer; what is longer comes as a file"
     )
     file_bytes: int = Field(
-        default=10_000_000, gt=0, description="Bytes of the largest file that is read; larger ones are named"
+        default=10_000_000, gt=0, description="Bytes of the largest file that is taken in"
+    )
+    pace: float = Field(
+        default=1.0,
+        gt=0,
+        le=1000,
+        description="How many times the published limits it may call, where more is granted",
     )
     tools: bool = Field(default=True, description="Whether answers tell which tools were used")

@@ -96,7 +96,7 @@ class Places:
     message.
     """
 
-    def __init__(self, api: Api, *, personal: bool) -> None:
+    def __init__(self, api: Api, *, personal: bool, pace: float = 1.0) -> None:
         self.deferrals: Recent[asyncio.Future[bool]] = Recent()
         self.titles: Recent[str] = Recent()
         self._api = api
@@ -106,6 +106,7 @@ class Places:
         self._opened: Recent[str] = Recent()
         self._typed: Recent[float] = Recent()
         self._previews: dict[str, deque[float]] = {}
+        self._most_previews = max(1, int(_PREVIEWS * pace))
         self._application: str | None = None
 
     def note(self, room: str, message: str) -> None:
@@ -142,7 +143,7 @@ class Places:
         body = _body(page)
         try:
             try:
-                await self._change(room, message, body, page)
+                await self._change(room, message, body, page, spare=not outbound.final)
             except Refused as refused:
                 if refused.code != ARCHIVED:
                     raise
@@ -184,7 +185,7 @@ class Places:
         if waits or now < (self._typed.get(room) or 0) + _TYPING_EVERY:
             return
         self._typed.put(room, now)
-        await self._api.call("POST", "/channels/{channel_id}/typing", channel_id=room)
+        await self._api.call("POST", "/channels/{channel_id}/typing", channel_id=room, spare=True)
 
     async def room_of(self, address: Address) -> str:
         """The room for an answer; its thread is opened if it is not there. Raises as a channel does."""
@@ -231,8 +232,11 @@ class Places:
         body = _body(page) | {"nonce": outbound.nonce, "enforce_nonce": True}
         if (message := self._referred(room, outbound)) is not None:
             body["message_reference"] = {"message_id": message, "fail_if_not_exists": False}
+        spare = not outbound.final
         try:
-            told = await self._api.place("POST", MESSAGES, body, uploads=page.files, channel_id=room)
+            told = await self._api.place(
+                "POST", MESSAGES, body, uploads=page.files, spare=spare, channel_id=room
+            )
         except Refused as refused:
             if refused.code != NO_HISTORY:
                 raise
@@ -244,8 +248,12 @@ class Places:
             await self._change(room, placed.platform_id.rpartition(":")[2], _body(page), page)
         return placed
 
-    async def _change(self, room: str, message: str, body: Mapping[str, Any], page: Page) -> None:
-        await self._api.place("PATCH", MESSAGE, body, uploads=page.files, channel_id=room, message_id=message)
+    async def _change(
+        self, room: str, message: str, body: Mapping[str, Any], page: Page, *, spare: bool = False
+    ) -> None:
+        await self._api.place(
+            "PATCH", MESSAGE, body, uploads=page.files, spare=spare, channel_id=room, message_id=message
+        )
 
     async def _respond(self, outbound: OutboundMessage) -> Placed | None:
         """Put the answer where "… is thinking" stands; None where it does not. Twice is once."""
@@ -350,7 +358,7 @@ class Places:
         shown = self._previews.setdefault(room, deque())
         while shown and shown[0] <= now - _WINDOW:
             shown.popleft()
-        if len(shown) >= _PREVIEWS:
+        if len(shown) >= self._most_previews:
             raise PlacementDeferred("enough was shown in the last seconds", shown[0] + _WINDOW - now)
         shown.append(now)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
+from urllib.request import getproxies
 
 import aiohttp
 from slack_sdk.errors import SlackClientError
@@ -35,6 +37,7 @@ _LATER = frozenset(
 )
 _LATER_SECONDS = 60.0
 _PAGE = 200
+_HOPS = 4
 
 
 class RefusedError(PlacementRefused):
@@ -48,14 +51,31 @@ class RefusedError(PlacementRefused):
 class Api:
     """Calls of one account. Raises PlacementDeferred, PlacementUncertain or RefusedError."""
 
-    def __init__(self, token: str, base_url: str) -> None:
+    def __init__(self, token: str, base_url: str, pace: float = 1.0) -> None:
         base = base_url if base_url.endswith("/") else f"{base_url}/"
         # The library would send again what may have been applied.
         self.client = AsyncWebClient(
             token, base_url=base, timeout=_TIMEOUT, retry_handlers=[], logger=_quiet()
         )
-        self.pace = Pace()
+        self.pace = Pace(pace)
         self._token = token
+        self._users = 0
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncGenerator[None]:
+        """Keep connections open as long as somebody is in the block; each call has its own else."""
+        client: Any = self.client
+        if not self._users:
+            timeout = aiohttp.ClientTimeout(total=_TIMEOUT)
+            client.session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                session, client.session = client.session, None
+                await session.close()
 
     async def call(
         self, method: str, *, urgent: bool = True, has_turn: bool = False, **arguments: Any
@@ -66,11 +86,12 @@ class Api:
         given = {name: value for name, value in arguments.items() if value is not None}
         client: Any = self.client
         try:
-            if method in _FORMS:
-                form = {name: _formed(value) for name, value in given.items()}
-                answer = await client.api_call(method, data=form)
-            else:
-                answer = await client.api_call(method, json=given)
+            async with self.connected():
+                if method in _FORMS:
+                    form = {name: _formed(value) for name, value in given.items()}
+                    answer = await client.api_call(method, data=form)
+                else:
+                    answer = await client.api_call(method, json=given)
         except SlackClientError as error:
             raise self._failure(method, getattr(error, "response", None), error) from error
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
@@ -117,20 +138,33 @@ class Api:
 
     async def fetch(self, url: str, most: int) -> bytes:
         """A file's content. Raises RefusedError if it has more than ``most`` bytes, or is not for us."""
+        try:
+            async with self._http() as http:
+                for _ in range(_HOPS):
+                    found = await self._hop(http, url, most)
+                    if isinstance(found, bytes):
+                        return found
+                    url = urljoin(url, found)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise PlacementDeferred(type(error).__name__) from error
+        raise RefusedError("download", "the file is redirected in circles")
+
+    async def _hop(self, http: aiohttp.ClientSession, url: str, most: int) -> bytes | str:
+        """The content, or where it is said to be. Every step has to lie within Slack: it sees our token."""
         if not self._is_slack(url):
             raise RefusedError("download", "the file lies outside of Slack")
         headers = {"Authorization": f"Bearer {self._token}"}
-        try:
-            async with self._http() as http, http.get(url, headers=headers) as answer:
-                if answer.status != 200:
-                    raise _not_fetched(answer.status, _seconds(answer.headers))
-                if any("redir" in str(step.headers.get("Location")) for step in answer.history):
+        async with http.get(url, headers=headers, allow_redirects=False) as answer:
+            if answer.status in (301, 302, 303, 307, 308):
+                location = answer.headers.get("Location", "")
+                if "redir" in location:
                     raise RefusedError("download", "files:read is not granted")
-                content = await answer.content.read(most + 1)
-                while len(content) <= most and (more := await answer.content.read(most + 1 - len(content))):
-                    content += more
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise PlacementDeferred(type(error).__name__) from error
+                return location
+            if answer.status != 200:
+                raise _not_fetched(answer.status, _seconds(answer.headers))
+            content = await answer.content.read(most + 1)
+            while len(content) <= most and (more := await answer.content.read(most + 1 - len(content))):
+                content += more
         if len(content) > most:
             raise RefusedError("download", "the file is too large")
         return content
@@ -142,7 +176,9 @@ class Api:
         return ours or (there.scheme == "https" and (there.hostname or "").endswith(".slack.com"))
 
     def _http(self) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT), trust_env=True)
+        return aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=_TIMEOUT), trust_env=bool(getproxies())
+        )
 
     def _failure(self, method: str, response: Any, error: Exception) -> Exception:
         """What a failed call means. 5xx may come from before or after it was applied."""

@@ -54,7 +54,7 @@ class SlackChannel:
         given = [_plain(token) for token in (options.bot_token, *options.workspaces)]
         kept = [] if self._installations is None else self._installations.tokens
         tokens = dict.fromkeys(token for token in (*given, *kept) if token)
-        self._workspaces = [self._workspace(token) for token in tokens]
+        self._workspaces = [self._workspace(token, home=token == given[0]) for token in tokens]
         self._deliveries = Deliveries(self._inflow)
         self._sockets: Sockets | None = None
         self._missing = len(self._workspaces)
@@ -113,7 +113,7 @@ class SlackChannel:
 
     def pages(self, message: Message, *, final: bool) -> Sequence[Page]:
         """The answer as Slack's messages."""
-        return pages(message, final=final, most=self._options.pages)
+        return pages(message, final=final, most=self._options.pages, tools=self._options.tools)
 
     def streaming(self, address: Address) -> Streaming | None:
         """Streams in threads, edits elsewhere; a command's answer comes whole, as all do when busy."""
@@ -124,7 +124,7 @@ class SlackChannel:
             return None
         if workspace.placing.streams(address):
             return Streaming("edit", _STREAM_EVERY)
-        return Streaming("edit", _EDIT_EVERY) if workspace.api.pace.has_room("chat.update", _FIRST) else None
+        return Streaming("edit", _EDIT_EVERY) if workspace.placing.may_change(_FIRST) else None
 
     async def typing(self, address: Address) -> None:
         """Show that an answer is being made."""
@@ -182,8 +182,8 @@ class SlackChannel:
                 return
             await asyncio.sleep(_REFUSED_PAUSE)
 
-    def _workspace(self, token: str) -> Workspace:
-        return Workspace(self._host, self.id, self._options, token, self._left)
+    def _workspace(self, token: str, *, home: bool) -> Workspace:
+        return Workspace(self._host, self.id, self._options, token, self._left, home=home)
 
     def _begin(self, workspace: Workspace, receive: Receive, tasks: asyncio.TaskGroup) -> None:
         """Take in a workspace while the channel runs."""
@@ -198,7 +198,7 @@ class SlackChannel:
         if former is not None:
             self._dismiss(former)
         if self._welcome is not None:
-            self._welcome(self._workspace(token))
+            self._welcome(self._workspace(token, home=former is not None and former.home))
 
     async def _left(self, workspace: Workspace) -> None:
         """The app was removed from a workspace."""

@@ -44,27 +44,34 @@ class Options(BaseModel):
     )
     groups: Literal["mention", "reply", "command", "always"] = Field(
         default="mention",
-        description="What is answered where several read: what names it, its threads too, commands, or all",
+        description="What it answers where several read: what names it, replies, commands, or all",
     )
     session_strategy: Literal["chat", "chat_user", "thread"] = Field(
-        default="thread", description="What shares a conversation: a channel, each user in it, or a thread"
+        default="thread", description="What is one conversation: a chat, a person in it, or a thread of it"
     )
-    streaming: bool = Field(default=True, description="Whether answers are shown while they are made")
+    streaming: bool = Field(default=True, description="Whether an answer is shown while it is made")
     edits: Literal["rerun", "ignore"] = Field(
-        default="rerun", description="Whether a message that its writer changed is answered again"
+        default="rerun", description="Whether a message that its writer changes is answered anew"
     )
-    thinking: str = Field(
-        default="eyes", description="Emoji that marks what is being answered outside threads; empty for none"
-    )
+    thinking: str = Field(default="eyes", description="Emoji that marks a message while it is being answered")
     command_prefix: str = Field(
         default="", pattern=r"^[a-z0-9_-]{0,16}$", description="What the names of slash commands begin with"
     )
-    file_bytes: int = Field(default=10_000_000, gt=0, description="Bytes of a file that is looked at")
+    file_bytes: int = Field(
+        default=10_000_000, gt=0, description="Bytes of the largest file that is taken in"
+    )
     pages: int = Field(
-        default=8,
+        default=6,
         ge=1,
         le=50,
-        description="Messages for one answer; the whole of a longer one comes as a file",
+        description="Messages of one answer; what is longer comes as a file",
+    )
+    tools: bool = Field(default=True, description="Whether answers tell which tools were used")
+    pace: float = Field(
+        default=1.0,
+        gt=0,
+        le=1000,
+        description="How many times the published limits it may call, where more is granted",
     )
 
     def check(self, channel_id: str) -> None:

@@ -26,11 +26,16 @@ class UnreadableError(Exception):
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """What an account makes of what it reads. ``follows`` says whether the bot takes part in a thread."""
+    """What an account makes of what it reads. ``follows`` says whether the bot takes part in a thread.
+
+    Ids of people are only good within their workspace, so those of ``home`` stand as they are and all others
+    behind the workspace's own: two people with one id are never taken for each other.
+    """
 
     channel: str
     team: str
     bot_user: str
+    home: bool = True
     strategy: Literal["chat", "chat_user", "thread"] = "thread"
     groups: Literal["mention", "reply", "command", "always"] = "mention"
     edits: bool = True
@@ -104,7 +109,7 @@ def parse(payload: Json, rules: Rules, now: int) -> Parsed:
     if kind == "event_callback":
         return parse_event(_object(payload, "event"), rules)
     if kind == "block_actions":
-        return _action(payload)
+        return _action(payload, rules)
     if kind == "message_action" and payload.get("callback_id") == ASK:
         return _asked_about(payload, rules)
     return None
@@ -155,7 +160,7 @@ def _written(event: Json, chat: str, rules: Rules, *, mentioned: bool) -> Parsed
         dedup_key=f"{chat}:{ts}",
         alt_key=client_msg_id if isinstance(client_msg_id, str) and client_msg_id else None,
         address=_address(rules, chat, _thread(rules, chat, thread, ts), ts),
-        sender=Sender(user),
+        sender=Sender(_person(rules, user)),
         text=words,
         order=_order(ts),
     )
@@ -219,7 +224,7 @@ def _command(payload: Json, rules: Rules, now: int) -> Written:
         session=_session(rules, chat, None, user),
         dedup_key=f"command:{_text(payload, 'trigger_id')}",
         address=_address(rules, chat, None, None if direct else _text(payload, "response_url")),
-        sender=Sender(user, _text(payload, "user_name", "")),
+        sender=Sender(_person(rules, user), _text(payload, "user_name", "")),
         text=f"/{name} {_text(payload, 'text', '')}".strip(),
         order=now,
     )
@@ -236,14 +241,14 @@ def _asked_about(payload: Json, rules: Rules) -> Parsed:
         session=_session(rules, chat, thread, user),
         dedup_key=f"shortcut:{chat}:{stamp}",
         address=_address(rules, chat, thread, ts),
-        sender=Sender(user),
+        sender=Sender(_person(rules, user)),
         text=plain(_text(said, "text", ""), rules.bot_user),
         order=_order(stamp),
     )
     return Written(message, ts, _files(said))
 
 
-def _action(payload: Json) -> Pressed | None:
+def _action(payload: Json, rules: Rules) -> Pressed | None:
     actions = payload.get("actions")
     if not isinstance(actions, list) or not actions:
         raise UnreadableError("an interaction without actions")
@@ -254,9 +259,17 @@ def _action(payload: Json) -> Pressed | None:
     approval, _, session = rest.partition(" ")
     if decision not in ("once", "always", "deny") or not approval or not session:
         raise UnreadableError("a button whose value is none of ours")
-    return Pressed(
-        approval, decision, session, _text(_object(payload, "user"), "id"), _text(payload, "response_url", "")
-    )
+    user = _person(rules, _text(_object(payload, "user"), "id"))
+    return Pressed(approval, decision, session, user, _text(payload, "response_url", ""))
+
+
+def user_of(person: str) -> str:
+    """The id by which a sender's workspace knows them."""
+    return person.rpartition(":")[2]
+
+
+def _person(rules: Rules, user: str) -> str:
+    return user if rules.home else f"{rules.team}:{user}"
 
 
 def press_value(decision: str, approval: str, session: str) -> str:

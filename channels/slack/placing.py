@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
+from time import monotonic
 from typing import Any, cast
 
 import structlog
@@ -21,7 +22,9 @@ _FILE, _RESPONSE = "file:", "response:"
 _MOST_STREAMS = 2_000
 _FIRST, _SECOND = 0.6, 0.8
 """The shares of Slack's limits up to which streams begin, and what is shown may change."""
-_SOON = 0.5
+_SOON, _LATER = 0.5, 5.0
+_FORGOTTEN = 600.0
+"""Seconds after which nobody finishes a message any more."""
 _NO_STREAM = frozenset(
     {"message_not_in_streaming_state", "stopped_by_user", "message_not_found", "msg_too_long"}
 )
@@ -43,6 +46,7 @@ class Placing:
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self._whole: OrderedDict[str, bool] = OrderedDict()
         self._uploads: OrderedDict[str, str] = OrderedDict()
+        self._unfinished: OrderedDict[str, float] = OrderedDict()
         self._people: OrderedDict[tuple[str, str], str] = OrderedDict()
         self.team = ""
         self.bot_user = ""
@@ -56,6 +60,13 @@ class Placing:
         if not self._may_stream or address.thread is None or not self._has_room():
             return False
         return address.chat.startswith("D") or (address.chat, address.reply_to) in self._people
+
+    def may_change(self, share: float = _FIRST) -> bool:
+        """Whether a message may be changed that is not finished: each such has to be changed once more."""
+        since = monotonic() - _FORGOTTEN
+        while self._unfinished and next(iter(self._unfinished.values())) < since:
+            self._unfinished.popitem(last=False)
+        return self._api.pace.has_room("chat.update", share, owed=len(self._unfinished))
 
     def _has_room(self) -> bool:
         """Whether few enough streams begin and end."""
@@ -73,6 +84,8 @@ class Placing:
             placed = await self._start_stream(page, address)
             if placed is not None:
                 return placed
+        if not outbound.final and not self.may_change():
+            raise PlacementDeferred("Slack takes few changes a minute", _LATER)
         answer = await self._api.call(
             "chat.postMessage",
             channel=address.chat,
@@ -83,6 +96,8 @@ class Placing:
         )
         ts = str(answer["ts"])
         _keep(self._whole, ts, True)
+        if not outbound.final:
+            _keep(self._unfinished, ts, monotonic())
         return Placed(ts)
 
     async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
@@ -92,9 +107,7 @@ class Placing:
             return
         if ts in self._streams and await self._grow(ts, page, outbound):
             return
-        if not outbound.final and (
-            ts in self._streams or not self._api.pace.has_room("chat.update", _SECOND)
-        ):
+        if not outbound.final and (ts in self._streams or not self.may_change(_SECOND)):
             return
         await self._update(ts, page, outbound)
 
@@ -106,6 +119,7 @@ class Placing:
                 await self._api.call("files.delete", file=ts.removeprefix(_FILE))
             elif not ts.startswith(_RESPONSE):
                 self._ended(ts)
+                self._unfinished.pop(ts, None)
                 await self._api.call("chat.delete", channel=address.chat, ts=ts)
         except RefusedError as refused:
             if refused.error not in ("message_not_found", "file_not_found", "file_deleted"):
@@ -232,6 +246,8 @@ class Placing:
             ts=ts,
             **_content(page, outbound.nonce),
         )
+        if outbound.final:
+            self._unfinished.pop(ts, None)
 
     async def _respond(self, page: Text, outbound: OutboundMessage) -> Placed:
         """Answer a slash command for the one who gave it: Slack takes five answers, within half an hour."""

@@ -65,11 +65,16 @@ class File(Struct, frozen=True):
 
 
 Page = Text | File
+_TOOLS = (ToolCallPart, ToolResultPart)
 
 
-def pages(message: Message, *, final: bool, most: int = 8) -> Sequence[Page]:
-    """A message as the pages of a room. Files come at the end, and only when it is final."""
-    markdown = "\n\n".join(_paragraphs(message.parts, final=final))
+def pages(message: Message, *, final: bool, most: int = 6, tools: bool = True) -> Sequence[Page]:
+    """A message as the pages of a room. Files come at the end, and only when it is final.
+
+    ``tools`` says whether it tells which tools were used.
+    """
+    told = message.parts if tools else [part for part in message.parts if not isinstance(part, _TOOLS)]
+    markdown = "\n\n".join(_paragraphs(told, final=final))
     pieces = split_markdown(markdown, LONGEST_PAGE, measure)
     texts = [Text(piece, piece) for piece in pieces]
     if texts and not final:

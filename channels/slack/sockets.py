@@ -141,4 +141,6 @@ def _failure(error: Exception) -> Exception:
     status = getattr(response, "status_code", 0)
     if status == 429 or status >= 500 or name in ("ratelimited", "fatal_error", "internal_error", ""):
         return PlacementDeferred(name or f"{type(error).__name__}")
-    return PlacementRefused(f"apps.connections.open: {name}")
+    return PlacementRefused(
+        f"apps.connections.open: {name}; look at app_token, and whether the app has Socket Mode switched on"
+    )

@@ -12,7 +12,7 @@ from channels.slack.api import Api, RefusedError
 from channels.slack.catching_up import START
 from channels.slack.inflow import Inflow
 from channels.slack.options import Options
-from channels.slack.parse import Rules, Stopped
+from channels.slack.parse import Rules, Stopped, user_of
 from channels.slack.placing import Placing
 from channels.slack.presence import Presence
 from channels.slack.prompts import Prompts
@@ -45,11 +45,15 @@ class Workspace:
         options: Options,
         token: str,
         left: Callable[[Workspace], Awaitable[None]],
+        *,
+        home: bool,
     ) -> None:
         self.team = ""
+        self.home = home
+        """Whether it is the one that ``bot_token`` opens."""
         self.problem = "starting"
         """What does not work; empty while all does."""
-        self.api = Api(token, options.api_base_url)
+        self.api = Api(token, options.api_base_url, options.pace)
         self.placing = Placing(self.api, streams=options.streaming)
         self.presence = Presence(self.api, options.thinking)
         self.prompts = Prompts(self.api, host)
@@ -75,7 +79,7 @@ class Workspace:
         self.problem = ""
         signed_in()
         try:
-            async with asyncio.TaskGroup() as own_tasks:
+            async with self.api.connected(), asyncio.TaskGroup() as own_tasks:
                 running = [own_tasks.create_task(self._probe()), own_tasks.create_task(self._sweep())]
                 await self._over.wait()
                 for task in running:
@@ -110,8 +114,10 @@ class Workspace:
                 told = await self.api.call("auth.test")
                 break
             except (PlacementDeferred, PlacementUncertain) as error:
-                self.problem = str(error)
-                log.info("Slack does not answer yet", channel=self._channel_id, reason=str(error))
+                problem = f"{error}; look at the bot's token" if _is_of_token(error) else str(error)
+                if problem != self.problem:
+                    log.warning("Slack does not let the app in", channel=self._channel_id, reason=problem)
+                self.problem = problem
                 await asyncio.sleep(getattr(error, "seconds", None) or 1.0)
         self.team = self.placing.team = str(told.get("team_id"))
         self.placing.bot_user = str(told.get("user_id"))
@@ -119,6 +125,7 @@ class Workspace:
             channel=self._channel_id,
             team=self.team,
             bot_user=self.placing.bot_user,
+            home=self.home,
             strategy=self._options.session_strategy,
             groups=self._options.groups,
             edits=self._options.edits == "rerun",
@@ -142,7 +149,7 @@ class Workspace:
             for message in messages:
                 address = message.address
                 if address.reply_to is not None:
-                    self.placing.heard(address.chat, address.reply_to, message.sender.id)
+                    self.placing.heard(address.chat, address.reply_to, user_of(message.sender.id))
             return await receive(*messages, cursor=cursor, rejected=rejected)
 
         return listening
@@ -169,3 +176,7 @@ class Workspace:
             except (RefusedError, PlacementDeferred, PlacementUncertain) as error:
                 self.problem = str(error)
                 log.warning("Slack does not answer as it should", team=self.team, reason=str(error))
+
+
+def _is_of_token(error: Exception) -> bool:
+    return any(word in str(error) for word in ("_auth", "_authed", "token"))

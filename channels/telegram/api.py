@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Literal, cast
+from urllib.request import getproxies
 
 import aiohttp
 from telegram import Bot, InputFile, InputMedia, InputMediaDocument, InputMediaPhoto
@@ -193,7 +194,15 @@ def media(kind: Literal["photo", "document"], data: bytes, name: str, caption: s
 
 
 def _session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=True)
+    """Connections, through the proxy that the environment names.
+
+    Where it names none, aiohttp is not let look for one: it does so anew in a thread for every request.
+    """
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=bool(getproxies()),
+    )
 
 
 def _body(request: RequestData | None) -> aiohttp.FormData | Mapping[str, str] | None:

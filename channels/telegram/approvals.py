@@ -10,8 +10,9 @@ import msgspec
 import structlog
 
 from channels.telegram.api import CallError, RefusedError
-from channels.telegram.courier import SAME, Courier
-from channels.telegram.render import TextPage, code, cut
+from channels.telegram.courier import Courier
+from channels.telegram.outcome import SAME
+from channels.telegram.render import OUTCOMES, QUESTION, TextPage, code, cut
 from channels.telegram.styling import styled
 from channels.telegram.wire import CallbackQuery
 from gateway import ApprovalRequest, Host, NotFoundError, PlacementDeferred, UnauthorizedError
@@ -31,13 +32,6 @@ _BUTTONS: Mapping[str, tuple[Decision, str]] = {
     "d": ("deny", "Deny"),
 }
 _SAID: Mapping[str, str] = {"once": "Allowed once.", "always": "Always allowed.", "deny": "Denied."}
-_OUTCOMES: Mapping[str, str] = {
-    "once": "✓ Allowed once",
-    "always": "✓ Always allowed",
-    "deny": "✗ Denied",
-    "timeout": "⌛ Not allowed: nobody answered in time",
-}
-_ENDED = "✗ No longer asked"
 _EXPIRED = "This question has expired."
 
 
@@ -75,7 +69,9 @@ class Approvals:
         """Show what became of a question; its buttons go. Raises as ``Channel.edit`` does."""
         prompt = self._open.pop(request.id, None)
         if prompt is not None and prompt.message_id is not None:
-            shown = styled(f"{_OUTCOMES.get(outcome, _ENDED)}: {code(cut(request.tool_name, _MOST_NAME))}")
+            shown = styled(
+                f"{OUTCOMES.get(outcome, OUTCOMES['cancelled'])}: {code(cut(request.tool_name, _MOST_NAME))}"
+            )
             page = TextPage(shown.text, shown.entities)
             await self._courier.change(request.address, prompt.message_id, page)
 
@@ -131,4 +127,4 @@ def _question(request: ApprovalRequest) -> str:
         arguments = repr(dict(request.arguments))
     fence = "`" * (3 + arguments.count("```"))
     shown = f"\n\n{fence}json\n{cut(arguments, _MOST_ARGUMENTS)}\n{fence}" if request.arguments else ""
-    return f"**May I use {code(cut(request.tool_name, _MOST_NAME))}?**{shown}"
+    return f"**{QUESTION} {code(cut(request.tool_name, _MOST_NAME))}?**{shown}"

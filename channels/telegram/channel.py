@@ -59,7 +59,7 @@ class TelegramChannel:
         token = options.token.get_secret_value()
         self._account = token.partition(":")[0]
         self._client = Client(token, options.api_base_url)
-        self._courier = Courier(self._client, Pace())
+        self._courier = Courier(self._client, Pace(options.pace))
         self._approvals = Approvals(host, self._courier)
         self._webhook = _webhook(options)
         every = POLL_SECONDS if self._webhook is None else PROBE_SECONDS
@@ -116,7 +116,7 @@ class TelegramChannel:
 
     def pages(self, message: Message, *, final: bool) -> Sequence[Page]:
         """An answer as messages of Telegram."""
-        return pages_of(message, final=final, most=self._options.pages)
+        return pages_of(message, final=final, most=self._options.pages, tools=self._options.tools)
 
     def streaming(self, address: Address) -> Streaming | None:
         """Private chats see drafts, groups see edits; these are few a minute."""

@@ -1,39 +1,30 @@
-"""What the bot writes: each message placed once, then edited; and found again where nobody knows.
-
-The platform has neither a key for what is sent nor a history for bots. But it tells a bot that asks to change
-nothing about a message whether that message is its own, somebody else's, or not there.
-"""
+"""What the bot writes: each message placed once, then edited; and found again where nobody knows."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
 import structlog
 
-from channels.telegram.api import CallError, Client, NotSentError, RefusedError, media, upload
+from channels.telegram.api import CallError, Client, RefusedError, media, upload
+from channels.telegram.finding import Finding
+from channels.telegram.known import Known
+from channels.telegram.outcome import MISSING, SAME, outcome
 from channels.telegram.pace import Pace
-from channels.telegram.parse import is_group, room_of
+from channels.telegram.parse import is_group
 from channels.telegram.render import Page, TextPage
 from channels.telegram.styling import Entity
-from gateway import Address, OutboundMessage, Placed, PlacementDeferred, PlacementRefused, PlacementUncertain
+from gateway import Address, OutboundMessage, Placed, PlacementDeferred, PlacementUncertain
 
 log = structlog.get_logger("trunkline.telegram")
 
-SAME = "message is not modified"
-_FOREIGN = "can't be edited"
-_MISSING = ("message to edit not found", "message_id_invalid")
 _GONE = ("message to delete not found", "message can't be deleted", "message_id_invalid")
 _NO_PHOTO = ("image_process_failed", "photo_invalid_dimensions", "photo_", "too big for a photo")
-_AHEAD = 40
-_ATTEMPTS = 8
-_PAUSE = 0.2
-_LONGEST_PAUSE = 5.0
-_REMEMBERED = 10_000
-_WAIT_FOR_TOKEN = 60.0
+_UNHEARD = 1.0
+"""Seconds to wait after a call that nobody waited for: perhaps it was answered that others have to."""
 _NO_PREVIEW: Mapping[str, Any] = {"is_disabled": True}
 
 
@@ -43,21 +34,19 @@ class Courier:
     def __init__(self, client: Client, pace: Pace) -> None:
         self._client = client
         self._pace = pace
-        self._newest: dict[str, int] = {}
-        self._own: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._looked: dict[str, tuple[int, int]] = {}
+        self._known = Known()
+        self._finding = Finding(client, pace, self._known, self._one_at_a_time)
         self._moved: dict[str, str] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def note(self, chat: str, message_id: int) -> None:
         """A message with this number exists."""
-        row = room_of(chat)
-        self._newest[row] = max(message_id, self._newest.get(row, 0))
+        self._known.note(chat, message_id)
 
     def watermark(self, address: Address) -> str:
         """The number of the newest message known in a room's row."""
         asked = int(address.reply_to) if address.reply_to else 0
-        return str(max(asked, self._newest.get(room_of(self._where(address)), 0)))
+        return str(max(asked, self._known.newest(self._where(address))))
 
     async def place(self, outbound: OutboundMessage) -> Placed:
         """Place one page. Raises as ``Channel.send`` does."""
@@ -88,7 +77,7 @@ class Courier:
         try:
             await self._call(address, method, arguments, preview=preview, message_id=message_id)
         except RefusedError as refused:
-            if refused.says(*_MISSING):
+            if refused.says(*MISSING):
                 log.info("a message was gone when it was to be edited", chat=address.chat)
             elif not refused.says(SAME):
                 raise self._outcome(address, refused) from refused
@@ -109,27 +98,9 @@ class Courier:
         """Look whether a message stands that may have been placed. Raises PlacementDeferred if that is not
         to be found out now; it goes on later from where it was."""
         address, chat = outbound.address, self._where(outbound.address)
-        others = set(map(int, outbound.others))
-        number, end = self._looked.get(outbound.nonce) or self._range(outbound)
         async with self._lock(address):
-            while number < end:
-                known = number in others or (chat, number) in self._own
-                if not known and await self._is_ours(address, number):
-                    self._looked.pop(outbound.nonce, None)
-                    return Placed(str(self._remember(chat, number)))
-                number += 1
-                self._looked[outbound.nonce] = number, end
-            self._looked.pop(outbound.nonce, None)
-        return None
-
-    def _range(self, outbound: OutboundMessage) -> tuple[int, int]:
-        """The numbers that a message may have: after what was the newest when it was about to be placed, and
-        not far after what is the newest now."""
-        row = room_of(self._where(outbound.address))
-        mark = int(outbound.watermark or outbound.address.reply_to or 0)
-        placed = [int(number) for room, number in outbound.elsewhere if room_of(room) == row]
-        newest = max(mark, self._newest.get(row, 0), *placed, *map(int, outbound.others))
-        return mark + 1, newest + _AHEAD + 1
+            number = await self._finding.find(outbound, chat)
+        return None if number is None else Placed(str(self._known.remember(chat, number)))
 
     async def draft(self, outbound: OutboundMessage, draft_id: int) -> None:
         """Show a preview. Raises as ``Channel.send`` does."""
@@ -162,37 +133,9 @@ class Courier:
                 if refused.retry_after is None:
                     raise
                 self._pace.hold(method, refused.retry_after)
-
-    async def _is_ours(self, address: Address, number: int) -> bool:
-        """Whether a message stands that this bot wrote, as an answer without buttons."""
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return await self._probe(address, number)
-            except PlacementDeferred as deferred:
-                wait = _PAUSE * attempt if deferred.seconds is None else deferred.seconds
-                if attempt == _ATTEMPTS or wait > _LONGEST_PAUSE:
-                    raise
-                await asyncio.sleep(wait)
-        raise AssertionError("the last attempt returns or raises")
-
-    async def _probe(self, address: Address, number: int) -> bool:
-        chat = self._where(address)
-        async with self._one_at_a_time(chat), self._pace.probe():
-            wait = self._pace.held(chat)
-            if wait:
-                raise PlacementDeferred("the platform asked to wait", wait)
-            try:
-                await self._client.call("editMessageReplyMarkup", chat_id=int(chat), message_id=number)
-            except RefusedError as refused:
-                if refused.says(*_MISSING):
-                    return False
-                if not refused.says(SAME, _FOREIGN):
-                    raise self._outcome(address, refused) from refused
-                self.note(chat, number)
-                return refused.says(SAME)
-            except CallError as error:
-                raise PlacementDeferred(str(error)) from error
-        return False
+            except asyncio.CancelledError:
+                self._pace.hold(method, _UNHEARD)
+                raise
 
     async def _write(
         self, address: Address, method: str, what: Mapping[str, Any], **arguments: Any
@@ -238,31 +181,13 @@ class Courier:
             raise PlacementDeferred("there is no room for a preview", wait)
 
     def _outcome(self, address: Address, error: CallError) -> Exception:
-        """What an error means for the message it was about."""
-        if isinstance(error, NotSentError):
-            return PlacementDeferred(str(error))
-        if not isinstance(error, RefusedError):
-            return PlacementUncertain(str(error))
-        if error.retry_after is not None or error.code == 429:
-            seconds = error.retry_after or 1.0
-            self._pace.hold(self._where(address), seconds)
-            return PlacementDeferred("the platform asked to wait", seconds)
-        if error.code in (401, 404, 409):
-            return PlacementDeferred(error.reason, _WAIT_FOR_TOKEN)
-        return PlacementRefused(error.reason)
+        return outcome(self._pace, self._where(address), error)
 
     def _stands(self, address: Address, sent: Mapping[str, Any]) -> int:
         number = sent.get("message_id")
         if not isinstance(number, int):
             raise PlacementUncertain("an answer without the message")
-        return self._remember(self._where(address), number)
-
-    def _remember(self, chat: str, number: int) -> int:
-        self.note(chat, number)
-        self._own[chat, number] = None
-        while len(self._own) > _REMEMBERED:
-            self._own.popitem(last=False)
-        return number
+        return self._known.remember(self._where(address), number)
 
     def _where(self, address: Address) -> str:
         return self._moved.get(address.chat, address.chat)

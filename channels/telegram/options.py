@@ -34,10 +34,11 @@ class Options(BaseModel):
         default=None, description="What Telegram proves with that it is Telegram: A-Z a-z 0-9 _ -"
     )
     groups: Groups = Field(
-        default="mention", description="What it answers in groups: what names it, replies, commands, or all"
+        default="mention",
+        description="What it answers where several read: what names it, replies, commands, or all",
     )
     session_strategy: Strategy = Field(
-        default="thread", description="What is one conversation: a chat, a person in it, or a topic of it"
+        default="thread", description="What is one conversation: a chat, a person in it, or a thread of it"
     )
     streaming: bool = Field(default=True, description="Whether an answer is shown while it is made")
     edits: Literal["rerun", "ignore"] = Field(
@@ -49,6 +50,14 @@ class Options(BaseModel):
     )
     pages: int = Field(
         default=6, ge=1, le=50, description="Messages of one answer; what is longer comes as a file"
+    )
+
+    tools: bool = Field(default=True, description="Whether answers tell which tools were used")
+    pace: float = Field(
+        default=1.0,
+        gt=0,
+        le=1000,
+        description="How many times the published limits it may call, where more is granted",
     )
 
     @field_validator("token")

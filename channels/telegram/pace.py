@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 
 from channels.telegram.parse import is_group
-from gateway import Limit, Pacer
+from gateway import Clock, Limit, Pacer
 
 _LIMITS: Mapping[str, Limit] = {
-    "all": Limit(25, 1.0, burst=10),
+    "all": Limit(30, 1.03, burst=10),
     "room": Limit(5, 5.5),
     "group": Limit(20, 66.0),
     "previews": Limit(10, 66.0),
@@ -23,10 +23,13 @@ _LIMITS: Mapping[str, Limit] = {
 
 
 class Pace:
-    """Gives turns to calls about rooms; holds are for a room, or for a method that is about none."""
+    """Gives turns to calls about rooms; holds are for a room, or for a method that is about none.
 
-    def __init__(self) -> None:
-        self._pacer = Pacer(_LIMITS)
+    ``pace`` is how many times the platform's figures are allowed.
+    """
+
+    def __init__(self, pace: float = 1.0, clock: Clock | None = None) -> None:
+        self._pacer = Pacer({kind: limit.times(pace) for kind, limit in _LIMITS.items()}, clock)
 
     def turn(self, chat: str, *, preview: bool = False) -> AbstractAsyncContextManager[None]:
         """Wait until a call about a room may be made; what is no preview goes first."""

@@ -28,6 +28,15 @@ from gateway import (
 MOST_TEXT = 4096
 MOST_CAPTION = 1024
 MOST_FILE = 50 * 1024 * 1024
+QUESTION = "May I use"
+OUTCOMES: Mapping[str, str] = {
+    "once": "✓ Allowed once",
+    "always": "✓ Always allowed",
+    "deny": "✗ Denied",
+    "timeout": "⌛ Not allowed: nobody answered in time",
+    "cancelled": "✗ No longer asked",
+}
+"""What messages begin with that are no answers, but ask whether a tool may run, or say what was decided."""
 
 _MOST_ARGUMENT = 60
 _MOST_ERROR = 300
@@ -39,6 +48,11 @@ _TERMINAL = re.compile(
 )
 """What terminals take for orders: colours, titles, links."""
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
+
+
+def is_question(text: str) -> bool:
+    """Whether a message of the bot is about whether a tool may run."""
+    return text.startswith((QUESTION, *OUTCOMES.values()))
 
 
 class TextPage(Struct, frozen=True):
@@ -60,9 +74,12 @@ class FilePage(Struct, frozen=True):
 Page = TextPage | FilePage
 
 
-def pages_of(message: Message, *, final: bool, most: int = 6) -> list[Page]:
-    """The message, whole or so far, as messages of the platform; files come with the final one."""
-    pieces = (_TERMINAL.sub("", piece) for piece in _pieces(message, final))
+def pages_of(message: Message, *, final: bool, most: int = 6, tools: bool = True) -> list[Page]:
+    """The message, whole or so far, as messages of the platform; files come with the final one.
+
+    ``tools`` says whether it tells which tools were used.
+    """
+    pieces = (_TERMINAL.sub("", piece) for piece in _pieces(message, final, tools))
     source = "\n\n".join(_closed(piece) for piece in pieces if piece.strip())
     texts = [page for piece in _split(source) if (page := _text_page(piece)) is not None]
     pages: list[Page] = list(texts[:most])
@@ -95,23 +112,23 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _pieces(message: Message, final: bool) -> Iterator[str]:
+def _pieces(message: Message, final: bool, tools: bool) -> Iterator[str]:
     """What is to be read, as Markdown; lines of tools that follow each other stay together."""
     results = {part.tool_call_id: part for part in message.parts if isinstance(part, ToolResultPart)}
-    tools: list[str] = []
+    lines: list[str] = []
     for part in message.parts:
         if isinstance(part, ToolCallPart):
-            tools.append(_tool(part, results.get(part.tool_call_id), final))
+            lines += [_tool(part, results.get(part.tool_call_id), final)] if tools else []
             continue
         said = _said(part)
         if said is None:
             continue
-        if tools:
-            yield "\n".join(tools)
-            tools = []
+        if lines:
+            yield "\n".join(lines)
+            lines = []
         yield said
-    if tools:
-        yield "\n".join(tools)
+    if lines:
+        yield "\n".join(lines)
 
 
 def _said(part: object) -> str | None:

@@ -17,9 +17,9 @@ import structlog
 from aiohttp import WSCloseCode, web
 
 from channels.websocket.connection import Connection
+from channels.websocket.page_files import PageFiles
 from gateway import (
     Host,
-    NotFoundError,
     OutboundMessage,
     Placed,
     Receive,
@@ -48,7 +48,7 @@ class WebsocketChannel:
         self.id = channel_id
         self._host = host
         self._sockets: set[web.WebSocketResponse] = set()
-        self._files = {path.name: path for path in _PAGE.iterdir() if path.is_file()}
+        self._files = PageFiles(_PAGE)
 
     async def run(self, receive: Receive) -> None:
         """Keep clients until cancelled; then tell them to come back later."""
@@ -121,18 +121,11 @@ class WebsocketChannel:
         except TimeoutError:
             log.debug("some clients did not take the goodbye")
 
-    async def _index(self, _request: web.Request) -> web.StreamResponse:
-        return self._page("index.html")
+    async def _index(self, request: web.Request) -> web.StreamResponse:
+        return self._files.respond(request, "index.html")
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
-        return self._page(request.match_info["name"])
-
-    def _page(self, name: str) -> web.StreamResponse:
-        """A file of the page. Only what lay there at the start is ever opened."""
-        path = self._files.get(name)
-        if path is None:
-            raise NotFoundError("the page has no such file")
-        return web.FileResponse(path, headers={"Cache-Control": "no-cache"})
+        return self._files.respond(request, request.match_info["name"])
 
 
 def _offered_token(offered: Sequence[str]) -> str | None:

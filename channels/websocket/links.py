@@ -6,19 +6,12 @@ becomes a link to it.
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from urllib.parse import urlsplit
 
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 
-_SCHEMES = ("http", "https", "mailto")
-_BARE = re.compile(r"https?://[^\s<>\"'`]+", re.IGNORECASE)
-_ADDRESS = re.compile(r"https?://([^/?#\s]*)\S*")
-_PORT = re.compile(r":\d*$")
-_HOST_LIKE = re.compile(r"(?:[\w-]+\.)+[^\W\d_][\w-]*")
+from gateway import bare_addresses, host_of, names_another_host
 
 
 def link_rule(state: StateCore) -> None:
@@ -28,24 +21,9 @@ def link_rule(state: StateCore) -> None:
             token.children = list(_relink(_with_bare_links(token.children)))
 
 
-def host_of(href: str) -> str | None:
-    """The host (or the mail address) a link really leads to; None if it may not be a link at all."""
-    try:
-        url = urlsplit(href)
-        host = url.hostname
-    except ValueError:
-        return None
-    if url.scheme not in _SCHEMES:
-        return None
-    return url.path.lower() if url.scheme == "mailto" else host
-
-
-def names_another_host(label: str, host: str) -> bool:
-    """Whether the label of a link reads like a host that is not the link's own."""
-    plain = unicodedata.normalize("NFKC", label).lower()
-    named = _ADDRESS.findall(plain) + _HOST_LIKE.findall(_ADDRESS.sub(" ", plain))
-    real = host.rpartition("@")[2].removeprefix("www.")
-    return any(_PORT.sub("", name).removeprefix("www.") != real for name in named)
+def _host_of(href: str) -> str | None:
+    """The host (or the mail address) a link of a page leads to; None if it may not be one there."""
+    return None if href.lower().startswith("tg:") else host_of(href)
 
 
 def _relink(tokens: Iterable[Token]) -> Iterator[Token]:
@@ -75,7 +53,7 @@ def _picture_name(token: Token) -> Token:
 def _link(opening: Token, label: list[Token], always_host: bool = False) -> Iterator[Token]:
     """One link: an anchor if it leads somewhere allowed, else its label and the address as plain text."""
     href = str(opening.attrs.get("href", ""))
-    host, words = host_of(href), _label(label)
+    host, words = _host_of(href), _label(label)
     if host is None:
         yield from label
         if words != href:
@@ -113,20 +91,11 @@ def _with_bare_links(tokens: Sequence[Token]) -> Iterator[Token]:
 
 def _split_text(content: str) -> Iterator[Token]:
     done = 0
-    for match in _BARE.finditer(content):
-        address = _without_trailing_marks(match.group())
-        if host_of(address):
-            yield _text(content[done : match.start()])
-            yield Token("link_open", "a", 1, attrs={"href": address})
-            yield _text(address)
-            yield Token("link_close", "a", -1)
-            done = match.start() + len(address)
+    for start, end in bare_addresses(content):
+        address = content[start:end]
+        yield _text(content[done:start])
+        yield Token("link_open", "a", 1, attrs={"href": address})
+        yield _text(address)
+        yield Token("link_close", "a", -1)
+        done = end
     yield _text(content[done:])
-
-
-def _without_trailing_marks(address: str) -> str:
-    """Drop what belongs to the sentence: end marks, and a bracket that was not opened in the address."""
-    address = address.rstrip(".,;:!?*_~")
-    while address.endswith(")") and address.count(")") > address.count("("):
-        address = address[:-1].rstrip(".,;:!?*_~")
-    return address

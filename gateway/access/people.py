@@ -27,6 +27,12 @@ class Who(Struct, frozen=True):
     channel: str
     user: str
 
+    @classmethod
+    def named(cls, text: str) -> Who:
+        """Whoever ``str`` names so."""
+        channel, colon, user = text.partition(":")
+        return cls(channel, user) if colon else cls("", text)
+
     def __str__(self) -> str:
         return f"{self.channel}:{self.user}" if self.channel else self.user
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import typer
 
 from gateway.cli import (
+    agents,
+    auth,
     channels,
     chat,
     config,
@@ -16,12 +18,14 @@ from gateway.cli import (
     dead,
     dev,
     doctor,
-    login,
     manifests,
+    models,
     pair,
+    providers,
     run,
     send,
     sessions,
+    usage,
     version,
 )
 
@@ -36,9 +40,13 @@ app.command("run")(run.run)
 app.command("chat")(chat.chat)
 app.command("send")(send.send)
 app.command("doctor")(doctor.doctor)
-app.command("login")(login.login)
+app.command("usage")(usage.usage)
+app.add_typer(auth.app, name="auth")
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(channels.app, name="channels")
+app.add_typer(providers.app, name="providers")
+app.add_typer(models.app, name="models")
+app.add_typer(agents.app, name="agents")
 app.add_typer(dead.app, name="dead")
 app.add_typer(pair.app, name="pair")
 app.add_typer(db.app, name="db")

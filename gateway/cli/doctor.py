@@ -56,12 +56,13 @@ def examine(config: Path | None) -> Iterator[Finding]:
 
 
 def _of_gateway(settings: Settings) -> Iterator[Finding]:
-    from gateway.cli import keeping, reaching
+    from gateway.cli import keeping, reaching, routes
 
     yield from keeping.store(settings)
     yield from reaching.listener(settings)
     yield from reaching.plugins(settings)
     yield reaching.provider(settings)
+    yield from routes.routes(settings)
 
 
 def _without_secrets(findings: Iterable[Finding], settings: Settings) -> Iterator[Finding]:
@@ -70,7 +71,8 @@ def _without_secrets(findings: Iterable[Finding], settings: Settings) -> Iterato
 
     from gateway.settings.masking import MASK, without_passwords
 
-    secrets = sorted(_secrets(settings), key=len, reverse=True)
+    # A secret of a letter or two would mask half of every word; whoever has one has none.
+    secrets = sorted((secret for secret in _secrets(settings) if len(secret) > 3), key=len, reverse=True)
 
     def masked(text: str) -> str:
         for secret in secrets:
@@ -88,7 +90,8 @@ def _secrets(settings: Settings) -> Iterator[str]:
 
     given = [settings.server.token]
     for provider in settings.providers.values():
-        given += [provider.api_key, *provider.custom_headers.values()]
+        given += [provider.api_key, *provider.api_keys, *provider.credentials.values()]
+        given += provider.custom_headers.values()
     yield from (secret.get_secret_value() for secret in given if secret is not None)
     written = ((entry.path[-1], entry.value) for entry in settings.entries)
     yield from (value for name, value in written if sounds_secret(name) and isinstance(value, str) and value)

@@ -15,7 +15,7 @@ from gateway.cli.finding import Finding, fail, ok, warn
 from gateway.cli.remote import call, running_gateway
 from gateway.errors import PluginError, ProviderError, SettingsError, TrunklineError
 from gateway.loader import load_plugin
-from gateway.routing import Models, first_model
+from gateway.routing import first_model
 from gateway.settings import Settings
 
 _PROVIDER_SECONDS = 5.0
@@ -67,7 +67,7 @@ async def _provider(settings: Settings, environ: Mapping[str, str]) -> Finding:
         if model.startswith("demo/"):
             return warn("model", "demo/demo: the built-in demo answers, no model is connected", _DEMO)
         async with asyncio.timeout(_PROVIDER_SECONDS):
-            route = await Models(gateway.providers).resolve(model)
+            route = await gateway.models.resolve(model)
             known = [info.id for info in await route.provider.list_models()]
     except TimeoutError:
         return fail(

@@ -21,6 +21,7 @@ from gateway.cli.link import Link
 from gateway.cli.prompt import Prompt
 from gateway.cli.screen import Screen
 from gateway.cli.wire import Heard, Lost, Ready, Refusal
+from gateway.deltas import MetadataDelta, RateLimit
 from gateway.errors import DeltaParseError, TrunklineError
 from gateway.frames import ApprovalAsked, ApprovalResolved, MessageFrame, Replayed
 
@@ -159,6 +160,9 @@ class Talk:
                 self._hand_over(heard)
             case ApprovalResolved(decision="timeout"):
                 self._say_aside("Nobody answered in time; the tool does not run.")
+            case MetadataDelta(rate_limit=RateLimit(retry_after_ms=wait, provider=provider)):
+                how_long = f"{wait / 1000:.0f} s" if wait >= 1000 else "a moment"
+                self._say_aside(f"{provider} has to be waited for: {how_long}")
             case _:
                 self._changed(heard)
 

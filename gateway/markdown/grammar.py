@@ -7,7 +7,8 @@ the end would change what was already shown, and as text its address stays reada
 from __future__ import annotations
 
 import re
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, lru_cache
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock, fence, table
@@ -19,6 +20,7 @@ DEEPEST = 16
 LONGEST_PARSED = 8_000
 """A paragraph with more characters than this stays text: markup costs some 10 µs each."""
 
+_LONGEST_REMEMBERED = 16_000
 _MOST_BRACKETS = 256
 _WIDEST_TABLE = 20
 _TOO_LONG_A_FENCE = re.compile(r"`{33}|~{33}")
@@ -32,13 +34,33 @@ def normal(text: str) -> str:
     return text.replace("\0", "\ufffd")
 
 
-def block_tokens(text: str) -> list[Token]:
-    """The blocks of a normal text, their words not yet parsed."""
+def block_tokens(text: str) -> Sequence[Token]:
+    """The blocks of a normal text, their words not yet parsed. They are shared, and not to be changed."""
+    # Whoever cuts a text and shows its pieces comes with the same ones again and again in a row.
+    return _remembered(text) if len(text) <= _LONGEST_REMEMBERED else _blocks_of(text)
+
+
+def _blocks_of(text: str) -> Sequence[Token]:
     tokens: list[Token] = []
     parser = _parser()
     # With its last line ended, a fence that nobody closed has as many lines as it has line ends.
     parser.block.parse(text + "\n", parser, {}, tokens)
-    return tokens
+    return tuple(tokens)
+
+
+_remembered = lru_cache(maxsize=8)(_blocks_of)
+
+
+def fences_are_closed(text: str) -> bool:
+    """Whether each fence of a normal text has a line that closes it."""
+    if "```" not in text and "~~~" not in text:
+        return True
+    # Such a fence spans two lines more than its code; one that nobody closed only that of its opening.
+    return all(
+        token.map is not None and token.map[1] - token.map[0] == token.content.count("\n") + 2
+        for token in block_tokens(text)
+        if token.type == "fence"
+    )
 
 
 def inline_tokens(content: str) -> list[Token] | None:

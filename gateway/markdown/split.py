@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from gateway.markdown.borders import Stretch
 from gateway.markdown.clusters import cluster_start
-from gateway.markdown.grammar import normal
+from gateway.markdown.grammar import fences_are_closed, normal
 from gateway.markdown.source import Cut, Source, inside, is_quote, spot, trimmed
 from gateway.markdown.words import as_words, word_cuts
 
@@ -32,9 +32,10 @@ def split_markdown(text: str, limit: int, measure: Callable[[str], int] = len) -
     text = normal(text)
     if not text.strip():
         return []
-    if "```" not in text and "~~~" not in text and len(text) <= 2 * limit:
+    if len(text) <= 2 * limit and fences_are_closed(text):
         piece = trimmed(text)
-        if measure(piece) <= limit:
+        # A quote's last mark may have nothing behind it, which only the survey can tell.
+        if not piece.endswith(">") and measure(piece) <= limit:
             return [piece]
     return list(_Splitter(Source(text), limit, measure).pieces())
 

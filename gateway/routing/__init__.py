@@ -1,16 +1,33 @@
 """Routing: from a model's name to the provider that serves it, and to what it costs."""
 
+from gateway.routing.agents import MAIN, Agents, Profile, check_agents
+from gateway.routing.catalog import converses
+from gateway.routing.facts import ModelFacts, Rates
 from gateway.routing.fallback import TRIGGERS, Failure, Fallback, exhausted
-from gateway.routing.models import Models, Route, first_model
-from gateway.routing.prices import Prices
+from gateway.routing.fitting import unfit, within
+from gateway.routing.models import Known, Models, Route, usual
+from gateway.routing.prices import Prices, Tariff
+from gateway.routing.starting import first_model
 
 __all__ = [
+    "MAIN",
     "TRIGGERS",
+    "Agents",
     "Failure",
     "Fallback",
+    "Known",
+    "ModelFacts",
     "Models",
     "Prices",
+    "Profile",
+    "Rates",
     "Route",
+    "Tariff",
+    "check_agents",
+    "converses",
     "exhausted",
     "first_model",
+    "unfit",
+    "usual",
+    "within",
 ]

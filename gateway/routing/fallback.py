@@ -1,6 +1,7 @@
 """Fallback: who answers when the provider that should does not.
 
-A chain names further providers, or models of them. One that fails again and again is left alone for a while
+A chain names further providers, or models of them; of a provider named alone the model answers that comes
+nearest to the one that failed. One that fails again and again is left alone for a while
 (its circuit is open), then tried once; the first in the chain is returned to as soon as it works.
 """
 
@@ -15,6 +16,7 @@ from msgspec import Struct
 
 from gateway.errors import (
     AuthFailedError,
+    BudgetExceededError,
     DeltaParseError,
     EmptyAnswerError,
     FallbackExhaustedError,
@@ -73,11 +75,11 @@ class Failure(Struct, frozen=True):
     """An attempt that failed."""
 
     route: Route
-    error: ProviderError
+    error: ProviderError | BudgetExceededError
 
 
 class Fallback:
-    """The chain of a gateway. ``chain`` holds ``provider`` or ``provider/model``; ``clock`` tells seconds."""
+    """A gateway's chain, or an agent's: ``provider`` or ``provider/model``. ``clock`` tells seconds."""
 
     def __init__(
         self,
@@ -85,12 +87,30 @@ class Fallback:
         chain: Sequence[str] = (),
         triggers: Collection[Trigger] = TRIGGERS,
         clock: Callable[[], float] = time.monotonic,
+        circuits: dict[str, Circuit] | None = None,
     ) -> None:
         self._models = models
         self._chain = tuple(chain)
         self._triggers = frozenset(triggers)
         self._clock = clock
-        self._circuits: dict[str, Circuit] = {}
+        self._circuits: dict[str, Circuit] = {} if circuits is None else circuits
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """Who answers when the model does not, as the settings name them."""
+        return self._chain
+
+    def instead(self, chain: Sequence[str] | None, triggers: Collection[Trigger] | None) -> Fallback:
+        """Another chain beside this one, which knows what this one knows of providers that fail."""
+        if chain is None and triggers is None:
+            return self
+        return Fallback(
+            self._models,
+            self._chain if chain is None else chain,
+            self._triggers if triggers is None else triggers,
+            self._clock,
+            self._circuits,
+        )
 
     async def routes(self, first: Route) -> AsyncGenerator[Route]:
         """Whom to ask, in order: those whose circuit is open come last, for they may work after all."""
@@ -103,9 +123,11 @@ class Fallback:
         for route in later:
             yield route
 
-    def failed(self, route: Route, error: ProviderError) -> bool:
+    def failed(self, route: Route, error: ProviderError | BudgetExceededError) -> bool:
         """A route failed. Returns whether another may be asked for such a failure."""
-        trigger = _OF.get(type(error))
+        if isinstance(error, BudgetExceededError):
+            return error.elsewhere and bool(self._chain)
+        trigger = next((_OF[kind] for kind in type(error).__mro__ if kind in _OF), None)
         if trigger is None or trigger not in self._triggers or not self._chain:
             return False
         self._circuit(route).failed(self._clock())
@@ -127,7 +149,7 @@ class Fallback:
         yield first
         for name in self._chain:
             try:
-                route = await self._models.resolve(self._models.named(name))
+                route = await self._models.stand_in(first, name)
             except ProviderResolutionError as error:
                 log.error("a provider of the fallback chain cannot be used", name=name, reason=str(error))
                 continue
@@ -139,7 +161,7 @@ class Fallback:
         return self._circuits.setdefault(route.provider.id, Circuit())
 
 
-def exhausted(failures: Sequence[Failure]) -> ProviderError:
+def exhausted(failures: Sequence[Failure]) -> ProviderError | BudgetExceededError:
     """The error for a chain in which nobody answered: the only one there is, or one that lists them all."""
     if len(failures) == 1:
         return failures[0].error

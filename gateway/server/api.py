@@ -14,6 +14,7 @@ from gateway.server.openapi import described
 from gateway.server.pairs import PairRoutes
 from gateway.server.routes import Route
 from gateway.server.sessions import SessionRoutes
+from gateway.server.usage import UsageRoutes
 
 
 class Api:
@@ -34,6 +35,7 @@ class Api:
             *DeadRoutes(self._gateway.dead_letters).routes(),
             *self._openai.routes(),
             *PairRoutes(self._gateway.access).routes(),
+            *UsageRoutes(self._gateway.spending).routes(),
             *HealthRoutes(self._gateway).routes(),
             *self._about(),
         ]

@@ -5,7 +5,6 @@ The event's id is its ``seq``; a reader that comes back with ``Last-Event-ID`` g
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -101,13 +100,8 @@ class EventStreams:
 
     async def _pump(self, response: web.StreamResponse, feed: Feed) -> None:
         while True:
-            try:
-                async with asyncio.timeout(self._heartbeat):
-                    events = await feed.take()
-            except TimeoutError:
-                await response.write(b": still here\n\n")
-            else:
-                await response.write(written(events))
+            events = await feed.take(self._heartbeat)
+            await response.write(written(events) or b": still here\n\n")
 
 
 def written(events: Sequence[Event]) -> bytes:

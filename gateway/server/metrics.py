@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from gateway.app import Gateway
 from gateway.figures import Figures, Spread
+from gateway.spending import Ledger, dollars
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -63,6 +64,7 @@ class _GatewayCollector(Collector):
         yield _gauge("trunkline_running_turns", "Answers being made", sum(s.turn is not None for s in live))
         yield _gauge("trunkline_uptime_seconds", "Seconds since the start", gateway.figures.uptime)
         health = {name: float(ok) for name, (ok, _detail) in gateway.health().items()}
+        yield from _spent(gateway.spending.ledger)
         yield _labelled_gauge("trunkline_health", "Whether a part works", "part", health)
         yield _labelled_gauge("trunkline_clients", "Connected readers", "kind", dict(gateway.figures.clients))
 
@@ -81,6 +83,17 @@ def _counts(figures: Figures) -> Iterator[Metric]:
     yield _counter("trunkline_cost_dollars", "What answers cost, in US dollars", figures.cost)
     yield _counter("trunkline_coalesced_events", "Events merged for slow readers", figures.coalesced)
     yield _counter("trunkline_dropped_readers", "Readers dropped for being too slow", figures.dropped)
+
+
+def _spent(ledger: Ledger) -> Iterator[Metric]:
+    labels = ["provider", "model"]
+    calls = CounterMetricFamily("trunkline_model_calls", "Calls of models", labels=labels)
+    cost = CounterMetricFamily("trunkline_model_cost_dollars", "What they cost, where known", labels=labels)
+    for model, count in ledger.calls.items():
+        calls.add_metric(model, count)
+        cost.add_metric(model, float(dollars(ledger.nano_usd[model])))
+    yield calls
+    yield cost
 
 
 def _counter(name: str, told: str, value: float) -> Metric:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from gateway.server.routes import Route
 
 _REF = "#/components/schemas/{name}"
 _JSON = "application/json"
+_PATTERNS = re.compile(r":[^}]*}")
+"""What the names in an address must look like; the parameters say it."""
 
 
 def described(routes: Sequence[Route], version: str, *, guarded: bool) -> dict[str, Any]:
@@ -27,7 +30,9 @@ def described(routes: Sequence[Route], version: str, *, guarded: bool) -> dict[s
     schemas, components = _schemas(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas, components)
+        paths.setdefault(_PATTERNS.sub("}", route.path), {})[route.method.lower()] = _operation(
+            route, schemas, components
+        )
     shown = {name: schema for name, schema in components.items() if name not in _parameter_names(routes)}
     document: dict[str, Any] = {
         "openapi": "3.1.0",

@@ -21,7 +21,7 @@ PUT_SESSION = Write(
     0,
     t.sessions,
     "id channel owner address title model seq messages input_tokens output_tokens cost context_from"
-    " created_at updated_at",
+    " created_at updated_at agent",
 )
 PUT_MESSAGE = Write("insert", 1, t.messages, "id session_id seq role metadata extra cost created_at")
 PUT_PART = Write("insert", 2, t.parts, "id message_id type content index created_at")
@@ -57,6 +57,7 @@ class SessionRow(Struct, kw_only=True):
     context_from: int = 0
     created_at: int = 0
     updated_at: int = 0
+    agent: str | None = None
 
     def put(self) -> Op:
         """The write that creates or updates it."""
@@ -75,6 +76,7 @@ class SessionRow(Struct, kw_only=True):
             self.context_from,
             self.created_at,
             self.updated_at,
+            self.agent,
         )
         return PUT_SESSION, row
 

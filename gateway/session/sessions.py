@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from gateway.channel import Address
-from gateway.errors import InvalidStateError, NotFoundError
+from gateway.errors import InvalidStateError, NotFoundError, TrunklineError
 from gateway.messages import Message
 from gateway.session.loading import Loader
 from gateway.session.log import DROP_SESSION, SessionRow, read_messages, read_sessions
@@ -37,6 +37,13 @@ class Sessions:
     def get(self, session_id: str) -> Session | None:
         """A session that is in memory, or None."""
         return self._sessions.get(session_id)
+
+    def loaded(self, session_id: str) -> Session:
+        """A session that must be in memory, as one is whose message is being answered."""
+        session = self.get(session_id)
+        if session is None:
+            raise TrunklineError(f"session {session_id!r} is not loaded")
+        return session
 
     def live(self) -> tuple[Session, ...]:
         """The sessions in memory."""

@@ -5,18 +5,28 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine
+from decimal import Decimal
 from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 
 from gateway.channel import Address, Sender, SenderRole
-from gateway.deltas import Assembler, Delta, DeltaWriter, MetadataDelta, StopReason, TextDelta, deltas_of
+from gateway.deltas import (
+    Assembler,
+    Delta,
+    DeltaWriter,
+    MetadataDelta,
+    StopReason,
+    TextDelta,
+    deltas_of,
+)
 from gateway.events import AgentEvent, MessagesEvent, Narrator
 from gateway.frames import ApprovalAsked
 from gateway.inbox import Entry
 from gateway.messages import Message, Metadata, Part, sound
 from gateway.plugin import TurnContext
 from gateway.session.session import Session
+from gateway.tokens import Tokens
 
 T = TypeVar("T")
 
@@ -24,6 +34,8 @@ _METADATA_EVERY = 0.5
 """Seconds between two metadata deltas; the newest values come with ``complete`` anyway."""
 
 _MOST_TOKENS = 1 << 40
+_MOST_DOLLARS = 1e6
+"""Beyond these a backend's word about one call is nothing that can be true."""
 
 
 class Tally:
@@ -35,17 +47,17 @@ class Tally:
         self.input_tokens = 0
         self.output_tokens = 0
         self.cached_tokens = 0
-        self.cost: float | None = None
+        self.cost: Decimal | None = None
         self.model: str | None = None
         self.provider: str | None = None
 
-    def add(self, call: MetadataDelta, cost: float | None) -> None:
-        """Count one finished call of a model."""
-        self.input_tokens += call.input_tokens
-        self.output_tokens += call.output_tokens
-        self.cached_tokens += call.cached_tokens
+    def add(self, tokens: Tokens, cost: Decimal | None) -> None:
+        """Count one call of a model."""
+        self.input_tokens += tokens.input
+        self.output_tokens += tokens.output
+        self.cached_tokens += tokens.cached
         if cost is not None:
-            self.cost = (self.cost or 0.0) + cost
+            self.cost = (self.cost or 0) + cost
 
     @property
     def tokens(self) -> tuple[int, int]:
@@ -58,16 +70,17 @@ class Tally:
         self.output_tokens += nested.output_tokens
         self.cached_tokens += nested.cached_tokens
         if nested.cost is not None:
-            self.cost = (self.cost or 0.0) + nested.cost
+            self.cost = (self.cost or 0) + nested.cost
 
 
 def plausible(call: MetadataDelta) -> MetadataDelta:
-    """A backend's count of tokens, kept within what can be priced and stored."""
-    counts = (call.input_tokens, call.output_tokens, call.cached_tokens)
-    if all(0 <= count <= _MOST_TOKENS for count in counts):
+    """A backend's count of tokens and its word on the cost, kept within what can be true."""
+    counts = (call.input_tokens, call.output_tokens, call.cached_tokens, call.cache_write_tokens)
+    if all(0 <= count <= _MOST_TOKENS for count in counts) and 0 <= call.cost <= _MOST_DOLLARS:
         return call
-    sent, got, cached = (min(max(count, 0), _MOST_TOKENS) for count in counts)
-    return MetadataDelta(call.message_id, sent, got, call.cost, cached, call.rate_limit)
+    sent, got, cached, written = (min(max(count, 0), _MOST_TOKENS) for count in counts)
+    cost = call.cost if 0 <= call.cost <= _MOST_DOLLARS else 0.0
+    return MetadataDelta(call.message_id, sent, got, cost, cached, call.rate_limit, written)
 
 
 class Brief(Struct, frozen=True):
@@ -100,6 +113,7 @@ class Turn:
         entry: Entry,
         clock: Callable[[], float] = time.monotonic,
         role: SenderRole = "user",
+        agent: str = "main",
     ) -> None:
         self.session = session
         self.entry = entry
@@ -113,7 +127,7 @@ class Turn:
         self.committed = False
         self.placing: Message | None = None
         """The finished answer, when it is durable and still has to be placed on its platform."""
-        self.ctx = TurnContext(session.id, entry.inbound.sender, session.bus, entry.inbound, role=role)
+        self.ctx = TurnContext(session.id, entry.inbound.sender, session.bus, entry.inbound, agent, role)
         self._clock = clock
         self._started = clock()
         self._metadata_at = -_METADATA_EVERY + self._started
@@ -121,6 +135,8 @@ class Turn:
         self._narrator = Narrator()
         self.asked: dict[str, ApprovalAsked] = {}
         self.brief = Brief()
+        self.agent = agent
+        """Whose settings it goes by."""
         self.depth = 0
         self.children: set[Turn] = set()
         """Nested runs that are under way; they end with the turn."""
@@ -156,12 +172,16 @@ class Turn:
         if self.session.agent_events:
             self._narrator.tell(delta, self.tell)
 
+    @property
+    def count_is_due(self) -> bool:
+        """Whether what the turn takes has not been shown for a while."""
+        return self._clock() - self._metadata_at >= _METADATA_EVERY
+
     def _is_due(self, delta: MetadataDelta) -> bool:
         """Whether to show a count; a rate limit is always shown."""
-        now = self._clock()
-        if delta.rate_limit is None and now - self._metadata_at < _METADATA_EVERY:
+        if delta.rate_limit is None and not self.count_is_due:
             return False
-        self._metadata_at = now
+        self._metadata_at = self._clock()
         return True
 
     def emit_part(self, part: Part) -> None:
@@ -218,7 +238,7 @@ class Turn:
             input_tokens=tally.input_tokens,
             output_tokens=tally.output_tokens,
             cached_tokens=tally.cached_tokens or None,
-            cost=tally.cost,
+            cost=None if tally.cost is None else float(tally.cost),
             duration_ms=round((self._clock() - self._started) * 1000),
             stop_reason=stop_reason,
         )

@@ -3,7 +3,10 @@
 ``load_settings`` is the only place of the gateway that reads the environment or a settings file.
 """
 
+from gateway.settings.agents import read_agents
+from gateway.settings.budgets import BudgetScope, BudgetSettings
 from gateway.settings.loading import load_settings
+from gateway.settings.models import DEFAULT, MAIN, AgentSettings, ModelSettings, ProviderSettings
 from gateway.settings.rules import ChannelRules
 from gateway.settings.sections import (
     Action,
@@ -11,7 +14,6 @@ from gateway.settings.sections import (
     Limits,
     LogSettings,
     PluginsSettings,
-    ProviderSettings,
     ServerSettings,
     Settings,
     StoreSettings,
@@ -19,11 +21,17 @@ from gateway.settings.sections import (
 )
 
 __all__ = [
+    "DEFAULT",
+    "MAIN",
     "Action",
+    "AgentSettings",
+    "BudgetScope",
+    "BudgetSettings",
     "ChannelRules",
     "ChannelSettings",
     "Limits",
     "LogSettings",
+    "ModelSettings",
     "PluginsSettings",
     "ProviderSettings",
     "ServerSettings",
@@ -31,4 +39,5 @@ __all__ = [
     "StoreSettings",
     "is_loopback",
     "load_settings",
+    "read_agents",
 ]

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from gateway.errors import SettingsError
+from gateway.settings.agents import SUFFIX as AGENT
+from gateway.settings.agents import agent_entries
 from gateway.settings.entries import Entry, KeyPath, flat
 
 SUFFIXES = (".toml", ".json", ".jsonc", ".json5")
@@ -20,8 +22,10 @@ _KEY = re.compile(r"""\s*["']?([A-Za-z_][\w-]{0,30})["']?\s*[=:]\s*[^=\s]""")
 
 
 def read_document(file: Path, shown: str) -> list[Entry]:
-    """Read a file. ``shown`` is its name in messages. Raises SettingsError when it cannot be read."""
+    """Read a file, or an agent's. ``shown`` is its name in messages. Raises SettingsError."""
     text = _text(file, shown)
+    if file.suffix == AGENT:
+        return agent_entries(file, text, shown)
     if file.suffix == ".toml":
         tree, lines = _toml(text, shown), _toml_lines(text)
     elif file.suffix in SUFFIXES:

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gateway.settings.entries import Entry, KeyPath, flat
+from gateway.settings.entries import Entry, KeyPath, dotted, flat
 from gateway.settings.masking import MASK, without_passwords
 from gateway.settings.sections import Settings
 from gateway.settings.spelling import spelled
@@ -26,7 +26,7 @@ def effective(settings: Settings) -> list[Effective]:
     written = {entry.path: entry for entry in settings.entries}
     return [
         Effective(
-            key=".".join(path), value=_masked(path, value, written.get(path)), source=_source(written, path)
+            key=dotted(path), value=_masked(path, value, written.get(path)), source=_source(written, path)
         )
         for path, value in flat(settings.model_dump(mode="json"))
     ]

@@ -6,6 +6,8 @@ names the file and line, and ``trunkline config show`` says where each value cam
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +21,9 @@ KeyPath = tuple[str, ...]
 ENABLED: KeyPath = ("plugins", "enabled")
 JOINED: frozenset[KeyPath] = frozenset({ENABLED, ("plugins", "disabled")})
 """Lists that grow from layer to layer, without repeats; every other value replaces the one below it."""
+
+
+_BARE = re.compile(r"[\w<>*-]+")
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -37,7 +42,12 @@ class Entry(Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         """The key as a person writes it, with dots."""
-        return ".".join(self.path)
+        return dotted(self.path)
+
+
+def dotted(path: KeyPath) -> str:
+    """A key as a person writes it in TOML: with dots, and quotes where a name needs them."""
+    return ".".join(part if _BARE.fullmatch(part) else json.dumps(part, ensure_ascii=False) for part in path)
 
 
 def flat(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.errors import SettingsError
+from gateway.settings.agents import FOLDER, agent_files
 from gateway.settings.documents import SUFFIXES, read_document
-from gateway.settings.entries import Entry, apart, flat, merged
+from gateway.settings.entries import Entry, apart, dotted, flat, merged
 from gateway.settings.environment import FILE_VARIABLE, read_variables
 from gateway.settings.references import resolved
 from gateway.settings.sections import Settings
-from gateway.settings.validation import in_our_spelling, validated
+from gateway.settings.validation import in_our_spelling, validated, wrong
 
 T = TypeVar("T")
 
@@ -35,6 +36,8 @@ def load_settings(
     3. ``~/.config/trunkline/trunkline.toml`` (or below ``XDG_CONFIG_HOME``);
     4. variables like ``TRUNKLINE_SERVER__PORT``;
     5. ``flags``, nested like the settings; a value of None counts as not given.
+
+    Beside each file, ``agents/*.md`` are agents; see ``gateway/settings/agents.py``.
 
     ``path``, or else the variable ``TRUNKLINE_CONFIG``, names one file that is read instead of 2 and 3.
     Files may be ``.toml``, ``.json``, ``.jsonc`` or ``.json5``. Raises SettingsError with everything that is
@@ -58,14 +61,26 @@ def _made(entries: list[Entry], complaints: list[str], cwd: Path) -> Settings:
         Entry(path=path, value=value, place="default", base=cwd) for path, value in flat(_DEFAULT_TABLES)
     ]
     settings = validated(Settings, merged([*defaults, *entries]), complaints)
+    places = {entry.path: f"{entry.place}: {entry.key}" for entry in entries}
+    unknown = [
+        f'{places.get(key, dotted(key))} = "{name}" is no agent; {hint}'
+        for key, name, hint in settings.unknown_agents()
+    ]
+    if unknown:
+        raise wrong(unknown)
     return settings.remembering(entries)
 
 
 def _files(path: Path | None, environ: Mapping[str, str], cwd: Path) -> list[Path]:
     named = path or (Path(environ[FILE_VARIABLE]) if environ.get(FILE_VARIABLE) else None)
     if named:
-        return [cwd / named.expanduser()]
-    return [file for directory in _directories(environ, cwd) for file in _only_file(directory, cwd)]
+        file = cwd / named.expanduser()
+        return [file, *agent_files(file.parent / FOLDER)]
+    return [
+        file
+        for directory in _directories(environ, cwd)
+        for file in (*_only_file(directory, cwd), *agent_files(directory / FOLDER))
+    ]
 
 
 def _directories(environ: Mapping[str, str], cwd: Path) -> list[Path]:

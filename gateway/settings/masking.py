@@ -15,6 +15,7 @@ _SECRET_WORDS = {
     "credential",
     "credentials",
     "key",
+    "keys",
     "authorization",
 }
 

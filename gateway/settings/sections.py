@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -11,9 +12,8 @@ from msgspec import structs
 from pydantic import (
     AfterValidator,
     BaseModel,
-    ConfigDict,
     Field,
-    JsonValue,
+    IPvAnyNetwork,
     PrivateAttr,
     SecretStr,
     field_validator,
@@ -21,33 +21,28 @@ from pydantic import (
 from pydantic_core.core_schema import ValidationInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from gateway.settings.entries import Entry, flat
-from gateway.settings.rules import AccountRules, ChannelRules, of_known_roles
+from gateway.settings.budgets import BudgetSettings
+from gateway.settings.entries import Entry, KeyPath, flat
+from gateway.settings.models import (
+    MAIN,
+    AgentSettings,
+    AgentTables,
+    Aliases,
+    ModelTables,
+    ProviderSettings,
+    Trigger,
+)
+from gateway.settings.open import ChannelSettings, PluginsSettings
+from gateway.settings.rules import ChannelRules, of_known_roles
+from gateway.settings.section import Secret, Section
 from gateway.settings.validation import in_our_spelling, validated
 
 M = TypeVar("M", bound=BaseModel)
 
 Action = Literal["allow", "ask", "deny"]
-Trigger = Literal["rate_limit", "auth_failure", "server_error", "stall"]
-Capability = Literal["streaming", "tools", "images", "reasoning", "json_mode"]
 
 SHORTEST_TOKEN = 32
 """Characters of a token that guards a listener beyond this machine."""
-
-
-def _not_blank(secret: SecretStr | None) -> SecretStr | None:
-    if secret is not None and not secret.get_secret_value().strip():
-        raise ValueError("must not be blank; give it a value, or remove the line")
-    return secret
-
-
-Secret = Annotated[SecretStr | None, AfterValidator(_not_blank)]
-
-
-class Section(BaseModel):
-    """A table of settings: read-only, and closed to keys it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class ServerSettings(Section):
@@ -96,104 +91,15 @@ class StoreSettings(Section):
     )
 
 
-class ProviderSettings(Section):
-    """How to reach one model backend."""
+class FetchSettings(Section):
+    """What the gateway fetches because a message names it."""
 
-    like: str | None = Field(
-        default=None, min_length=1, description="Backend whose protocol it speaks, when its id is not one"
-    )
-    name: str | None = Field(default=None, min_length=1, description="What people call it")
-    api_key: Secret = Field(default=None, description="Credential for the backend")
-    credentials: dict[str, SecretStr] = Field(
-        default={}, description="Credentials of backends that take no key, by names of their own"
-    )
-    base_url: str | None = Field(default=None, description="Address of its API, when it is not the usual one")
-    api_version: str | None = Field(
-        default=None, min_length=1, description="Version of its API, where addresses tell it (azure)"
-    )
-    region: str | None = Field(
-        default=None, min_length=1, description="Where its machines stand (bedrock, vertex)"
-    )
-    organization_id: str | None = Field(
-        default=None, description="Organization to bill, where the backend knows them"
-    )
-    project_id: str | None = Field(default=None, description="Project to bill, where the backend knows them")
-    custom_headers: dict[str, SecretStr] = Field(
-        default={}, description="HTTP headers to add to every request"
-    )
-    timeout: int = Field(
-        default=120_000, gt=0, description="Milliseconds to wait for a connection and the first byte"
-    )
-    max_retries: int = Field(
-        default=3, ge=0, le=20, description="Tries after the first one, while nothing has come"
-    )
-    models: tuple[str, ...] = Field(
-        default=(), description="Models it offers, when it cannot list them itself"
-    )
-    capabilities: tuple[Capability, ...] | None = Field(
-        default=None, description="What its models can do, when that is not usual there"
-    )
-
-
-class OpenSection(Section):
-    """A table that also takes keys of others' choosing, which may be secret and so never show in its repr."""
-
-    model_config = ConfigDict(extra="allow")
-
-    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        yield from ((name, getattr(self, name)) for name in type(self).model_fields)
-        yield from ((name, ...) for name in self.__pydantic_extra__ or {})
-
-
-class ConnectionSettings(OpenSection):
-    """What a channel and its accounts have in common: keys of the channel's own."""
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """The channel's own settings, as written."""
-        return dict(self.__pydantic_extra__ or {})
-
-
-class AccountSettings(AccountRules, ConnectionSettings):
-    """One of several bots on a platform; keys beyond these are the channel's own."""
-
-    enabled: bool = Field(default=True, description="Whether the gateway starts this account")
-
-
-class ChannelSettings(ChannelRules, ConnectionSettings):
-    """One connection to a platform; keys beyond these are the channel's own."""
-
-    enabled: bool = Field(default=True, description="Whether the gateway starts this channel")
-    accounts: dict[str, AccountSettings] = Field(
-        default={}, description="Several bots on one platform, by name; each adds to the keys beside it"
-    )
-
-
-_PLUGIN_WITH_SETTINGS: dict[str, JsonValue] = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "config": {"type": "object"}},
-    "required": ["name"],
-    "additionalProperties": False,
-}
-"""How files may also list a plugin; ``entries.apart`` makes a name and a table of it."""
-
-
-class PluginsSettings(OpenSection):
-    """Which plugins run; each may have a table of its own, ``[plugins.<name>]``."""
-
-    # The library's own way to give a type to further keys, which its own annotation does not foresee.
-    __pydantic_extra__: dict[str, dict[str, Any]] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    enabled: tuple[str, ...] = Field(
+    allow: tuple[IPvAnyNetwork, ...] = Field(
         default=(),
-        description="Plugins to load besides the built-in ones, in this order",
-        json_schema_extra={"items": {"anyOf": [{"type": "string"}, _PLUGIN_WITH_SETTINGS]}},
+        description="Networks that messages may name although they are private, such as 10.1.0.0/16",
     )
-    disabled: tuple[str, ...] = Field(default=(), description="Plugins to leave out, built-in ones too")
-
-    def options(self, name: str) -> Mapping[str, Any]:
-        """A plugin's own settings, as written; empty when there are none."""
-        return dict((self.__pydantic_extra__ or {}).get(name, {}))
+    max_bytes: int = Field(default=5_000_000, gt=0, description="Bytes of what is fetched")
+    timeout: int = Field(default=20_000, gt=0, description="Milliseconds that a fetch may take")
 
 
 class Limits(Section):
@@ -296,8 +202,14 @@ class Settings(BaseSettings):
     server: ServerSettings = Field(
         default=ServerSettings(), description="Where the gateway listens, and for whom"
     )
+    fetch: FetchSettings = Field(
+        default=FetchSettings(), description="What the gateway fetches because a message names it"
+    )
     store: StoreSettings = Field(default=StoreSettings(), description="Where messages are kept")
     providers: dict[str, ProviderSettings] = Field(default={}, description="Model backends, by id")
+    models: ModelTables = Field(default={}, description="What is to be known of models, by provider/name")
+    aliases: Aliases = Field(default={}, description="Short names of models")
+    agents: AgentTables = Field(default={}, description="Agents besides main, by name")
     channels: dict[str, ChannelSettings] = Field(
         default={"websocket": ChannelSettings(enabled=True)}, description="Connections to platforms, by name"
     )
@@ -308,10 +220,21 @@ class Settings(BaseSettings):
         default={},
         description="What a tool may do without asking, by tool or by tool and pattern; * is the rest",
     )
+    budgets: dict[str, BudgetSettings] = Field(
+        default={}, description="How much may be spent on models, by names of your own"
+    )
     limits: Limits = Field(default=Limits(), description="Bounds that keep one from taking everything")
     log: LogSettings = Field(default=LogSettings(), description="What is logged, and how")
 
     _entries: tuple[Entry, ...] = PrivateAttr(())
+
+    @field_validator("agents")
+    @classmethod
+    def _apart(cls, agents: dict[str, AgentSettings], info: ValidationInfo) -> dict[str, AgentSettings]:
+        both = sorted(agents.keys() & info.data.get("aliases", {}).keys())
+        if both:
+            raise ValueError(f"has {both[0]!r}, which is an alias of a model, too; requests may name either")
+        return agents
 
     @classmethod
     def settings_customise_sources(
@@ -354,6 +277,27 @@ class Settings(BaseSettings):
         if settings is None or not settings.accounts:
             return (None,)
         return tuple(account for account, own in settings.accounts.items() if own.enabled)
+
+    def agent_of(self, channel_id: str) -> str | None:
+        """The agent of a channel, or of one of its accounts, if the settings give it one."""
+        name, _, account = channel_id.partition(".")
+        settings = self.channels.get(channel_id) or self.channels.get(name)
+        if settings is None:
+            return None
+        own = settings.accounts.get(account)
+        return (own.agent if own else None) or settings.agent
+
+    def unknown_agents(self) -> Iterator[tuple[KeyPath, str, str]]:
+        """Where a channel has an agent that there is not: the key, the name, and what is near it."""
+        names = (MAIN, *self.agents)
+        for channel, settings in self.channels.items():
+            given: dict[KeyPath, str | None] = {("channels", channel, "agent"): settings.agent}
+            for account, own in settings.accounts.items():
+                given["channels", channel, "accounts", account, "agent"] = own.agent
+            for key, name in given.items():
+                if name is not None and name not in names:
+                    near = get_close_matches(name, names, n=1)
+                    yield key, name, f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
 
     def channel(self, name: str, model: type[M], account: str | None = None) -> M:
         """A channel's own settings, read as its model; an account's go before those it shares.

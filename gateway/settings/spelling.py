@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 from pydantic import BaseModel, SecretStr
 
-from gateway.settings.entries import KeyPath
+from gateway.settings.entries import KeyPath, dotted
 from gateway.settings.masking import sounds_secret
 
 ANY_NAME = "<name>"
@@ -79,10 +79,10 @@ def suggestion(model: type[BaseModel], path: KeyPath, wrong: int, under: str = "
     names = list(here.model_fields)
     near = get_close_matches(path[wrong].lower(), names, n=1)
     if near:
-        return f"did you mean {under}{'.'.join((*path[:wrong], near[0]))}?"
+        return f"did you mean {under}{dotted((*path[:wrong], near[0]))}?"
     elsewhere = [known for known in known_keys(model) if known[-1] == path[-1]]
     if elsewhere:
-        return f"did you mean {under}{'.'.join(elsewhere[0])}?"
+        return f"did you mean {under}{dotted(elsewhere[0])}?"
     return f"the keys here are {', '.join(names)}" if names else "there are none here"
 
 

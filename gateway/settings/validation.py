@@ -11,7 +11,7 @@ from msgspec import structs
 from pydantic import BaseModel, ValidationError
 
 from gateway.errors import SettingsError
-from gateway.settings.entries import Entry, KeyPath, tree
+from gateway.settings.entries import Entry, KeyPath, dotted, tree
 from gateway.settings.masking import without_passwords
 from gateway.settings.spelling import spelled, suggestion
 
@@ -34,7 +34,7 @@ def in_our_spelling(
         if found.wrong is None:
             known.append(structs.replace(entry, path=found.path))
         else:
-            key = ".".join(entry.path[: found.wrong + 1])
+            key = dotted(entry.path[: found.wrong + 1])
             hint = suggestion(model, found.path, found.wrong, under)
             complaints.append(f"{entry.place}: {under}{key} is not a setting; {hint}")
     return known, complaints
@@ -79,7 +79,7 @@ def _complaints(
 
 def _told(model: type[BaseModel], path: KeyPath, value: Any, by_entry: Mapping[KeyPath, Entry]) -> str:
     """The key with its value, unless that is a secret; of a reference only its name is told."""
-    key = ".".join(path)
+    key = dotted(path)
     entry = by_entry.get(path)
     if entry is None or spelled(model, path).secret:
         return key

@@ -35,6 +35,7 @@ sessions = Table(
     Column("context_from", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
+    Column("agent", Text),
     Index("sessions_updated", "updated_at"),
 )
 """``seq`` is the highest durable number; ``context_from`` is where /new cut the context."""
@@ -226,3 +227,37 @@ moved_chat = Table(
     Column("at", BigInteger, nullable=False),
 )
 """Chats that continue another chat's session: ``chat`` is the session that they would have of their own."""
+
+spend = Table(
+    "spend",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("at", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("session", Text, nullable=False),
+    Column("channel", Text, nullable=False),
+    Column("person", Text, nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("provider", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("cache_write_tokens", BigInteger, nullable=False),
+    Column("nano_usd", BigInteger),
+    Index("spend_at", "at"),
+    Index("spend_session", "session"),
+)
+"""Calls of models. ``state`` is reserved (running, or cut off by a crash), estimated or counted;
+``nano_usd`` is a thousand-millionth of a US dollar, and empty where no price is known."""
+
+allowance = Table(
+    "allowance",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("granted_nano_usd", BigInteger, nullable=False),
+    Column("warned_at", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+"""What was said about a budget in one of its periods: up to where a person let it go on, and whether
+its warning was given. ``id`` is budget, holder and period."""

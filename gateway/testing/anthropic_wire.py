@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.testing.dialect import shown_key
-from gateway.testing.script import Asked, Refusal, Reply, Say, Think, Tokens, Use, UseTogether
+from gateway.testing.dialect import PICTURES, TOOL_NAME, saying, shown_key, sse, tool_problem
+from gateway.testing.script import Asked, Count, Refusal, Reply, Say, Think, Tokens, Use, UseTogether
 
 _STOPS = {"end": "end_turn", "length": "max_tokens", "tools": "tool_use", "filter": "refusal"}
 _TYPES = {
@@ -41,7 +41,7 @@ class AnthropicWire:
         message = {**_message(self._model), "usage": {**_input(self._tokens), "output_tokens": 1}}
         return _event({"type": "message_start", "message": message}) + _event({"type": "ping"})
 
-    def events(self, move: Say | Think | Use | UseTogether) -> Iterator[bytes]:
+    def events(self, move: Say | Think | Use | UseTogether | Count) -> Iterator[bytes]:
         """The events for one move."""
         match move:
             case Say():
@@ -55,6 +55,9 @@ class AnthropicWire:
             case UseTogether():
                 for call in move.calls:
                     yield from self._use(call)
+            case Count():
+                counts = {**_input(move.tokens), "output_tokens": move.tokens.output}
+                yield _event({"type": "message_delta", "delta": {}, "usage": counts})
 
     def end(self, reply: Reply) -> bytes:
         """The stop reason with the output's tokens, and the end."""
@@ -157,6 +160,12 @@ def problem(body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
         return "model and messages are required"
     if not all(block["text"].strip() for block in _blocks_in(body.get("system", ()))):
         return "system: text content blocks must be non-empty"
+    for tool in body.get("tools", ()):
+        if fault := tool_problem(tool["name"], tool["input_schema"]):
+            return f"tools: {fault}"
+    used = any(block["type"] == "tool_use" for m in body["messages"] for block in _blocks(m))
+    if used and not body.get("tools"):
+        return "Requests which include `tool_use` or `tool_result` blocks must define tools"
     return _transcript_problem(body["messages"])
 
 
@@ -188,6 +197,10 @@ def _content_problem(role: str, blocks: Sequence[Mapping[str, Any]]) -> str:
             return f"{block['type']} blocks are not allowed here"
         if block["type"] == "text" and not block["text"].strip():
             return "text content blocks must contain non-whitespace text"
+        if block["type"] == "tool_use" and not TOOL_NAME.fullmatch(block["name"]):
+            return f"tool_use.name: must match {TOOL_NAME.pattern}"
+        if block["type"] == "image" and block["source"]["media_type"] not in PICTURES:
+            return "image.source.media_type: not a kind of picture that is known"
     return ""
 
 
@@ -281,3 +294,11 @@ class AnthropicDialect:
     def listed(self, names: Sequence[str]) -> dict[str, Any]:
         """The list of models."""
         return models(names)
+
+    def event(self, kind: str, payload: bytes) -> bytes:
+        """A server-sent event."""
+        return sse(kind, payload)
+
+    def saying(self, literal: bytes) -> bytes:
+        """Events of a text."""
+        return saying(AnthropicWire("fake-small", Tokens()), literal)

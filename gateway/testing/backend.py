@@ -40,14 +40,20 @@ class Backend(Struct, frozen=True):
         self, *, key: str | None = None, **settings: Any
     ) -> AsyncGenerator[tuple[FakeModels, Provider]]:
         """The fake server, and the provider connected to it."""
+        async with (
+            FakeModels(key=key, dialects=(self.dialect,)) as fake,
+            self.connected_to(fake.at(self.dialect), **settings) as provider,
+        ):
+            yield fake, provider
+
+    @asynccontextmanager
+    async def connected_to(self, url: str, **settings: Any) -> AsyncGenerator[Provider]:
+        """The provider, connected to a server of somebody else's."""
         async with AsyncExitStack() as stack:
-            fake = await stack.enter_async_context(FakeModels(key=key, dialects=(self.dialect,)))
-            url = fake.at(self.dialect)
             given = {"like": self.id, **({"api_key": KEY} if self.keyed else {}), **self.settings}
             if self.beside is not None:
                 given |= await stack.enter_async_context(self.beside(url))
-            given |= settings
-            yield fake, await stack.enter_async_context(connected(self.create, url, **given))
+            yield await stack.enter_async_context(connected(self.create, url, **{**given, **settings}))
 
 
 Check = Callable[[Backend], Awaitable[None]]

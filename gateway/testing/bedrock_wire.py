@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.testing.dialect import said_by, shown_key
-from gateway.testing.script import Asked, Refusal, Reply, Say, Think, Tokens, Use, UseTogether
+from gateway.testing.dialect import TOOL_NAME, said_by, shown_key, tool_problem
+from gateway.testing.script import Asked, Count, Refusal, Reply, Say, Think, Tokens, Use, UseTogether
 
 _STOPS = {"end": "end_turn", "length": "max_tokens", "tools": "tool_use", "filter": "guardrail_intervened"}
 _FIELDS = frozenset({"messages", "system", "inferenceConfig", "toolConfig", "additionalModelRequestFields"})
@@ -32,7 +32,7 @@ class BedrockWire:
         """The start of the message."""
         return frame("messageStart", {"role": "assistant"})
 
-    def events(self, move: Say | Think | Use | UseTogether) -> Iterator[bytes]:
+    def events(self, move: Say | Think | Use | UseTogether | Count) -> Iterator[bytes]:
         """The events for one move. Only calls say that they begin."""
         match move:
             case Say():
@@ -46,6 +46,8 @@ class BedrockWire:
             case UseTogether():
                 for call in move.calls:
                     yield from self._use(call)
+            case Count():
+                return  # counts come with the end
 
     def end(self, reply: Reply) -> bytes:
         """The stop reason, and the tokens."""
@@ -79,6 +81,11 @@ class BedrockWire:
 
 
 def frame(kind: str, body: Mapping[str, Any], *, exception: bool = False) -> bytes:
+    """One binary event with a JSON object in it."""
+    return framed(kind, msgspec.json.encode(body), exception=exception)
+
+
+def framed(kind: str, payload: bytes, *, exception: bool = False) -> bytes:
     """One binary event: lengths, their checksum, headers, the payload, and the checksum of all of it."""
     what = ":exception-type" if exception else ":event-type"
     headers = b"".join(
@@ -89,7 +96,6 @@ def frame(kind: str, body: Mapping[str, Any], *, exception: bool = False) -> byt
             (":content-type", "application/json"),
         )
     )
-    payload = msgspec.json.encode(body)
     prelude = struct.pack("!II", 16 + len(headers) + len(payload), len(headers))
     message = prelude + struct.pack("!I", zlib.crc32(prelude)) + headers + payload
     return message + struct.pack("!I", zlib.crc32(message))
@@ -145,12 +151,14 @@ def problem(body: Mapping[str, Any]) -> str:
     blocks = [block for message in messages for block in message["content"]]
     if any("toolUse" in block for block in blocks) and "toolConfig" not in body:
         return "The toolConfig field must be defined when using toolUse and toolResult content blocks."
-    return _blocks_problem(blocks) or _turns_problem(messages)
+    specs = [tool["toolSpec"] for tool in body.get("toolConfig", {}).get("tools", ())]
+    faults = [fault for spec in specs if (fault := tool_problem(spec["name"], spec["inputSchema"]["json"]))]
+    return (faults[0] if faults else "") or _blocks_problem(blocks) or _turns_problem(messages)
 
 
 def _blocks_problem(blocks: Sequence[Mapping[str, Any]]) -> str:
     for block in blocks:
-        if len(block) != 1 or set(block) - {"text", "image", "toolUse", "toolResult"}:
+        if len(block) != 1 or set(block) - {"text", "image", "toolUse", "toolResult", "cachePoint"}:
             return "unknown content block"
         texts = [block, *block.get("toolResult", {}).get("content", ())]
         if any("text" in part and not part["text"].strip() for part in texts):
@@ -158,6 +166,8 @@ def _blocks_problem(blocks: Sequence[Mapping[str, Any]]) -> str:
         for name in ("toolUse", "toolResult"):
             if name in block and not _ID.fullmatch(block[name]["toolUseId"]):
                 return f"{name}.toolUseId must match [a-zA-Z0-9_-]+"
+        if "toolUse" in block and not TOOL_NAME.fullmatch(block["toolUse"]["name"]):
+            return f"toolUse.name must match {TOOL_NAME.pattern}"
     return ""
 
 
@@ -227,6 +237,14 @@ class BedrockDialect:
         """The list of models, with one that does not stream."""
         listed = [_model(name, streams=True) for name in names]
         return {"modelSummaries": [*listed, _model("fake-batch", streams=False)]}
+
+    def event(self, kind: str, payload: bytes) -> bytes:
+        """A binary event."""
+        return framed(kind, payload)
+
+    def saying(self, literal: bytes) -> bytes:
+        """A piece of a text."""
+        return framed("contentBlockDelta", b'{"delta":{"text":%b},"contentBlockIndex":0}' % literal)
 
 
 def _model(name: str, *, streams: bool) -> dict[str, Any]:

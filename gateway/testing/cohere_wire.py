@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.testing.dialect import said_by, shown_key
-from gateway.testing.script import Asked, Refusal, Reply, Say, Think, Tokens, Use, UseTogether
+from gateway.testing.dialect import TOOL_NAME, said_by, saying, shown_key, sse, tool_problem
+from gateway.testing.script import Asked, Count, Refusal, Reply, Say, Think, Tokens, Use, UseTogether
 
 _STOPS = {"end": "COMPLETE", "length": "MAX_TOKENS", "tools": "TOOL_CALL", "filter": "ERROR_TOXIC"}
 _FIELDS = frozenset(
@@ -40,7 +40,7 @@ class CohereWire:
         message: dict[str, Any] = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": []}
         return _event({"id": "fake", "type": "message-start", "delta": {"message": message}})
 
-    def events(self, move: Say | Think | Use | UseTogether) -> Iterator[bytes]:
+    def events(self, move: Say | Think | Use | UseTogether | Count) -> Iterator[bytes]:
         """The events for one move."""
         match move:
             case Say():
@@ -52,6 +52,8 @@ class CohereWire:
             case UseTogether():
                 for call in move.calls:
                     yield from self._use(call)
+            case Count():
+                return  # counts come with the end
 
     def end(self, reply: Reply) -> bytes:
         """The reason for the end, with the tokens; a prompt of the service's own is counted apart."""
@@ -116,6 +118,9 @@ def problem(body: Mapping[str, Any]) -> str:
         return "response_format json_object is not supported with tools"
     if body["messages"][-1]["role"] not in ("user", "tool"):
         return "the last message must be the user's or a tool's"
+    for tool in (entry["function"] for entry in body.get("tools", ())):
+        if fault := tool_problem(tool["name"], tool["parameters"]):
+            return f"invalid tool: {fault}"
     sees = "vision" in body["model"]
     return _transcript_problem(body["messages"], sees=sees)
 
@@ -134,7 +139,10 @@ def _transcript_problem(messages: Sequence[Mapping[str, Any]], *, sees: bool) ->
             continue
         if pending:
             return f"messages[{number}]: comes before the results of {', '.join(pending)}"
-        pending = [call["id"] for call in message.get("tool_calls", ())]
+        calls = message.get("tool_calls", ())
+        if not all(TOOL_NAME.fullmatch(call["function"]["name"]) for call in calls):
+            return f"messages[{number}]: tool names are of letters, digits, _ and -"
+        pending = [call["id"] for call in calls]
     return f"no results for {', '.join(pending)}" if pending else ""
 
 
@@ -222,6 +230,14 @@ class CohereDialect:
         return {
             "models": [{"name": name, "endpoints": ["chat"], "context_length": 128000.0} for name in names]
         }
+
+    def event(self, kind: str, payload: bytes) -> bytes:
+        """A server-sent event."""
+        return sse(kind, payload)
+
+    def saying(self, literal: bytes) -> bytes:
+        """Events of a text."""
+        return saying(CohereWire(), literal)
 
 
 def _event(event: dict[str, Any]) -> bytes:

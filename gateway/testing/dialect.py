@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from gateway.testing.script import Asked, Refusal, Reply, Say, Think
 
@@ -76,6 +77,42 @@ class Dialect(Protocol):
         """The list of models, as a JSON value."""
         ...
 
+    def event(self, kind: str, payload: bytes) -> bytes:
+        """An event of any kind, with any bytes in it."""
+        ...
+
+    def saying(self, literal: bytes) -> bytes:
+        """An event whose text is this JSON, whatever it is."""
+        ...
+
+
+TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+
+
+def tool_problem(name: str, schema: Any) -> str:
+    """What services refuse about a tool: its name, a root that is no plain object, lists of anything."""
+    if not TOOL_NAME.fullmatch(name):
+        return f"tool name {name!r} must match {TOOL_NAME.pattern}"
+    if not schema:
+        return ""
+    if schema.get("type") != "object" or not isinstance(schema.get("properties"), dict):
+        return f"Invalid schema for function {name!r}: schema must be of type object, with properties"
+    if wrong := sorted({"anyOf", "oneOf", "allOf", "enum", "not"} & set(schema)):
+        return f"Invalid schema for function {name!r}: no {wrong[0]} at the top level"
+    if set(schema.get("required", ())) - set(schema["properties"]):
+        return f"Invalid schema for function {name!r}: what is required is no property"
+    return f"Invalid schema for function {name!r}: array schema missing items" if _lacks_items(schema) else ""
+
+
+def _lacks_items(schema: Any) -> bool:
+    if isinstance(schema, list):
+        return any(map(_lacks_items, cast("list[Any]", schema)))
+    if not isinstance(schema, dict):
+        return False
+    table = cast("dict[str, Any]", schema)
+    return (table.get("type") == "array" and "items" not in table) or any(map(_lacks_items, table.values()))
+
 
 def shown_key(headers: Mapping[str, str]) -> str:
     """The key in whichever of the usual headers it stands."""
@@ -83,6 +120,16 @@ def shown_key(headers: Mapping[str, str]) -> str:
         if name in headers:
             return headers[name]
     return headers.get("authorization", "").removeprefix("Bearer ")
+
+
+def sse(kind: str, payload: bytes) -> bytes:
+    """A server-sent event."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), payload)
+
+
+def saying(wire: Wire, literal: bytes) -> bytes:
+    """The events of a text, with any JSON in the place of the text."""
+    return b"".join(wire.events(Say("?#?"))).replace(b'"?#?"', literal)
 
 
 def said_by(reply: Reply, kind: type[Say] | type[Think]) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from gateway.testing.dialect import shown_key
-from gateway.testing.script import Asked, Refusal, Reply, Say, Think, Use, UseTogether
+from gateway.testing.dialect import TOOL_NAME, saying, shown_key, sse, tool_problem
+from gateway.testing.script import Asked, Count, Refusal, Reply, Say, Think, Use, UseTogether
 
 SIGNATURE = "c2lnbmVk"
 """What the fake model signs the first call of an answer with."""
@@ -53,7 +53,7 @@ class GoogleWire:
         """Nothing comes before the first piece."""
         return b""
 
-    def events(self, move: Say | Think | Use | UseTogether) -> Iterator[bytes]:
+    def events(self, move: Say | Think | Use | UseTogether | Count) -> Iterator[bytes]:
         """The response for one move."""
         match move:
             case Say():
@@ -64,6 +64,8 @@ class GoogleWire:
                 yield self._response([self._call(move)])
             case UseTogether():
                 yield self._response([self._call(call) for call in move.calls])
+            case Count():
+                yield self._response([], used=tokens(Reply(tokens=move.tokens)))
 
     def end(self, reply: Reply) -> bytes:
         """The reason for the end, and all tokens."""
@@ -90,8 +92,12 @@ class GoogleWire:
 
 
 def call_part(call: Use, *, signed: bool) -> dict[str, Any]:
-    """A call: always whole, the first of an answer signed."""
-    made = {"functionCall": {"id": call.id, "name": call.name, "args": msgspec.json.decode(call.arguments)}}
+    """A call: always whole, the first of an answer signed. Arguments that are no JSON are sent as a text."""
+    try:
+        arguments = msgspec.json.decode(call.arguments)
+    except msgspec.DecodeError:
+        arguments = call.arguments
+    made = {"functionCall": {"id": call.id, "name": call.name, "args": arguments}}
     return {**made, "thoughtSignature": SIGNATURE} if signed else made
 
 
@@ -121,6 +127,9 @@ def asked(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Ask
     return Asked(path, headers, body, user_text, tuple(results), tuple(tool["name"] for tool in declared))
 
 
+_PICTURES = frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
+
+
 def problem(body: Mapping[str, Any]) -> str:
     """What is wrong with a request, in words; empty if nothing is."""
     generation = body.get("generationConfig", {})
@@ -133,7 +142,15 @@ def problem(body: Mapping[str, Any]) -> str:
     for declared in (tool for entry in body.get("tools", ()) for tool in entry["functionDeclarations"]):
         if set(declared) - _DECLARED:
             return "unknown name in a function declaration"
+        if fault := tool_problem(declared["name"], _schema_of(declared)):
+            return fault
     return _turns_problem(body["contents"])
+
+
+def _schema_of(declared: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The JSON schema; a schema in Google's own words is judged by nobody here."""
+    given = declared.get("parametersJsonSchema")
+    return {"properties": {}, **given} if given else {}
 
 
 def _turns_problem(contents: Sequence[Mapping[str, Any]]) -> str:
@@ -167,6 +184,10 @@ def _parts_problem(role: Any, parts: Sequence[Mapping[str, Any]]) -> str:
         kinds = [kind for kind in _KINDS if kind in part]
         if len(kinds) != 1 or not part[kinds[0]]:
             return "required oneof field 'data' must have one initialized field"
+        if "inlineData" in part and part["inlineData"]["mimeType"] not in _PICTURES:
+            return f"Unsupported MIME type: {part['inlineData']['mimeType']}"
+        if "functionCall" in part and not TOOL_NAME.fullmatch(part["functionCall"]["name"]):
+            return "Invalid function name. Must start with a letter or an underscore."
         if (kinds[0] == "functionCall") != (role == "model") and kinds[0] in _KINDS[2:]:
             return f"{kinds[0]} is not allowed in a {role} turn"
     return ""
@@ -246,6 +267,14 @@ class GoogleDialect:
             return {"publisherModels": [{"name": f"publishers/google/models/{name}"} for name in names]}
         listed = [_model(name, "generateContent") for name in names]
         return {"models": [*listed, _model("fake-embedding", "embedContent")]}
+
+    def event(self, kind: str, payload: bytes) -> bytes:
+        """A server-sent event."""
+        return sse(kind, payload)
+
+    def saying(self, literal: bytes) -> bytes:
+        """Events of a text."""
+        return saying(GoogleWire(Reply()), literal)
 
 
 def _model(name: str, method: str) -> dict[str, Any]:

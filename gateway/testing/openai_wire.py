@@ -12,14 +12,16 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from gateway.testing.dialect import said_by, shown_key
-from gateway.testing.script import Asked, Refusal, Reply, Say, Think, Use, UseTogether
+from gateway.testing.dialect import PICTURES, TOOL_NAME, said_by, saying, shown_key, sse, tool_problem
+from gateway.testing.script import Asked, Count, Refusal, Reply, Say, Think, Use, UseTogether
 
 _encode = msgspec.json.encode
 _STOPS = {"end": "stop", "length": "length", "tools": "tool_calls", "filter": "content_filter"}
 _SAMPLING = ("temperature", "max_tokens", "max_completion_tokens", "stop", "response_format")
 _FIELDS = frozenset({"model", "messages", "stream", "stream_options", "tools", "tool_choice", *_SAMPLING})
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+_LONGEST_ID = 40
+_REASONS = re.compile(r"(^|/)(o\d|gpt-5(-mini|-nano)?(-\d{4}|$))")
 
 
 class Quirks(Struct, frozen=True):
@@ -58,7 +60,7 @@ class OpenAIWire:
         """The first chunk: a role and no text."""
         return self._choice({"role": "assistant", "content": ""})
 
-    def events(self, move: Say | Think | Use | UseTogether) -> Iterator[bytes]:
+    def events(self, move: Say | Think | Use | UseTogether | Count) -> Iterator[bytes]:
         """The chunks for one move."""
         match move:
             case Say():
@@ -69,6 +71,8 @@ class OpenAIWire:
                 yield from self._uses((move,))
             case UseTogether():
                 yield from self._uses(move.calls)
+            case Count():
+                yield self._chunk([], usage=usage(Reply(tokens=move.tokens)))
 
     def end(self, reply: Reply) -> bytes:
         """The stop reason, the usage if it was asked for, and the end mark."""
@@ -191,10 +195,15 @@ def problem(body: Mapping[str, Any], quirks: Quirks = NONE) -> str:
         return f"unknown fields: {', '.join(unknown)}"
     if not isinstance(body.get("model"), str) or not body["model"]:
         return "model is missing"
+    if body.get("temperature", 1) != 1 and _REASONS.search(body["model"]):
+        return "Unsupported value: 'temperature' does not support this with this model, only the default (1)."
     if "stream_options" in body and not body.get("stream"):
         return "stream_options is only allowed with stream"
     if not body.get("messages"):
         return "messages is empty"
+    offered = (tool["function"] for tool in body.get("tools", ()))
+    if faults := [fault for tool in offered if (fault := tool_problem(tool["name"], tool["parameters"]))]:
+        return faults[0]
     return _transcript_problem(body["messages"]) or _quirk_problem(body["messages"], quirks)
 
 
@@ -236,6 +245,8 @@ def _transcript_problem(messages: Sequence[Mapping[str, Any]]) -> str:
 def _content_problem(message: Mapping[str, Any]) -> str:
     content, calls = message.get("content"), message.get("tool_calls", ())
     for call in calls:
+        if len(call["id"]) > _LONGEST_ID or not TOOL_NAME.fullmatch(call["function"]["name"]):
+            return f"tool call {call['id']!r} of {call['function']['name']!r}: id too long, or no such name"
         try:
             msgspec.json.decode(call["function"]["arguments"], type=dict[str, Any])
         except msgspec.DecodeError:
@@ -246,8 +257,8 @@ def _content_problem(message: Mapping[str, Any]) -> str:
         return "" if calls else "content is missing"
     for part in content:
         if part.get("type") == "image_url":
-            if not part["image_url"]["url"].startswith("data:image/"):
-                return "only data URLs are understood"
+            if part["image_url"]["url"].partition(";")[0].removeprefix("data:") not in PICTURES:
+                return "only data URLs of the usual kinds of pictures are understood"
         elif part.get("type") != "text":
             return f"unknown content part {part.get('type')!r}"
     return ""
@@ -328,3 +339,11 @@ class OpenAIDialect:
     def listed(self, names: Sequence[str]) -> dict[str, Any]:
         """The list of models."""
         return models(names)
+
+    def event(self, kind: str, payload: bytes) -> bytes:
+        """A server-sent event."""
+        return sse(kind, payload)
+
+    def saying(self, literal: bytes) -> bytes:
+        """Events of a text."""
+        return saying(OpenAIWire("fake-small", include_usage=False, quirks=self._quirks), literal)

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from gateway.deltas import Complete, Delta, MetadataDelta, TextDelta, ToolCallStart
 from gateway.errors import ContentFilterError
 from gateway.messages import Attachment, ImagePart, Metadata, TextPart, ToolCallPart, ToolResultPart
-from gateway.provider import ChatOptions, Provider, ToolDefinition
+from gateway.provider import Capabilities, ChatOptions, Provider, ToolDefinition
 from gateway.testing.backend import Backend, Check, failure_of
 from gateway.testing.models import MODELS
 from gateway.testing.provider_failures import FAILURES
@@ -172,6 +174,15 @@ async def every_option_is_accepted(backend: Backend) -> None:
         assert fake.requests[0].tools == ("clock",)
 
 
+async def a_picture_is_sent(backend: Backend) -> None:
+    """Who can see gets a picture as it is; a model that cannot is told of it."""
+    async with backend.running() as (fake, provider):
+        await deltas_of(provider, user("Look", PICTURE))
+        body = str(fake.requests[0].body)
+        assert PICTURE.data in body or "(image attached)" in body
+        assert PICTURE.data not in body or provider.capabilities.images
+
+
 async def who_cannot_see_is_told_of_a_picture(backend: Backend) -> None:
     """Capabilities of the settings count: a picture is words then, whoever made it."""
     made = Attachment("image/png", PICTURE.data)
@@ -185,6 +196,16 @@ async def who_cannot_see_is_told_of_a_picture(backend: Backend) -> None:
         await deltas_of(provider, *history, options=_with_tools())
         assert PICTURE.data not in str(fake.requests[0].body)
         assert "(image attached)" in str(fake.requests[0].body)
+
+
+async def a_model_may_differ_from_what_is_usual(backend: Backend) -> None:
+    """Capabilities of the options count before those of the provider, call by call."""
+    blind, sees = Capabilities(images=False), Capabilities(images=True)
+    async with backend.running() as (fake, provider):
+        for able in (blind, sees, blind):
+            options = msgspec.structs.replace(OPTIONS, model="fake-vision", capabilities=able)
+            await deltas_of(provider, user("Look", PICTURE), options=options)
+    assert [PICTURE.data in str(asked.body) for asked in fake.requests] == [False, True, False]
 
 
 async def closing_ends_the_call(backend: Backend) -> None:
@@ -210,7 +231,9 @@ CHECKS: tuple[Check, ...] = (
     a_filtered_answer_is_an_error,
     a_long_history_is_accepted,
     every_option_is_accepted,
+    a_picture_is_sent,
     who_cannot_see_is_told_of_a_picture,
+    a_model_may_differ_from_what_is_usual,
     closing_ends_the_call,
     *FAILURES,
 )

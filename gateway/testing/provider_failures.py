@@ -105,14 +105,13 @@ async def retries_end(backend: Backend) -> None:
 
 
 async def a_stream_that_breaks_keeps_what_came(backend: Backend) -> None:
-    """Cut, silent, garbled or failing in the middle: shown so far, named, and not tried again."""
+    """Cut, garbled or failing in the middle: shown so far, named, and not tried again."""
     ends = {
         Cut(): StreamAbortedError,
-        Stall(): StreamTimeoutError,
         Bytes(b"data: {no json\n\n"): DeltaParseError,
         Bytes(backend.dialect.trouble): ServerFailedError,
     }
-    async with backend.running(stream_timeout_ms=500) as (fake, provider):
+    async with backend.running() as (fake, provider):
         for end, name in ends.items():
             fake.requests.clear()
             fake.then(Reply((Say("Half"), end)))
@@ -120,6 +119,15 @@ async def a_stream_that_breaks_keeps_what_came(backend: Backend) -> None:
             failure = await failure_of(provider, seen)
             assert type(failure) is name, (end, failure)
             assert (text_of(seen), len(fake.requests)) == ("Half", 1), end
+
+
+async def a_stream_that_falls_silent_keeps_what_came(backend: Backend) -> None:
+    """A server that stops in the middle, and stays: shown so far, named, and not tried again."""
+    async with backend.running(stream_timeout_ms=500) as (fake, provider):
+        fake.then(Reply((Say("Half"), Stall())))
+        seen: list[Delta] = []
+        assert type(await failure_of(provider, seen)) is StreamTimeoutError
+        assert (text_of(seen), len(fake.requests)) == ("Half", 1)
 
 
 async def silence_before_the_first_piece_is_noticed(backend: Backend) -> None:
@@ -156,6 +164,7 @@ FAILURES: tuple[Check, ...] = (
     what_fails_before_the_first_piece_is_tried_again,
     retries_end,
     a_stream_that_breaks_keeps_what_came,
+    a_stream_that_falls_silent_keeps_what_came,
     silence_before_the_first_piece_is_noticed,
     a_server_that_is_gone_is_unavailable,
     no_error_shows_the_key,

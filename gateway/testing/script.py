@@ -80,15 +80,21 @@ class Forever(Struct, frozen=True):
     ms: float = 1
 
 
-Move = Say | Think | Use | UseTogether | Pause | Gate | Bytes | Cut | Stall | Forever
-
-
 class Tokens(Struct, frozen=True):
     """What an answer is said to have cost; cached tokens are part of the input."""
 
     input: int = 10
     output: int = 5
     cached: int = 0
+
+
+class Count(Struct, frozen=True):
+    """A report of the tokens so far, where the protocol has such reports."""
+
+    tokens: Tokens
+
+
+Move = Say | Think | Use | UseTogether | Count | Pause | Gate | Bytes | Cut | Stall | Forever
 
 
 class Reply(Struct, frozen=True):

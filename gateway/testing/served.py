@@ -158,14 +158,14 @@ async def until(true: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def serving(
-    data_dir: Path, *plugins: Plugin, models: FakeModels | None = None, **settings: Any
+    data_dir: Path, *plugins: Plugin, fake: FakeModels | None = None, **settings: Any
 ) -> AsyncGenerator[Served]:
     """A gateway with its server for as long as the block lasts, and a fake model unless one is given."""
-    if models is None:
-        async with FakeModels() as fake, serving(data_dir, *plugins, models=fake, **settings) as served:
+    if fake is None:
+        async with FakeModels() as own, serving(data_dir, *plugins, fake=own, **settings) as served:
             yield served
         return
-    openai = {"base_url": models.openai_url, "api_key": "k", "max_retries": 0}
+    openai = {"base_url": fake.openai_url, "api_key": "k", "max_retries": 0}
     given: dict[str, Any] = {
         "data_dir": data_dir,
         "model": "openai/fake-small",
@@ -179,7 +179,7 @@ async def serving(
         gateway.running(),
         Server(gateway) as server,
     ):
-        yield Served(gateway, server.url, http, models)
+        yield Served(gateway, server.url, http, fake)
 
 
 def _small(address: Any) -> socket.socket:

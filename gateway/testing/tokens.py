@@ -20,7 +20,8 @@ class FakeTokens:
 
     ``asked`` is every form or header that was shown. A device's login is ``waits`` times pending before
     it is granted, or refused if ``denied`` says why, and possible for ``patience`` seconds. ``place`` is
-    where exchanged tokens say they are good; ``broken`` fails every exchange.
+    where exchanged tokens say they are good; ``broken`` fails every exchange. With ``ends`` a login ends
+    after so many seconds and can be renewed, each time with the token that the last one came with.
     """
 
     def __init__(
@@ -32,12 +33,15 @@ class FakeTokens:
         patience: float = 900,
         place: str = "",
         broken: bool = False,
+        ends: float = 0,
     ) -> None:
         self.lifetime = lifetime
         self.waits = waits
         self.denied = denied
         self.patience = patience
         self.broken = broken
+        self.ends = ends
+        self.renewed = 0
         self.place = place
         self.asked: list[Mapping[str, str]] = []
         self.given = 0
@@ -77,6 +81,8 @@ class FakeTokens:
                 return self._granted()
             case grant if grant == _DEVICE:
                 return self._after_login()
+            case "refresh_token":
+                return self._renewed(form.get("refresh_token", ""))
             case _:
                 told = {"error": "invalid_client", "error_description": "who are you?"}
                 return web.json_response(told, status=401)
@@ -87,7 +93,18 @@ class FakeTokens:
         if self.waits > 0:
             self.waits -= 1
             return web.json_response({"error": "authorization_pending"})
-        return web.json_response({"access_token": RIGHT, "token_type": "bearer", "scope": "read:user"})
+        return self._logged_in()
+
+    def _renewed(self, shown: str) -> web.Response:
+        if shown != f"refresh-{self.renewed}":
+            return web.json_response({"error": "bad_refresh_token"})
+        self.renewed += 1
+        return self._logged_in()
+
+    def _logged_in(self) -> web.Response:
+        told = {"access_token": RIGHT, "token_type": "bearer", "scope": "read:user"}
+        ending = {"expires_in": self.ends, "refresh_token": f"refresh-{self.renewed}"} if self.ends else {}
+        return web.json_response(told | ending)
 
     async def _device(self, request: web.Request) -> web.Response:
         self.asked.append({name: str(value) for name, value in (await request.post()).items()})

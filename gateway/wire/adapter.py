@@ -18,6 +18,9 @@ from gateway.provider import AuthMethod, Capabilities, ChatOptions, ModelInfo, P
 from gateway.wire.exchange import RequestSpec
 from gateway.wire.transport import StreamEvent, Transport
 
+MOST_TOKENS = 2**31 - 1
+"""No call takes more tokens; what is said to is a mistake."""
+
 Stream = Callable[[Sequence[Message], ChatOptions], AsyncIterator[Delta]]
 
 
@@ -39,6 +42,7 @@ class AnswerWriter:
         "_pieces",
         "_stop",
         "_writer",
+        "_written",
     )
 
     def __init__(self, message_id: str, first_part: int = 0) -> None:
@@ -52,11 +56,17 @@ class AnswerWriter:
         self._input: int | None = None
         self._output = 0
         self._cached = 0
+        self._written = 0
 
     @property
     def stopped(self) -> bool:
         """Whether the model said why it stopped."""
         return self._stop is not None
+
+    @property
+    def tokens(self) -> int | None:
+        """What went in and came out, if that was told."""
+        return None if self._input is None else self._input + self._output
 
     def text(self, content: str, kind: TextKind = "text") -> None:
         """More of the answer, or of the reasoning before it."""
@@ -86,9 +96,16 @@ class AnswerWriter:
         self._flush()
         self._deltas.append(self._writer.part(part))
 
-    def usage(self, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> None:
-        """The call's tokens as known now; the last word counts. Cached tokens are part of the input."""
-        self._input, self._output, self._cached = input_tokens, output_tokens, cached_tokens
+    def usage(
+        self, input_tokens: int, output_tokens: int, cached_tokens: int = 0, cache_write_tokens: int = 0
+    ) -> None:
+        """The call's tokens as known now; the last word counts. Those of a cache are part of the input.
+
+        Counts that cannot be are brought to the nearest that can.
+        """
+        self._input, self._output = _possible(input_tokens), _possible(output_tokens)
+        self._cached = min(_possible(cached_tokens), self._input)
+        self._written = min(_possible(cache_write_tokens), self._input - self._cached)
 
     def stop(self, reason: StopReason) -> None:
         """Why the model stopped; only the first word counts. Asking for tools outranks a plain end."""
@@ -110,9 +127,8 @@ class AnswerWriter:
         deltas = self.take()
         metadata = Metadata(model=model, provider=provider)
         if self._input is not None:
-            deltas.append(
-                MetadataDelta(self._writer.message_id, self._input, self._output, 0.0, self._cached),
-            )
+            counts = (self._input, self._output, 0.0, self._cached, None, self._written)
+            deltas.append(MetadataDelta(self._writer.message_id, *counts))
             metadata = Metadata(model, provider, self._input, self._output, self._cached)
         deltas.append(Complete(self._writer.message_id, metadata, self._stop or "end_turn"))
         return deltas
@@ -126,6 +142,10 @@ class AnswerWriter:
             elif self._call is not None:
                 self._deltas.append(self._writer.arguments(self._call, content))
         self._kind = self._call = None
+
+
+def _possible(count: int) -> int:
+    return min(max(count, 0), MOST_TOKENS)
 
 
 async def assembled(stream: Stream, messages: Sequence[Message], options: ChatOptions) -> Message:
@@ -171,6 +191,10 @@ class ProviderAdapter(Protocol):
     def transport(self) -> Transport: ...
     @property
     def capabilities(self) -> Capabilities: ...
+
+    def able(self, capabilities: Capabilities) -> ProviderAdapter:
+        """The same for models that can do other things."""
+        ...
 
     def endpoint(self, config: ProviderConfig) -> str: ...
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gateway.errors import AuthFailedError, BadRequestError, DeltaParseError, ModelNotFoundError
 from gateway.wire.exchange import RequestSpec, send
-from gateway.wire.upstream import whole_body
+from gateway.wire.upstream import GARBLED, whole_body
 
 EARLY_SECONDS = 60.0
 """How long before its end a token is replaced, so that none ends on the way."""
@@ -115,7 +115,7 @@ def client_credentials(url: str, form: Mapping[str, str]) -> Fetch:
             granted = _granted(await fetched(session, request))
         except (BadRequestError, ModelNotFoundError) as error:
             raise AuthFailedError(f"no token was granted: {error}", status=error.upstream_status) from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except GARBLED as error:
             raise DeltaParseError(f"what was granted cannot be read: {error}") from None
         return Token(granted.access_token, time.time() + granted.expires_in)
 

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Mapping
 from typing import Literal
+from urllib.request import getproxies
 
 import aiohttp
 from msgspec import Struct
@@ -43,12 +44,13 @@ def client_session(connections: int = 1000) -> aiohttp.ClientSession:
     """A session fit for many streams at once: kept-alive connections, no cookies, no deadline of its own.
 
     Call it in a running loop; close it when done. Idle connections are dropped after 30 seconds, before
-    usual servers do it.
+    usual servers do it. Proxies of the environment are used, where it names any.
     """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=30, ttl_dns_cache=60),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None),
+        trust_env=bool(getproxies()),
     )
 
 
@@ -92,7 +94,7 @@ def check_reachable(config: ProviderConfig, base_url: str) -> None:
     url = URL(base_url)
     if url.scheme not in ("http", "https") or not url.host:
         raise SettingsError(f"providers.{config.id}.base_url must be an http or https address")
-    if config.api_key is not None and not _HEADER_VALUE.fullmatch(config.api_key):
+    if not all(map(_HEADER_VALUE.fullmatch, config.keys)):
         raise SettingsError(f"providers.{config.id}.api_key holds a character that no header may hold")
     for name, value in config.custom_headers.items():
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):

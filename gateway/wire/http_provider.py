@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Sequence
 
 import aiohttp
+import msgspec
+import structlog
 
 from gateway.deltas import Delta, MetadataDelta, RateLimit
-from gateway.errors import DeltaParseError, ProviderError, RateLimitError, StreamAbortedError
+from gateway.errors import AuthFailedError, DeltaParseError, ProviderError, RateLimitError, SettingsError
 from gateway.messages import Message
-from gateway.provider import AuthMethod, Capabilities, ChatOptions, ModelInfo, ProviderConfig
-from gateway.wire.adapter import AnswerWriter, ChatParser, ProviderAdapter, assembled
+from gateway.provider import (
+    AuthMethod,
+    Capabilities,
+    ChatOptions,
+    KnowsModels,
+    ModelInfo,
+    ProviderConfig,
+    fields_of,
+)
+from gateway.wire.adapter import AnswerWriter, ProviderAdapter, assembled
 from gateway.wire.authorizer import Authorizer
+from gateway.wire.call import Call
 from gateway.wire.exchange import RequestSpec, body_of, check_reachable, client_session, send
+from gateway.wire.remaining import seconds_until_reset
+from gateway.wire.retrying import RetryPolicy
+from gateway.wire.slots import Slots, slots_for
 from gateway.wire.transport import EventStream
 from gateway.wire.upstream import (
     ERROR_BODY_LIMIT,
@@ -26,78 +39,18 @@ from gateway.wire.upstream import (
     said_in,
     whole_body,
 )
+from gateway.wire.waiting import Slot, Waiting, Wish, wish_for
 
-if TYPE_CHECKING:
-    import stamina
+log = structlog.get_logger("trunkline.provider")
 
 _MODELS_SECONDS = 30.0
-_FIRST_PAUSE = 0.25
-_LONGEST_PAUSE = 20.0
-
-
-class Call:
-    """One answer on its way: reads the stream, feeds the parser, hands out deltas."""
-
-    __slots__ = ("_config", "_failure", "_parser", "_stream", "_writer", "deltas")
-
-    def __init__(
-        self, stream: EventStream, parser: ChatParser, writer: AnswerWriter, config: ProviderConfig
-    ) -> None:
-        self._stream = stream
-        self._parser = parser
-        self._writer = writer
-        self._config = config
-        self._failure: ProviderError | None = None
-        self.deltas: list[Delta] = []
-        """What the last ``read`` found; empty once the answer is whole."""
-
-    async def read(self) -> None:
-        """Wait for more. What came before a failure is handed out first; then the failure is raised."""
-        self.deltas = []
-        while not self.deltas and not self._parser.done:
-            if self._failure is not None:
-                raise self._failure
-            try:
-                await self._take_in()
-            except ProviderError as failure:
-                self._failure = redacted(failure, self._config)
-            self.deltas = self._writer.take()
-        if self._failure is not None and not self.deltas:
-            raise self._failure
-
-    def ending(self, model: str, provider: str) -> list[Delta]:
-        """The deltas that end the answer."""
-        return self._writer.close(model, provider)
-
-    async def drain(self) -> None:
-        """Let the connection come to rest, so that it can be used again."""
-        await self._stream.drain()
-
-    def close(self) -> None:
-        """End the call at once."""
-        self._stream.close()
-
-    async def _take_in(self) -> None:
-        parser = self._parser
-        try:
-            events = await self._stream.read()
-        except StreamAbortedError:
-            if not self._writer.stopped:
-                raise
-            events = None
-        if events is None:
-            parser.finish()
-            return
-        for event in events:
-            parser.feed(event)
-            if parser.done:
-                return
 
 
 class HttpProvider:
     """A Provider over HTTP. Many calls may run at once; each has its own parser and connection.
 
-    Given no session it opens one of its own at the first need, and closes only that one.
+    Given no session it opens one of its own at the first need, and closes only that one. Raises SettingsError
+    if there are several keys where an ``authorizer`` shows something else.
     """
 
     def __init__(
@@ -107,11 +60,17 @@ class HttpProvider:
         session: aiohttp.ClientSession | None = None,
         authorizer: Authorizer | None = None,
     ) -> None:
+        if authorizer is not None and len(config.keys) > 1:
+            raise SettingsError(
+                f"providers.{config.id}.api_keys: {adapter.name} is not called with keys; give one credential"
+            )
         self._adapter = adapter
         self._authorizer = authorizer
         self._config = config
         self._session = session
         self._owns_session = session is None
+        self._slots = slots_for(config)
+        self._others: dict[Capabilities, ProviderAdapter] = {}
 
     @property
     def id(self) -> str:
@@ -138,23 +97,33 @@ class HttpProvider:
         """What the vendor's models can do."""
         return self._adapter.capabilities
 
+    def capabilities_of(self, model: str) -> Capabilities:
+        """What one of them can do, where the adapter knows."""
+        adapter = self._adapter
+        return adapter.capabilities_of(model) if isinstance(adapter, KnowsModels) else adapter.capabilities
+
     async def initialize(self, config: ProviderConfig) -> None:
         """Take the settings. Raises SettingsError if they can never work."""
         check_reachable(config, self._adapter.endpoint(config))
-        self._config = config
+        self.adopt(config)
         self._open_session()
+
+    def adopt(self, config: ProviderConfig) -> None:
+        """Go on with other credentials."""
+        self._config = config
+        self._slots = slots_for(config)
 
     async def chat(self, messages: Sequence[Message], options: ChatOptions) -> Message:
         """The whole answer at once."""
         return await assembled(self.stream, messages, options)
 
     async def stream(self, messages: Sequence[Message], options: ChatOptions) -> AsyncGenerator[Delta]:
-        """The answer as it comes. Retries happen before its first piece; a rate limit is announced."""
-        request = self._adapter.build_chat_request(messages, options, self._config)
-        call, failure = await self._attempt(request, options)
+        """The answer as it comes. Retries happen before its first piece; waits for limits are announced."""
+        first = await self._attempt(messages, options) if self._slots is None else None
+        call = first if isinstance(first, Call) else None
         try:
-            if failure is not None:
-                async with contextlib.aclosing(self._retry(failure, request, options)) as outcomes:
+            if not isinstance(first, Call):
+                async with contextlib.aclosing(self._retry(first, messages, options)) as outcomes:
                     async for outcome in outcomes:
                         if isinstance(outcome, MetadataDelta):
                             yield outcome
@@ -174,9 +143,36 @@ class HttpProvider:
 
     async def list_models(self) -> Sequence[ModelInfo]:
         """The models the settings list, or else the backend. Raises a ProviderError if it does not say."""
+        if self._config.models:
+            return [ModelInfo(name, self.id) for name in self._config.models]
+        *others, last = self._slots.configs if self._slots is not None else (self._config,)
+        for config in others:
+            with contextlib.suppress(AuthFailedError, RateLimitError):
+                return await self._listed(config)
+        return await self._listed(last)
+
+    async def close(self) -> None:
+        """Close the connections, if they are our own."""
+        if self._owns_session and self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _signed_in_since(self) -> bool:
+        """Whether somebody signed in meanwhile; what that left is shown from now on."""
         config = self._config
-        if config.models:
-            return [ModelInfo(name, self.id) for name in config.models]
+        if config.login is None:
+            return False
+        try:
+            found = await asyncio.to_thread(config.login)
+        except SettingsError as error:
+            log.error("what a login left cannot be read", provider=self.id, reason=str(error))
+            return False
+        if found is None or (fields := fields_of(found))["api_key"] == config.api_key:
+            return False
+        self.adopt(msgspec.structs.replace(config, **fields))
+        return True
+
+    async def _listed(self, config: ProviderConfig) -> Sequence[ModelInfo]:
         seconds = min(config.timeout / 1000, _MODELS_SECONDS)
         try:
             response = await self._send(self._adapter.build_models_request(config), seconds)
@@ -185,33 +181,37 @@ class HttpProvider:
             redacted(error, config)
             raise
 
-    async def close(self) -> None:
-        """Close the connections, if they are our own."""
-        if self._owns_session and self._session is not None:
-            await self._session.close()
-            self._session = None
-
     async def _attempt(
-        self, request: RequestSpec, options: ChatOptions
-    ) -> tuple[Call, None] | tuple[None, ProviderError]:
+        self, messages: Sequence[Message], options: ChatOptions, slot: Slot | None = None
+    ) -> Call | ProviderError:
+        config = self._config if slot is None else slot.config
+        adapter = self._adapter_for(options)
+        request = adapter.build_chat_request(messages, options, config)
         try:
-            return await self._begin(request, options), None
+            return await self._begin(adapter, request, options, slot)
         except ProviderError as error:
-            return None, redacted(error, self._config)
+            failure = redacted(error, self._config)
+        if slot is None and isinstance(failure, RateLimitError) and failure.retry_after:
+            self._limited().note(1, options.model, failure)
+        return failure
 
-    async def _begin(self, request: RequestSpec, options: ChatOptions) -> Call:
+    async def _begin(
+        self, adapter: ProviderAdapter, request: RequestSpec, options: ChatOptions, slot: Slot | None
+    ) -> Call:
         """Send, and wait for the first piece of the answer (or its end)."""
         config = self._config
         response = await self._send(request, config.timeout / 1000)
         try:
+            if seconds := seconds_until_reset(response.headers):
+                self._limited().rest(slot.position if slot else 1, options.model, seconds)
             await check_status(response)
             await _check_streams(response)
             writer = AnswerWriter(options.message_id, options.first_part)
-            stream = EventStream(response, self._adapter.transport, config.stream_timeout_ms / 1000)
+            stream = EventStream(response, adapter.transport, config.stream_timeout_ms / 1000)
         except BaseException:
             response.close()
             raise
-        call = Call(stream, self._adapter.parser(writer), writer, config)
+        call = Call(stream, adapter.parser(writer), writer, config)
         try:
             await call.read()
         except BaseException:
@@ -220,28 +220,78 @@ class HttpProvider:
         return call
 
     async def _retry(
-        self, first: ProviderError, request: RequestSpec, options: ChatOptions
+        self, first: ProviderError | None, messages: Sequence[Message], options: ChatOptions
     ) -> AsyncGenerator[Call | MetadataDelta]:
-        """Try again after the first failure as long as that can help; raise the last failure otherwise."""
-        policy = RetryPolicy(self._config)
-        call: Call | None = None
-        failure: ProviderError | None = first
-        async for attempt in policy.attempts():
-            if attempt.num > 1:
-                call, failure = await self._attempt(request, options)
-            limited = failure if isinstance(failure, RateLimitError) else None
-            with attempt:
-                if failure is not None:
-                    raise failure
-            if call is not None:
-                yield call
-            elif limited is not None and policy.allows(limited, attempt.num):
-                yield self._pause(limited, options, attempt.next_wait)
+        """Try, again too, as long as that can help; raise the last failure otherwise.
 
-    def _pause(self, failure: RateLimitError, options: ChatOptions, backoff: float) -> MetadataDelta:
-        seconds = backoff if failure.retry_after is None else failure.retry_after
+        ``first`` is the failure of the first attempt, if it was made already.
+        """
+        policy = RetryPolicy(self._config)
+        outcome: Call | ProviderError | None = first
+        async for attempt in policy.attempts():
+            if attempt.num > 1 or outcome is None:
+                asked = None if self._slots is None else self._slots.ask(self._wish(messages, options))
+                while True:
+                    if isinstance(asked, Waiting):
+                        with asked:
+                            yield self._told(asked.seconds, options)
+                            asked = await asked.slot(policy.left)
+                    outcome = await self._with_slot(messages, options, asked)
+                    if self._slots is None or asked is None or isinstance(outcome, Call):
+                        break
+                    asked = self._slots.instead(asked, outcome)
+                    if asked is None:
+                        break
+            if isinstance(outcome, AuthFailedError) and await self._signed_in_since():
+                outcome = await self._attempt(messages, options)
+            if isinstance(outcome, Call):
+                yield outcome
+                return
+            pause = policy.failed(outcome, attempt.num)
+            with attempt:
+                raise outcome
+            if isinstance(outcome, RateLimitError) and pause is not None:
+                yield self._told(pause, options)
+
+    async def _with_slot(
+        self, messages: Sequence[Message], options: ChatOptions, slot: Slot | None
+    ) -> Call | ProviderError:
+        """One attempt, whose slot is the call's if there is one."""
+        try:
+            outcome = await self._attempt(messages, options, slot)
+        except BaseException:
+            if slot is not None:
+                slot.release()
+            raise
+        if isinstance(outcome, Call):
+            outcome.slot = slot
+        return outcome
+
+    def _told(self, seconds: float, options: ChatOptions) -> MetadataDelta:
         limit = RateLimit(math.ceil(seconds * 1000), self.id)
         return MetadataDelta(options.message_id, 0, 0, 0.0, rate_limit=limit)
+
+    def _wish(self, messages: Sequence[Message], options: ChatOptions) -> Wish:
+        size = 0
+        if self._config.tokens_per_minute is not None:
+            adapter = self._adapter_for(options)
+            size = len(adapter.build_chat_request(messages, options, self._config).body or b"")
+        return wish_for(messages, options.model, size)
+
+    def _adapter_for(self, options: ChatOptions) -> ProviderAdapter:
+        """The adapter, or one like it for models that can do other things than is usual there."""
+        able = options.capabilities
+        if able is None or able == self._adapter.capabilities:
+            return self._adapter
+        if able not in self._others:
+            self._others[able] = self._adapter.able(able)
+        return self._others[able]
+
+    def _limited(self) -> Slots:
+        """The slots, also of a provider that needed none until it said that it has a limit."""
+        if self._slots is None:
+            self._slots = Slots(self._config)
+        return self._slots
 
     async def _send(self, request: RequestSpec, seconds: float) -> aiohttp.ClientResponse:
         """Send with proof of who we are; if that is refused and another can be had, once more with that."""
@@ -258,49 +308,6 @@ class HttpProvider:
         if self._session is None:
             self._session = client_session()
         return self._session
-
-
-class RetryPolicy:
-    """How often, how long and after what a call is tried again.
-
-    What a backend asked us to wait is waited exactly; if that is longer than the time left, the call
-    fails at once. ``timeout`` bounds the time within which a new attempt may begin.
-    """
-
-    __slots__ = ("_deadline", "_retries", "_seconds")
-
-    def __init__(self, config: ProviderConfig) -> None:
-        self._retries = config.max_retries
-        self._seconds = config.timeout / 1000
-        self._deadline = time.monotonic() + self._seconds
-
-    def attempts(self) -> AsyncIterator[stamina.Attempt]:
-        """The attempts, the first of which counts as made."""
-        # Loaded at the first failure: a gateway that has none needs neither its time nor its memory.
-        import stamina
-
-        return aiter(
-            stamina.retry_context(
-                on=self.pause,
-                attempts=self._retries + 1,
-                timeout=self._seconds,
-                wait_initial=_FIRST_PAUSE,
-                wait_jitter=_FIRST_PAUSE,
-                wait_max=_LONGEST_PAUSE,
-            )
-        )
-
-    def allows(self, failure: ProviderError, attempt: int) -> bool:
-        """Whether another attempt follows attempt number ``attempt`` (from 1)."""
-        return attempt <= self._retries and self.pause(failure) is not False
-
-    def pause(self, failure: Exception) -> bool | float:
-        """Seconds to wait as the backend said, True for our own choice, False to give up."""
-        if not isinstance(failure, ProviderError) or not failure.retryable:
-            return False
-        if failure.retry_after is None:
-            return True
-        return failure.retry_after if time.monotonic() + failure.retry_after < self._deadline else False
 
 
 def create_provider(

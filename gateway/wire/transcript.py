@@ -6,6 +6,12 @@ translates these steps to its vendor's roles, so the repair of interrupted calls
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Collection
+from typing import TypeGuard
+
+import msgspec
 from msgspec import Struct
 
 from gateway.messages import (
@@ -18,9 +24,22 @@ from gateway.messages import (
     ToolCallPart,
     ToolResultPart,
 )
+from gateway.provider import ToolDefinition
 
 ABORTED = "Aborted: the tool was stopped before it gave a result."
 """What a model is told of a call that has no result."""
+
+PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""The kinds of pictures that most models can be shown; what is of another kind they are told of."""
+
+NO_TOOL = ToolDefinition("unavailable", "Never call this.", {"type": "object", "properties": {}})
+"""Offered where a conversation has calls and there is no tool any more: some backends refuse it without."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_COUNTED = 16
+"""Letters below which an id may be a mere number, which other messages have too."""
 
 
 class Step(Struct, frozen=True):
@@ -48,7 +67,7 @@ class _Draft:
 
 
 def steps_of(message: Message) -> list[Step]:
-    """Cut an assistant message into steps that every backend accepts.
+    """Cut an assistant message into steps that every backend accepts, with names that all of them know.
 
     Text or a call after a result begins a new step. A call without a result gets one that says it was
     aborted; a result without a call is left out, as are reasoning and errors. Empty steps are dropped.
@@ -60,7 +79,7 @@ def steps_of(message: Message) -> list[Step]:
             continue
         if isinstance(part, ToolCallPart):
             draft = _open(drafts, part.tool_call_id)
-            draft.calls[part.tool_call_id] = part
+            draft.calls[part.tool_call_id] = _named(part)
         elif text := told(part):
             _open(drafts).texts.append(text)
     finished = (draft.finish() for draft in drafts)
@@ -80,6 +99,27 @@ def _place(result: ToolResultPart, drafts: list[_Draft]) -> None:
             return
 
 
+def wire_id(call_id: str, message_id: str = "") -> str:
+    """A call's id in letters and a length that every protocol takes, and always the same for the same one.
+
+    Where no two calls of a conversation may have the same id, ``message_id`` tells them apart.
+    """
+    if message_id and len(call_id) < _COUNTED:
+        call_id = f"{call_id}_{message_id[-12:]}"
+    if _ID.fullmatch(call_id):
+        return call_id
+    return f"call_{hashlib.sha256(call_id.encode('utf-8', 'replace')).hexdigest()[:24]}"
+
+
+def _named(call: ToolCallPart) -> ToolCallPart:
+    """A call of a tool that protocols know by another name, as those of coding programs: ``codex:shell``."""
+    if _NAME.fullmatch(call.tool_name):
+        return call
+    name = _NOT_IN_NAME.sub("_", call.tool_name)
+    name = name if _NAME.match(name) else f"_{name}"
+    return msgspec.structs.replace(call, tool_name=name[:64])
+
+
 def told(part: Part) -> str:
     """A part in words, for a model that reads only text here; empty for what is not sent."""
     match part:
@@ -93,17 +133,22 @@ def told(part: Part) -> str:
             return ""
 
 
-def pictures(attachments: tuple[Attachment, ...]) -> list[Attachment]:
+def is_shown(part: Part, kinds: Collection[str] = PICTURES) -> TypeGuard[ImagePart]:
+    """Whether a part is a picture of a kind that a model can be shown."""
+    return isinstance(part, ImagePart) and part.mime_type in kinds
+
+
+def pictures(attachments: tuple[Attachment, ...], kinds: Collection[str] = PICTURES) -> list[Attachment]:
     """The attachments that a model can look at."""
-    return [attachment for attachment in attachments if attachment.mime_type.startswith("image/")]
+    return [attachment for attachment in attachments if attachment.mime_type in kinds]
 
 
-def output_text(result: ToolResultPart) -> str:
+def output_text(result: ToolResultPart, kinds: Collection[str] = PICTURES) -> str:
     """A result's text, with a line for each attachment that cannot be shown to a model."""
     names = [
         f"[attached: {attachment.name or 'file'} ({attachment.mime_type})]"
         for attachment in result.attachments
-        if not attachment.mime_type.startswith("image/")
+        if attachment.mime_type not in kinds
     ]
     return "\n".join((result.output, *names)) if names else result.output
 

@@ -18,8 +18,8 @@ from gateway.errors import DeltaParseError, StreamAbortedError, StreamTimeoutErr
 
 TransportKind = Literal["sse", "ndjson"]
 
-LINE_LIMIT = 1024 * 1024
-"""Bytes one line, and one event, may have."""
+LINE_LIMIT = 8 * 1024 * 1024
+"""Bytes one line, and one event, may have: models that draw send a whole picture in one."""
 STREAM_LIMIT = 64 * 1024 * 1024
 """Bytes a whole stream may have."""
 

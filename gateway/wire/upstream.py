@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import aiohttp
 import msgspec
@@ -30,7 +30,12 @@ from gateway.errors import (
 )
 from gateway.provider import ProviderConfig
 from gateway.wire.exchange import body_of
+from gateway.wire.remaining import seconds_until_reset
 
+T = TypeVar("T")
+
+GARBLED = (msgspec.DecodeError, ValueError, RecursionError)
+"""What decoding JSON that somebody sent may fail with: no JSON, no UTF-8, numbers and nesting without end."""
 TEXT_LIMIT = 300
 """Characters of a backend's own words that an error may quote."""
 ERROR_BODY_LIMIT = 64 * 1024
@@ -134,6 +139,8 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, now: float | N
     """Read a refusing response; ``body`` may be anything. ``now`` is seconds since the epoch."""
     said = said_in(body)
     wait = retry_after(headers, time.time() if now is None else now)
+    if wait is None and said.retry_after is None and status == 429:
+        wait = seconds_until_reset(headers, now) or None
     return msgspec.structs.replace(
         said,
         status=status,
@@ -146,7 +153,7 @@ def said_in(body: bytes) -> Refusal:
     """The error that a JSON text tells of, as far as it does: ``{"error": {…}}``, or plainer shapes."""
     try:
         value: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except GARBLED:
         return Refusal()
     if isinstance(value, list) and len(cast("list[Any]", value)) == 1:
         value = cast("list[Any]", value)[0]
@@ -203,7 +210,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
 def redacted(error: ProviderError, config: ProviderConfig) -> ProviderError:
     """The error with its text cut to a quotable length and without anything that looks like a secret."""
     text = str(error)
-    for secret in (config.api_key, *config.credentials.values(), *config.custom_headers.values()):
+    for secret in (*config.keys, *config.credentials.values(), *config.custom_headers.values()):
         if secret and len(secret) >= 4:
             text = text.replace(secret, "***")
     text = _LOOKS_SECRET.sub("***", text)
@@ -216,6 +223,30 @@ def unreadable(event: bytes, reason: Exception) -> DeltaParseError:
     """The error for an event that is no JSON of the expected shape."""
     start = event[:60].decode("utf-8", "replace")
     return DeltaParseError(f"an event of the stream cannot be read ({reason}): {start!r}")
+
+
+def uncounted(decode: Callable[[bytes], T], event: bytes, name: str, reason: Exception) -> T:
+    """Read an event once more without its counts: an answer is worth more than they are.
+
+    ``name`` is what they are called, however deep. Raises DeltaParseError if it cannot be read without
+    them either.
+    """
+    try:
+        value: Any = msgspec.json.decode(event)
+        if _dropped(value, name):
+            return decode(msgspec.json.encode(value))
+    except GARBLED:
+        pass
+    raise unreadable(event, reason) from None
+
+
+def _dropped(value: Any, name: str) -> bool:
+    """Take a field out of objects within objects. Returns whether it was anywhere."""
+    if not isinstance(value, dict):
+        return False
+    fields = cast("dict[str, Any]", value)
+    had = fields.pop(name, None) is not None
+    return any([had, *(_dropped(inner, name) for inner in fields.values())])
 
 
 def _message(fields: Mapping[str, Any]) -> str:

@@ -140,7 +140,8 @@ class Teller:
         metadata = Metadata(model=model, provider=provider)
         message_id, spent = self._writer.message_id, self._spent
         if spent is not None:
-            deltas.append(MetadataDelta(message_id, spent.input, spent.output, 0.0, spent.cached))
+            counts = (spent.input, spent.output, spent.cost or 0.0, spent.cached)
+            deltas.append(MetadataDelta(message_id, *counts))
             metadata = Metadata(model, provider, spent.input, spent.output, spent.cached)
         return [*deltas, Complete(message_id, metadata, "end_turn")]
 

@@ -68,6 +68,17 @@ PROVIDERS = {
 """All of them: ``local`` is on this machine, ``custom`` any other address that is compatible with OpenAI."""
 
 
+PROTOCOLS = {
+    "anthropic": "Messages",
+    "bedrock": "Converse",
+    "cohere": "Chat v2",
+    "demo": "none",
+    "google": "generateContent",
+    "openai": "Chat Completions",
+}
+"""What the modules speak, as the vendors call it."""
+
+
 class Providers(Plugin):
     """Makes the built-in providers known without loading them."""
 
@@ -84,13 +95,15 @@ def make_known(registry: ProviderRegistry) -> None:
     for provider_id, known in PROVIDERS.items():
         registry.add_factory(
             provider_id,
-            _lazily(known.module),
+            lazily(known.module),
             variables=known.variables,
             first_model=known.first_model,
         )
 
 
-def _lazily(module: str) -> Callable[[ProviderConfig], Provider]:
+def lazily(module: str) -> Callable[[ProviderConfig], Provider]:
+    """What makes providers of a module, which it loads when the first is made."""
+
     def create(config: ProviderConfig) -> Provider:
         # A provider's code is only wanted where its models are: hence the import here.
         return import_module(f"plugins.providers.{module}").create(config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from gateway import (
+    GARBLED,
+    NO_TOOL,
+    PICTURES,
     AnswerWriter,
     AuthMethod,
     Capabilities,
@@ -18,7 +20,6 @@ from gateway import (
     ContentFilterError,
     DeltaParseError,
     FragmentCache,
-    ImagePart,
     Message,
     ModelInfo,
     Provider,
@@ -33,12 +34,15 @@ from gateway import (
     ToolResultPart,
     Transport,
     create_provider,
+    is_shown,
+    mended,
     output_text,
     pictures,
     raise_said,
     steps_of,
     told,
-    unreadable,
+    uncounted,
+    wire_id,
 )
 
 BASE_URL = "https://api.anthropic.com"
@@ -50,7 +54,7 @@ DEFAULT_MAX_TOKENS = 4096
 CAPABILITIES = Capabilities(reasoning=True)
 JSON_ONLY = "Answer with a single JSON object and nothing else."
 
-_NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]")
+_CACHED = {"type": "ephemeral"}
 _STOP_REASONS: dict[str, StopReason] = {
     "max_tokens": "max_tokens",
     "model_context_window_exceeded": "max_tokens",
@@ -69,8 +73,12 @@ class AnthropicAdapter:
     def __init__(self, capabilities: Capabilities = CAPABILITIES) -> None:
         self.capabilities = capabilities
         self._messages = FragmentCache(_encoder(images=capabilities.images))
-        self._system: RecentEncodings[tuple[str, ...]] = RecentEncodings(_system)
+        self._system: RecentEncodings[tuple[tuple[str, ...], bool]] = RecentEncodings(_system)
         self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(_tools)
+
+    def able(self, capabilities: Capabilities) -> AnthropicAdapter:
+        """The same for models that can do other things."""
+        return AnthropicAdapter(capabilities)
 
     def endpoint(self, config: ProviderConfig) -> str:
         """The address of the API."""
@@ -85,9 +93,9 @@ class AnthropicAdapter:
             history = _OPENING + history
         pieces = [_head(options, config)[:-1], b',"messages":[', history, b"]"]
         if system := _system_texts(messages, options):
-            pieces += [b',"system":', self._system.get(system)]
-        if options.tools:
-            pieces += [b',"tools":', self._tools.get(options.tools)]
+            pieces += [b',"system":', self._system.get((system, _caches(config)))]
+        if offered := options.tools or ((NO_TOOL,) if _CALL in history else ()):
+            pieces += [b',"tools":', self._tools.get(offered)]
         pieces.append(b"}")
         version = VERSION if options.temperature is None else VERSION_WITH_TEMPERATURE
         return RequestSpec(
@@ -106,7 +114,7 @@ class AnthropicAdapter:
         """The models of a list. Raises DeltaParseError."""
         try:
             listed = _decode_models(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except GARBLED as error:
             raise DeltaParseError(f"the list of models cannot be read: {error}") from None
         return [
             ModelInfo(model.id, config.id, model.display_name, model.max_input_tokens, model.max_tokens)
@@ -144,8 +152,8 @@ def _head(options: ChatOptions, config: ProviderConfig) -> bytes:
         head["temperature"] = options.temperature
     if options.stop_sequences:
         head["stop_sequences"] = options.stop_sequences
-    if config.base_url is None:
-        head["cache_control"] = {"type": "ephemeral"}
+    if _caches(config):
+        head["cache_control"] = _CACHED
     return msgspec.json.encode(head)
 
 
@@ -158,14 +166,23 @@ def _system_texts(messages: Sequence[Message], options: ChatOptions) -> tuple[st
     return tuple(texts)
 
 
-def _system(texts: tuple[str, ...]) -> bytes:
-    return msgspec.json.encode([_text(text) for text in texts])
+def _caches(config: ProviderConfig) -> bool:
+    """Whether it is asked to remember: the conversation so far, and apart from it what all have in common."""
+    return config.base_url is None
+
+
+def _system(given: tuple[tuple[str, ...], bool]) -> bytes:
+    texts, cached = given
+    blocks = [_text(text) for text in texts]
+    if cached:
+        blocks[-1]["cache_control"] = _CACHED
+    return msgspec.json.encode(blocks)
 
 
 def _tools(tools: tuple[ToolDefinition, ...]) -> bytes:
     return msgspec.json.encode(
         [
-            {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+            {"name": tool.name, "description": tool.description, "input_schema": mended(tool.parameters)}
             for tool in tools
         ]
     )
@@ -178,7 +195,7 @@ def _encoder(*, images: bool) -> Callable[[Message], bytes]:
         if not message.for_model or message.role == "system":
             return b""
         if message.role == "assistant":
-            items = [item for step in steps_of(message) for item in _step(step, images=images)]
+            items = [item for step in steps_of(message) for item in _step(step, message.id, images=images)]
         else:
             content = _content(message, images=images)
             items = [{"role": "user", "content": content}] if content else []
@@ -190,7 +207,7 @@ def _encoder(*, images: bool) -> Callable[[Message], bytes]:
 def _content(message: Message, *, images: bool) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     for part in message.parts:
-        if images and isinstance(part, ImagePart):
+        if images and is_shown(part):
             blocks.append(_image(part.mime_type, part.data))
         elif text := told(part):
             blocks.append(_text(text))
@@ -205,12 +222,12 @@ def _image(mime_type: str, data: str) -> dict[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": mime_type, "data": data}}
 
 
-def _step(step: Step, *, images: bool) -> list[dict[str, Any]]:
+def _step(step: Step, message_id: str, *, images: bool) -> list[dict[str, Any]]:
     said = [_text(step.text.rstrip())] if step.text else []
     said += [
         {
             "type": "tool_use",
-            "id": _call_id(call.tool_call_id),
+            "id": wire_id(call.tool_call_id, message_id),
             "name": call.tool_name,
             "input": call.arguments,
         }
@@ -218,29 +235,26 @@ def _step(step: Step, *, images: bool) -> list[dict[str, Any]]:
     ]
     items: list[dict[str, Any]] = [{"role": "assistant", "content": said}]
     if step.results:
-        items.append({"role": "user", "content": [_result(result, images=images) for result in step.results]})
+        results = [_result(result, message_id, images=images) for result in step.results]
+        items.append({"role": "user", "content": results})
     return items
 
 
-def _result(result: ToolResultPart, *, images: bool) -> dict[str, Any]:
-    text = output_text(result)
+def _result(result: ToolResultPart, message_id: str, *, images: bool) -> dict[str, Any]:
+    text = output_text(result, PICTURES if images else ())
     content = [_text(text)] if text.strip() else []
     if images:
         content += [_image(picture.mime_type, picture.data) for picture in pictures(result.attachments)]
     block: dict[str, Any] = {
         "type": "tool_result",
-        "tool_use_id": _call_id(result.tool_call_id),
+        "tool_use_id": wire_id(result.tool_call_id, message_id),
         "content": content,
     }
     return {**block, "is_error": True} if result.is_error else block
 
 
-def _call_id(call_id: str) -> str:
-    """A call's id in the letters this protocol allows; calls of other vendors may have others."""
-    return _NOT_IN_ID.sub("_", call_id) or "_"
-
-
 _ASSISTANT = b'{"role":"assistant"'
+_CALL = b'{"type":"tool_use"'
 _OPENING = msgspec.json.encode({"role": "user", "content": "(the conversation goes on)"}) + b","
 """A conversation begins with the user here, also when its first messages are out of the window."""
 
@@ -313,8 +327,8 @@ class MessageParser:
             return
         try:
             known = _decode_event(event.data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise unreadable(event.data, error) from None
+        except GARBLED as error:
+            known = uncounted(_decode_event, event.data, "usage", error)
         match known.type:
             case "content_block_delta":
                 self._delta(known.index, known.delta or _Delta())
@@ -377,6 +391,6 @@ class MessageParser:
             if (count := getattr(usage, name)) is not None:
                 setattr(self._tokens, name, count)
         tokens = self._tokens
-        cached = tokens.cache_read_input_tokens or 0
-        fresh = (tokens.input_tokens or 0) + (tokens.cache_creation_input_tokens or 0)
-        self._writer.usage(fresh + cached, tokens.output_tokens or 0, cached)
+        cached, written = tokens.cache_read_input_tokens or 0, tokens.cache_creation_input_tokens or 0
+        given = (tokens.input_tokens or 0) + written + cached
+        self._writer.usage(given, tokens.output_tokens or 0, cached, written)

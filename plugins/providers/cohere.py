@@ -11,6 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from gateway import (
+    GARBLED,
+    PICTURES,
     AnswerWriter,
     AuthMethod,
     Capabilities,
@@ -18,7 +20,6 @@ from gateway import (
     ContentFilterError,
     DeltaParseError,
     FragmentCache,
-    ImagePart,
     Message,
     ModelInfo,
     Provider,
@@ -34,11 +35,14 @@ from gateway import (
     ToolResultPart,
     Transport,
     create_provider,
+    is_shown,
+    mended,
     output_text,
     pictures,
     steps_of,
     told,
-    unreadable,
+    uncounted,
+    wire_id,
 )
 
 BASE_URL = "https://api.cohere.com"
@@ -59,11 +63,21 @@ class CohereAdapter:
     auth_method: AuthMethod = "api_key"
     transport: Transport = "sse"
 
-    def __init__(self, capabilities: Capabilities = CAPABILITIES) -> None:
+    def __init__(self, capabilities: Capabilities = CAPABILITIES, sees: re.Pattern[str] = _SEES) -> None:
         self.capabilities = capabilities
+        self._sees = sees
         self._histories = {images: FragmentCache(_encoder(images=images)) for images in (False, True)}
         self._system: RecentEncodings[str] = RecentEncodings(_system)
         self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(_tools)
+
+    def able(self, capabilities: Capabilities) -> CohereAdapter:
+        """The same for models that can do other things."""
+        return CohereAdapter(capabilities, sees=re.compile(""))
+
+    def capabilities_of(self, model: str) -> Capabilities:
+        """What a model can do: only some can be shown pictures."""
+        sees = self.capabilities.images and self._sees.search(model) is not None
+        return msgspec.structs.replace(self.capabilities, images=sees)
 
     def endpoint(self, config: ProviderConfig) -> str:
         """The address of the API, without a version: its parts have different ones."""
@@ -72,9 +86,8 @@ class CohereAdapter:
     def build_chat_request(
         self, messages: Sequence[Message], options: ChatOptions, config: ProviderConfig
     ) -> RequestSpec:
-        """A streamed answer to the conversation. Only some models can be shown pictures."""
-        sees = self.capabilities.images and _SEES.search(options.model) is not None
-        history = self._histories[sees].join(messages)
+        """A streamed answer to the conversation."""
+        history = self._histories[self.capabilities_of(options.model).images].join(messages)
         if prompt := _prompt(options):
             history = b",".join(filter(None, (self._system.get(prompt), history)))
         pieces = [_head(options)[:-1], b',"messages":[', history, b"]"]
@@ -96,7 +109,7 @@ class CohereAdapter:
         """The models of a list. Raises DeltaParseError."""
         try:
             listed = _decode_models(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except GARBLED as error:
             raise DeltaParseError(f"the list of models cannot be read: {error}") from None
         return [
             ModelInfo(model.name, config.id, context_window=int(model.context_length or 0) or None)
@@ -142,7 +155,11 @@ def _system(text: str) -> bytes:
 
 
 def _tools(tools: tuple[ToolDefinition, ...]) -> bytes:
-    return msgspec.json.encode([{"type": "function", "function": tool} for tool in tools])
+    offered = [
+        {"name": tool.name, "description": tool.description, "parameters": mended(tool.parameters)}
+        for tool in tools
+    ]
+    return msgspec.json.encode([{"type": "function", "function": tool} for tool in offered])
 
 
 def _encoder(*, images: bool) -> Callable[[Message], bytes]:
@@ -164,7 +181,7 @@ def _encoder(*, images: bool) -> Callable[[Message], bytes]:
 def _content(message: Message, *, images: bool) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     for part in message.parts:
-        if images and isinstance(part, ImagePart):
+        if images and is_shown(part):
             blocks.append(_image(part.mime_type, part.data))
         elif text := told(part):
             blocks.append({"type": "text", "text": text})
@@ -183,7 +200,7 @@ def _step(step: Step, *, images: bool) -> list[dict[str, Any]]:
     if step.calls:
         said["tool_calls"] = [
             {
-                "id": call.tool_call_id,
+                "id": wire_id(call.tool_call_id),
                 "type": "function",
                 "function": {
                     "name": call.tool_name,
@@ -195,8 +212,8 @@ def _step(step: Step, *, images: bool) -> list[dict[str, Any]]:
     results = [
         {
             "role": "tool",
-            "tool_call_id": result.tool_call_id,
-            "content": output_text(result).strip() or NOTHING,
+            "tool_call_id": wire_id(result.tool_call_id),
+            "content": output_text(result, PICTURES if images else ()).strip() or NOTHING,
         }
         for result in step.results
     ]
@@ -288,8 +305,8 @@ class ChatParser:
             return
         try:
             known = _decode_event(event.data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise unreadable(event.data, error) from None
+        except GARBLED as error:
+            known = uncounted(_decode_event, event.data, "usage", error)
         delta = known.delta or _Delta()
         message = delta.message or _Message()
         match known.type:

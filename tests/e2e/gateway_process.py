@@ -33,10 +33,17 @@ class GatewayProcess:
         self._config = directory / "trunkline.toml"
         self.configure(model_url, settings, **tables)
 
-    def configure(self, model_url: str, settings: str, server: str = "", provider: str = "") -> None:
+    def configure(
+        self,
+        model_url: str,
+        settings: str,
+        server: str = "",
+        provider: str = "",
+        model: str = "openai/fake-small",
+    ) -> None:
         """Settings of the next process."""
         self._config.write_text(
-            f'model = "openai/fake-small"\nhistory_window = 50\n{settings}\n'
+            f'model = "{model}"\nhistory_window = 50\n{settings}\n'
             f"[server]\nport = 0\n{server}\n"
             f'[providers.openai]\nbase_url = "{model_url}"\napi_key = "none"\n{provider}\n'
         )

@@ -108,7 +108,7 @@ _NO_EVENTS = {
     "no UTF-8": b'{"choices":[{"index":0,"delta":{"content":"a\xff\xfeb"}}]}',
     "deep lists": b"[" * 200_000,
     "deep objects": b'{"choices":' * 50_000,
-    "a line of three megabytes": chunk(content="x" * 3_000_000),
+    "a line of ten megabytes": chunk(content="x" * 10_000_000),
 }
 _NO_ANSWER = {
     "only the end": stream(b"[DONE]"),

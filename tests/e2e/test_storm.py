@@ -29,7 +29,7 @@ KINDS = {
         "--drain",
         "5",
         "--channels",
-        "line,telegram,slack",
+        "line,telegram.polling,slack.socket",
     ),
     "no-recovery": ("--seconds", "5", "--drain", "5", *FEW),
 }
@@ -73,7 +73,9 @@ def test_a_gateway_that_acknowledges_before_it_commits_is_found_out(storms: dict
 def test_a_gateway_that_sends_again_without_looking_is_found_out(storms: dict[str, Storm]) -> None:
     status, found = storms["blind-resend"].ended()
     assert status == 1
-    assert all(found["channels"][name]["duplicate"] > 0 for name in ("line", "telegram", "slack"))
+    assert all(
+        found["channels"][name]["duplicate"] > 0 for name in ("line", "telegram.polling", "slack.socket")
+    )
 
 
 def test_a_gateway_that_forgets_what_it_accepted_is_found_out(storms: dict[str, Storm]) -> None:
@@ -109,6 +111,13 @@ def test_a_storm_that_cannot_be_held_says_why(address: str, told: str) -> None:
 def test_a_short_storm_loses_and_doubles_nothing(storms: dict[str, Storm]) -> None:
     _, found = storms["none"].ended()
     assert found["kills"] > 0
-    assert set(found["said"]) == {"line", "telegram", "discord", "slack"}
+    assert set(found["said"]) == {
+        "line",
+        "telegram.polling",
+        "telegram.webhook",
+        "discord",
+        "slack.socket",
+        "slack.http",
+    }
     kinds = ("lost", "duplicate", "orphan", "out_of_order", "wrong", "seq", "dead")
     assert {kind: found[kind] for kind in kinds} == dict.fromkeys(kinds, 0)

@@ -20,8 +20,9 @@ from gateway import (
     tool_from,
 )
 from gateway.app import Gateway
+from gateway.backends import ProviderRegistry
 from gateway.bus import ActivityBus
-from gateway.registry import ChannelRegistry, PluginRegistry, ProviderRegistry
+from gateway.registry import ChannelRegistry, PluginRegistry
 from gateway.session import Sessions
 from gateway.settings import Settings, load_settings
 from gateway.testing.chat import chatting, written
@@ -198,7 +199,13 @@ async def test_a_disabled_plugin_is_left_out_even_a_built_in_one(tmp_path: Path)
     settings = settings_for(tmp_path, plugins={"enabled": ("a",), "disabled": ("a", "tools")})
     gateway = Gateway(settings, resolve_plugin={"a": Noted("a")}.get)
     async with gateway.running():
-        assert [plugin.name for plugin in gateway.registry.list()] == ["commands", "access", "providers"]
+        assert [plugin.name for plugin in gateway.registry.list()] == [
+            "commands",
+            "choosing",
+            "access",
+            "spending",
+            "providers",
+        ]
 
 
 async def test_002_42_sessions_are_not_there_before_the_start(tmp_path: Path) -> None:

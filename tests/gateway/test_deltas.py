@@ -435,6 +435,21 @@ def test_004_24_a_reader_that_resumes_in_the_middle_gets_the_same_message(
     assert assembled([*until_then.snapshot(), *deltas[cut:]]) == assembled(deltas)
 
 
+def test_004_28_who_joins_during_a_wait_is_told_of_it_and_later_not() -> None:
+    wait = MetadataDelta("m", 0, 0, 0.0, rate_limit=RateLimit(1500, "p"))
+    waiting = Assembler("s", "m")
+    for before in ((), (TextDelta("m", 0, "a", 1),)):
+        for delta in (*before, wait):
+            waiting.apply(delta)
+        assert waiting.snapshot() == [*before, wait]
+    waiting.apply(TextDelta("m", 0, "b", 2))
+    over = MetadataDelta("m", 0, 0, 0.0)
+    assert waiting.snapshot() == [TextDelta("m", 0, "ab", 2), over]
+    waiting.apply(wait)
+    waiting.apply(Complete("m", Metadata(), "cancelled"))
+    assert waiting.snapshot()[1] == over
+
+
 @given(messages)
 @settings(max_examples=100, deadline=None)
 def test_004_24_finished_parts_as_the_fewest_deltas_are_the_same_message(parts: tuple[Part, ...]):

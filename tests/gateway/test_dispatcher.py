@@ -52,6 +52,7 @@ def test_a_mailbox_is_in_the_order_of_the_platform_with_stop_first() -> None:
 
 def test_the_pauses_between_attempts_double_up_to_a_minute() -> None:
     assert [backoff(n) for n in range(1, 11)] == [0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert [backoff(n, longest=5) for n in (1, 2, 3, 4, 5, 5_000)] == [0, 1, 2, 4, 5, 5]
 
 
 async def test_messages_that_arrive_out_of_order_are_answered_in_order(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from gateway.deltas import Assembler
 from gateway.frames import MessageFrame, TurnStart
 from gateway.routing.fallback import Circuit
 from gateway.testing.chat import ScriptedModel, chatting
-from gateway.testing.script import Cut, Reply, Say, Use
+from gateway.testing.models import FakeModels
+from gateway.testing.script import Cut, Refusal, Reply, Say, Use
 
 CHAIN: dict[str, Any] = {"fallback": ["second/big", "third/big"]}
 
@@ -156,3 +157,64 @@ async def test_a_chain_that_names_nobody_is_told_in_the_log_and_the_failure_in_t
     [error] = answer.parts
     assert isinstance(error, ErrorPart)
     assert (error.error_name, error.message) == ("ServerFailedError", "oh")
+
+
+def two_vendors(anthropic: FakeModels, openai: FakeModels, **openai_settings: Any) -> dict[str, Any]:
+    """Settings for two vendors at fake servers, the second one standing in for the first."""
+    return {
+        "model": "anthropic/claude-sonnet-4-20250514",
+        "fallback": ["openai"],
+        "providers": {
+            "anthropic": {"base_url": anthropic.anthropic_url, "api_key": "k", "max_retries": 0},
+            "openai": {"base_url": openai.openai_url, "api_key": "k", **openai_settings},
+        },
+    }
+
+
+async def test_004_36_another_vendor_answers_with_the_model_that_comes_nearest(tmp_path: Path) -> None:
+    """Over real connections: the vendor says what it offers, and the nearest of that is asked."""
+    async with FakeModels() as anthropic, FakeModels() as openai:
+        offered = ["gpt-3.5-turbo", "gpt-4o-mini", "gpt-4o", "o1", "text-embedding-3-small"]
+        async with chatting(tmp_path, **two_vendors(anthropic, openai, models=offered)) as chat:
+            anthropic.then(Reply((Say("The answer"), Cut())), Refusal(529, "overloaded"))
+            for text in ("hello", "again"):
+                answer = await chat.say(text)
+                assert answer.parts[-1] == TextPart(f"You said: {text}")
+                assert (answer.metadata.provider, answer.metadata.model) == ("openai", "gpt-4o")
+    assert [asked.body["model"] for asked in openai.requests] == ["gpt-4o", "gpt-4o"]
+    assert [asked.body["model"] for asked in anthropic.requests] == ["claude-sonnet-4-20250514"] * 2
+
+
+async def test_004_36_a_vendor_is_asked_only_for_what_it_lists(tmp_path: Path) -> None:
+    """Nothing is known of the two that it lists, so it is the first of them."""
+    async with (
+        FakeModels() as anthropic,
+        FakeModels() as openai,
+        chatting(tmp_path, **two_vendors(anthropic, openai)) as chat,
+    ):
+        anthropic.then(Refusal(529, "overloaded"))
+        answer = await chat.say("hello")
+    assert (answer.metadata.provider, answer.metadata.model) == ("openai", "fake-small")
+
+
+async def test_004_36_what_the_settings_say_comes_first_and_holds_both_ways(
+    tmp_path: Path,
+) -> None:
+    backups = Backups()
+    models = {"second/best": {"equivalents": ["script/one", "third/best"]}}
+    async with chatting(tmp_path, backups, fallback=["second", "third"], models=models) as chat:
+        chat.model.then(ServerFailedError("oh"), ServerFailedError("oh"))
+        assert (await chat.say("hello")).metadata.model == "best"
+        await chat.say("/model second/best")
+        backups.second.then(ServerFailedError("oh"))
+        answer = await chat.say("hello")
+    assert (answer.metadata.provider, answer.metadata.model) == ("third", "best")
+
+
+async def test_004_36_an_alias_in_the_chain_means_its_model(tmp_path: Path) -> None:
+    backups = Backups()
+    settings: dict[str, Any] = {"fallback": ["spare"], "aliases": {"spare": "third/big"}}
+    async with chatting(tmp_path, backups, **settings) as chat:
+        chat.model.then(ServerFailedError("oh"))
+        answer = await chat.say("hello")
+    assert (answer.metadata.provider, answer.metadata.model) == ("third", "big")

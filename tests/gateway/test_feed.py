@@ -56,6 +56,31 @@ async def test_a_reader_waits_until_there_is_something():
     assert len(taking.result()) == 1
 
 
+async def test_a_reader_with_little_patience_gets_nothing_and_may_ask_again():
+    feed = Feed()
+    assert await feed.take(0.001) == []
+    offer(feed, texts(1))
+    assert len(await feed.take(60)) == 1
+    async with asyncio.TaskGroup() as tasks:
+        taking = tasks.create_task(feed.take(60))
+        await asyncio.sleep(0)
+        offer(feed, texts(1))
+    assert len(taking.result()) == 1
+
+
+async def test_a_patient_reader_is_told_of_the_end():
+    feed = Feed()
+
+    async def read():
+        with pytest.raises(BackpressureError):
+            await feed.take(60)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(read())
+        await asyncio.sleep(0)
+        feed.close(BackpressureError("too slow"))
+
+
 async def test_004_22_a_hundred_events_wait_as_they_came_and_then_text_is_merged():
     feed = Feed(figures=(figures := Figures()))
     offer(feed, texts(CAPACITY))

@@ -305,7 +305,7 @@ async def test_a_plugin_that_raises_everywhere_leaves_the_gateway_alive(tmp_path
     async with chatting(tmp_path, plugin) as chat:
         for _ in range(3):
             await chat.say("hi")
-        assert [command.name for command in chat.host.commands()][:1] == ["help"]
+        assert [command.name for command in chat.host.commands()][:1] == ["agent"]
         await chat.gateway.registry.unregister("clumsy")
         assert (await chat.say("still there?")).text == "You said: still there?"
 
@@ -351,3 +351,45 @@ async def test_order_around_a_tool_is_permission_hook_tool_hook(tmp_path: Path) 
         chat.model.then(Reply((Use("work"),), "tools"))
         await chat.say("go")
         assert order == ["permission", "before", "tool", "after"]
+
+
+@pytest.mark.parametrize(
+    ("hook", "answer", "takes"),
+    [
+        ("before_llm_call", "all of it", "a list of Message, not str"),
+        ("before_llm_call", ["hello"], "a list of Message, not list"),
+        ("filter_tools", {"echo"}, "a list of Tool, not set"),
+        ("transform_system_prompt", 7, "str, not int"),
+        ("transform_user_input", "louder", "Pass or Transform or Intercept, not str"),
+    ],
+)
+async def test_a_hook_that_answers_wrongly_ends_the_turn_and_is_named(
+    tmp_path: Path, hook: str, answer: object, takes: str
+) -> None:
+    async def wrong(*_args: object) -> object:
+        return answer
+
+    async with chatting(tmp_path, Named("odd", **{hook: wrong}), Echo()) as chat:
+        [part] = (await chat.say("hello")).parts
+        assert part.error_name == "PluginError"
+        assert part.message == f"plugin 'odd' failed in {hook}: it must return {takes}"
+        assert not chat.model.calls
+
+
+@pytest.mark.parametrize("hook", ["after_llm_call", "after_tool_exec", "before_tool_exec"])
+async def test_where_a_hook_that_raises_is_skipped_or_blocks_a_wrong_answer_does_so_too(
+    tmp_path: Path, hook: str
+) -> None:
+    async def wrong(*_args: object) -> object:
+        return 7
+
+    echo = Echo()
+    async with chatting(tmp_path, Named("odd", **{hook: wrong}), echo) as chat:
+        chat.model.then(USE_ECHO, Reply((Say("done"),)))
+        answer = await chat.say("go")
+        assert answer.text == "done"
+        result = next(part for part in answer.parts if isinstance(part, ToolResultPart))
+        blocked = hook == "before_tool_exec"
+        assert result.is_error is blocked
+        assert ("must return ToolCall or ToolBlock, not int" in result.output) is blocked
+        assert echo.heard == ([] if blocked else ["a"])

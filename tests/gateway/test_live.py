@@ -54,10 +54,14 @@ class Window(Letterbox):
 
     async def typing(self, address: Address) -> None:
         self.typed += 1
+        self.news.set()
         raise ZeroDivisionError("typing is not what an answer hangs on")
 
     async def until_seen(self, text: str) -> None:
         await self._until(lambda: any(text in seen for seen, _ in self.seen))
+
+    async def until_typed(self) -> None:
+        await self._until(lambda: self.typed > 0)
 
     async def until_failed(self) -> None:
         await self._until(lambda: not self.failures)
@@ -95,12 +99,27 @@ async def test_the_room_sees_the_answer_grow(tmp_path: Path) -> None:
         await window.until_seen("Good ")
         first.set()
         await window.until_seen("Good morning")
+        await window.until_typed()
         second.set()
         await window.until_seen("Good morning.")
         await window.until_final()
     assert window.seen[0] == ("Good ", False)
     assert window.seen[-1] == ("Good morning.", True)
     assert (len(window.sent), window.typed > 0) == (1, True)
+
+
+async def test_what_the_platform_put_off_is_shown_without_another_word_of_the_model(tmp_path: Path) -> None:
+    window, more, end = Window(PlacementDeferred("slow", 0.0)), asyncio.Event(), asyncio.Event()
+    async with chatting(tmp_path, Bringing(window)) as chat:
+        chat.model.then(Reply((Say("Good "), Gate(more), Say("morning"), Gate(end))))
+        await window.write(written("hello", channel="window"))
+        await window.until_seen("Good ")
+        more.set()
+        await window.until_seen("Good morning")
+        assert window.failures == []
+        assert window.seen[-1] == ("Good morning", False)
+        end.set()
+        await window.until_final()
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import heapq
 import itertools
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.pacing import Key, Limit, Pacer
+from tests.gateway.clock import Time, settled
 
 TELEGRAM = {"all": Limit(30), "chat": Limit(60, 60, burst=3), "group": Limit(20, 60, burst=5)}
 DISCORD = {"all": Limit(50), "bucket": Limit(1)}
@@ -23,59 +23,6 @@ SLACK = {
     "chat.update": Limit(50, 60),
     "chat.delete": Limit(50, 60),
 }
-
-
-class _Timer:
-    def __init__(self, callback: Callable[[], object]) -> None:
-        self.callback: Callable[[], object] | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None
-
-
-class Time:
-    """Stands still until it is moved. Counts how often it woke somebody."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-        self.woken = 0
-        self._timers: list[tuple[float, int, _Timer]] = []
-        self._order = itertools.count()
-
-    def time(self) -> float:
-        return self.now
-
-    def call_at(self, when: float, callback: Callable[[], object], /) -> _Timer:
-        timer = _Timer(callback)
-        heapq.heappush(self._timers, (when, next(self._order), timer))
-        return timer
-
-    async def pass_by(self, seconds: float) -> None:
-        end = self.now + seconds
-        await settled()
-        while self._timers and self._timers[0][0] <= end:
-            self.strike(max(0, self._timers[0][0] - self.now))
-            await settled()
-        self.now = end
-
-    def strike(self, seconds: float) -> None:
-        """Move time, and ring the next timer if it is due; nobody has gone on yet."""
-        self.now += seconds
-        if self._timers and self._timers[0][0] <= self.now + 1e-9:
-            when, _, timer = heapq.heappop(self._timers)
-            self.now = max(self.now, when)
-            if timer.callback is not None:
-                self.woken += 1
-                timer.callback()
-
-    @property
-    def waiting(self) -> int:
-        return sum(timer.callback is not None for _, _, timer in self._timers)
-
-
-async def settled() -> None:
-    for _ in range(4):
-        await asyncio.sleep(0)
 
 
 class Calls:
@@ -236,6 +183,23 @@ async def test_how_long_a_turn_would_take_is_told():
     await calls.call("x", "all")
     await calls.time.pass_by(4)
     assert calls.pacer.wait("all") == pytest.approx(6)
+
+
+async def test_how_long_a_turn_would_take_counts_those_who_wait_already():
+    calls = Calls({"all": Limit(2, 10)})
+    async with asyncio.TaskGroup() as tasks:
+        await calls.many(tasks, 6, "x", "all")
+        assert calls.pacer.wait("all") == pytest.approx(10 + 4 * 10 / 2)
+        await calls.time.pass_by(100)
+    assert calls.pacer.wait("all") == 0
+
+
+def test_a_limit_times_less_than_one_takes_longer_for_a_turn():
+    limit = Limit(30, 1.0, burst=10)
+    assert limit.times(2) == Limit(60, 1.0, burst=20)
+    assert limit.times(0.5) == Limit(15, 1.0, burst=5)
+    assert limit.times(0.01) == Limit(1, 1 / 0.3, burst=1)
+    assert Limit(5, 5).times(1) == Limit(5, 5)
 
 
 async def test_who_is_cancelled_while_waiting_uses_nothing_up():

@@ -139,6 +139,15 @@ async def test_what_went_wrong_is_made_good_and_never_doubled(
     assert await desk.states() == [("final", "1")]
 
 
+async def test_waits_that_the_platform_asked_for_are_no_failures(store: Store) -> None:
+    waits = [("before", PlacementDeferred("too many", 0.0)) for _ in range(30)]
+    board = Board(*waits, ("after", ZeroDivisionError()))
+    desk = await desk_for(store, board)
+    async with asyncio.timeout(20):
+        await desk.finish(await desk.painter(), "hi")
+    assert (list(board.room.values()), len(board.sent)) == (["hi"], 1)
+
+
 async def test_a_long_answer_is_several_messages_in_order(store: Store) -> None:
     board = Board(("before", PlacementDeferred("slow down", 0.0)))
     desk = await desk_for(store, board)
@@ -266,3 +275,22 @@ async def test_who_looks_for_a_message_is_told_which_ones_are_others(store: Stor
     await desk.finish(await desk.painter(), "Hi")
     assert board.told == (("2",), (("another room", "1"),))
     assert list(board.room.values()) == ["Hello", "Hello", "Hi"]
+
+
+async def test_others_are_also_what_was_placed_before_a_message_came(store: Store) -> None:
+    class Asked(Board):
+        others: tuple[str, ...] = ()
+
+        async def find(self, outbound: OutboundMessage) -> Placed | None:
+            self.others = outbound.others
+            return await super().find(outbound)
+
+    desk = await desk_for(store, board := Asked())
+    await desk.finish(await desk.painter(), "Hello")
+    late = Desk(store, board)
+    late.entry = Entry.of(board.id, written("ho", channel=board.id), 2, 1)
+    late.entry.received_at += 12 * 3_600_000
+    await store.write(late.entry.accept())
+    board.failures.append(("after", PlacementUncertain()))
+    await late.finish(await late.painter(), "Hi")
+    assert (board.others, list(board.room.values())) == (("1",), ["Hello", "Hi"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from sqlalchemy import select
 
 from gateway import Address, InboundMessage, Sender
 from gateway.inbox import Entry
+from gateway.messages import now_ms
 from gateway.retention import Retention
 from gateway.store import Store
 from gateway.store import schema as t
@@ -47,4 +49,17 @@ async def test_more_rows_than_fit_in_one_chunk_are_removed(tmp_path: Path) -> No
     await store.write(*(e.accept() for e in entries))
     await store.write(*(op for e in entries for op in e.done()))
     assert await Retention(store, days=30).clean(now) == 1_203
+    await store.close()
+
+
+async def test_a_gateway_that_never_runs_for_an_hour_cleans_up_too(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
+    old = entry("old", 40, now_ms())
+    await store.write(old.accept())
+    await store.write(*old.done())
+    async with asyncio.timeout(20):
+        running = asyncio.create_task(Retention(store, days=30).run(soon=0))
+        while await store.read(lambda c: c.execute(select(t.inbox.c.id)).first()):
+            await asyncio.sleep(0.01)
+        running.cancel()
     await store.close()

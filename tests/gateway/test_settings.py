@@ -355,7 +355,12 @@ def test_a_listener_on_this_machine_needs_none(load: Load, host: str):
 
 
 def test_a_blank_secret_is_an_error(refused: Callable[..., str]):
-    said = refused(TRUNKLINE_SERVER__TOKEN=" ", TRUNKLINE_PROVIDERS__X__API_KEY="")
+    said = refused(
+        "[providers.y]\napi_keys = ['a', ' ']",
+        TRUNKLINE_SERVER__TOKEN=" ",
+        TRUNKLINE_PROVIDERS__X__API_KEY="",
+    )
+    assert "providers.y.api_keys must not be blank" in said
     assert "TRUNKLINE_SERVER__TOKEN: server.token must not be blank" in said
     assert "TRUNKLINE_PROVIDERS__X__API_KEY: providers.x.api_key must not be blank" in said
 
@@ -393,7 +398,8 @@ def test_no_secret_is_in_an_error(refused: Callable[..., str]):
 def test_no_secret_is_in_the_repr_or_shown(load: Load):
     settings = load(
         f"[server]\ntoken = '{TOKEN}'\n[store]\nurl = 'postgresql://u:{TOKEN}@h/d'\n"
-        f"[providers.x]\napi_key = '{TOKEN}'\ncustom_headers = {{ A = '{TOKEN}' }}\n"
+        f"[providers.x]\napi_key = '{TOKEN}'\napi_keys = ['a', '{TOKEN}', '${{T}}']\n"
+        f"custom_headers = {{ A = '{TOKEN}' }}\n"
         f"[channels.telegram]\nbotToken = '{TOKEN}'\nother = '${{T}}'\n"
         f"[plugins.notes]\nsecret_key = '{TOKEN}'",
         T=TOKEN,
@@ -542,3 +548,15 @@ def test_a_mistake_in_an_account_is_told_with_its_name(load: Load):
         SettingsError, match=r"channels\.telegram\.accounts\.sales\.poll_secnds is not a setting"
     ):
         settings.channel("telegram", TelegramSettings, "sales")
+
+
+def test_a_key_that_is_no_bare_word_is_told_as_it_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('[models."openai/gpt-5.4"]\ntolls = true\nimages = "x"\n')
+    with pytest.raises(SettingsError) as caught:
+        load_settings(file, environ={}, cwd=tmp_path)
+    assert str(caught.value).splitlines()[1:] == [
+        '  own.toml:2: models."openai/gpt-5.4".tolls is not a setting; '
+        'did you mean models."openai/gpt-5.4".tools?',
+        '  own.toml:3: models."openai/gpt-5.4".images = "x" must be true or false',
+    ]

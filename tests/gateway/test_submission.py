@@ -20,6 +20,7 @@ from gateway import (
     TextDelta,
     Transform,
 )
+from gateway.inbox import Inbox
 from gateway.testing.chat import chatting, written
 from gateway.testing.script import Cut, Gate, Reply, Say
 
@@ -161,6 +162,29 @@ async def test_a_repeated_message_without_an_answer_has_none_again(tmp_path: Pat
     async with chatting(tmp_path, Mute()) as chat:
         for _ in range(2):
             assert await chat.host.submit(written("hi", dedup_key="k")) is None
+
+
+async def test_a_message_that_ended_without_an_answer_before_anybody_looked_has_none(tmp_path: Path) -> None:
+    class Mute(Plugin):
+        name = "mute"
+
+        async def transform_user_input(self, text: str, ctx: Any) -> Intercept | Transform:
+            return Intercept() if text == "hush" else Transform(text)
+
+    class Slow(Texts):
+        async def send_ack(self, text: str) -> None:
+            async with asyncio.timeout(10):
+                while await Inbox(chat.gateway.store).is_open(text):
+                    await asyncio.sleep(0)
+            await chat.host.submit(written("another", dedup_key="another"))
+
+    async with chatting(tmp_path, Mute()) as chat, asyncio.timeout(20):
+        assert await chat.host.submit(written("hush"), Slow()) is None
+        gate = asyncio.Event()
+        chat.model.then(Reply((Say("On "), Gate(gate), Say("it."))))
+        await chat.accept("go")
+        assert await chat.host.submit(written("hush", "other"), Slow()) is None
+        gate.set()
 
 
 async def test_an_exclusive_message_is_refused_while_the_session_answers(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.channel import Health, OutboundMessage, Placed, Receipt
+from gateway.errors import SettingsError
 from gateway.supervisor import Supervisor
 
 
@@ -28,6 +30,41 @@ class Failing:
 
     async def send(self, outbound: OutboundMessage) -> Placed:
         raise NotImplementedError
+
+
+async def test_what_a_channel_says_by_name_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = SettingsError("channels.x.token: is refused")
+    grouped = ExceptionGroup("tasks", [ExceptionGroup("more tasks", [refused])])
+    for failure, traced in ((refused, False), (grouped, False), (OSError("x"), True)):
+        channel = Failing(failure)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(Supervisor(channel, accept).run())
+            await channel.ended.wait()
+            await asyncio.sleep(0)
+            running.cancel()
+        written = capsys.readouterr()
+        assert ("x" if traced else str(refused)) in written.out + written.err
+        assert ("Traceback" in written.out + written.err) == traced
+
+
+async def test_what_is_no_news_is_not_told_again() -> None:
+    class Refused(Failing):
+        runs = 0
+
+        async def run(self, receive: Any) -> None:
+            self.runs += 1
+            if self.runs == 2:
+                self.ended.set()
+            raise SettingsError("channels.x.token: is refused")
+
+    channel = Refused(None)
+    with capture_logs() as lines:
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(Supervisor(channel, accept).run())
+            await channel.ended.wait()
+            await asyncio.sleep(0)
+            running.cancel()
+    assert [line["log_level"] for line in lines] == ["error", "debug"]
 
 
 async def accept(*_messages: Any, **_more: Any) -> Sequence[Receipt]:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from chat_platform import Stands
 from client import Client, Person, Sent
-from model import WORD, is_said, is_whole, pieces
-from platforms import Stands
+from model import WORD, is_question, is_said, is_whole, pieces
 from sqlalchemy import Connection, Engine, select
 
 from gateway.messages import ErrorPart, Message, TextPart
@@ -85,6 +85,9 @@ def check(
         log = _log_of(verdict, record, person)
         _check_log(verdict, log, person.sent)
         _check_room(verdict, log, rooms[verdict.channel].get(person.room, ()), person)
+    for platform, spoken in rooms.items():
+        verdict.channel = platform
+        _check_elsewhere(verdict, spoken, {p.room for p in persons if p.platform.name == platform})
     verdict.channel = ""
     _check_rows(verdict, record)
     _check_effects(verdict, effects)
@@ -159,6 +162,7 @@ def _check_view(verdict: Verdict, client: Client) -> None:
 def _check_room(verdict: Verdict, log: Sequence[Message], room: Sequence[Stands], person: Person) -> None:
     """What stands in a room: each answer as it is in the log, on however many messages, and nothing else."""
     words = {sent.message_id: sent.word for sent in person.sent}
+    room = [message for message in room if not is_question(message.text)]
     for message in room:
         about = WORD.search(message.text)
         asked = words.get(message.reply_to)
@@ -189,6 +193,16 @@ def _check_notices(
         verdict.add("lost", f"{person.room} does not say that {silent} answers failed, but {notices}")
     if len(notices) > len(failed):
         verdict.add("orphan", f"{person.room} says more than that {len(failed)} answers failed: {notices}")
+
+
+def _check_elsewhere(
+    verdict: Verdict, spoken: Mapping[str, Sequence[Stands]], known: Collection[str]
+) -> None:
+    """Nothing stands of the bot where nobody asked it."""
+    for room, messages in spoken.items():
+        if room not in known:
+            for message in messages:
+                verdict.add("wrong", f"{room} has {message.text!r}, and nobody asked there")
 
 
 def _same_word(piece: str, found: Sequence[str]) -> bool:

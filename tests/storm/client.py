@@ -14,12 +14,16 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from model import TOOL
-from platforms import Platform
+from chat_platform import Platform
+from model import BELL, TOOL
 
 _AGAIN = 0.03
 _LEAVES = 0.004
 """How likely a client loses its own connection with any frame it reads."""
+_RINGS = 0.06
+"""How likely somebody asks for what they are asked about in turn."""
+_CHATS = 0.15
+"""How likely somebody says something to others before they ask the bot."""
 
 
 @dataclass
@@ -110,16 +114,17 @@ class Client:
         self._dice = dice
         self._hooks = hooks
         self._news = asyncio.Event()
+        self._allowed: list[str] = []
 
     @property
     def satisfied(self) -> bool:
         """Whether everything was acknowledged, and answered as far as it can see."""
         return all(sent.answer_id is not None and sent.answer_id in self.view.complete for sent in self.sent)
 
-    async def write(self, pace: float, until: Callable[[], bool]) -> None:
+    async def write(self, pace: Callable[[], float], until: Callable[[], bool]) -> None:
         """Think of messages, one after ``pace`` seconds or so."""
         while not until():
-            await asyncio.sleep(self._dice.uniform(0, 2 * pace))
+            await _think(self._dice.uniform(0, 2 * pace()), until)
             word = f"q{self._number}x{len(self.sent)}"
             self.sent.append(Sent(word, question(word, self._dice)))
             self._news.set()
@@ -160,6 +165,9 @@ class Client:
                     frame = {"type": "message", "client_msg_id": sent.word, "text": sent.text}
                     await socket.send_json(frame | {"session": self.session})
                     at += 1
+                while self._allowed:
+                    word = {"type": "approval", "approval_id": self._allowed.pop(), "decision": "once"}
+                    await socket.send_json(word | {"session": self.session})
                 await self._news.wait()
         except (aiohttp.ClientError, ConnectionError):
             return
@@ -174,6 +182,10 @@ class Client:
                 self._hooks.acked()
             case "error":
                 self.refusals.append(f"{frame['error_name']}: {frame['message']}")
+            case "approval_request":
+                self.view.take(frame)
+                self._allowed.append(frame["approval_id"])
+                self._news.set()
             case "turn_start":
                 self.view.take(frame)
                 self._hooks.began()
@@ -184,10 +196,19 @@ class Client:
 
 
 class Person:
-    """Somebody who writes in a room of a platform, which is theirs alone, with some ``zeal``."""
+    """Somebody who writes in a room of a platform, which is theirs alone, with some ``zeal``.
+
+    Where the bot only answers to what it is ``called``, they say other things too.
+    """
 
     def __init__(
-        self, number: int, platform: Platform, room: str, dice: random.Random, zeal: float = 1.0
+        self,
+        number: int,
+        platform: Platform,
+        room: str,
+        dice: random.Random,
+        zeal: float = 1.0,
+        called: str = "",
     ) -> None:
         self.number = number
         self.name = name_of(number)
@@ -196,20 +217,31 @@ class Person:
         self.zeal = zeal
         self.sent: list[Sent] = []
         self._dice = dice
+        self._called = called
 
-    async def write(self, pace: float, until: Callable[[], bool]) -> None:
+    async def write(self, pace: Callable[[], float], until: Callable[[], bool]) -> None:
         """Write, one message after ``pace`` seconds or so; with less zeal, less often."""
         async with aiohttp.ClientSession() as http:
             while not until():
-                await asyncio.sleep(self._dice.uniform(0, 2 * pace) / self.zeal)
+                await _think(self._dice.uniform(0, 2 * pace()) / self.zeal, until)
                 await self.say(http)
 
     async def say(self, http: aiohttp.ClientSession) -> None:
         """Write one message."""
         word = f"q{self.number}x{len(self.sent)}"
-        sent = Sent(word, question(word, self._dice))
-        sent.message_id = await self.platform.say(http, self.room, self.name, sent.text)
+        sent = Sent(word, question(word, self._dice, asked_back=self.platform.asks))
+        if self._called and self._dice.random() < _CHATS:
+            await self.platform.say(http, self.room, self.name, "This is not for you.")
+        text = f"{self._called} {sent.text}".strip()
+        sent.message_id = await self.platform.say(http, self.room, self.name, text)
         self.sent.append(sent)
+
+
+async def _think(seconds: float, until: Callable[[], bool]) -> None:
+    """Wait so long, or until it is over."""
+    end = asyncio.get_running_loop().time() + seconds
+    while not until() and (left := end - asyncio.get_running_loop().time()) > 0:
+        await asyncio.sleep(min(left, 0.5))
 
 
 def name_of(number: int) -> str:
@@ -217,6 +249,9 @@ def name_of(number: int) -> str:
     return f"p{number}"
 
 
-def question(word: str, dice: random.Random) -> str:
-    """A question that carries its word; every fourth asks for the tool."""
-    return f"{word}, {TOOL}" if dice.random() < 0.25 else f"{word}, please"
+def question(word: str, dice: random.Random, *, asked_back: bool = True) -> str:
+    """A question that carries its word; every fourth asks for a tool, some for one that has to be allowed."""
+    chance = dice.random()
+    if chance < _RINGS and asked_back:
+        return f"{word}, {BELL}"
+    return f"{word}, {TOOL}" if chance < 0.25 else f"{word}, please"

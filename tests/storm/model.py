@@ -23,7 +23,10 @@ from gateway.testing.script import Asked, Cut, Gate, Move, Pause, Refusal, Reply
 
 WORD = re.compile(r"\bq\d+x\d+\b")
 TOOL = "use the tool"
+BELL = "ring the bell"
+"""What people ask for that the gateway asks them about in turn."""
 _PIECE = re.compile(r"(Answer to|part \d of|end of) (q\d+x\d+)")
+_QUESTION = re.compile(r"May (?:I (?:use|run) )?`?ring\b|request has expired|^[✓✗⌛✅] .*\bring\b")
 _PIECES = ("Answer to", *(f"part {n} of" for n in range(6)), "end of")
 _BLOWS = "It blows and it blows"
 _PADDING = f"\n\n{_BLOWS}, from the sea and from the hills, and nobody knows why." + f" {_BLOWS}." * 32
@@ -44,6 +47,11 @@ def is_whole(text: str) -> bool:
     """Whether a text is one answer, nothing missing and nothing twice."""
     found = WORD.search(text)
     return found is not None and pieces(text) == whole(found[0])
+
+
+def is_question(text: str) -> bool:
+    """Whether a text asks a person about a tool, or says what became of that."""
+    return bool(_QUESTION.search(text)) and not pieces(text)
 
 
 def is_said(text: str) -> bool:
@@ -80,9 +88,10 @@ class Model:
         """The answer to one request."""
         found = WORD.search(asked.user_text)
         word = found[0] if found else "nothing"
-        if TOOL in asked.user_text and not asked.results:
+        tool = "note" if TOOL in asked.user_text else "ring" if BELL in asked.user_text else None
+        if tool is not None and not asked.results:
             arguments = json.dumps({"word": word})
-            reply = Reply((Use("note", arguments, f"call_{self._dice.getrandbits(32):08x}"),), "tools")
+            reply = Reply((Use(tool, arguments, f"call_{self._dice.getrandbits(32):08x}"),), "tools")
         else:
             reply = Reply(tuple(self._moves(word)))
         return self._spoilt(reply) if self._dice.random() < self._faults else reply

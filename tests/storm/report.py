@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
+from plan import Outcome, Progress
 from rich.console import Console
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from storm import Outcome, Progress
 
 Show = Callable[[Progress], None]
 

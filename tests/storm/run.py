@@ -17,14 +17,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
-from platforms import PLATFORMS
+from killer import BrokenStormError
+from plan import Outcome, Plan
+from platforms import PLATFORMS, meant_by
 from report import Show, display, passed, print_outcomes, summary
 from rich.console import Console
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-from storm import BrokenStormError, Outcome, Plan, Storm
+from storm import Storm
 
-CHANNELS = ("websocket", "line", "telegram", "discord", "slack")
+CHANNELS = ("websocket", *PLATFORMS)
 PLANTED = ("ack-before-commit", "blind-resend", "no-recovery")
 VARIABLE = "TRUNKLINE_TEST_POSTGRES_URL"
 SERVER = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
@@ -33,10 +35,12 @@ EXAMPLE = "postgresql://user:password@host/name"
 PASSED, FAILED, UNTRIED = 0, 1, 2
 
 DESCRIPTION = """\
-Start a gateway, let people write to it (twelve over websockets, six in the rooms of each platform), kill it
-with SIGKILL two or three times a second, at random and at exact instants, start it at once again, make a
-tenth of all calls to model and platforms fail, and then account for every message: was it answered once,
-whole, in order, and does everybody see that?"""
+Start a gateway, let people write to it (twelve over websockets; six on each platform, alone with the bot,
+in groups, threads and topics; two bots on Telegram, polling and by webhook; two apps in Slack, by socket
+and by HTTP), who allow tools when they are asked; kill it with SIGKILL once or twice a second, at random
+and at exact instants, start it at once again, make a tenth of all calls to model and platforms fail, and
+then account for every message: was it answered once, whole, in order, in its place, and does everybody see
+that?"""
 
 EPILOG = f"""\
 The exit status is 0 if nothing was lost, doubled, left over or out of order, and enough was killed to say
@@ -80,11 +84,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--engine", choices=("sqlite", "postgres", "both"), default="both", help="where it is kept (both)")
-    add("--seconds", type=float, default=45, help="how long each engine is stormed (45)")
+    add("--seconds", type=float, default=60, help="how long each engine is stormed (60)")
     add("--channels", type=_channels, default=CHANNELS, help=f"with commas between ({','.join(CHANNELS)})")
     add("--rate", type=float, default=18, help="messages per second, from all together (18)")
     add("--faults", type=float, default=0.1, help="share of model and platform calls that fail (0.1)")
-    add("--drain", type=float, default=100, help="seconds that the calm afterwards may take (100)")
+    add("--drain", type=float, default=150, help="seconds that the calm afterwards may take (150)")
     add("--seed", type=int, default=random.randrange(1_000_000), help="of all that is random (random)")
     add("--planted", choices=PLANTED, help="plant a bug, which has to be found")
     add("--json", action="store_true", help="one JSON line on standard output, all else on standard error")
@@ -93,12 +97,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _channels(names: str) -> tuple[str, ...]:
-    chosen = tuple(dict.fromkeys(names.split(",")))
-    for name in chosen:
-        if name != "websocket" and name not in PLATFORMS:
-            known = ", ".join(("websocket", *PLATFORMS))
-            raise argparse.ArgumentTypeError(f"there is no channel {name!r}; there are {known}")
-    return chosen
+    chosen: list[str] = []
+    for name in names.split(","):
+        found = ("websocket",) if name == "websocket" else meant_by(name)
+        if not found:
+            raise argparse.ArgumentTypeError(f"there is no channel {name!r}; there are {', '.join(CHANNELS)}")
+        chosen += found
+    return tuple(dict.fromkeys(chosen))
 
 
 def _hold(engine: str, given: argparse.Namespace, console: Console, show: Show) -> Outcome:

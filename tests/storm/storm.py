@@ -9,86 +9,34 @@ import random
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from chat_platform import Platform, Question
 from checker import Record, Verdict, check
 from client import Client, Hooks, Person, name_of
 from failpoints import Failpoints, points_of
 from killer import BrokenStormError, Killer, end_of
-from platforms import Platform
+from plan import Outcome, Plan, Progress
 from sqlalchemy import Engine, create_engine, func, select
 from world import World, environment
 
 from gateway.store import schema as t
 
-CLIENTS, PERSONS = 12, 6
-"""How many there are on websockets, and on each platform."""
+CLIENTS = 12
+"""How many there are on websockets."""
 
-_KILLS_PER_SECOND = 60 / 45
-_ZEAL_IN_GROUPS = 0.5
-"""Platforms take fewer messages of a bot there."""
+_WEARY = 4
+"""How much less people write when a storm lasts longer than it was to."""
+
+_PRESSES = 30
+"""Seconds in which the last buttons have to go once they are pressed."""
 
 _DAWN = 60.0
 """Seconds in which the gateway has to reach all platforms, before anybody kills it."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a storm is to be like. ``rate`` is messages per second in all, ``faults`` a share."""
-
-    store: str
-    seconds: float
-    rate: float
-    faults: float
-    seed: int
-    planted: str | None = None
-    channels: Sequence[str] = ("websocket", "line")
-    drain: float = 90.0
-    """Seconds that the calm after it may take: a message that died with many gateways waits a minute."""
-
-    @property
-    def fewest_kills(self) -> float:
-        """How often it has to kill to prove anything."""
-        return self.seconds * _KILLS_PER_SECOND
-
-
-@dataclass
-class Progress:
-    """How far it is."""
-
-    phase: str = "starting"
-    elapsed: float = 0.0
-    sent: int = 0
-    acked: int = 0
-    kills: int = 0
-    lives: int = 0
-    points: str = ""
-    """How many of the failpoints were hit, of how many."""
-
-
-@dataclass
-class Outcome:
-    """What a storm came to."""
-
-    plan: Plan
-    engine: str
-    messages: int
-    said: Counter[str]
-    """How many of the messages were written on each platform."""
-    acked: int
-    kills: int
-    lives: int
-    hits: dict[str, int]
-    drained: bool
-    drain_seconds: float
-    exit_status: int | None
-    unexpected: list[str]
-    verdict: Verdict
 
 
 class Storm:
@@ -121,7 +69,7 @@ class Storm:
 
     async def _run(self, show: Callable[[Progress], None]) -> Outcome:
         async with AsyncExitStack() as stack:
-            world = World(stack, self._directory, self.plan.faults, self.plan.seed)
+            world = World(stack, self._directory, self.plan.faults, self.plan.seed, self._server)
             model = await world.model()
             for name in self.plan.channels:
                 if name != "websocket":
@@ -130,14 +78,17 @@ class Storm:
             await self._prepare(model, http)
             engine = create_engine(self.plan.store)
             stack.callback(engine.dispose)
+            left: list[Question] = []
             try:
                 async with asyncio.TaskGroup() as tasks:
                     background = [
                         tasks.create_task(self._killer.listen()),
                         tasks.create_task(self._show(show)),
+                        tasks.create_task(self._decide(http)),
                         *(tasks.create_task(client.live()) for client in self._clients),
                     ]
                     drained, seconds = await self._weather(engine, http)
+                    left = await self._all_decided(http) if drained else []
                     status = await self._killer.stop()
                     for task in background:
                         task.cancel()
@@ -150,6 +101,8 @@ class Storm:
             verdict = check(
                 Record.read(engine), self._clients, self._persons, rooms, self._directory / "effects"
             )
+            for question in left:
+                verdict.add("orphan", f"{question.room} still shows the buttons of {question.id}")
         return self._outcome(engine, verdict, drained, seconds, status)
 
     async def _prepare(self, model: str, http: aiohttp.ClientSession) -> None:
@@ -170,16 +123,23 @@ class Storm:
             acked=lambda: self._failpoints.reach("after the ack"),
             began=lambda: self._failpoints.reach("after turn_start"),
         )
-        url = f"ws://127.0.0.1:{self._port}/ws"
         for number in range(CLIENTS if own else 0):
-            self._clients.append(Client(number, url, self._die(), hooks))
-        for number in range(PERSONS * len(self._platforms)):
-            platform = self._platforms[number % len(self._platforms)]
-            person = CLIENTS + number
-            group = number // len(self._platforms) % 3 == 2
-            room = await platform.open(http, name_of(person), group=group)
-            zeal = platform.zeal * (_ZEAL_IN_GROUPS if group else 1.0)
-            self._persons.append(Person(person, platform, room, self._die(), zeal))
+            self._clients.append(Client(number, f"{self._server}/ws", self._die(), hooks))
+        for platform in self._platforms:
+            await self._settle(platform, http)
+
+    async def _settle(self, platform: Platform, http: aiohttp.ClientSession) -> None:
+        """People come to a platform."""
+        called = await platform.called(http)
+        for spot in platform.spots:
+            number = CLIENTS + len(self._persons)
+            room = await platform.open(http, name_of(number), spot)
+            name = "" if spot == "direct" else called
+            self._persons.append(Person(number, platform, room, self._die(), platform.zeal[spot], name))
+
+    @property
+    def _server(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
 
     def _die(self) -> random.Random:
         return random.Random(self._dice.getrandbits(32))
@@ -201,14 +161,19 @@ class Storm:
             raise BrokenStormError(f"the gateway does not come to all its platforms: {log}") from None
 
     async def _is_ready(self, http: aiohttp.ClientSession) -> bool:
-        async with http.get(f"http://127.0.0.1:{self._port}/readyz") as response:
+        async with http.get(f"{self._server}/readyz") as response:
             return response.status == 200
 
     async def _weather(self, engine: Engine, http: aiohttp.ClientSession) -> tuple[bool, float]:
         """The storm itself, then the calm until everything is answered."""
         await self._dawn(engine, http)
         self._begun = time.monotonic()
-        pace = sum(writer.zeal for writer in (*self._clients, *self._persons)) / self.plan.rate
+        zeal = sum(writer.zeal for writer in (*self._clients, *self._persons))
+
+        def pace() -> float:
+            """Where it takes longer to kill often enough, people write less: it all has to be answered."""
+            return zeal / self.plan.rate * (1 if self._elapsed < self.plan.seconds else _WEARY)
+
         self.progress.phase = "storm"
         async with asyncio.TaskGroup() as tasks:
             for writer in (*self._clients, *self._persons):
@@ -227,15 +192,16 @@ class Storm:
             await asyncio.sleep(0.2)
         return False, time.monotonic() - begun
 
+    @property
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._begun
+
     def _is_over(self) -> bool:
         """Whether it raged long enough; on a slow machine that is longer, so that it proves something."""
-        elapsed = time.monotonic() - self._begun
+        elapsed = self._elapsed
         if self._killer.kills < self.plan.fewest_kills and not self.plan.planted:
             return elapsed > 2 * self.plan.seconds
         return elapsed > self.plan.seconds
-
-    def _are_satisfied(self) -> bool:
-        return all(client.satisfied for client in self._clients)
 
     def _is_accepted(self, engine: Engine) -> bool:
         """Whether everything that persons said was accepted."""
@@ -253,11 +219,37 @@ class Storm:
             growing = c.execute(outbox.where(t.outbox.c.state.not_in(("final", "dead")))).scalar_one()
         return not waiting and not growing
 
+    async def _decide(self, http: aiohttp.ClientSession) -> None:
+        """People allow what they are asked about, as long as they see buttons."""
+        while True:
+            for question, person in await self._open_questions(http):
+                with contextlib.suppress(aiohttp.ClientResponseError, TimeoutError):  # they went meanwhile
+                    await person.platform.press(http, question, person.name)
+            await asyncio.sleep(1)
+
+    async def _open_questions(self, http: aiohttp.ClientSession) -> list[tuple[Question, Person]]:
+        whose = {(person.platform.name, person.room): person for person in self._persons}
+        return [
+            (question, whose[platform.name, question.room])
+            for platform in self._platforms
+            for question in await platform.questions(http)
+            if (platform.name, question.room) in whose
+        ]
+
+    async def _all_decided(self, http: aiohttp.ClientSession) -> list[Question]:
+        """The questions that keep their buttons though they are pressed: none."""
+        left = await self._open_questions(http)
+        for _ in range(_PRESSES):
+            if left:
+                await asyncio.sleep(1)
+                left = await self._open_questions(http)
+        return [question for question, _ in left]
+
     async def _show(self, show: Callable[[Progress], None]) -> None:
         while True:
             sent = [s for writer in (*self._clients, *self._persons) for s in writer.sent]
             progress = self.progress
-            progress.elapsed = time.monotonic() - self._begun
+            progress.elapsed = self._elapsed
             progress.sent, progress.acked = len(sent), sum(s.message_id is not None for s in sent)
             progress.kills, progress.lives = self._killer.kills, self._killer.lives
             progress.points = f"{len(self._failpoints.hits())}/{len(self._points)}"

@@ -57,6 +57,10 @@ AHEAD = (
 """What a gateway imports when it first needs it."""
 
 REFUSED = 3
+PATIENCE_MS = 5_000
+"""How long a tool waits for a person's word."""
+LONGEST_WAIT = 8.0
+"""Seconds that a message waits which the gateway died with many times, as all of them do in a storm."""
 
 
 class TrippedStore(Store):
@@ -134,6 +138,7 @@ class Victim(Gateway):
         return kind.open(self.settings.store_url, self.settings.durability, self._on_fatal)
 
     async def recover(self) -> None:
+        self.dispatcher.longest_wait = LONGEST_WAIT
         if self.planted == "blind-resend":
             for channel in self.channels.list():
                 if isinstance(channel, Reconciles):
@@ -146,7 +151,7 @@ class Victim(Gateway):
 
 
 class Pier(Plugin):
-    """The victim's plugin: a channel of the gateway's tests, and a tool whose effect can be counted."""
+    """The victim's plugin: a channel of the gateway's tests, and tools whose effects can be counted."""
 
     name = "pier"
 
@@ -154,25 +159,26 @@ class Pier(Plugin):
         self._line = line
         self._effects = effects
         self._failpoints = failpoints
-        self._note = self._made()
+        self._made = tuple(map(tool_from, (self.note, self.ring)))
 
     async def activate(self, ctx: PluginContext) -> None:
         if self._line is not None and ctx.channels is not None:
             ctx.channels.register(self._line)
 
     def tools(self) -> Sequence[Tool]:
-        return (self._note,)
+        return self._made
 
-    def _made(self) -> Tool:
-        async def note(word: str, context: ToolContext) -> str:
-            """Write a word down, for good."""
-            self._failpoints.reach("between tool intent and tool")
-            with self._effects.open("a") as effects:
-                effects.write(f"{context.key} {word}\n")
-            self._failpoints.reach("after the tool, before its report")
-            return f"noted {word}"
+    async def note(self, word: str, context: ToolContext) -> str:
+        """Write a word down, for good."""
+        self._failpoints.reach("between tool intent and tool")
+        with self._effects.open("a") as effects:
+            effects.write(f"{context.key} {word}\n")
+        self._failpoints.reach("after the tool, before its report")
+        return f"noted {word}"
 
-        return tool_from(note)
+    async def ring(self, word: str, context: ToolContext) -> str:
+        """Ring the bell for a word, if a person allows it."""
+        return await self.note(word, context)
 
 
 def _after_commit(ops: Sequence[Op]) -> str | None:
@@ -197,14 +203,12 @@ def compose(given: Mapping[str, Any]) -> Victim:
             "data_dir": given["directory"],
             "store": {"url": given["store"]},
             "server": {"port": given["port"]},
-            "channels": {
-                name: options if name == "websocket" else {"allow": "*", **options}
-                for name, options in channels.items()
-            },
+            "channels": _tables(channels),
             "providers": {"openai": {"base_url": given["model"], "api_key": "none"}},
             "model": "openai/fake-small",
             # A storm kills more often than any message could be blamed for.
-            "limits": {"max_attempts": 100, **given.get("limits", {})},
+            "limits": {"max_attempts": 100, "approval_timeout_ms": PATIENCE_MS, **given.get("limits", {})},
+            "permissions": {"ring": "ask"},
         }
     )
     line = None
@@ -214,6 +218,18 @@ def compose(given: Mapping[str, Any]) -> Victim:
     victim = Victim(settings, plugins=[pier])
     victim.failpoints, victim.planted = failpoints, given["planted"]
     return victim
+
+
+def _tables(channels: Mapping[str, Any]) -> dict[str, Any]:
+    """The channels as settings have them: ``telegram.polling`` is an account of ``telegram``."""
+    tables: dict[str, Any] = {}
+    for channel, options in channels.items():
+        name, _, account = channel.partition(".")
+        table = tables.setdefault(name, {} if name == "websocket" else {"allow": "*"})
+        if account:
+            table = table.setdefault("accounts", {}).setdefault(account, {})
+        table.update(options)
+    return tables
 
 
 async def live(given: Mapping[str, Any]) -> None:
@@ -254,7 +270,8 @@ def main(config: str) -> None:
     """Fork a gateway whenever told to, one after the other."""
     _die_with_parent()
     given = json.loads(Path(config).read_text())
-    own = [f"channels.{name}.channel" for name in given["channels"] if name != "line"]
+    kinds = {name.partition(".")[0] for name in given["channels"]} - {"line"}
+    own = [f"channels.{kind}.channel" for kind in sorted(kinds)]
     for name in (*AHEAD, *own):
         importlib.import_module(name)
     gc.freeze()

@@ -9,21 +9,28 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from chat_platform import Platform
 from killer import BrokenStormError, end_of
-from platforms import PLATFORMS, Platform, arrived
+from platforms import PLATFORMS, arrived
 
 HOME = Path(__file__).parent
 ROOT = HOME.parent.parent
 
 
 class World:
-    """Starts what is around the gateway; leaving ``stack`` ends it. ``faults`` is a share."""
+    """Starts what is around the gateway; leaving ``stack`` ends it. ``faults`` is a share.
 
-    def __init__(self, stack: AsyncExitStack, directory: Path, faults: float, seed: int) -> None:
+    ``gateway`` is the address of the gateway's own server.
+    """
+
+    def __init__(
+        self, stack: AsyncExitStack, directory: Path, faults: float, seed: int, gateway: str
+    ) -> None:
         self._stack = stack
         self._directory = directory
         self._faults = str(faults)
         self._seed = str(seed)
+        self._gateway = gateway
 
     async def model(self) -> str:
         """The address of a model."""
@@ -37,10 +44,18 @@ class World:
     async def platform(self, name: str) -> Platform:
         """A platform."""
         kind = PLATFORMS[name]
-        flags = ("--faults", self._faults, "--repeats", "0.1", "--seed", self._seed, *kind.flags)
+        flags = (
+            "--faults",
+            self._faults,
+            "--repeats",
+            "0.1",
+            "--seed",
+            self._seed,
+            *kind.flags(self._gateway),
+        )
         process, log = await self._start("room.py", name, name, *flags)
         assert process.stdout is not None
-        platform = await arrived(process.stdout, kind)
+        platform = await arrived(process.stdout, kind, self._gateway)
         if platform is None:
             raise BrokenStormError(f"{name} does not start: {end_of(log)}")
         return platform

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import mimetypes
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,13 +65,10 @@ class Control:
         ]
 
     async def _index(self, _request: web.Request) -> web.StreamResponse:
-        return web.FileResponse(_FILES / "index.html", headers=_HEADERS)
+        return _page("index.html")
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
-        found = {path.name: path for path in _FILES.iterdir()}.get(request.match_info["name"])
-        if found is None:
-            raise web.HTTPNotFound
-        return web.FileResponse(found, headers=_HEADERS)
+        return _page(request.match_info["name"])
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
         after, most = int(request.query.get("after", "-1")), int(request.query.get("most", _SHOWN))
@@ -123,6 +122,24 @@ class Control:
             "versions": message.versions,
             "reader": None if reader is None else reader.name,
         }
+
+
+def _page(name: str) -> web.Response:
+    """A file of the page, from memory: the kernel's own way of sending files hangs under load."""
+    found = _files().get(name)
+    if found is None:
+        raise web.HTTPNotFound
+    content, kind = found
+    return web.Response(body=content, content_type=kind, headers=_HEADERS)
+
+
+@cache
+def _files() -> Mapping[str, tuple[bytes, str]]:
+    return {
+        path.name: (path.read_bytes(), mimetypes.guess_type(path.name)[0] or "application/octet-stream")
+        for path in _FILES.iterdir()
+        if path.is_file()
+    }
 
 
 def _argument(name: str, value: Any) -> Any:

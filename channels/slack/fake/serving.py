@@ -22,11 +22,13 @@ async def serve(argv: Sequence[str] | None = None, on_applied: Callable[[], None
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--pace", type=float, default=1, help="how fast its clock runs")
     parser.add_argument("--limits", action="store_true", help="count calls as the platform does")
+    parser.add_argument("--events", metavar="URL", help="deliver by HTTP to this address, not by sockets")
     given = vars(parser.parse_args(argv))
     teams = tuple(given.pop("teams").split(","))
-    installed, limited = not given.pop("uninstalled"), given.pop("limits")
+    installed, limited, events = not given.pop("uninstalled"), given.pop("limits"), given.pop("events")
     async with FakeSlack(**given, teams=teams, installed=installed, on_applied=on_applied) as fake:
         fake.switches.limited = limited
+        fake.webhooks.url = events
         sys.stdout.write("\n".join([fake.url, *_facts(fake)]) + "\n")
         sys.stdout.flush()
         await asyncio.Event().wait()

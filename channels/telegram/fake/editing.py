@@ -7,7 +7,7 @@ from typing import Any
 
 from channels.telegram.fake import text
 from channels.telegram.fake.placing import Content, content_of, markup_of
-from channels.telegram.fake.refusal import bad, forbidden, mistaken
+from channels.telegram.fake.refusal import NotReached, bad, forbidden, mistaken
 from channels.telegram.fake.request import Request
 from channels.telegram.fake.rooms import Chat, Message
 from channels.telegram.fake.sending import Handler, file_of, media_of, rich
@@ -98,9 +98,11 @@ def _editable(world: World, request: Request) -> Message:
     chat = world.chat(request["chat_id"])
     if chat.blocked:
         raise forbidden("bot was blocked by the user")
-    message = world.message(chat, request.get("message_id", 0), "message to edit")
+    message = chat.messages.get(request.get("message_id", 0))
+    if message is None:
+        raise NotReached("Bad Request: message to edit not found")
     if message.sender.id != world.bot.id or message.service or message.keyboard:
-        raise bad("message can't be edited")
+        raise NotReached("Bad Request: message can't be edited")
     return message
 
 

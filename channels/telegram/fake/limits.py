@@ -59,6 +59,13 @@ class Limits:
         if self.on and counts(request.method):
             self._count(room, now, cost=len(request.get("media", ".")) if "Group" in request.method else 1)
 
+    def forgive(self, request: Request) -> None:
+        """A call that was counted did not come as far as its room."""
+        if self.on and counts(request.method):
+            for kind in ("chat", "group"):
+                if made := self._made.get(f"{room_of(request)} {kind}"):
+                    made.pop()
+
     def slow_down(self, request: Request, seconds: int) -> Refused:
         """The answer that closes a room to the bot for so long."""
         self._closed[room_of(request)] = self._clock.now() + seconds

@@ -2,7 +2,7 @@
 
 ::
 
-    GET  /_fake/state?after=N   everything that stands, as soon as something changed since N
+    GET  /_fake/state?after=N&most=M   what stands, of each room the last M messages, when it is newer than N
     GET  /_fake/transcript      every call of the bot
     GET  /_fake/file/ID         the bytes of a file
     POST /_fake/say             {chat, text, user?, reply_to?, thread?} -> {id}
@@ -12,6 +12,7 @@
     POST /_fake/edit            {chat, message, text}
     POST /_fake/block           {user, blocked}
     POST /_fake/open            {kind, title, people, forum?, admin?} -> {id}
+    POST /_fake/topic           {chat, name, user?} -> {id}
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class Page:
             "edit": lambda given: fake.edit(given["chat"], given["message"], given["text"]),
             "block": lambda given: (fake.block if given["blocked"] else fake.unblock)(given["user"]),
             "open": self._open,
+            "topic": lambda given: fake.topic(given["chat"], given["name"], given.get("user")),
         }
 
     def add_to(self, app: web.Application) -> None:
@@ -86,7 +88,7 @@ class Page:
         return web.Response(body=self._files[name], content_type=kind, charset="utf-8", headers=_STRICT)
 
     async def _state(self, request: web.Request) -> web.Response:
-        after = int(request.query.get("after", "-1"))
+        after, most = int(request.query.get("after", "-1")), int(request.query.get("most", _MOST_SHOWN))
         clock = self._fake.clock
         until = clock.now() + _POLL_SECONDS
         while clock.beats == after and clock.now() < until:
@@ -96,7 +98,9 @@ class Page:
             {
                 "version": clock.beats,
                 "bot": {"name": world.bot.first_name, "username": world.bot.username},
-                "rooms": [self._room(chat) for chat in world.chats.values() if chat.migrated_to is None],
+                "rooms": [
+                    self._room(chat, most) for chat in world.chats.values() if chat.migrated_to is None
+                ],
                 "calls": len(self._fake.transcript.calls),
                 "problems": self._fake.transcript.problems[-20:],
             }
@@ -136,9 +140,9 @@ class Page:
             admin=given.get("admin", False),
         )
 
-    def _room(self, chat: Chat) -> dict[str, Any]:
+    def _room(self, chat: Chat, most: int) -> dict[str, Any]:
         world = self._fake.world
-        shown = sorted(chat.messages)[-_MOST_SHOWN:]
+        shown = sorted(chat.messages)[-most:]
         return {
             "chat": chat_json(chat),
             "blocked": chat.blocked or chat.status in ("left", "kicked"),

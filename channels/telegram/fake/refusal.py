@@ -10,6 +10,10 @@ class Refused(Exception):
     ``parameters`` are the platform's hints: ``retry_after`` (seconds), ``migrate_to_chat_id``.
     """
 
+    far = True
+    """Whether the call came as far as the room. What the server of the Bot API finds out by itself does not:
+    it looks a message up before it asks for it to be edited."""
+
     def __init__(
         self, description: str, code: int = 400, *, mistake: str | None = None, **parameters: int
     ) -> None:
@@ -18,6 +22,12 @@ class Refused(Exception):
         self.code = code
         self.mistake = mistake
         self.parameters = parameters
+
+
+class NotReached(Refused):
+    """The call did not come as far as the room."""
+
+    far = False
 
 
 def bad(text: str) -> Refused:

@@ -182,7 +182,7 @@ class FakeTelegram(People):
             self.limits.check(asked)
             if fault == "slow_down":
                 raise self.limits.slow_down(asked, self.retry_after)
-            result = None if fault.endswith("before") else await self._do(asked)
+            result = None if fault.endswith("before") else await self._done(asked)
         except Refused as refused:
             self._record(method, given, refused, fault, remarks)
             return _refusal(refused)
@@ -216,6 +216,14 @@ class FakeTelegram(People):
         )
         if problems:
             self.clock.beat()
+
+    async def _done(self, asked: Request) -> Any:
+        try:
+            return await self._do(asked)
+        except Refused as refused:
+            if not refused.far:
+                self.limits.forgive(asked)
+            raise
 
     async def _do(self, asked: Request) -> Any:
         match asked.method:

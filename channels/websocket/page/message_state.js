@@ -112,7 +112,7 @@ function changed(message, frame, change) {
   if (part === undefined || part === message.parts[frame.part_index]) return message;
   const parts = message.parts.slice();
   parts[frame.part_index] = part;
-  return { ...message, parts };
+  return { ...message, parts, rateLimit: null };
 }
 
 function storedPart(wire, html, held) {

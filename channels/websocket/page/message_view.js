@@ -48,7 +48,7 @@ export class MessageView extends HTMLElement {
 
   #renderFooter(message) {
     const { model, duration_ms } = message.metadata;
-    const wait = message.rateLimit ? `Rate limited by ${message.rateLimit.provider}, waits ${duration(message.rateLimit.retry_after_ms)}` : "";
+    const wait = message.rateLimit ? waiting(message.rateLimit) : "";
     const facts = message.role === "assistant" ? [model, usageLine(message.metadata), duration_ms ? duration(duration_ms) : ""] : [];
     const state = message.queued ? "Queued" : STOPPED[message.stopReason];
     this.#figures.textContent = [wait, state, ...facts].filter(Boolean).join(" · ");
@@ -111,3 +111,8 @@ function whole(element, part) {
 }
 
 customElements.define("tl-message", MessageView);
+
+/** A wait for a provider's limits; 0 is one of which nobody knows how long it takes. */
+function waiting({ provider, retry_after_ms }) {
+  return retry_after_ms ? `Rate limited by ${provider}, waits ${duration(retry_after_ms)}` : `Waits for its turn at ${provider}`;
+}

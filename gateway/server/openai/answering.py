@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -86,7 +85,7 @@ class Waiters:
                 raise ClientLeftError("the client closed its connection")
             # Asked before looking: whatever an idle session had to show is in the feed by now.
             idle = self._idle(receipt)
-            events = await _taken(feed)
+            events = await feed.take(_LOOK_SECONDS)
             for event in events:
                 if more := telling.more(event.frame):
                     yield Text(more)
@@ -119,14 +118,6 @@ def _settles(event: Event, receipt: Receipt) -> bool:
             return message.id == receipt.answer_id
         case _:
             return False
-
-
-async def _taken(feed: Feed) -> list[Event]:
-    try:
-        async with asyncio.timeout(_LOOK_SECONDS):
-            return await feed.take()
-    except TimeoutError:
-        return []
 
 
 def _cut(request: web.Request) -> None:

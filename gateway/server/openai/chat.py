@@ -18,7 +18,7 @@ class TextContent(Struct, frozen=True, tag_field="type", tag="text"):
 
 
 class PictureAddress(Struct, frozen=True):
-    """A picture as a data URL."""
+    """A picture as a data URL, or by an http or https address."""
 
     url: str
 

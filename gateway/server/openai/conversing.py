@@ -16,7 +16,7 @@ from gateway.client_message import ClientMessage
 from gateway.errors import TrunklineError
 from gateway.host import Host
 from gateway.messages import Message, new_id
-from gateway.routing import Models
+from gateway.routing import Agents, Models
 from gateway.server.answers import json_answer
 from gateway.server.openai.answering import Done, Text, Waiters
 from gateway.server.openai.chat import ChatMessage
@@ -65,8 +65,9 @@ class Asked(Struct, frozen=True):
 class Conversing:
     """Answers conversations. ``close`` lets everyone go who waits."""
 
-    def __init__(self, host: Host, models: Models) -> None:
+    def __init__(self, host: Host, models: Models, agents: Agents) -> None:
         self._host = host
+        self._agents = agents
         self._models = models
         self._waiters = Waiters(host)
 
@@ -78,7 +79,7 @@ class Conversing:
         self, request: web.Request, asked: Asked, form_of: Callable[[Receipt], Form]
     ) -> web.StreamResponse:
         """Accept a conversation and answer it. Raises a TrunklineError as long as nothing was sent."""
-        if asked.model:
+        if asked.model and asked.model not in self._agents.all:
             await self._models.resolve(asked.model)
         message, fresh = _message(asked)
         receipt = await self._host.accept(CHANNEL, message, fresh=fresh)

@@ -45,6 +45,8 @@ _KNOWN = {
     "ProviderResolutionError": _Known(404, "model_not_found", "model"),
     "NotFoundError": _Known(404, "not_found"),
     "ModelNotFoundError": _Known(404, "model_not_found", "model"),
+    "CapabilityError": _Known(400, "unsupported_by_model", "model"),
+    "BudgetExceededError": _Known(402, "insufficient_quota"),
     "ContextLengthError": _Known(400, "context_length_exceeded", "messages"),
     "ContentFilterError": _Known(400, "content_filter"),
     "BadRequestError": _Known(400, "refused_upstream"),

@@ -1,30 +1,43 @@
-"""The models there are, as far as their providers tell."""
+"""The models that requests may name: aliases, agents, and what the providers that are set up offer."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection
+from calendar import timegm
+from collections.abc import Iterable
+from datetime import date
+from difflib import get_close_matches
 from typing import Literal
 
-import structlog
 from msgspec import Struct
 
-from gateway.errors import ProviderError
-from gateway.registry import ProviderRegistry
+from gateway.errors import ProviderResolutionError
+from gateway.provider import Capability
+from gateway.routing import MAIN, Agents, ModelFacts, Models, Route
 
-log = structlog.get_logger("trunkline.openai")
-
-_SECONDS = 10.0
-"""How long a provider may take to list its models."""
+_US = "trunkline"
 
 
 class ListedModel(Struct, frozen=True):
-    """A model, by the name that requests use. When it was made is not known here."""
+    """A model, by the name that requests use. ``created`` is 0 where it is not known."""
 
     id: str
     owned_by: str
     created: int = 0
     object: Literal["model"] = "model"
+
+
+class KnownModel(ListedModel, frozen=True):
+    """A model with what is known of it: tokens it reads and writes at most, and what it can do.
+
+    ``model`` is the name it goes by in full. Prices are US dollars per million tokens.
+    """
+
+    model: str = ""
+    context_window: int | None = None
+    output_limit: int | None = None
+    capabilities: tuple[Capability, ...] = ()
+    input_price: float | None = None
+    output_price: float | None = None
 
 
 class ModelList(Struct, frozen=True):
@@ -35,32 +48,67 @@ class ModelList(Struct, frozen=True):
 
 
 class Shelf:
-    """Asks the providers that are set up which models they have."""
+    """Tells of the models."""
 
-    def __init__(self, providers: ProviderRegistry, configured: Collection[str]) -> None:
-        self._providers = providers
-        self._configured = configured
+    def __init__(self, models: Models, agents: Agents) -> None:
+        self._models = models
+        self._agents = agents
 
     async def list(self, default: str) -> ModelList:
-        """What all of them say at once; one that fails or is slow adds what the settings say of it."""
-        ids = self._set_up(default)
-        async with asyncio.TaskGroup() as tasks:
-            asked = [tasks.create_task(self._models(provider_id)) for provider_id in ids]
-        names = dict.fromkeys((default, *(name for task in asked for name in task.result())))
-        return ModelList([ListedModel(name, name.partition("/")[0]) for name in names])
+        """The configured one, aliases and agents, and what all providers say they offer, asked at once.
 
-    def _set_up(self, default: str) -> list[str]:
-        keyed = (p for p in self._providers.known() if self._providers.configured(p).api_key)
-        made = (provider.id for provider in self._providers.list())
-        return list(dict.fromkeys((default.partition("/")[0], *self._configured, *made, *keyed)))
+        One that fails or is slow adds what the settings say of it.
+        """
+        models = self._models
+        default_provider = (default.partition("/")[0],) if "/" in default else ()
+        listed = await models.lists.all((*default_provider, *models.set_up()))
+        offered = (ListedModel(f"{name}/{m.id}", name) for name, told in listed.items() for m in told.models)
+        aliases = (ListedModel(alias, _owner(model)) for alias, model in models.known.aliases.items())
+        agents = (ListedModel(name, _US) for name in self._agents.all if name != MAIN)
+        return ModelList(_each_once((ListedModel(default, _owner(default)), *aliases, *agents, *offered)))
 
-    async def _models(self, provider_id: str) -> list[str]:
-        try:
-            async with asyncio.timeout(_SECONDS):
-                provider = await self._providers.ready(provider_id)
-                return [f"{provider_id}/{model.id}" for model in await provider.list_models()]
-        except (ProviderError, TimeoutError) as error:
-            log.warning(
-                "a provider did not list its models", provider=provider_id, error=type(error).__name__
-            )
-            return [f"{provider_id}/{model}" for model in self._providers.configured(provider_id).models]
+    async def tell(self, name: str, default: str) -> KnownModel:
+        """One model, by its names or an agent's. Raises ProviderResolutionError if there is none."""
+        agent = self._agents.all.get(name)
+        route = await self._models.resolve(name if agent is None else agent.model or default)
+        provider_id, model = route.provider.id, route.model
+        facts = await self._models.facts(provider_id, model)
+        listed = await self._models.lists.of(provider_id)
+        offered = [told.id for told in listed.models]
+        if (
+            offered
+            and model not in offered
+            and facts == ModelFacts(model, provider_id, released=facts.released)
+        ):
+            near = [f"{provider_id}/{other}" for other in get_close_matches(model, offered, n=3)]
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise ProviderResolutionError(f"{provider_id} offers no model {model!r}{hint}", suggestions=near)
+        return _known(name, route, facts)
+
+
+def _known(name: str, route: Route, facts: ModelFacts) -> KnownModel:
+    able = route.capabilities
+    rates = facts.rates
+    return KnownModel(
+        id=name,
+        owned_by=route.provider.id,
+        created=timegm(date.fromisoformat(facts.released).timetuple()) if facts.released else 0,
+        model=route.name,
+        context_window=facts.context_window,
+        output_limit=facts.output_limit,
+        capabilities=tuple(each for each in able.__struct_fields__ if getattr(able, each)),  # pyright: ignore[reportArgumentType]
+        input_price=None if rates is None else rates.input,
+        output_price=None if rates is None else rates.output,
+    )
+
+
+def _owner(name: str) -> str:
+    """The provider in a name, or the gateway where only it knows who that is."""
+    return name.partition("/")[0] if "/" in name else _US
+
+
+def _each_once(models: Iterable[ListedModel]) -> list[ListedModel]:
+    first: dict[str, ListedModel] = {}
+    for model in models:
+        first.setdefault(model.id, model)
+    return [*first.values()]

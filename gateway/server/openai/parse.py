@@ -118,7 +118,7 @@ def _pictures(said: UserSaid) -> list[ImagePart]:
 def _picture(url: str) -> ImagePart:
     found = _DATA_URL.fullmatch(url.strip())
     if found is None:
-        raise PartValidationError("a picture has to come as a data URL, data:image/png;base64,…")
+        raise PartValidationError("a picture has to come as a data URL or by an http or https address")
     kind = found[1].lower()
     return ImagePart(found[2], _SPELT.get(kind, kind))
 

@@ -88,6 +88,8 @@ class Chunks:
         self._counted = counted
         empty = None if counted else UNSET
         self._plain = _Chunk(f"chatcmpl-{answer_id}", created, model, [], usage=empty)
+        self._before, _, self._after = self._chunk(_Part(_Piece(content=""))).rpartition(b'""')
+        """What is the same in every chunk of text, around it."""
 
     def whole(self, answer: Message | None) -> ChatCompletion:
         """The whole answer; an empty one where nothing was said."""
@@ -103,7 +105,7 @@ class Chunks:
 
     def text(self, more: str) -> bytes:
         """More of the answer."""
-        return self._chunk(_Part(_Piece(content=more)))
+        return b"".join((self._before, to_json(more), self._after))
 
     def last(self, answer: Message | None) -> bytes:
         """Why it ends, what it took if that was asked for, and the end."""

@@ -38,7 +38,7 @@ class OutputText(Struct, frozen=True, tag_field="type", tag="output_text"):
 
 
 class InputImage(Struct, frozen=True, tag_field="type", tag="input_image"):
-    """A picture as a data URL."""
+    """A picture as a data URL, or by an http or https address."""
 
     image_url: str
 

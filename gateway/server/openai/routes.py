@@ -12,13 +12,14 @@ from gateway.app import Gateway
 from gateway.channel import Receipt
 from gateway.client_message import ClientMsgId
 from gateway.errors import NotFoundError, OverloadedError
+from gateway.fetching import Reach
 from gateway.messages import now_ms
-from gateway.routing import Models
 from gateway.server.openai.chat import ChatRequest
 from gateway.server.openai.conversing import Asked, Conversing
 from gateway.server.openai.failures import FailureAnswer
-from gateway.server.openai.models import ModelList, Shelf
+from gateway.server.openai.models import KnownModel, ModelList, Shelf
 from gateway.server.openai.parse import session_named
+from gateway.server.openai.pictures import fetched
 from gateway.server.openai.render import ChatCompletion, Chunks
 from gateway.server.openai.responses import ResponseRequest, conversation_of, session_of_response
 from gateway.server.openai.written import Response, Written
@@ -34,13 +35,21 @@ class Continued(Struct, frozen=True):
     key: ClientMsgId | UnsetType = msgspec.field(default=UNSET, name="Idempotency-Key")
 
 
+class Named(Struct, frozen=True):
+    """Which model."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
 class OpenAiRoutes:
     """The routes under ``/v1``."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._host = gateway.host
-        self._shelf = Shelf(gateway.providers, gateway.settings.providers)
-        self._conversing = Conversing(gateway.host, Models(gateway.providers))
+        self._shelf = Shelf(gateway.models, gateway.profiles)
+        self._conversing = Conversing(gateway.host, gateway.models, gateway.profiles)
+        far = gateway.settings.fetch
+        self._reach = Reach(far.allow, far.max_bytes, far.timeout / 1000)
 
     def routes(self) -> list[Route]:
         """All of them."""
@@ -75,10 +84,21 @@ class OpenAiRoutes:
                 method="GET",
                 path="/v1/models",
                 name="listModels",
-                summary="The models of the providers that are set up, the configured one first.",
+                summary="The configured model, aliases, agents, and the models of providers that are set up.",
                 call=self._list,
                 answer=ModelList,
                 failure=FailureAnswer,
+            ),
+            Route(
+                method="GET",
+                path="/v1/models/{model:.+}",
+                name="getModel",
+                summary="A model, by any of its names, and what is known of it.",
+                call=self._tell,
+                takes=Named,
+                answer=KnownModel,
+                failure=FailureAnswer,
+                errors=(NotFoundError,),
             ),
         ]
 
@@ -88,6 +108,9 @@ class OpenAiRoutes:
 
     async def _list(self, _call: Call[Nothing, Nothing, Nothing, None]) -> ModelList:
         return await self._shelf.list(self._host.model)
+
+    async def _tell(self, call: Call[Named, Nothing, Nothing, None]) -> KnownModel:
+        return await self._shelf.tell(call.path.model, self._host.model)
 
     async def _chat(self, call: Call[Nothing, Nothing, Continued, ChatRequest]) -> web.StreamResponse:
         body = call.body
@@ -99,7 +122,9 @@ class OpenAiRoutes:
 
         asked = _asked(call, _named(call.headers, body.metadata, body.user))
         return await self._conversing.answer(
-            call.request, msgspec.structs.replace(asked, messages=body.messages), form
+            call.request,
+            msgspec.structs.replace(asked, messages=await fetched(body.messages, self._reach)),
+            form,
         )
 
     async def _respond(self, call: Call[Nothing, Nothing, Continued, ResponseRequest]) -> web.StreamResponse:
@@ -114,7 +139,9 @@ class OpenAiRoutes:
 
         asked = _asked(call, session)
         return await self._conversing.answer(
-            call.request, msgspec.structs.replace(asked, messages=conversation_of(body)), form
+            call.request,
+            msgspec.structs.replace(asked, messages=await fetched(conversation_of(body), self._reach)),
+            form,
         )
 
 

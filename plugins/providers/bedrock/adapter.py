@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
@@ -10,6 +11,8 @@ import msgspec
 from msgspec import Struct
 
 from gateway import (
+    GARBLED,
+    NO_TOOL,
     AnswerWriter,
     AuthMethod,
     Capabilities,
@@ -25,11 +28,17 @@ from gateway import (
     ToolDefinition,
     Transport,
 )
-from plugins.providers.bedrock.conversation import NO_TOOL, encoder, system, tools, turns
-from plugins.providers.bedrock.stream import ConverseParser, EventReader
+from plugins.providers.bedrock.conversation import encoder, remembered, system, tools, turns
+from plugins.providers.bedrock.frames import EventReader
+from plugins.providers.bedrock.stream import ConverseParser
 
 CAPABILITIES = Capabilities(reasoning=True)
 JSON_ONLY = "Answer with a single JSON object and nothing else."
+
+_CACHES = re.compile(
+    r"anthropic\.claude-(3-7|3-5-haiku|(opus|sonnet|haiku)-[4-9]|[4-9])|amazon\.nova-(micro|lite|pro|premier)"
+)
+"""Models that can be asked to remember what was sent; others refuse to be asked."""
 
 
 class BedrockAdapter:
@@ -43,8 +52,12 @@ class BedrockAdapter:
     def __init__(self, capabilities: Capabilities = CAPABILITIES) -> None:
         self.capabilities = capabilities
         self._messages = FragmentCache(encoder(images=capabilities.images))
-        self._system: RecentEncodings[tuple[str, ...]] = RecentEncodings(system)
+        self._system: RecentEncodings[tuple[tuple[str, ...], bool]] = RecentEncodings(system)
         self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(tools)
+
+    def able(self, capabilities: Capabilities) -> BedrockAdapter:
+        """The same for models that can do other things."""
+        return BedrockAdapter(capabilities)
 
     def endpoint(self, config: ProviderConfig) -> str:
         """The address of the API in its region. Raises SettingsError if there is no region."""
@@ -54,11 +67,14 @@ class BedrockAdapter:
         self, messages: Sequence[Message], options: ChatOptions, config: ProviderConfig
     ) -> RequestSpec:
         """A streamed answer to the conversation."""
+        caches = _CACHES.search(options.model) is not None
         history = turns(self._messages.join(messages))
+        if caches:
+            history = remembered(history)
         offered = options.tools or ((NO_TOOL,) if b'{"toolUse":' in history else ())
         pieces = [b'{"messages":[', history, b"]"]
         if texts := _system_texts(messages, options):
-            pieces += [b',"system":', self._system.get(texts)]
+            pieces += [b',"system":', self._system.get((texts, caches))]
         if offered:
             pieces += [b',"toolConfig":', self._tools.get(offered)]
         if inference := _inference(options):
@@ -80,7 +96,7 @@ class BedrockAdapter:
         """The models of a list that stream. Raises DeltaParseError."""
         try:
             listed = _decode_models(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except GARBLED as error:
             raise DeltaParseError(f"the list of models cannot be read: {error}") from None
         return [
             ModelInfo(model.model_id, config.id, model.model_name)

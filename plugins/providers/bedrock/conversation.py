@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
 
 from gateway import (
-    Attachment,
-    ImagePart,
     Message,
     Step,
     ToolDefinition,
     ToolResultPart,
+    is_shown,
+    mended,
     output_text,
     pictures,
     steps_of,
     told,
+    wire_id,
 )
 
 NOTHING = "(no output)"
 """A text may not be blank."""
+CACHE_POINT = b'{"cachePoint":{"type":"default"}}'
 OPENING = msgspec.json.encode({"text": "(the conversation goes on)"})
 """A conversation begins with the user here, also when its first messages are out of the window."""
-NO_TOOL = ToolDefinition("unavailable", "Never call this.", {"type": "object", "properties": {}})
-"""Offered where a conversation has calls but there is no tool any more: without any it is refused."""
 
 _USER, _ASSISTANT = b"\x01", b"\x02"
 _TURN = re.compile(rb",?([\x01\x02])")
 _ROLES = {_USER: b'{"role":"user","content":[', _ASSISTANT: b'{"role":"assistant","content":['}
 _FORMATS = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
-_NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]")
-_LONGEST_ID = 64
 
 
 def encoder(*, images: bool) -> Callable[[Message], bytes]:
@@ -46,7 +44,7 @@ def encoder(*, images: bool) -> Callable[[Message], bytes]:
         if not message.for_model or message.role == "system":
             return b""
         if message.role == "assistant":
-            turns = [turn for step in steps_of(message) for turn in _step(step, images=images)]
+            turns = [turn for step in steps_of(message) for turn in _step(step, message.id, images=images)]
         else:
             blocks = _blocks(message, images=images)
             turns = [(_USER, blocks)] if blocks else []
@@ -71,9 +69,16 @@ def turns(history: bytes) -> bytes:
     return b",".join(message + b"]}" for message in messages)
 
 
-def system(texts: tuple[str, ...]) -> bytes:
-    """The system prompt."""
-    return msgspec.json.encode([{"text": text} for text in texts])
+def remembered(history: bytes) -> bytes:
+    """The messages with a mark behind the last block: all before it is to be remembered."""
+    return history.removesuffix(b"]}") + b"," + CACHE_POINT + b"]}"
+
+
+def system(given: tuple[tuple[str, ...], bool]) -> bytes:
+    """The system prompt, and whether it is to be remembered apart from the conversation."""
+    texts, cached = given
+    blocks = [msgspec.json.encode({"text": text}) for text in texts]
+    return b"[" + b",".join([*blocks, CACHE_POINT] if cached else blocks) + b"]"
 
 
 def tools(definitions: tuple[ToolDefinition, ...]) -> bytes:
@@ -83,7 +88,7 @@ def tools(definitions: tuple[ToolDefinition, ...]) -> bytes:
             "toolSpec": {
                 "name": tool.name,
                 "description": tool.description or tool.name,
-                "inputSchema": {"json": tool.parameters},
+                "inputSchema": {"json": mended(tool.parameters)},
             }
         }
         for tool in definitions
@@ -94,7 +99,7 @@ def tools(definitions: tuple[ToolDefinition, ...]) -> bytes:
 def _blocks(message: Message, *, images: bool) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     for part in message.parts:
-        if images and isinstance(part, ImagePart) and part.mime_type in _FORMATS:
+        if images and is_shown(part, _FORMATS):
             blocks.append(_image(part.mime_type, part.data))
         elif text := told(part):
             blocks.append({"text": text})
@@ -105,12 +110,12 @@ def _image(mime_type: str, data: str) -> dict[str, Any]:
     return {"image": {"format": _FORMATS[mime_type], "source": {"bytes": data}}}
 
 
-def _step(step: Step, *, images: bool) -> list[tuple[bytes, list[dict[str, Any]]]]:
+def _step(step: Step, message_id: str, *, images: bool) -> list[tuple[bytes, list[dict[str, Any]]]]:
     said: list[dict[str, Any]] = [{"text": step.text}] if step.text else []
     said += [
         {
             "toolUse": {
-                "toolUseId": _call_id(call.tool_call_id),
+                "toolUseId": wire_id(call.tool_call_id, message_id),
                 "name": call.tool_name,
                 "input": call.arguments,
             }
@@ -119,23 +124,15 @@ def _step(step: Step, *, images: bool) -> list[tuple[bytes, list[dict[str, Any]]
     ]
     if not step.results:
         return [(_ASSISTANT, said)]
-    results = [_result(result) for result in step.results]
-    shown = [_shown(picture) for result in step.results for picture in pictures(result.attachments)]
-    return [(_ASSISTANT, said), (_USER, [*results, *(filter(None, shown) if images else ())])]
+    kinds = _FORMATS if images else ()
+    results = [_result(result, message_id, kinds) for result in step.results]
+    shown = [p for result in step.results for p in pictures(result.attachments, kinds)]
+    return [(_ASSISTANT, said), (_USER, [*results, *(_image(p.mime_type, p.data) for p in shown)])]
 
 
-def _shown(picture: Attachment) -> dict[str, Any] | None:
-    return _image(picture.mime_type, picture.data) if picture.mime_type in _FORMATS else None
-
-
-def _result(result: ToolResultPart) -> dict[str, Any]:
+def _result(result: ToolResultPart, message_id: str, kinds: Collection[str]) -> dict[str, Any]:
     said: dict[str, Any] = {
-        "toolUseId": _call_id(result.tool_call_id),
-        "content": [{"text": output_text(result).strip() or NOTHING}],
+        "toolUseId": wire_id(result.tool_call_id, message_id),
+        "content": [{"text": output_text(result, kinds).strip() or NOTHING}],
     }
     return {"toolResult": {**said, "status": "error"} if result.is_error else said}
-
-
-def _call_id(call_id: str) -> str:
-    """A call's id in the letters this protocol allows; calls of other vendors may have others."""
-    return _NOT_IN_ID.sub("_", call_id)[-_LONGEST_ID:] or "_"

@@ -1,4 +1,4 @@
-"""Amazon's own library, of which signing and framing are used: an extra, loaded when it is needed."""
+"""Amazon's own library, of which signing is used: an extra, loaded when it is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading Converse's streams: binary events with a checksum, each a JSON object of a kind."""
+"""Reading Converse's streams: events of several kinds, each a JSON object."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway import (
+    GARBLED,
     AnswerWriter,
     ContentFilterError,
     DeltaParseError,
@@ -16,15 +17,9 @@ from gateway import (
     StreamAbortedError,
     StreamEvent,
     raise_said,
-    unreadable,
+    uncounted,
 )
-from plugins.providers.bedrock.library import botocore
-
-EXCEPTION = b"!"
-"""What the name of an event begins with that tells of a failure."""
-
-UNREADABLE = b"?"
-"""The name of what cannot be read."""
+from plugins.providers.bedrock.frames import EXCEPTION, UNREADABLE
 
 _STATUS = {
     b"internalServerException": 500,
@@ -39,39 +34,6 @@ _STOP_REASONS: dict[str, StopReason] = {
     "model_context_window_exceeded": "max_tokens",
     "tool_use": "tool_use",
 }
-
-
-class EventReader:
-    """Cuts a stream into events; an event's name is its kind, or ``EXCEPTION`` and the kind of failure."""
-
-    strange = False
-
-    def __init__(self) -> None:
-        library = botocore("eventstream")
-        self._buffer: Any = library.EventStreamBuffer()
-        self._failure: type[Exception] = library.ParserError
-
-    def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """The events that ``chunk`` completes; the last is ``UNREADABLE`` if what follows is no event."""
-        self._buffer.add_data(chunk)
-        events: list[StreamEvent] = []
-        try:
-            events += map(_event, self._buffer)
-        except self._failure as error:
-            events.append(StreamEvent(str(error).encode(), UNREADABLE))
-        return events
-
-    def finish(self) -> list[StreamEvent]:
-        """Nothing: an event that is not whole counts for nothing."""
-        return []
-
-
-def _event(message: Any) -> StreamEvent:
-    headers: dict[str, Any] = message.headers
-    failure = headers.get(":exception-type") or headers.get(":error-code")
-    if failure is not None:
-        return StreamEvent(message.payload, EXCEPTION + str(failure).encode())
-    return StreamEvent(message.payload, str(headers.get(":event-type", "")).encode())
 
 
 class _ToolUse(Struct, rename="camel"):
@@ -126,8 +88,8 @@ class ConverseParser:
             _raise(event.name.removeprefix(EXCEPTION), event.data)
         try:
             body = _decode(event.data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise unreadable(event.data, error) from None
+        except GARBLED as error:
+            body = uncounted(_decode, event.data, "usage", error)
         match event.name:
             case b"contentBlockStart" | b"contentBlockDelta":
                 self._piece(body.content_block_index, body.start or body.delta or _Piece())
@@ -165,16 +127,16 @@ class ConverseParser:
 
     def _usage(self, usage: _Usage) -> None:
         """The last event. What was read from and written to the cache is not in ``inputTokens``."""
-        cached = usage.cache_read_input_tokens or 0
-        given = usage.input_tokens + cached + (usage.cache_write_input_tokens or 0)
-        self._writer.usage(given, usage.output_tokens, cached)
+        cached, written = usage.cache_read_input_tokens or 0, usage.cache_write_input_tokens or 0
+        given = usage.input_tokens + cached + written
+        self._writer.usage(given, usage.output_tokens, cached, written)
         self.done = self._writer.stopped
 
 
 def _raise(kind: bytes, payload: bytes) -> None:
     try:
         said = msgspec.json.decode(payload, type=dict[str, Any]).get("message", "")
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except GARBLED:
         said = ""
     code = _STATUS.get(kind, 500)
     raise_said(msgspec.json.encode({"error": {"code": code, "message": said or kind.decode()}}))

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway import (
+    GARBLED,
     AnswerWriter,
     AuthMethod,
     Capabilities,
@@ -24,6 +25,7 @@ from gateway import (
     RequestSpec,
     ToolDefinition,
     Transport,
+    raise_said,
 )
 from plugins.providers.google.contents import (
     MODEL_FIRST,
@@ -90,6 +92,10 @@ class GeminiAdapter:
         self._signatures = Signatures()
         self._body = GeminiBody(self._signatures, images=capabilities.images)
 
+    def able(self, capabilities: Capabilities) -> GeminiAdapter:
+        """The same for models that can do other things."""
+        return GeminiAdapter(capabilities)
+
     def endpoint(self, config: ProviderConfig) -> str:
         """The address of the API, with its version."""
         base_url = (config.base_url or BASE_URL).rstrip("/")
@@ -139,17 +145,21 @@ class Models(Struct, rename="camel"):
 
     models: tuple[_Model, ...] = ()
     publisher_models: tuple[_Model, ...] = ()
+    error: dict[str, Any] | str | None = None
 
 
 _decode_models = msgspec.json.Decoder(Models).decode
 
 
 def decoded_models(body: bytes) -> Models:
-    """Read a list of models. Raises DeltaParseError."""
+    """Read a list of models, which may be empty. Raises DeltaParseError, or the error that came instead."""
     try:
-        return _decode_models(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        listed = _decode_models(body)
+    except GARBLED as error:
         raise DeltaParseError(f"the list of models cannot be read: {error}") from None
+    if listed.error is not None:
+        raise_said(body)
+    return listed
 
 
 def _headers(config: ProviderConfig) -> dict[str, str]:

@@ -49,6 +49,10 @@ class VertexAdapter:
         self._signatures = Signatures()
         self._body = GeminiBody(self._signatures, images=capabilities.images)
 
+    def able(self, capabilities: Capabilities) -> VertexAdapter:
+        """The same for models that can do other things."""
+        return VertexAdapter(capabilities)
+
     def endpoint(self, config: ProviderConfig) -> str:
         """The address of the API in its region."""
         if not config.project_id:

@@ -8,11 +8,12 @@ import msgspec
 
 from gateway import (
     ChatOptions,
-    ImagePart,
     Message,
     Step,
     ToolDefinition,
     ToolResultPart,
+    is_shown,
+    mended,
     output_text,
     pictures,
     steps_of,
@@ -25,6 +26,9 @@ UNSIGNED = "skip_thought_signature_validator"
 MODEL_FIRST = b'{"role":"model"'
 OPENING = msgspec.json.encode({"role": "user", "parts": [{"text": "(the conversation goes on)"}]}) + b","
 """A conversation begins with the user here, also when its first messages are out of the window."""
+
+KINDS = frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
+"""The kinds of pictures that Gemini can be shown."""
 
 _MOST_SIGNATURES = 10_000
 
@@ -107,7 +111,7 @@ def system(texts: tuple[str, ...]) -> bytes:
 def tools(definitions: tuple[ToolDefinition, ...]) -> bytes:
     """The tools that are offered."""
     declared = [
-        {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}
+        {"name": tool.name, "description": tool.description, "parametersJsonSchema": mended(tool.parameters)}
         for tool in definitions
     ]
     return msgspec.json.encode([{"functionDeclarations": declared}])
@@ -122,7 +126,7 @@ def system_texts(messages: tuple[Message, ...], options: ChatOptions) -> tuple[s
 def _parts(message: Message, *, images: bool) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     for part in message.parts:
-        if images and isinstance(part, ImagePart):
+        if images and is_shown(part, KINDS):
             parts.append(_image(part.mime_type, part.data))
         elif text := told(part):
             parts.append({"text": text})
@@ -134,7 +138,8 @@ def _image(mime_type: str, data: str) -> dict[str, Any]:
 
 
 def _answer(name: str, result: ToolResultPart, *, images: bool) -> list[dict[str, Any]]:
-    response = {"error" if result.is_error else "output": output_text(result)}
+    kinds = KINDS if images else ()
+    response = {"error" if result.is_error else "output": output_text(result, kinds)}
     said = {"functionResponse": {"id": result.tool_call_id, "name": name, "response": response}}
-    shown = pictures(result.attachments) if images else ()
+    shown = pictures(result.attachments, kinds)
     return [said, *(_image(picture.mime_type, picture.data) for picture in shown)]

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway import (
+    GARBLED,
     AnswerWriter,
     ContentFilterError,
     ImagePart,
@@ -15,7 +16,7 @@ from gateway import (
     StreamAbortedError,
     StreamEvent,
     raise_said,
-    unreadable,
+    uncounted,
 )
 from plugins.providers.google.contents import Signatures
 
@@ -112,8 +113,8 @@ class ResponseParser:
             return
         try:
             response = _decode(event.data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise unreadable(event.data, error) from None
+        except GARBLED as error:
+            response = uncounted(_decode, event.data, "usageMetadata", error)
         if response.error is not None:
             raise_said(event.data)
         if response.usage_metadata is not None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Struct
 
 from gateway import (
     AnswerWriter,
     AuthMethod,
     Capabilities,
     ChatOptions,
-    DeltaParseError,
     FragmentCache,
     Message,
     ModelInfo,
@@ -25,9 +24,15 @@ from gateway import (
     ToolDefinition,
     Transport,
 )
+from plugins.providers.openai.listing import models_listed
 from plugins.providers.openai.messages import JSON_ONLY, answered, encoder, system, tools
 from plugins.providers.openai.parser import CompletionParser
 from plugins.providers.openai.profiles import Profile
+
+_OWN_TEMPERATURE = re.compile(
+    r"(^|/)(o[1-9](-(mini|pro|preview|deep-research))?|gpt-5(-(mini|nano|pro|codex))?)(-\d{4}.*)?$"
+)
+"""Models that reason and so choose words in their own way: they refuse to be told a temperature."""
 
 PLACEHOLDER_KEY = "none"
 """Sent when no key is set: local servers want the header but do not look at it."""
@@ -47,6 +52,10 @@ class CompletionsAdapter:
         self._messages = FragmentCache(encoder(profile, capabilities))
         self._system: RecentEncodings[str] = RecentEncodings(system)
         self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(tools)
+
+    def able(self, capabilities: Capabilities) -> CompletionsAdapter:
+        """The same for models that can do other things."""
+        return CompletionsAdapter(self._profile, capabilities)
 
     def endpoint(self, config: ProviderConfig) -> str:
         """The address below which the API lies. Raises SettingsError if nobody says it."""
@@ -89,14 +98,7 @@ class CompletionsAdapter:
 
     def parse_models_response(self, body: bytes, config: ProviderConfig) -> list[ModelInfo]:
         """The models of a list. Raises DeltaParseError."""
-        try:
-            listed = _models_decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise DeltaParseError(f"the list of models cannot be read: {error}") from None
-        models = listed.data if isinstance(listed, _Models) else listed
-        return [
-            ModelInfo(model.id, config.id, model.name or "", model.window, model.longest) for model in models
-        ]
+        return models_listed(body, config.id)
 
     def _address(self, config: ProviderConfig, path: str, deployment: str = "") -> str:
         base_url = self.endpoint(config)
@@ -134,7 +136,7 @@ class CompletionsAdapter:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        if options.temperature is not None:
+        if options.temperature is not None and not _OWN_TEMPERATURE.search(options.model):
             head["temperature"] = options.temperature
         if options.max_tokens is not None:
             head[self._limit(config)] = options.max_tokens
@@ -148,54 +150,3 @@ class CompletionsAdapter:
         profile = self._profile
         elsewhere = config.base_url is not None and config.base_url.rstrip("/") != profile.base_url
         return (profile.limit_elsewhere if elsewhere else "") or profile.limit
-
-
-class _Metadata(Struct):
-    context_length: int | None = None
-
-
-class _Limits(Struct):
-    max_context_window_tokens: int | None = None
-    max_output_tokens: int | None = None
-
-
-class _Capabilities(Struct):
-    limits: _Limits | None = None
-
-
-class _Model(Struct):
-    id: str
-    name: str | None = None
-    context_window: int | None = None
-    context_length: int | None = None
-    max_context_length: int | None = None
-    max_model_len: int | None = None
-    max_completion_tokens: int | None = None
-    metadata: _Metadata | None = None
-    capabilities: Any = None
-
-    @property
-    def window(self) -> int | None:
-        below = self.metadata.context_length if self.metadata else None
-        own = self.context_window or self.context_length or self.max_context_length
-        return own or self.max_model_len or below or self._limits.max_context_window_tokens
-
-    @property
-    def longest(self) -> int | None:
-        return self.max_completion_tokens or self._limits.max_output_tokens
-
-    @property
-    def _limits(self) -> _Limits:
-        """Copilot's; elsewhere the same name stands for other things."""
-        try:
-            limits = msgspec.convert(self.capabilities, _Capabilities).limits
-        except msgspec.ValidationError:
-            limits = None
-        return limits or _Limits()
-
-
-class _Models(Struct):
-    data: list[_Model]
-
-
-_models_decoder = msgspec.json.Decoder(_Models | list[_Model])

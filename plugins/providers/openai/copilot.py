@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
+import structlog
 from msgspec import Struct
 
 from gateway import (
+    EARLY_SECONDS,
+    GARBLED,
     AuthFailedError,
     DeltaParseError,
     HttpProvider,
+    OAuth,
     ProviderConfig,
     ProviderError,
     RequestSpec,
@@ -36,6 +41,8 @@ HEADERS = {
     "Copilot-Integration-Id": "vscode-chat",
     "User-Agent": EDITOR,
 }
+
+log = structlog.get_logger("trunkline.copilot")
 
 T = TypeVar("T")
 
@@ -62,6 +69,8 @@ class _Device(Struct):
 
 class _Login(Struct):
     access_token: str = ""
+    refresh_token: str = ""
+    expires_in: float = 0.0
     error: str = ""
     error_description: str = ""
 
@@ -69,7 +78,7 @@ class _Login(Struct):
 def _read(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except GARBLED as error:
         raise DeltaParseError(f"GitHub's answer cannot be read: {error}") from None
 
 
@@ -86,6 +95,7 @@ class CopilotAuthorizer:
     def __init__(self, config: ProviderConfig) -> None:
         check(config)
         self._config = config
+        self._login = config.oauth or OAuth(config.api_key or "")
         self._keeper = TokenKeeper(self._fetch)
 
     async def authorize(self, request: RequestSpec, session: aiohttp.ClientSession) -> RequestSpec:
@@ -111,9 +121,7 @@ class CopilotAuthorizer:
         return token.place.rstrip("/") + "/" + url.split("/", 3)[3]
 
     async def _fetch(self, session: aiohttp.ClientSession) -> Token:
-        key = self._config.api_key
-        if not key:
-            raise AuthFailedError("not signed in to GitHub Copilot: use `trunkline login copilot`")
+        key = await self._github(session)
         url = self._config.credentials.get("api_url", API_URL).rstrip("/") + "/copilot_internal/v2/token"
         headers = {**HEADERS, "Authorization": f"token {key}", "Accept": "application/json"}
         try:
@@ -126,36 +134,75 @@ class CopilotAuthorizer:
             raise
         return Token(got.token, got.expires_at, got.endpoints.get("api", ""))
 
+    async def _github(self, session: aiohttp.ClientSession) -> str:
+        """GitHub's own token, renewed if it ends; the new one is kept, for the old one is of no more use."""
+        login = self._login
+        if not login.access:
+            raise AuthFailedError("not signed in to GitHub Copilot: use `trunkline auth login copilot`")
+        if not login.refresh or login.expires - EARLY_SECONDS > time.time():
+            return login.access
+        form = {"refresh_token": login.refresh, "grant_type": "refresh_token"}
+        answer = await _ask_github(self._config, session, "/login/oauth/access_token", form)
+        if not (fresh := _read(answer, _Login)).access_token:
+            raise AuthFailedError(
+                f"the login to GitHub ended ({fresh.error or 'no reason'}): `trunkline auth login copilot`"
+            )
+        self._login = _login_of(fresh)
+        await self._keep(self._login)
+        return self._login.access
+
+    async def _keep(self, login: OAuth) -> None:
+        if self._config.renewed is None:
+            return
+        try:
+            await asyncio.to_thread(self._config.renewed, login)
+        except (SettingsError, OSError) as error:
+            log.error(
+                "a renewed login could not be kept; it is good until the gateway stops", reason=str(error)
+            )
+
 
 class CopilotProvider(HttpProvider):
     """The provider, which a person can sign in to."""
 
-    async def sign_in(self, show: Callable[[str], None]) -> str:
-        """Sign in by GitHub's device flow: ``show`` says what to do; returns the token to keep as the key."""
-        config = self._config
+    def adopt(self, config: ProviderConfig) -> None:
+        """Exchange another login from now on."""
+        super().adopt(config)
+        self._authorizer = CopilotAuthorizer(config)
+
+    async def sign_in(self, show: Callable[[str], None]) -> OAuth:
+        """Sign in by GitHub's device flow; ``show`` says what to do."""
         session = self._open_session()
-        client = config.credentials.get("client_id", CLIENT_ID)
-        device = _read(
-            await self._post(session, "/login/device/code", {"client_id": client, "scope": SCOPE}), _Device
-        )
+        answer = await _ask_github(self._config, session, "/login/device/code", {"scope": SCOPE})
+        device = _read(answer, _Device)
         show(f"Open {device.verification_uri} and enter the code {device.user_code}")
-        form = {"client_id": client, "device_code": device.device_code, "grant_type": _GRANT}
+        form = {"device_code": device.device_code, "grant_type": _GRANT}
         pause = device.interval
         try:
             async with asyncio.timeout(device.expires_in):
                 while True:
                     await asyncio.sleep(pause)
-                    login = _read(await self._post(session, "/login/oauth/access_token", form), _Login)
-                    if login.access_token:
-                        return login.access_token
+                    answer = await _ask_github(self._config, session, "/login/oauth/access_token", form)
+                    if (login := _read(answer, _Login)).access_token:
+                        return _login_of(login)
                     pause += _again(login)
         except TimeoutError:
             raise AuthFailedError("nobody entered the code in time") from None
 
-    async def _post(self, session: aiohttp.ClientSession, path: str, form: Mapping[str, str]) -> bytes:
-        url = self._config.credentials.get("login_url", LOGIN_URL).rstrip("/") + path
-        headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
-        return await fetched(session, RequestSpec(url, "POST", headers, urlencode(form).encode()))
+
+async def _ask_github(
+    config: ProviderConfig, session: aiohttp.ClientSession, path: str, form: Mapping[str, str]
+) -> bytes:
+    """One question of the login, as the program that the settings name."""
+    form = {"client_id": config.credentials.get("client_id", CLIENT_ID), **form}
+    url = config.credentials.get("login_url", LOGIN_URL).rstrip("/") + path
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+    return await fetched(session, RequestSpec(url, "POST", headers, urlencode(form).encode()))
+
+
+def _login_of(login: _Login) -> OAuth:
+    ends = time.time() + login.expires_in if login.expires_in and login.refresh_token else 0.0
+    return OAuth(login.access_token, login.refresh_token if ends else "", ends)
 
 
 def _again(login: _Login) -> float:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
 
 from gateway import (
+    PICTURES,
     Capabilities,
-    ImagePart,
     Message,
     Step,
     ToolDefinition,
     ToolResultPart,
+    is_shown,
+    mended,
     output_text,
     pictures,
     steps_of,
     told,
+    wire_id,
 )
 from plugins.providers.openai.profiles import Profile
 
@@ -61,12 +64,18 @@ def system(text: str) -> bytes:
 
 def tools(definitions: tuple[ToolDefinition, ...]) -> bytes:
     """The tools that are offered."""
-    return msgspec.json.encode([{"type": "function", "function": tool} for tool in definitions])
+    offered = [
+        {"name": tool.name, "description": tool.description, "parameters": mended(tool.parameters)}
+        for tool in definitions
+    ]
+    return msgspec.json.encode([{"type": "function", "function": tool} for tool in offered])
 
 
 def call_id(given: str, length: int) -> str:
     """A call's id where its length is fixed: the same one, or always the same one in its place."""
-    if not length or (len(given) == length and given.isascii() and given.isalnum()):
+    if not length:
+        return wire_id(given)
+    if len(given) == length and given.isascii() and given.isalnum():
         return given
     digest = hashlib.sha256(given.encode("utf-8", "replace")).digest()
     return "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest[:length])
@@ -76,7 +85,7 @@ def _content(message: Message, *, images: bool) -> str | list[dict[str, Any]]:
     texts: list[str] = []
     shown: list[dict[str, Any]] = []
     for part in message.parts:
-        if images and isinstance(part, ImagePart):
+        if images and is_shown(part):
             shown.append(_image(part.mime_type, part.data))
         elif text := told(part):
             texts.append(text)
@@ -103,18 +112,18 @@ def _step(step: Step, profile: Profile, capabilities: Capabilities) -> list[dict
             }
             for call in step.calls
         ]
-    items = [said, *_results(step, profile)]
+    items = [said, *_results(step, profile, PICTURES if capabilities.images else ())]
     return [*items, *_shown(step.results)] if capabilities.images else items
 
 
-def _results(step: Step, profile: Profile) -> list[dict[str, Any]]:
+def _results(step: Step, profile: Profile, kinds: Collection[str]) -> list[dict[str, Any]]:
     """The role stands last, so that ``answered`` knows where a result ends."""
     results: list[dict[str, Any]] = []
     for call, result in zip(step.calls, step.results, strict=True):
         item = {"tool_call_id": call_id(result.tool_call_id, profile.id_length)}
         if profile.names_results:
             item["name"] = call.tool_name
-        results.append({**item, "content": output_text(result), "role": "tool"})
+        results.append({**item, "content": output_text(result, kinds), "role": "tool"})
     return results
 
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway import (
+    GARBLED,
     AnswerWriter,
     ContentFilterError,
     ServerFailedError,
@@ -15,7 +16,7 @@ from gateway import (
     StreamAbortedError,
     StreamEvent,
     raise_said,
-    unreadable,
+    uncounted,
 )
 
 _STOP_REASONS: dict[str, StopReason] = {
@@ -121,8 +122,8 @@ class CompletionParser:
         elif event.data:
             try:
                 chunk = _decode_chunk(event.data)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise unreadable(event.data, error) from None
+            except GARBLED as error:
+                chunk = uncounted(_decode_chunk, event.data, "usage", error)
             if chunk.error is not None:
                 raise_said(event.data)
             if chunk.choices:

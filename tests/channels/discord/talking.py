@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import and_, create_engine, select, update
 
 from channels.discord.fake import FakeDiscord
 from gateway.app import Gateway
@@ -34,6 +35,17 @@ def settings_for(directory: Path, models: FakeModels, channel: dict[str, Any], *
             **more,
         }
     )
+
+
+def later(directory: Path, seconds: float = 6) -> None:
+    """As if so much time had passed since the bot of a gateway that has ended logged in last."""
+    engine = create_engine(f"sqlite:///{directory / 'trunkline.db'}")
+    kept = and_(t.cursor.c.channel == "discord", t.cursor.c.shard == "identify")
+    with engine.begin() as connection:
+        left, at = json.loads(connection.execute(select(t.cursor.c.value).where(kept)).scalar_one())
+        earlier = json.dumps([left, at - round(seconds * 1000)])
+        connection.execute(update(t.cursor).where(kept).values(value=earlier))
+    engine.dispose()
 
 
 def bot_at(fake: FakeDiscord, **options: Any) -> dict[str, Any]:

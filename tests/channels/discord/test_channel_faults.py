@@ -24,6 +24,7 @@ from tests.channels.discord.talking import (
     bot_at,
     gateway_at,
     healthy,
+    later,
     quarantined,
     settings_for,
     settled,
@@ -137,6 +138,7 @@ async def test_what_was_said_while_no_session_could_be_resumed_is_read_from_the_
         fake.say("general", f"{fake.mention} two")
         await settled(gateway, 2)
     fake.expire_sessions()
+    later(tmp_path)
     fake.say(fake.dm("ada"), "three")
     fake.say("general", f"{fake.mention} four")
     fake.say("general", "not for the bot")
@@ -238,6 +240,7 @@ async def test_histories_that_cannot_be_read_yet_are_read_later(fake: FakeDiscor
         fake.say(fake.dm("ada"), "one")
         await settled(gateway, 1)
     fake.expire_sessions()
+    later(tmp_path)
     for number in range(150):
         fake.say(fake.dm("ada"), f"/unknown{number}" if number < 149 else "last")
     fake.then("fail_before", "drop_before", "slow_down", method=HISTORY)
@@ -326,6 +329,18 @@ async def test_the_real_limits_are_kept(tmp_path: Path) -> None:
         assert misfits(fake) == []
 
 
+async def test_a_crowd_is_answered_within_what_discord_takes_of_a_bot_altogether(tmp_path: Path) -> None:
+    async with FakeDiscord(figures=Figures()) as fake:
+        rooms = [fake.dm(f"user{number}") for number in range(70)]
+        async with gateway_at(fake, tmp_path) as gateway:
+            for number, room in enumerate(rooms):
+                fake.say(room, "hello", f"user{number}")
+            await settled(gateway, len(rooms), seconds=60)
+        assert [fake.answers(room) for room in rooms] == [["You said: hello"]] * len(rooms)
+        assert fake.limits.impatient == 0
+        fake.transcript.check()
+
+
 async def test_a_room_that_refuses_the_bot_ends_as_a_dead_letter(fake: FakeDiscord, tmp_path: Path) -> None:
     async with gateway_at(fake, tmp_path) as gateway:
         fake.forbid("general", "SEND_MESSAGES")
@@ -353,6 +368,7 @@ async def test_logins_are_counted_over_restarts(tmp_path: Path) -> None:
         for _ in range(2):
             async with gateway_at(fake, tmp_path):
                 fake.expire_sessions()
+            later(tmp_path)
         async with gateway_at(fake, tmp_path) as gateway:
             cursors = {c.shard: c.value for c in await gateway.host.cursors("discord")}
         assert float(cursors["identify"].strip("[").split(",")[0]) < 98

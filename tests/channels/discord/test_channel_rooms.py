@@ -177,7 +177,9 @@ async def test_two_bots_answer_side_by_side(tmp_path: Path) -> None:
         two.transcript.check()
 
 
-async def test_a_wrong_token_is_said_plainly_and_the_others_run(fake: FakeDiscord, tmp_path: Path) -> None:
+async def test_a_wrong_token_is_said_plainly_and_the_others_run(
+    fake: FakeDiscord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with FakeModels() as models:
         accounts = {"good": bot_at(fake), "bad": {**bot_at(fake), "token": "wrong"}, "none": {**bot_at(fake)}}
         accounts["none"]["token"] = "  "
@@ -192,6 +194,9 @@ async def test_a_wrong_token_is_said_plainly_and_the_others_run(fake: FakeDiscor
             fake.say(fake.dm("ada"), "hello")
             await settled(gateway, 1)
     assert fake.answers(fake.dm("ada")) == ["You said: hello"]
+    written = capsys.readouterr()
+    assert "channels.discord.bad: 401 Discord does not know this token" in written.out + written.err
+    assert "Traceback" not in written.out + written.err
 
 
 async def test_an_intent_that_is_not_switched_on_is_said_plainly(tmp_path: Path) -> None:

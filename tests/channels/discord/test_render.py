@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 
 import pytest
@@ -31,6 +32,26 @@ def answer(*parts: Part) -> Message:
 
 def shown(*parts: Part, final: bool = True, style: Style = Style()) -> list[Page]:  # noqa: B008 - frozen
     return pages(answer(*parts), style, final=final)
+
+
+def test_all_six_parts_show() -> None:
+    data = base64.b64encode(b"png").decode()
+    [page] = shown(
+        TextPart("hidden", kind="reasoning"),
+        TextPart("**Look:**"),
+        ToolCallPart("1", "shell", {"command": "ls -la"}),
+        ToolResultPart("1", "long output", metadata=ResultMetadata(duration_ms=1234)),
+        ToolCallPart("2", "search", {}),
+        ToolResultPart("2", "no", is_error=True, attachments=(Attachment("text/csv", data, "../a.csv"),)),
+        ErrorPart("RateLimitError", "slow down please"),
+        ImagePart(data, "image/png", alt_text="a map"),
+        FilePart("notes/todo.txt", "milk"),
+        FilePart("elsewhere.bin"),
+    )
+    assert "hidden" not in page.text
+    for words in ("**Look:**", "shell", "search", "⚠️ slow down please", "elsewhere.bin"):
+        assert words in page.text
+    assert len(page.files) == 3
 
 
 @pytest.mark.parametrize(

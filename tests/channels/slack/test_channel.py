@@ -11,11 +11,12 @@ from sqlalchemy import select
 
 from channels.slack.fake import FakeSlack
 from gateway import Plugin, Tool, tool_from
+from gateway.app import Gateway
 from gateway.store import schema as t
 from gateway.testing.faults import FAULTS, Fault
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Gate, Reply, Say, Use
-from tests.channels.slack.gateways import gateway_at, settled, states, until
+from tests.channels.slack.gateways import gateway_at, settings_of, settled, states, until
 
 
 class Shell(Plugin):
@@ -86,12 +87,50 @@ async def test_an_answer_is_edited_where_nothing_streams(tmp_path: Path) -> None
         models.then(Reply((Say("One "), Gate(opened), Say("two."))))
         ts = fake.say("@ada", "count")
         await fake.until(lambda: fake.answers("@ada") == ["One"])
-        assert fake.messages("@ada")[0].reactions == {"eyes": (fake.state.team_of(None).bot.id,)}  # type: ignore[union-attr]
+        bot = fake.state.team_of(None).bot
+        assert bot is not None
+        await fake.until(lambda: fake.messages("@ada")[0].reactions == {"eyes": (bot.id,)})
         opened.set()
         await settled(gateway, "done")
         assert fake.answers("@ada") == ["One two."]
         await fake.until(lambda: not fake.messages("@ada")[0].reactions)
         assert fake.messages("@ada")[0].ts == ts
+    fake.transcript.check()
+
+
+async def test_without_streaming_only_the_finished_answer_is_shown(tmp_path: Path) -> None:
+    opened = asyncio.Event()
+    async with (
+        FakeSlack() as fake,
+        FakeModels() as models,
+        gateway_at(fake, tmp_path, models, streaming=False) as gateway,
+    ):
+        for _ in range(2):
+            models.then(Reply((Say("One "), Gate(opened), Say("two."))))
+        fake.say("@ada", "count")
+        ts = fake.say("general", "count @trunkline")
+        await until(lambda: len(models.requests) == 2)
+        await fake.until(lambda: fake.status("general", ts))
+        opened.set()
+        await settled(gateway, "done", "done")
+        assert (fake.answers("@ada"), fake.answers("general")) == (["One two."], ["One two."])
+    assert fake.transcript.of("chat.update", "chat.startStream") == []
+    fake.transcript.check()
+
+
+async def test_whoever_is_not_on_the_list_is_told_how_to_get_there(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, FakeModels() as models:
+        ada = fake.user("ada").id
+        async with gateway_at(fake, tmp_path, models, allow=[ada]) as gateway:
+            fake.say("@eve", "let me in", "eve")
+            fake.say("general", "hello @trunkline", "eve")
+            fake.say("@ada", "hello")
+            await fake.until(lambda: fake.answers("@ada") and fake.answers("@eve"))
+            await until(lambda: gateway.dispatcher.waiting == 0)
+        assert "trunkline pair approve" in fake.answers("@eve")[0]
+        assert fake.answers("@ada") == ["You said: hello"]
+        assert fake.answers("general") == []
+        assert len(models.requests) == 1
     fake.transcript.check()
 
 
@@ -101,6 +140,7 @@ async def test_the_stop_button_stops(tmp_path: Path) -> None:
         models.then(Reply((Say("One "), Gate(opened), Say("two."))))
         ts = fake.say("general", "count @trunkline")
         await fake.until(lambda: any(said.streaming for said in fake.messages("general", thread=ts)))
+        await fake.until(lambda: fake.status("general", ts))
         fake.stop("general", ts)
         await settled(gateway, "done")
         assert fake.answers("general") == ["One"]
@@ -317,7 +357,7 @@ async def test_files_come_in_and_go_out(tmp_path: Path) -> None:
         assert len(names) == 1
         assert names[0].startswith("answer-")
         assert names[0].endswith(".md")
-        assert len(fake.answers("@ada")) == 1 + 8 + 1
+        assert len(fake.answers("@ada")) == 1 + 6 + 1
     fake.transcript.check()
 
 
@@ -379,7 +419,25 @@ async def test_one_app_in_several_workspaces_answers_each_with_its_own_token(tmp
     fake.transcript.check()
 
 
-async def test_a_wrong_token_is_told_and_stops_nobody_else(tmp_path: Path) -> None:
+async def test_a_person_of_another_workspace_is_never_taken_for_one_with_the_same_id(tmp_path: Path) -> None:
+    async with FakeSlack(teams=("acme", "umbrella")) as fake:
+        ada, eve = fake.user("ada", "acme").id, fake.user("eve", "umbrella").id
+        allow = [ada, eve, f"{fake.state.team_of('umbrella').id}:{fake.user('bob', 'umbrella').id}"]
+        async with gateway_at(fake, tmp_path, workspaces=[fake.token("umbrella")], allow=allow) as gateway:
+            fake.say("@ada", "hello", team="acme")
+            fake.say("@eve", "hello", "eve", team="umbrella")
+            fake.say("@bob", "hello", "bob", team="umbrella")
+            await settled(gateway, "done", "done", "done")
+            assert fake.answers("@ada", team="acme") == ["You said: hello"]
+            assert "code" in fake.answers("@eve", team="umbrella")[0], "her id is only known at home"
+            assert fake.answers("@bob", team="umbrella") == ["You said: hello"]
+            assert {person.user_id for person in gateway.access.members.list()} == set()
+    fake.transcript.check()
+
+
+async def test_a_wrong_token_is_told_and_stops_nobody_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with FakeSlack() as fake:
         accounts = {"good": {}, "blank": {"bot_token": " "}, "wrong": {"bot_token": "xoxb-wrong"}}
         async with gateway_at(fake, tmp_path, accounts=accounts) as gateway:
@@ -390,6 +448,41 @@ async def test_a_wrong_token_is_told_and_stops_nobody_else(tmp_path: Path) -> No
             await until(lambda: "invalid_auth" in gateway.health()["slack.wrong"][1])
             assert gateway.health()["slack.good"][0]
             assert "xoxb" not in str(gateway.health())
+    written = capsys.readouterr()
+    assert "invalid_auth" in written.out + written.err
+    assert "Traceback" not in written.out + written.err
+
+
+async def test_a_wrong_app_token_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with FakeSlack() as fake, FakeModels() as models:
+        gateway = Gateway(settings_of(tmp_path, models, fake, app_token="xapp-wrong"))
+        async with gateway.running():
+            await until(lambda: "app_token" in gateway.health()["slack"][1])
+        written = capsys.readouterr()
+    assert "app_token" in written.out + written.err
+    assert "Traceback" not in written.out + written.err
+
+
+@pytest.mark.parametrize(
+    ("slack", "missing"),
+    [
+        ({"app_token": " "}, "app_token"),
+        ({"mode": "http", "signing_secret": ""}, "signing_secret"),
+        ({"client_id": "1.2", "client_secret": ""}, "client_secret"),
+        ({"bot_token": ""}, "bot_token"),
+    ],
+)
+async def test_a_key_that_is_missing_is_named_and_the_channel_left_out(
+    tmp_path: Path, slack: dict[str, str], missing: str
+) -> None:
+    async with FakeSlack() as fake, FakeModels() as models:
+        gateway = Gateway(settings_of(tmp_path, models, fake, **slack))
+        async with gateway.running():
+            [(name, reason)] = gateway.left_out.items()
+            assert (name, "\n" in reason) == ("slack", False)
+            assert reason.startswith(f"channels.slack.{missing}: is missing")
 
 
 async def test_the_storm_leaves_one_answer_each(tmp_path: Path) -> None:

@@ -12,6 +12,18 @@ async def test_signs_are_left_out_when_there_is_no_room_for_them() -> None:
     assert await pace.spare("reactions.add")
 
 
+async def test_a_workspace_that_is_granted_more_is_called_more_often() -> None:
+    pace = Pace(10)
+    assert [await pace.spare("reactions.remove") for _ in range(200)] == [True] * 200
+    assert not await pace.spare("reactions.remove")
+
+
+async def test_calls_that_are_owed_count_as_made() -> None:
+    pace = Pace()
+    assert pace.has_room("chat.update", 0.5, owed=24)
+    assert not pace.has_room("chat.update", 0.5, owed=25)
+
+
 async def test_a_method_that_is_to_wait_holds_up_no_other() -> None:
     pace = Pace()
     pace.hold("chat.update", 60)
@@ -22,7 +34,7 @@ async def test_a_method_that_is_to_wait_holds_up_no_other() -> None:
 
 async def test_what_may_be_left_out_leaves_room_for_what_may_not() -> None:
     now = 0.0
-    pace = Pace(lambda: now)
+    pace = Pace(clock=lambda: now)
     for _ in range(25):
         assert pace.has_room("chat.update", 0.5)
         await pace.turn("chat.update")

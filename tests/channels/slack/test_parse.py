@@ -24,6 +24,7 @@ from channels.slack.parse import (
     parse,
     parse_history,
     press_value,
+    user_of,
 )
 from gateway import Address
 
@@ -55,6 +56,12 @@ def test_a_direct_message() -> None:
     assert found.session == f"slack:T1:{event['channel']}"
     assert found.sender.id == event["user"]
     assert found.address == Address("slack", "T1", event["channel"], None, event["ts"])
+
+
+def test_people_of_other_workspaces_carry_the_name_of_theirs() -> None:
+    user = PAYLOADS["message_im"]["event"]["user"]
+    assert written("message_im", home=False).message.sender.id == f"T1:{user}"
+    assert user_of(f"T1:{user}") == user_of(user) == user
 
 
 def test_a_mention_and_its_message_are_one() -> None:

@@ -142,7 +142,7 @@ def test_the_same_answer_makes_the_same_pages() -> None:
 
 
 def test_no_words_are_lost() -> None:
-    words = [f"word{number}" for number in range(3000)]
+    words = [f"word{number}" for number in range(2000)]
     shown = " ".join(said(TextPart(" ".join(words))))
     assert [word for word in words if word not in shown] == []
 
@@ -177,6 +177,17 @@ def test_all_six_parts_show() -> None:
     ]
     assert [file.name for file in files if isinstance(file, File)] == ["a.csv", "image-8.png", "todo.txt"]
     assert "hidden" not in text.markdown
+
+
+def test_tools_are_told_only_if_so_wished() -> None:
+    found = pages(
+        message(
+            TextPart("Look:"), ToolCallPart("1", "shell", {}), ToolResultPart("1", "x"), TextPart("Done.")
+        ),
+        final=True,
+        tools=False,
+    )
+    assert [spoken(blocks(page.markdown)) for page in found if isinstance(page, Text)] == ["Look:\n\nDone."]
 
 
 def test_tools_that_run_are_not_shown_yet_and_files_wait_for_the_end() -> None:

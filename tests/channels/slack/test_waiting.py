@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from channels.slack.api import Api
 from channels.slack.fake import FakeSlack
 from channels.slack.pace import Pace
 from channels.slack.placing import Placing
 from channels.slack.presence import Presence
-from gateway import Address, Message, OutboundMessage, PlacementDeferred
+from channels.slack.render import Text
+from gateway import Address, Message, OutboundMessage, Placed, PlacementDeferred
 
 
 def outbound_to(chat: str, nonce: str) -> OutboundMessage:
@@ -30,6 +32,26 @@ async def test_before_it_is_signed_in_it_cannot_say_that_a_message_does_not_stan
         assert not fake.transcript.of("conversations.history")
         placing.bot_user = "U1"
         assert await placing.find(outbound_to(chat, "n1")) is None
+
+
+async def test_answers_that_are_begun_can_all_be_finished_though_slack_takes_few_changes() -> None:
+    async with FakeSlack() as fake:
+        fake.switches.limited = True
+        placing = Placing(Api(fake.bot_token, fake.api_url), streams=False)
+        begun: list[tuple[Placed, OutboundMessage]] = []
+        for number in range(50):
+            asked = outbound_to(fake.room(f"@user{number}").id, f"n{number}")
+            try:
+                shown = replace(asked, page=Text("so far", "so far"), final=False)
+                begun.append((await placing.send(shown), asked))
+            except PlacementDeferred:
+                whole = replace(asked, page=Text("the answer", "the answer"))
+                await placing.send(whole)
+        assert 20 <= len(begun) <= 40
+        for placed, asked in begun:
+            await placing.edit(placed, replace(asked, page=Text("the answer", "the answer")))
+        assert [fake.answers(f"@user{number}") for number in range(50)] == [["the answer"]] * 50
+    fake.transcript.check()
 
 
 async def test_a_spare_turn_is_taken_of_all_methods_or_of_none() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from channels.telegram.fake import FakeTelegram, Message
 from gateway import Plugin, Tool, tool_from
 from gateway.testing.faults import FAULTS, Fault
-from gateway.testing.script import Reply, Use
+from gateway.testing.script import Gate, Reply, Use
 from tests.channels.telegram.lab import Lab, lab, until
 
 ASK: dict[str, Any] = {"permissions": {"shell": "ask"}}
@@ -108,6 +109,26 @@ async def test_only_who_asked_may_decide(tmp_path: Path, fake: FakeTelegram) -> 
         assert prompts(fake, group)
         fake.press(group, prompt.id, "Deny", "Ada")
         await running.settled()
+    fake.transcript.check()
+
+
+async def test_what_was_decided_before_a_crash_is_not_taken_for_the_answer(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    chat, shell = fake.private(), Shell()
+    async with lab(tmp_path, fake, shell, settings=ASK, streaming=False) as running:
+        prompt = await asked(running, chat)
+        running.models.then(Reply((Gate(asyncio.Event()),)))
+        fake.press(chat, prompt.id, "Allow once")
+        await until(lambda: len(running.models.requests) == 2)
+        running.gateway.dispatcher.cancel()
+    async with lab(tmp_path, fake, shell, settings=ASK, streaming=False) as running:
+        fake.then("drop_after", method="sendMessage")
+        await running.settled()
+    decided, answer = [one for one in fake.messages(chat) if one.sender.is_bot]
+    assert (decided.id, decided.text) == (prompt.id, "✓ Allowed once: shell")
+    assert "ran rm" in answer.text or "You said" in answer.text
+    assert (decided.buttons, answer.buttons) == ([], [])
     fake.transcript.check()
 
 

@@ -63,6 +63,18 @@ async def test_edits_and_drafts_count_and_bursts_are_short() -> None:
         assert await told_to_wait(bot.send_message(chat, "Hi")) == 5
 
 
+async def test_an_edit_of_what_is_not_there_or_not_the_bots_does_not_count_in_its_room() -> None:
+    async with FakeTelegram(limits=True) as fake, bot_of(fake) as bot:
+        chat = fake.private()
+        asked = fake.say(chat, "Hi")
+        for number in range(asked, asked + 10):
+            await refused(bot.edit_message_reply_markup(chat, number))
+        sent = await bot.send_message(chat, "Hi")
+        for _ in range(4):
+            await refused(bot.edit_message_reply_markup(chat, sent.message_id))
+        assert await told_to_wait(bot.send_message(chat, "Hi")) == 5
+
+
 async def test_thirty_messages_a_second_go_out_altogether() -> None:
     async with FakeTelegram(limits=True) as fake, bot_of(fake) as bot:
         chats = [fake.private(f"Person {number}") for number in range(31)]

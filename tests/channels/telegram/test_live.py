@@ -26,11 +26,33 @@ async def test_a_private_chat_sees_a_draft_and_then_one_message(tmp_path: Path, 
         await until(lambda: fake.drafts(chat))
         assert [draft.text for draft in fake.drafts(chat)] == ["Once upon"]
         assert fake.answers(chat) == []
+        await until(lambda: "typing" in fake.actions(chat))
         gate.set()
         await running.answers(chat, "Once upon a time")
     assert fake.drafts(chat) == []
-    assert "typing" in fake.actions(chat)
     assert fake.transcript.of("editMessageText") == []
+    fake.transcript.check()
+
+
+async def test_without_streaming_only_the_finished_answer_is_shown(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    chat, group = fake.private(), fake.group("Lab", "Ada", admin=True)
+    async with lab(tmp_path, fake, streaming=False, groups="always") as running:
+        gates: list[asyncio.Event] = []
+        for _ in range(2):
+            reply, gate = gated("Once upon", " a time")
+            running.models.then(reply)
+            gates.append(gate)
+        fake.say(chat, "a story")
+        fake.say(group, "a story", "Ada")
+        await until(lambda: len(running.models.requests) == 2)
+        await until(lambda: "typing" in fake.actions(chat) and "typing" in fake.actions(group))
+        for gate in gates:
+            gate.set()
+        await running.answers(chat, "Once upon a time")
+        await running.answers(group, "Once upon a time")
+    assert fake.transcript.of("editMessageText", "sendMessageDraft") == []
     fake.transcript.check()
 
 
@@ -151,6 +173,57 @@ async def test_what_others_were_answered_in_the_same_room_is_not_mistaken_for_it
         await until(lambda: len(fake.answers(group)) == 2)
         await running.settled()
     assert sorted(fake.answers(group)) == ["You said: one", "You said: two"]
+    fake.transcript.check()
+
+
+async def test_two_topics_whose_answers_nobody_saw_arrive_are_told_apart(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    forum = fake.group("Forum", "Ada", forum=True, admin=True)
+    news, talk = fake.topic(forum, "News", "Ada"), fake.topic(forum, "Talk", "Ada")
+    how = {"groups": "always", "streaming": False}
+    async with lab(tmp_path, fake, **how) as running:
+        fake.then("drop_after", "drop_after", method="sendMessage")
+        fake.then("slow_down", method="editMessageReplyMarkup")
+        fake.retry_after = 30
+        fake.say(forum, "one", "Ada", thread=news)
+        fake.say(forum, "two", "Ada", thread=talk)
+        await until(lambda: len(fake.answers(forum)) == 2)
+        await until(lambda: fake.transcript.of("editMessageReplyMarkup"))
+        running.gateway.dispatcher.cancel()
+    fake.clock.pass_time(60)
+    async with lab(tmp_path, fake, **how) as running:
+        await running.settled()
+    stands = [one for one in fake.messages(forum) if one.sender.is_bot and not one.service]
+    assert [(one.thread, one.text) for one in sorted(stands, key=lambda one: one.text)] == [
+        (news, "You said: one"),
+        (talk, "You said: two"),
+    ]
+    assert not any(one.buttons for one in stands)
+    fake.transcript.check()
+
+
+async def test_two_people_whose_answers_nobody_saw_arrive_are_told_apart(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    group = fake.group("Lab", "Ada", "Bob", admin=True)
+    how = {"groups": "always", "session_strategy": "chat_user", "streaming": False}
+    async with lab(tmp_path, fake, **how) as running:
+        fake.then("drop_after", "drop_after", method="sendMessage")
+        fake.then("slow_down", method="editMessageReplyMarkup")
+        fake.retry_after = 30
+        asked = {"one": fake.say(group, "one", "Ada"), "two": fake.say(group, "two", "Bob")}
+        await until(lambda: len(fake.answers(group)) == 2)
+        await until(lambda: fake.transcript.of("editMessageReplyMarkup"))
+        running.gateway.dispatcher.cancel()
+    fake.clock.pass_time(60)
+    async with lab(tmp_path, fake, **how) as running:
+        await running.settled()
+    stands = [one for one in fake.messages(group) if one.sender.is_bot]
+    assert {one.reply_to: one.text for one in stands} == {
+        number: f"You said: {text}" for text, number in asked.items()
+    }
+    assert len(stands) == 2
     fake.transcript.check()
 
 

@@ -50,6 +50,39 @@ def under(text: str, entity: Mapping[str, Any]) -> str:
     return units[2 * entity["offset"] : 2 * (entity["offset"] + entity["length"])].decode("utf-16-le")
 
 
+def test_all_six_parts_show() -> None:
+    data = base64.b64encode(png()).decode()
+    said = (
+        TextPart("hidden", kind="reasoning"),
+        TextPart("**Look:**"),
+        ToolCallPart("1", "shell", {"command": "ls -la"}),
+        ToolResultPart("1", "long output", metadata=ResultMetadata(duration_ms=1234)),
+        ToolCallPart("2", "search", {}),
+        ToolResultPart("2", "no", is_error=True, attachments=(Attachment("image/png", data, "a.png"),)),
+        ErrorPart("RateLimitError", "slow *down*\nplease"),
+        ImagePart(data, "image/png", alt_text="a map"),
+        FilePart("notes/todo.txt", "milk"),
+        FilePart("elsewhere.bin"),
+    )
+    text, *files = pages_of(answer(*said), final=True)
+    assert isinstance(text, TextPage)
+    assert text.text.split("\n\n") == [
+        "Look:",
+        "✓ shell ls -la · 1.2 s\n✗ search",
+        "⚠️ slow *down* please",
+        "📄 elsewhere.bin",
+    ]
+    names = sorted(file.name for file in files if isinstance(file, FilePage))
+    assert names == ["a map.png", "a.png", "todo.txt"]
+
+
+def test_tools_are_told_only_if_so_wished() -> None:
+    said = (TextPart("Look:"), ToolCallPart("1", "shell", {}), ToolResultPart("1", "x"), TextPart("Done."))
+    [page] = pages_of(answer(*said), final=True, tools=False)
+    assert isinstance(page, TextPage)
+    assert page.text == "Look:\n\nDone."
+
+
 def test_markdown_becomes_entities_counted_in_units_of_two_bytes() -> None:
     text = "😀 **bold _both_** ~~gone~~ `code` [here](https://example.org/)"
     assert styled(text).text == "😀 bold both gone code here"

@@ -44,6 +44,32 @@ async def test_in_groups_it_answers_what_is_meant_for_it(
     fake.transcript.check()
 
 
+@pytest.mark.parametrize(
+    ("strategy", "sessions"),
+    [
+        ("chat", ["{0}", "{0}", "{0}"]),
+        ("chat_user", ["{0}:u{1}", "{0}:u{2}", "{0}:u{1}"]),
+        ("thread", ["{0}", "{0}", "{0}:t{3}"]),
+    ],
+)
+async def test_what_is_one_conversation_is_a_matter_of_settings(
+    tmp_path: Path, fake: FakeTelegram, strategy: str, sessions: list[str]
+) -> None:
+    forum = fake.group("Forum", "Ada", "Ben", forum=True, admin=True)
+    topic = fake.topic(forum, "News", "Ada")
+    async with lab(tmp_path, fake, groups="always", session_strategy=strategy) as running:
+        fake.say(forum, "one", "Ada")
+        fake.say(forum, "two", "Ben")
+        fake.say(forum, "three", "Ada", thread=topic)
+        await until(lambda: len(fake.answers(forum)) == 3)
+        await running.settled()
+        found = {session.id for session in running.gateway.sessions.live()}
+    people = [fake.person(name).id for name in ("Ada", "Ben")]
+    lead = f"telegram:{fake.token.partition(':')[0]}:"
+    assert found == {lead + session.format(forum, *people, topic) for session in sessions}
+    fake.transcript.check()
+
+
 async def test_each_topic_of_a_forum_is_a_conversation(tmp_path: Path, fake: FakeTelegram) -> None:
     forum = fake.group("Forum", "Ada", forum=True, admin=True)
     news, talk = fake.topic(forum, "News", "Ada"), fake.topic(forum, "Talk", "Ada")

@@ -11,7 +11,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from channels.telegram import Options, create
+from channels.telegram.api import Client
+from channels.telegram.courier import Courier
 from channels.telegram.fake import FakeTelegram
+from channels.telegram.pace import Pace
 from channels.telegram.render import TextPage
 from gateway import (
     Address,
@@ -141,3 +144,22 @@ def channel_of(fake: FakeTelegram) -> Any:
     how: dict[str, Any] = {"token": fake.token, "api_base_url": fake.url}
     host: Any = None
     return create(host, "telegram", Options(**how))
+
+
+async def test_after_a_call_that_nobody_waited_for_the_next_one_does_not_come_at_once() -> None:
+    called = asyncio.Event()
+
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        called.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(never, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        client, pace = Client("1:abc", f"http://{host}:{port}"), Pace()
+        async with client.connected(), asyncio.TaskGroup() as tasks:
+            typing = tasks.create_task(Courier(client, pace).attend("sendChatAction", chat_id=1))
+            await called.wait()
+            assert pace.held("sendChatAction") == 0
+            typing.cancel()
+        assert 0 < pace.held("sendChatAction") <= 1

@@ -133,11 +133,11 @@ async def test_a_client_that_missed_nothing_still_gets_the_running_answer_from_i
 
 async def test_a_client_resumes_after_the_gateway_was_restarted(tmp_path: Path) -> None:
     async with FakeModels() as models:
-        async with serving(tmp_path, models=models) as served, served.socket() as client:
+        async with serving(tmp_path, fake=models) as served, served.socket() as client:
             await client.say("before", session="s")
             await client.until("complete")
             seen = client.seq
-        async with serving(tmp_path, models=models) as served, served.socket() as back:
+        async with serving(tmp_path, fake=models) as served, served.socket() as back:
             await back.send(type="resume", session="s", after=seen)
             nothing = await back.until("replayed")
             await back.say("after", session="s")
@@ -380,14 +380,14 @@ async def test_004_27_a_reader_that_stops_reading_is_dropped_and_its_answer_goes
 async def test_002_44_clients_are_sent_away_first_and_running_answers_end(tmp_path: Path) -> None:
     gate = asyncio.Event()
     async with FakeModels() as models, asyncio.TaskGroup() as tasks:
-        async with serving(tmp_path, models=models) as served:
+        async with serving(tmp_path, fake=models) as served:
             models.then(Reply((Say("almost "), Gate(gate), Say("done"))))
             client = await served.connect()
             await client.say("Hi", session="s")
             await client.until("text_delta")
             code = tasks.create_task(client.close_code())
             code.add_done_callback(lambda _: gate.set())
-        async with serving(tmp_path, models=models) as served:
+        async with serving(tmp_path, fake=models) as served:
             _, said = await served.ask("GET", "/api/sessions/s/messages")
     assert code.result() == 1012
     assert said["messages"][-1]["message"]["parts"] == [{"type": "text", "content": "almost done"}]

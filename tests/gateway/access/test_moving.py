@@ -98,6 +98,22 @@ async def test_what_was_deleted_in_a_moved_chat_needs_no_answer(tmp_path: Path) 
         assert texts([sent.message for sent in placed]) == ["Done.", "You said: next"]
 
 
+async def test_what_is_stopped_in_a_moved_chat_is_the_conversation_that_it_continues(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as (chat, platforms):
+        old, new = platforms.room("1"), platforms.room("2")
+        await old.ask("ada", "hi")
+        await move(platforms, old, new, "ada")
+        assert not await chat.host.abort(new.session)
+        before = len(platforms.home.sent)
+        chat.model.then(Reply((Say("I think"), Gate(asyncio.Event()))))
+        await new.write("ada", "go")
+        while (session := chat.host.live(old.session)) is None or session.turn is None:
+            await asyncio.sleep(0.01)
+        assert await chat.host.abort(new.session)
+        await platforms.home.until(before + 1)
+        assert session.turn is None
+
+
 async def test_a_repeat_after_the_move_is_still_the_same_message(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (chat, platforms):
         old, new = platforms.room("1"), platforms.room("2", "away")

@@ -35,6 +35,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
         "XDG_CONFIG_HOME": str(home / "xdg"),
         "TRUNKLINE_DATA_DIR": str(home / "data"),
         "TRUNKLINE_LOG__LEVEL": "warning",
+        "PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring",
         "TERM": "xterm",
         "COLUMNS": "100",
     }

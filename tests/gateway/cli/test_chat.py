@@ -69,7 +69,7 @@ def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(chat: Chat) -> None:
     terminal.type("\x03")
     terminal.expect("stopped[^>]*> ")
     terminal.type("/usage\n")
-    terminal.expect("output")
+    terminal.expect("this conversation")
 
 
 def test_ctrl_c_twice_leaves(chat: Chat) -> None:
@@ -128,7 +128,7 @@ def test_the_tab_key_completes_commands(chat: Chat) -> None:
     terminal.type("/usa\t")
     terminal.expect("/usage ")
     terminal.type("\n")
-    terminal.expect("input")
+    terminal.expect("this conversation")
 
 
 def test_a_session_is_taken_up_with_what_was_said(chat: Chat, running: RunningGateway, home: Path) -> None:
@@ -188,5 +188,5 @@ def test_in_a_pipe_each_line_is_a_message_and_answers_are_plain(running: Running
     done = trunkline("chat", "--url", running.url, home=home, stdin="hello\n\n/usage\n")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("> hello\n")
-    assert "- cost $0.0000" in done.stdout
+    assert "- this conversation: " in done.stdout
     assert "\x1b" not in done.stdout

@@ -106,6 +106,25 @@ def test_an_unknown_channel_or_plugin_is_a_failure(tmp_path: Path) -> None:
     assert found["plugin nothing_there"]["status"] == "fail"
 
 
+def test_where_aliases_agents_and_chains_lead_is_told(tmp_path: Path) -> None:
+    desk = 'base_url = "http://127.0.0.1:9/v1"\nmodels = ["small", "gpt-4o"]\n'
+    found = findings(
+        tmp_path,
+        'model = "fast"\nfallback = ["desk/small", "nobody/big"]\n'
+        f'[aliases]\nfast = "desk/gpt-4o"\nslow = "no-such-model"\n[providers.desk]\n{desk}'
+        f"[providers.other]\n{desk}"
+        '[agents.clerk]\nmodel = "small"\nfallback = ["other"]\n',
+    )
+    told = {name: (found[name]["status"], found[name]["detail"]) for name in found if " " in name}
+    assert told["alias fast"] == ("ok", "desk/gpt-4o")
+    assert told["alias slow"][0] == "warn"
+    assert told["alias slow"][1].startswith("no provider that is set up offers a model 'no-such-model'")
+    assert told["fallback desk/small"] == ("ok", "desk/small")
+    assert told["fallback nobody/big"][0] == "warn"
+    assert told["agent clerk"] == ("ok", "desk/small")
+    assert told["fallback of clerk other"] == ("ok", "other/small")
+
+
 async def test_a_provider_that_answers_is_well(tmp_path: Path) -> None:
     async with FakeModels(key=SECRET) as fake:
         found = await in_a_process(tmp_path, "openai/fake-small", fake.openai_url, SECRET)

@@ -17,7 +17,7 @@ from gateway.cli import app
 from gateway.version import VERSION
 from tests.gateway.cli.processes import ROOT, trunkline
 
-ALONE = ("run", "chat", "send", "doctor", "login", "version")
+ALONE = ("run", "chat", "send", "doctor", "usage", "version")
 SESSIONS = ("list", "show", "replay", "export", "delete")
 
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.markdown.borders import stretches_of
+from gateway.markdown.grammar import normal
 from gateway.markdown.parse import parse_markdown
-from gateway.markdown.split import split_markdown
+from gateway.markdown.source import Source
+from gateway.markdown.split import _Splitter, split_markdown  # pyright: ignore[reportPrivateUsage]
 from gateway.markdown.tree import CodeBlock, Table, plain_text
 from tests.gateway.markdown.documents import DOCUMENTS, HOSTILE, WITH_TABLES, letters, said, words
 
 WORDS = "word " * 100
+
+
+FENCED = st.lists(
+    st.sampled_from(
+        ["```py", "```", "~~~", "````", "> ```", "- ```", "  ```", "x = 1", "", "> x", "  y", "- z"]
+    ),
+    max_size=9,
+).map("\n".join)
 
 
 def in_utf16(text: str) -> int:
@@ -316,6 +326,14 @@ def test_pieces_of_paragraphs_stay_when_the_text_grows(text: str, data: st.DataO
 
 LIMITS = st.sampled_from([300, 400, 1_000])
 MEASURES = st.sampled_from([len, in_utf16, in_bytes])
+
+
+@given(DOCUMENTS | HOSTILE | FENCED)
+@example("x alpha\n\n> - x alpha\n> ")
+@settings(deadline=None)
+def test_a_text_that_fits_is_taken_as_it_is_and_would_be_cut_to_the_same(text: str):
+    thorough = [*_Splitter(Source(normal(text)), 10**6, len).pieces()]
+    assert split_markdown(text, 10**6) == thorough
 
 
 @given(DOCUMENTS, LIMITS, MEASURES)

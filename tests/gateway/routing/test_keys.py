@@ -1,46 +1,156 @@
-"""Keys that a login left behind."""
+"""Credentials that a login left behind."""
 
 from __future__ import annotations
 
+import json
+import threading
 from pathlib import Path
 
 import pytest
 
 from gateway import SettingsError
-from gateway.routing.keys import NAME, KeptKeys
+from gateway.provider import ApiKey, Credential, OAuth
+from gateway.routing.keyring import Keyring
+from gateway.routing.keys import NAME, KeptKeys, Place
 from gateway.routing.reaching import provider_config
 from gateway.settings import Settings
+from tests.gateway.routing.file_keyring import FileKeyring
+
+SIGNED = OAuth("access", "refresh", 1_900_000_000.0)
 
 
-def test_keys_are_kept_beside_each_other_and_replaced(tmp_path: Path) -> None:
+def with_keyring(folder: Path) -> KeptKeys:
+    """Keys of a data directory that has a keyring beside it."""
+    return KeptKeys(folder / "data", Keyring(FileKeyring(folder / "ring"), "trunkline test"))
+
+
+def test_004_T11_credentials_are_kept_beside_each_other_by_kind_and_replaced(tmp_path: Path) -> None:
     keys = KeptKeys(tmp_path / "deep" / "data")
-    assert keys.read() == {}
-    assert keys.keep("copilot", "one") == tmp_path / "deep" / "data" / NAME
-    keys.keep("other", "two")
-    keys.keep("copilot", "three")
-    assert keys.read() == {"copilot": "three", "other": "two"}
+    assert keys.get("copilot") is None
+    assert keys.keep("copilot", ApiKey("one")) == str(tmp_path / "deep" / "data" / NAME)
+    keys.keep("other", ApiKey("two"))
+    keys.keep("copilot", SIGNED)
+    assert json.loads((tmp_path / "deep" / "data" / NAME).read_text()) == {
+        "copilot": {"type": "oauth", "access": "access", "refresh": "refresh", "expires": 1_900_000_000.0},
+        "other": {"type": "api", "key": "two"},
+    }
+    assert (keys.get("copilot"), keys.get("other")) == (SIGNED, ApiKey("two"))
+    assert (keys.forget("copilot"), keys.forget("copilot")) == (True, False)
+    assert list(keys.places()) == ["other"]
 
 
-def test_only_this_user_can_read_them(tmp_path: Path) -> None:
-    file = KeptKeys(tmp_path).keep("copilot", "one")
-    file.chmod(0o644)
+def test_004_T11_only_this_user_can_read_them(tmp_path: Path) -> None:
+    file = Path(KeptKeys(tmp_path).keep("copilot", ApiKey("one")))
     (tmp_path / "keys.new").write_text("left over")
-    assert KeptKeys(tmp_path).keep("copilot", "two").stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    KeptKeys(tmp_path).keep("copilot", ApiKey("two"))
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir()) == [NAME, "keys.lock"]
 
 
-def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text("[]")
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o606, 0o777])
+def test_a_file_that_others_can_read_is_taken_from_them(
+    tmp_path: Path, mode: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = Path(KeptKeys(tmp_path).keep("copilot", ApiKey("the-key-itself")))
+    file.chmod(mode)
+    assert KeptKeys(tmp_path).get("copilot") == ApiKey("the-key-itself")
+    assert file.stat().st_mode & 0o077 == 0
+    said = capsys.readouterr().out
+    assert "others could read the keys" in said
+    assert str(file) in said
+    assert "the-key-itself" not in said
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"x": 5}', '{"x": {"type": "strange"}}', "\xff"])
+def test_a_file_that_is_none_names_itself_and_the_way_out(tmp_path: Path, text: str) -> None:
+    (tmp_path / NAME).write_bytes(text.encode("latin-1"))
+    with pytest.raises(SettingsError, match=r"keys\.json cannot be read: .*sign in again"):
+        KeptKeys(tmp_path).get("x")
     with pytest.raises(SettingsError, match=r"keys\.json cannot be read"):
-        KeptKeys(tmp_path).read()
+        KeptKeys(tmp_path).keep("x", ApiKey("k"))
+    assert (tmp_path / NAME).read_bytes() == text.encode("latin-1")
 
 
-def test_what_was_kept_counts_before_the_environment_and_after_the_settings() -> None:
+def test_a_key_without_a_kind_is_one_to_show(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text('{"copilot": "plain"}')
+    assert KeptKeys(tmp_path).get("copilot") == ApiKey("plain")
+
+
+def test_two_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    writers = [
+        threading.Thread(target=KeptKeys(tmp_path).keep, args=(f"p{number}", ApiKey("k")))
+        for number in range(20)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(KeptKeys(tmp_path).places()) == 20
+
+
+def test_a_credential_does_not_show_itself() -> None:
+    assert "the-key-itself" not in repr((ApiKey("the-key-itself"), OAuth("the-key-itself", "the-key-itself")))
+
+
+def test_where_there_is_a_keyring_the_file_only_says_so(tmp_path: Path) -> None:
+    keys = with_keyring(tmp_path)
+    assert keys.keep("openai", ApiKey("the-key-itself")) == "the keyring (file)"
+    assert "the-key-itself" not in (tmp_path / "data" / NAME).read_text()
+    assert keys.places() == {"openai": Place("the keyring", None)}
+    fresh = with_keyring(tmp_path)
+    fresh.load()
+    (tmp_path / "ring").rename(tmp_path / "gone")
+    assert fresh.get("openai") == ApiKey("the-key-itself")
+
+
+def test_a_renewed_credential_stays_where_the_old_one_was(tmp_path: Path) -> None:
+    keys = with_keyring(tmp_path)
+    keys.keep("a", SIGNED)
+    keys.keep("b", SIGNED, in_file=True)
+    for name in ("a", "b"):
+        keys.renew(name, OAuth("fresh-access"))
+        assert with_keyring(tmp_path).get(name) == OAuth("fresh-access")
+    assert (tmp_path / "data" / NAME).read_text().count("fresh-access") == 1
+
+
+def test_what_leaves_the_keyring_leaves_nothing_there(tmp_path: Path) -> None:
+    keys = with_keyring(tmp_path)
+    keys.keep("a", ApiKey("k"))
+    keys.keep("b", ApiKey("k"))
+    keys.keep("a", ApiKey("k"), in_file=True)
+    assert list(json.loads((tmp_path / "ring").read_text())) == ["trunkline test/b"]
+    assert keys.forget("b")
+    assert json.loads((tmp_path / "ring").read_text()) == {}
+    keys.keep("b", ApiKey("k"))
+    (tmp_path / "ring").unlink()
+    assert keys.forget("b")
+
+
+def test_a_keyring_that_is_locked_or_lost_names_the_way_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_keyring(tmp_path).keep("a", ApiKey("k"))
+    (tmp_path / "ring").unlink()
+    with pytest.raises(SettingsError, match="no credential of a; `trunkline auth login a`"):
+        with_keyring(tmp_path).get("a")
+    (tmp_path / "ring").mkdir()
+    with pytest.raises(SettingsError, match="KeyringLocked; unlock it, or use --file"):
+        with_keyring(tmp_path).get("a")
+    with_keyring(tmp_path).load()
+    assert "a credential cannot be read" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("kept", "key"),
+    [(ApiKey("kept"), "kept"), (SIGNED, "access"), (None, "there")],
+)
+def test_what_was_kept_counts_before_the_environment_and_after_the_settings(
+    kept: Credential | None, key: str
+) -> None:
     variables = {"api_key": ("X_API_KEY",)}
     given = Settings(providers={"x": {"api_key": "set"}})  # type: ignore[dict-item]
-    for settings, kept, key in (
-        (given, {"x": "kept"}, "set"),
-        (Settings(), {"x": "kept"}, "kept"),
-        (Settings(), {"y": "kept"}, "there"),
-    ):
-        assert provider_config(settings, {"X_API_KEY": "there"}, "x", variables, kept).api_key == key
+    there = {"X_API_KEY": "there"}
+    made = provider_config(Settings(), there, "x", variables, kept)
+    assert (made.api_key, made.oauth) == (key, kept if kept is SIGNED else None)
+    assert provider_config(given, there, "x", variables, kept).api_key == "set"
+    assert provider_config(given, there, "x", variables, kept).oauth is None

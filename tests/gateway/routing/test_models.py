@@ -68,7 +68,7 @@ async def test_004_34_an_unknown_provider_is_told_with_the_nearest_ones() -> Non
         providers.add_factory(name, Made)
     with pytest.raises(ProviderResolutionError, match="did you mean openai") as caught:
         await Models(providers).resolve("opnai/gpt")
-    assert caught.value.suggestions[0] == "openai"
+    assert caught.value.suggestions[0] == "openai/gpt"
     with pytest.raises(ProviderResolutionError) as caught:
         await Models(providers).resolve("zzz/gpt")
     assert "did you mean" not in str(caught.value)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from gateway import ProviderConfig, ProviderRegistry, ProviderResolutionError
-from gateway.registry import Variables
+from gateway.backends import Variables
 from gateway.routing import first_model
 from gateway.routing.reaching import LOCAL_URL, provider_config
 from gateway.settings import Settings
@@ -47,6 +47,10 @@ def test_004_31_every_setting_arrives() -> None:
         "max_retries": 1,
         "models": ("m",),
         "capabilities": ("tools",),
+        "api_keys": ("l", "m"),
+        "concurrency": 2,
+        "requests_per_minute": 3,
+        "tokens_per_minute": 4,
     }
     made = config({"MINE_API_KEY": "other", "MINE_URL": "other", "MINE_SECRET": "other"}, **given)
     assert made == ProviderConfig(id="mine", stream_timeout_ms=60_000, **given)  # type: ignore[arg-type]
@@ -61,6 +65,12 @@ def test_what_the_settings_do_not_say_the_first_variable_that_is_set_does() -> N
 
 def test_credentials_of_the_settings_are_not_mixed_with_others() -> None:
     assert config({"MINE_SECRET": "s"}, credentials={"id": "a"}).credentials == {"id": "a"}
+
+
+def test_keys_of_a_list_are_enough_and_not_mixed_with_others() -> None:
+    made = config({"MINE_API_KEY": "other"}, api_keys=("a", "b"))
+    assert (made.api_key, made.keys) == ("a", ("a", "b"))
+    assert config({}, api_key="x", api_keys=("a", "x")).keys == ("x", "a")
 
 
 def test_the_local_server_has_an_address_of_its_own() -> None:
@@ -101,6 +111,12 @@ async def test_a_key_of_any_provider_decides_on_the_first_model(
     variables: tuple[str, ...], model: str
 ) -> None:
     assert await first_model(dict.fromkeys(variables, "k"), known()) == model
+
+
+async def test_a_key_of_the_settings_or_of_a_login_decides_as_well() -> None:
+    registry = ProviderRegistry(lambda name: ProviderConfig(id=name, api_key="k" if name == "groq" else None))
+    make_known(registry)
+    assert await first_model({}, registry) == "groq/openai/gpt-oss-120b"
 
 
 async def test_what_lies_about_for_other_programs_decides_on_nothing() -> None:

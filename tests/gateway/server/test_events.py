@@ -132,10 +132,10 @@ async def test_004_27_a_reader_that_comes_back_gets_what_it_missed(tmp_path: Pat
 
 async def test_a_reader_that_comes_back_after_a_restart_gets_what_it_missed(tmp_path: Path) -> None:
     async with FakeModels() as models:
-        async with serving(tmp_path, models=models) as served:
+        async with serving(tmp_path, fake=models) as served:
             await begun(served)
             await served.idle("s")
-        async with serving(tmp_path, models=models) as served, reading(served) as reader:
+        async with serving(tmp_path, fake=models) as served, reading(served) as reader:
             await reader.until("replayed")
     kinds = [msgspec.json.decode(payload)["type"] for _, payload in reader.events]
     assert kinds == ["message", "message", "replayed"]

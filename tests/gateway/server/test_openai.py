@@ -11,12 +11,14 @@ from typing import Any
 
 import openai
 import pytest
+from aiohttp import web
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from gateway import Intercept, Plugin, Tool, ToolOutput, TurnContext, UserInput, tool_from
 from gateway.testing.script import Cut, Gate, Refusal, Reply, Say, Think, Tokens, Use
 from gateway.testing.served import Served, serving, until
+from tests.gateway.test_fetching import site
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n of a sort").decode()
 SMALL = "openai/fake-small"
@@ -197,9 +199,46 @@ async def test_pictures_come_as_data_urls(tmp_path: Path) -> None:
             text,
             {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{PNG}"}},
         ]
-        far = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
-        with pytest.raises(openai.BadRequestError, match="data URL"):
-            await ask(client, {"role": "user", "content": [text, far]})
+        for url in ("cat.png", "data:text/plain,cat", "ftp://example.org/cat.png"):
+            far = {"type": "image_url", "image_url": {"url": url}}
+            with pytest.raises(openai.BadRequestError, match="data URL"):
+                await ask(client, {"role": "user", "content": [text, far]})
+
+
+async def test_pictures_are_fetched_from_where_they_may_be(tmp_path: Path) -> None:
+    picture = base64.b64decode(PNG)
+
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response(body=picture if request.path == "/cat" else b"<html>", content_type="text/html")
+
+    allowed = {"allow": ["127.0.0.1/32"]}
+    async with site(handler) as url, serving(tmp_path, fetch=allowed) as served, client_of(served) as client:
+        cat = {"type": "image_url", "image_url": {"url": f" {url}/cat "}}
+        text = {"type": "text", "text": "What is this?"}
+        await ask(client, {"role": "user", "content": [text, cat, cat]})
+        shown = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
+        assert asked(served)[-1]["content"] == [text, shown, shown]
+        dog = {"type": "image_url", "image_url": {"url": f"{url}/dog"}}
+        with pytest.raises(openai.BadRequestError, match="no picture"):
+            await ask(client, {"role": "user", "content": [text, cat, dog]})
+        many = [{"type": "image_url", "image_url": {"url": f"{url}/{n}"}} for n in range(11)]
+        with pytest.raises(openai.BadRequestError, match="10 pictures by address, not 11"):
+            await ask(client, {"role": "user", "content": many})
+
+
+async def test_no_client_makes_the_gateway_ask_its_own_network(tmp_path: Path) -> None:
+    reached: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        reached.append(request.path)
+        return web.Response(body=base64.b64decode(PNG))
+
+    async with site(handler) as url, serving(tmp_path) as served, client_of(served) as client:
+        for address in (url, served.url, url.replace("127.0.0.1", "localhost"), "http://169.254.169.254/"):
+            named = {"type": "image_url", "image_url": {"url": f"{address}/x.png"}}
+            with pytest.raises(openai.BadRequestError, match=r"not a public address|cannot be reached"):
+                await ask(client, {"role": "user", "content": [named]})
+        assert (reached, served.models.requests) == ([], [])
 
 
 class Clock(Plugin):
@@ -277,11 +316,75 @@ async def test_a_provider_that_cannot_be_reached_does_not_hide_the_others(tmp_pa
         gone = {"base_url": "http://127.0.0.1:9/v1", "api_key": "k", "max_retries": 0, "like": "openai"}
         providers = {"openai": openai_settings, "gone": gone}
         async with (
-            serving(tmp_path / "other", models=served.models, providers=providers) as other,
+            serving(tmp_path / "other", fake=served.models, providers=providers) as other,
             client_of(other) as client,
         ):
             listed = [m.id for m in (await client.models.list()).data]
     assert listed == [SMALL, "openai/fake-large"]
+
+
+async def test_aliases_are_models_too(tmp_path: Path) -> None:
+    settings = {"aliases": {"fast": "openai/fake-large", "any": "fake-small"}}
+    async with serving(tmp_path, **settings) as served, client_of(served) as client:
+        listed = [(m.id, m.owned_by) for m in (await client.models.list()).data]
+        answer = await ask(client, "Hi", model="fast")
+    assert listed[:3] == [(SMALL, "openai"), ("fast", "openai"), ("any", "trunkline")]
+    assert answer.choices[0].message.content == "You said: Hi"
+    assert served.models.requests[0].body["model"] == "fake-large"
+
+
+async def test_004_39_a_model_is_told_by_any_of_its_names(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "aliases": {"fast": "openai/fake-large"},
+        "models": {"openai/fake-large": {"images": False, "context_window": 1000, "input_price": 0.5}},
+    }
+    async with serving(tmp_path, **settings) as served, client_of(served) as client:
+        for name in ("fast", "openai/fake-large", "fake-large"):
+            told = await client.models.retrieve(name)
+            assert told.model_dump(exclude={"shutdown_date"}) == {
+                "id": name,
+                "object": "model",
+                "created": 0,
+                "owned_by": "openai",
+                "model": "openai/fake-large",
+                "context_window": 1000,
+                "output_limit": None,
+                "capabilities": ["streaming", "tools", "reasoning", "json_mode"],
+                "input_price": 0.5,
+                "output_price": None,
+            }
+        dated = await client.models.retrieve("openai/gpt-4o-2024-05-13")
+        assert (dated.created, dated.model_dump()["context_window"]) == (1715558400, 128_000)
+
+
+async def test_004_41_a_client_may_name_an_agent_for_a_model(tmp_path: Path) -> None:
+    agents = {"clerk": {"model": "openai/fake-large", "system_prompt": "Fill in forms."}, "plain": {}}
+    async with serving(tmp_path, agents=agents) as served, client_of(served) as client:
+        listed = [(m.id, m.owned_by) for m in (await client.models.list()).data]
+        told = (await client.models.retrieve("clerk")).model_dump()
+        header = {"X-Session-Id": "s"}
+        await ask(client, "/model openai/fake-small", extra_headers=header)
+        answers = [await ask(client, "Hi", model=m, extra_headers=header) for m in ("clerk", "plain", SMALL)]
+        assert [answer.model for answer in answers] == ["openai/fake-large", SMALL, SMALL]
+        asked_of = [(r.body["model"], r.body["messages"][0]["content"][:5]) for r in served.models.requests]
+    assert listed[:3] == [(SMALL, "openai"), ("clerk", "trunkline"), ("plain", "trunkline")]
+    assert (told["id"], told["model"], told["owned_by"]) == ("clerk", "openai/fake-large", "openai")
+    assert asked_of[0] == ("fake-large", "Fill ")
+    assert [model for model, _ in asked_of] == ["fake-large", "fake-small", "fake-small"]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("openai/fake-smal", "openai offers no model 'fake-smal'; did you mean openai/fake-small?"),
+        ("opnai/gpt", "did you mean openai/gpt"),
+    ],
+)
+async def test_004_34_a_model_that_there_is_not_is_not_found(tmp_path: Path, name: str, told: str) -> None:
+    async with serving(tmp_path) as served, client_of(served) as client:
+        with pytest.raises(openai.NotFoundError, match=told) as caught:
+            await client.models.retrieve(name)
+    assert caught.value.code == "model_not_found"
 
 
 async def test_the_same_request_again_is_answered_once(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ async def test_a_foreign_page_and_a_foreign_name_are_refused(tmp_path: Path) -> 
         assert served.models.requests == []
 
 
-@pytest.mark.parametrize("model", ["gpt-4o", "nobody/gpt-4o", "openai/"])
+@pytest.mark.parametrize("model", ["gpt-4oo", "nobody/gpt-4o", "openai/"])
 async def test_an_unknown_model_is_named_so_before_anything_is_accepted(tmp_path: Path, model: str) -> None:
     async with serving(tmp_path) as served:
         async with AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:

@@ -163,7 +163,7 @@ async def test_a_failed_response_says_why(tmp_path: Path) -> None:
         {"input": [{"type": "item_reference", "id": "msg_1"}]},
         {
             "input": [
-                {"role": "user", "content": [{"type": "input_image", "image_url": "https://a.example/"}]}
+                {"role": "user", "content": [{"type": "input_image", "image_url": "http://127.0.0.1:1/"}]}
             ]
         },
         {"input": [{"role": "system", "content": [{"type": "input_image", "image_url": "data:"}]}]},

@@ -129,9 +129,11 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
             ("POST", "/v1/chat/completions"),
             ("POST", "/v1/responses"),
             ("GET", "/v1/models"),
+            ("GET", "/v1/models/{model}"),
             ("GET", "/api/dead"),
             ("POST", "/api/dead/{id}/replay"),
             ("DELETE", "/api/dead/{id}"),
+            ("GET", "/api/usage"),
             ("GET", "/api/pairs"),
             ("POST", "/api/pairs"),
             ("DELETE", "/api/pairs/{channel}/{user}"),
@@ -176,7 +178,7 @@ async def test_the_server_listens_on_ipv6_too(tmp_path: Path) -> None:
 async def test_002_44_nothing_new_is_taken_while_running_answers_end(tmp_path: Path) -> None:
     gate, refused = asyncio.Event(), asyncio.Event()
     async with FakeModels() as models, asyncio.TaskGroup() as tasks:
-        async with serving(tmp_path, models=models) as served:
+        async with serving(tmp_path, fake=models) as served:
             models.then(Reply((Say("almost "), Gate(gate), Say("done"))))
             await served.ask("POST", "/api/sessions/s/messages", json={"text": "Hi"})
             client = await served.connect()
@@ -191,7 +193,7 @@ async def test_002_44_nothing_new_is_taken_while_running_answers_end(tmp_path: P
 
             tasks.create_task(watch())
         assert refused.is_set()
-        async with serving(tmp_path, models=models) as again:
+        async with serving(tmp_path, fake=models) as again:
             _, said = await again.ask("GET", "/api/sessions/s/messages")
     assert said["messages"][-1]["message"]["parts"] == [{"type": "text", "content": "almost done"}]
 

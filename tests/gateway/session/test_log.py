@@ -194,7 +194,7 @@ async def test_sessions_come_with_the_latest_first_and_in_pages(store: Store):
 
 async def test_a_session_comes_back_as_it_was_put(store: Store):
     made = row(seq=9, messages=2, input_tokens=3, output_tokens=4, context_from=5, created_at=6, updated_at=7)
-    made.title, made.model, made.cost = "Tïtle", "p/m", 0.25
+    made.title, made.model, made.agent, made.cost = "Tïtle", "p/m", "critic", 0.25
     await store.write(made.put())
     assert await store.read(lambda c: read_session(c, "s")) == made
     assert await store.read(lambda c: read_session(c, "nobody")) is None

@@ -111,6 +111,7 @@ SESSION: dict[str, Any] = {
     "context_from": 0,
     "created_at": 1,
     "updated_at": 1,
+    "agent": None,
 }
 
 

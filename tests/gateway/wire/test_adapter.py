@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -23,7 +24,7 @@ from gateway.errors import (
     StreamAbortedError,
     StreamTimeoutError,
 )
-from gateway.provider import Provider, ProviderConfig
+from gateway.provider import ApiKey, Capabilities, Credential, Provider, ProviderConfig
 from gateway.testing.models import FakeModels
 from gateway.testing.script import (
     Bytes,
@@ -34,9 +35,14 @@ from gateway.testing.script import (
     Reply,
     Say,
     Stall,
+    Tokens,
 )
 from gateway.testing.talk import OPTIONS, connected, deltas_of, text_of, user
+from gateway.wire.authorizer import BearerAuthorizer, Token
+from gateway.wire.http_provider import create_provider
 from plugins.providers.openai import create
+from plugins.providers.openai.adapter import CompletionsAdapter
+from plugins.providers.openai.profiles import CUSTOM
 
 SECRET = "sk-very-secret-0123456789"
 AT_ONCE = {"retry-after-ms": "1"}
@@ -285,4 +291,151 @@ async def test_a_redirect_within_the_server_is_followed_but_not_in_circles() -> 
         assert text_of(await deltas_of(provider)) == "You said: Hi"
         fake.then(back, back, back)
         with pytest.raises(BadRequestError, match="in circles"):
+            await deltas_of(provider)
+
+
+def limits_of(deltas: list[Delta]) -> list[int]:
+    return [d.rate_limit.retry_after_ms for d in deltas if isinstance(d, MetadataDelta) and d.rate_limit]
+
+
+def keys_shown(fake: FakeModels) -> list[str]:
+    return [asked.headers["authorization"].removeprefix("Bearer ") for asked in fake.requests]
+
+
+async def test_a_key_that_is_refused_makes_room_for_the_next_within_the_call() -> None:
+    keys = {"api_key": "first-key", "api_keys": ("second-key", "third-key")}
+    async with FakeModels() as fake, connected(create, fake.openai_url, max_retries=0, **keys) as provider:
+        fake.then(Refusal(401), Refusal(429, "slow", {"retry-after": "60"}))
+        deltas = await deltas_of(provider)
+        assert (text_of(deltas), limits_of(deltas)) == ("You said: Hi", [])
+        assert keys_shown(fake) == ["first-key", "second-key", "third-key"]
+        await deltas_of(provider)
+        await deltas_of(provider)
+        assert keys_shown(fake)[3:] == ["third-key", "third-key"]
+
+
+async def test_when_every_key_is_refused_the_call_fails_and_none_is_shown() -> None:
+    keys = {"api_keys": ("sk-first-secret", "other-secret-2")}
+    async with FakeModels(key="right") as fake, connected(create, fake.openai_url, **keys) as provider:
+        for _ in range(2):
+            with pytest.raises(AuthFailedError) as caught:
+                await deltas_of(provider)
+            assert "secret" not in str(caught.value)
+        with pytest.raises(AuthFailedError) as caught:
+            await provider.list_models()
+        assert "secret" not in str(caught.value)
+
+
+async def test_models_are_listed_with_the_first_key_that_is_good() -> None:
+    keys = {"api_keys": ("stale", "right")}
+    async with FakeModels(key="right") as fake, connected(create, fake.openai_url, **keys) as provider:
+        assert len(await provider.list_models()) == 2
+
+
+async def test_004_28_a_limit_that_is_used_up_is_waited_out_before_the_next_call() -> None:
+    spent = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "150ms"}
+    async with FakeModels() as fake, connected(create, fake.openai_url, max_retries=0) as provider:
+        fake.then(Refusal(400, "no", spent))
+        with pytest.raises(BadRequestError):
+            await deltas_of(provider)
+        deltas = await deltas_of(provider)
+        assert text_of(deltas) == "You said: Hi"
+        assert len(limits := limits_of(deltas)) == 1
+        assert 0 < limits[0] <= 150
+        assert limits_of(await deltas_of(provider)) == []
+
+
+async def test_one_that_asked_for_a_rest_is_left_alone_by_all_calls() -> None:
+    async with FakeModels() as fake, connected(create, fake.openai_url) as provider:
+        fake.then(Refusal(429, "slow", {"retry-after-ms": "150"}))
+        first = provider.stream((user("Hi"),), OPTIONS)
+        assert len(limits_of([await anext(first)])) == 1
+        second = await deltas_of(provider)
+        assert len(limits_of(second)) == 1
+        assert text_of([delta async for delta in first]) == "You said: Hi"
+        assert len(fake.requests) == 3
+
+
+async def test_waiting_for_a_turn_is_announced_and_can_be_cancelled() -> None:
+    gate = asyncio.Event()
+    async with FakeModels() as fake, connected(create, fake.openai_url, concurrency=1) as provider:
+        fake.then(Reply((Say("a"), Gate(gate), Say("b"))))
+        running = provider.stream((user("Hi"),), OPTIONS)
+        await anext(running)
+        waits = provider.stream((user("Hi"),), OPTIONS)
+        assert limits_of([await anext(waits)]) == [0]
+        await waits.aclose()
+        cancelled = provider.stream((user("Hi"),), OPTIONS)
+        await anext(cancelled)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(first_of(cancelled))
+            await asyncio.sleep(0)
+            task.cancel()
+        assert len(fake.requests) == 1
+        gate.set()
+        assert text_of([delta async for delta in running]) == "b"
+        assert text_of(await deltas_of(provider)) == "You said: Hi"
+
+
+async def test_a_wait_that_is_too_long_is_a_rate_limit_that_falls_back() -> None:
+    gate = asyncio.Event()
+    settings = {"concurrency": 1, "timeout": 50}
+    async with FakeModels() as fake, connected(create, fake.openai_url, **settings) as provider:
+        fake.then(Reply((Say("a"), Gate(gate), Say("b"))))
+        running = provider.stream((user("Hi"),), OPTIONS)
+        await anext(running)
+        with pytest.raises(RateLimitError, match="the limits of fake"):
+            await deltas_of(provider)
+        gate.set()
+        assert text_of([delta async for delta in running]) == "b"
+
+
+@pytest.mark.parametrize("end", [Cut(), Refusal(400), Refusal(500, "oops", AT_ONCE)])
+async def test_a_call_that_failed_has_its_slot_no_more(end: Cut | Refusal) -> None:
+    async with FakeModels() as fake, connected(create, fake.openai_url, concurrency=1) as provider:
+        fake.then(end if isinstance(end, Refusal) else Reply((Say("a"), end)))
+        with contextlib.suppress(ProviderError):
+            await deltas_of(provider)
+        assert limits_of(await deltas_of(provider)) == []
+
+
+async def test_tokens_are_counted_as_the_backend_says() -> None:
+    limits = {"tokens_per_minute": 1000, "timeout": 1000}
+    async with FakeModels() as fake, connected(create, fake.openai_url, **limits) as provider:
+        fake.then(Reply((Say("a"),), tokens=Tokens(990, 10)))
+        await deltas_of(provider)
+        with pytest.raises(RateLimitError, match=r"the limits of fake leave no room for (59|60) s"):
+            await deltas_of(provider)
+
+
+def test_several_keys_are_refused_where_none_is_shown() -> None:
+    config = ProviderConfig(
+        id="azure", base_url="http://x", api_keys=("a", "b"), credentials={"client_id": "c"}
+    )
+    with pytest.raises(SettingsError, match=r"providers\.azure\.api_keys"):
+        create_provider(CompletionsAdapter(CUSTOM, Capabilities()), config, None, BearerAuthorizer(_no_token))
+
+
+async def _no_token(_: object) -> Token:
+    return Token("", 0)
+
+
+async def test_who_signs_in_meanwhile_needs_no_restart() -> None:
+    found: list[Credential | None] = [None, ApiKey("stale"), ApiKey("right")]
+    settings = {"api_key": "stale", "login": lambda: found.pop(0)}
+    async with FakeModels(key="right") as fake, connected(create, fake.openai_url, **settings) as provider:
+        for _ in range(2):
+            with pytest.raises(AuthFailedError):
+                await deltas_of(provider)
+        assert text_of(await deltas_of(provider)) == "You said: Hi"
+        assert text_of(await deltas_of(provider)) == "You said: Hi"
+        assert found == []
+
+
+async def test_a_login_that_cannot_be_read_is_a_failed_one() -> None:
+    def broken() -> None:
+        raise SettingsError("the file is broken")
+
+    async with FakeModels(key="right") as fake, connected(create, fake.openai_url, login=broken) as provider:
+        with pytest.raises(AuthFailedError):
             await deltas_of(provider)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gateway import Attachment, ErrorPart, FilePart, ImagePart, Part, TextPart, ToolCallPart, ToolResultPart
 from gateway import Step as S
 from gateway.testing.talk import assistant
-from gateway.wire.transcript import ABORTED, output_text, pictures, steps_of, told
+from gateway.wire.transcript import ABORTED, output_text, pictures, steps_of, told, wire_id
 
 
 def call(name: str) -> ToolCallPart:
@@ -77,3 +79,43 @@ def test_attachments_are_shown_or_named() -> None:
     assert pictures(given.attachments) == [picture]
     assert output_text(given) == "done\n[attached: a.pdf (application/pdf)]\n[attached: file (text/csv)]"
     assert output_text(ToolResultPart("c", "done")) == "done"
+    assert output_text(given, ()).startswith("done\n[attached: file (image/png)]\n[attached: a.pdf")
+    assert pictures((Attachment("image/tiff", "aGk="),)) == []
+
+
+@pytest.mark.parametrize(
+    ("call_id", "message_id", "made"),
+    [
+        ("toolu_01A09q90qw90lq917835lq9", "", "toolu_01A09q90qw90lq917835lq9"),
+        ("toolu_01A09q90qw90lq917835lq9", "of-a-message", "toolu_01A09q90qw90lq917835lq9"),
+        ("call_0", "", "call_0"),
+        ("call_0", "of-a-message", "call_0_of-a-message"),
+    ],
+)
+def test_004_T13_an_id_that_every_protocol_takes_stays(call_id: str, message_id: str, made: str) -> None:
+    assert wire_id(call_id, message_id) == made
+
+
+@pytest.mark.parametrize("call_id", ["", "a:1", "ü", "x" * 41, "\ud800", "a b"])
+def test_004_T13_an_id_that_some_protocol_refuses_is_replaced_and_always_alike(call_id: str) -> None:
+    made = wire_id(call_id)
+    assert re.fullmatch(r"call_[0-9a-f]{24}", made)
+    assert wire_id(call_id) == made
+    assert len({wire_id(other) for other in ("a:1", "a_1", "a.1", "a/1")}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "told_as"),
+    [
+        ("clock", "clock"),
+        ("codex:shell", "codex_shell"),
+        ("9lives", "_9lives"),
+        ("", "_"),
+        ("ü.x", "__x"),
+        ("-a", "_-a"),
+        ("a" * 90, "a" * 64),
+    ],
+)
+def test_004_T13_a_tool_has_a_name_that_every_protocol_knows(name: str, told_as: str) -> None:
+    (step,) = steps_of(assistant(ToolCallPart("1", name, {})))
+    assert step.calls[0].tool_name == told_as

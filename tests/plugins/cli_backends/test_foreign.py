@@ -12,20 +12,12 @@ import pytest
 
 from gateway import ApprovalAsked, ImagePart, ToolCallPart, ToolResultPart
 from gateway.testing.chat import Chat, chatting
+from gateway.testing.coding_wire import DIALECTS
 from gateway.testing.models import FakeModels
-from gateway.testing.script import Reply, Say, Use
-from plugins.cli_backends import CliBackends
-from tests.plugins.cli_backends.wires import DIALECTS
+from plugins.cli_backends import CLIS, CliBackends
+from plugins.cli_backends.cli import Cli
+from plugins.cli_backends.real_trial import answering, settings_at, the_program_itself_works
 
-COMMANDS = {
-    "claude-code": Use("Bash", '{"command": "touch made.txt", "description": "Make a file"}', "toolu_1"),
-    "codex": Use(
-        "exec_command",
-        '{"cmd": "touch made.txt", "justification": "to see", "sandbox_permissions": "require_escalated"}',
-    ),
-    "gemini": Use("run_shell_command", '{"command": "touch made.txt"}'),
-    "opencode": Use("bash", '{"command": "touch made.txt", "description": "Make a file"}'),
-}
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 """A PNG of one pixel."""
 _MACHINE = f"linux-{'arm64' if platform.machine() == 'aarch64' else 'x64'}"
@@ -35,40 +27,13 @@ PROGRAMS = {
     "gemini": "@google/gemini-cli/bundle/gemini.js",
     "opencode": f"opencode-{_MACHINE}/bin/opencode",
 }
-PLACES = {"claude-code": "/claude", "codex": "/codex", "gemini": "/gemini", "opencode": "/opencode"}
 
 
 def settings(name: str, models: FakeModels, foreign: Path, home: Path) -> dict[str, Any]:
-    """How to reach a program, and how it reaches the model service; it sees nothing of this machine."""
+    """How to reach a program, and how it reaches the model service."""
     home.mkdir()
-    place = models.url + PLACES[name]
-    given: dict[str, Any] = {
-        "binary": str(foreign / "node_modules" / PROGRAMS[name]),
-        "api_key": "sk-only-for-tests",
-        "env": {"HOME": str(home), "PATH": os.environ["PATH"]},
-    }
-    match name:
-        case "claude-code":
-            given |= {"api_url": place, "model": "claude-sonnet-4-5"}
-        case "codex":
-            given |= {"api_url": f"{place}/v1", "model": "gpt-5-codex"}
-        case "gemini":
-            given |= {"api_url": place, "model": "gemini-2.5-pro"}
-        case _:
-            given["model"] = "fake/fake-small"
-            given["env"]["OPENCODE_CONFIG_CONTENT"] = opencode_config(place)
-    return {name: given}
-
-
-def opencode_config(place: str) -> str:
-    modalities = {"input": ["text", "image"], "output": ["text"]}
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
-        "name": "Fake",
-        "options": {"baseURL": f"{place}/v1", "apiKey": "sk-only-for-tests"},
-        "models": {"fake-small": {"name": "Fake", "attachment": True, "modalities": modalities}},
-    }
-    return json.dumps({"provider": {"fake": provider}, "small_model": "fake/fake-small"})
+    given = settings_at(name, models.url, home, os.environ["PATH"])
+    return {name: {**given, "binary": str(foreign / "node_modules" / PROGRAMS[name])}}
 
 
 def hostile(workspace: Path) -> Path:
@@ -102,25 +67,6 @@ def hostile(workspace: Path) -> Path:
     lines += ['command = "sh"', f'args = ["-c", "{trap}"]']
     (workspace / ".codex" / "config.toml").write_text("\n".join(lines))
     return workspace
-
-
-def answering(name: str) -> Any:
-    """A model that uses a command when it is asked to make a file, and says afterwards what came of it."""
-
-    def answer(asked: Any) -> Reply:
-        last = asked.user_text.strip().splitlines()[-1] if asked.user_text.strip() else ""
-        if asked.results:
-            return Reply((Say("It is "), Say("done.")))
-        if last == "Make a file." and _has_tools(asked.body):
-            return Reply((Say("I will. "), COMMANDS[name]), "tools")
-        return Reply((Say("You said: "), Say(last)))
-
-    return answer
-
-
-def _has_tools(body: Any) -> bool:
-    """Codex has its tools elsewhere in what it sends, and asks nothing beside the conversation."""
-    return bool(body.get("tools")) or "input" in body
 
 
 async def yes(chat: Chat) -> None:
@@ -167,3 +113,10 @@ async def test_000_07_to_10_the_real_program_answers_asks_and_resumes(
             if name != "gemini":  # which may lose a session that it is asked to load within a minute
                 assert "conversation_so_far" not in seen, "from its own session"
             assert (again.metadata.input_tokens or 0) > 0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("cli", CLIS, ids=lambda cli: cli.name)
+async def test_the_trial_of_the_real_program_holds(cli: Cli, foreign: Path, tmp_path: Path) -> None:
+    (tmp_path / cli.binary).symlink_to(foreign / "node_modules" / PROGRAMS[cli.name])
+    await the_program_itself_works(cli, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})

@@ -27,7 +27,7 @@ from gateway.messages import (
     ToolCallPart,
     ToolResultPart,
 )
-from gateway.provider import ChatOptions, Provider, ToolDefinition
+from gateway.provider import ChatOptions, Provider, ProviderConfig, ToolDefinition
 from gateway.testing.models import FakeModels
 from gateway.testing.script import (
     Asked,
@@ -43,7 +43,7 @@ from gateway.testing.script import (
     UseTogether,
 )
 from gateway.testing.talk import OPTIONS, assistant, connected, deltas_of, text_of, user
-from plugins.providers.anthropic import create
+from plugins.providers.anthropic import AnthropicAdapter, create
 
 TOOL = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
 
@@ -172,11 +172,11 @@ async def test_002_38_images_reach_the_model() -> None:
 
 
 async def test_an_assistant_message_is_told_in_the_roles_of_the_wire() -> None:
-    picture = ToolResultPart("a:1", "here", attachments=(Attachment("image/png", "aGk="),))
+    picture = ToolResultPart("toolu_01A09q90qw90", "here", attachments=(Attachment("image/png", "aGk="),))
     spoken = assistant(
         TextPart("Let me see. "),
-        ToolCallPart("a:1", "chart", {"of": "x"}),
-        ToolCallPart("b", "clock", {}),
+        ToolCallPart("toolu_01A09q90qw90", "chart", {"of": "x"}),
+        ToolCallPart("b", "codex:shell", {}),
         picture,
         ToolResultPart("b", "no clock", is_error=True),
         TextPart("There it is."),
@@ -186,10 +186,11 @@ async def test_an_assistant_message_is_told_in_the_roles_of_the_wire() -> None:
     _, said, results, after, _ = asked.body["messages"]
     assert said["content"] == [
         {"type": "text", "text": "Let me see."},
-        {"type": "tool_use", "id": "a_1", "name": "chart", "input": {"of": "x"}},
-        {"type": "tool_use", "id": "b", "name": "clock", "input": {}},
+        {"type": "tool_use", "id": "toolu_01A09q90qw90", "name": "chart", "input": {"of": "x"}},
+        {"type": "tool_use", "id": f"b_{spoken.id[-12:]}", "name": "codex_shell", "input": {}},
     ]
-    assert [block["tool_use_id"] for block in results["content"]] == ["a_1", "b"]
+    ids = [block["tool_use_id"] for block in results["content"]]
+    assert ids == ["toolu_01A09q90qw90", f"b_{spoken.id[-12:]}"]
     assert results["content"][0]["content"][1]["type"] == "image"
     assert results["content"][1]["is_error"] is True
     assert after == {"role": "assistant", "content": [{"type": "text", "text": "There it is."}]}
@@ -223,6 +224,17 @@ async def test_system_messages_go_to_the_system_prompt() -> None:
 
     assert asked.body["system"] == [{"type": "text", "text": "Note"}]
     assert len(asked.body["messages"]) == 2
+
+
+def test_004_T13_what_conversations_have_in_common_and_the_last_of_each_is_marked_to_be_remembered() -> None:
+    adapter, options = AnthropicAdapter(), ChatOptions(model="m", system_prompt="Be kind.")
+    note = Message(session_id="s", role="system", parts=(TextPart("Note"),))
+    for base_url, marked in ((None, True), ("http://compatible.example", False)):
+        config = ProviderConfig(id="anthropic", base_url=base_url)
+        request = adapter.build_chat_request((user("Hi"), note), options, config)
+        body = msgspec.json.decode(request.body or b"")
+        assert ("cache_control" in body, "cache_control" in body["system"][-1]) == (marked, marked)
+        assert "cache_control" not in body["system"][0]
 
 
 @pytest.mark.parametrize(

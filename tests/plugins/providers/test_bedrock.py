@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import hmac
 import json
+import struct
+import zlib
 from typing import Any
 from urllib.parse import quote
 
@@ -14,7 +16,9 @@ import msgspec
 import pytest
 from aiohttp import web
 from botocore.config import Config
+from botocore.eventstream import EventStreamBuffer, ParserError
 from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway import (
     ChatOptions,
@@ -39,7 +43,7 @@ from gateway.testing.script import Asked, Bytes, Cut, Reply, Say, Tokens
 from gateway.testing.talk import OPTIONS, assistant, connected, deltas_of, user
 from plugins.providers.bedrock import create
 from plugins.providers.bedrock.adapter import BedrockAdapter
-from plugins.providers.bedrock.stream import EventReader
+from plugins.providers.bedrock.frames import UNREADABLE, EventReader
 from tests.plugins.providers.reading import EXAMPLES, Read, ours, replies
 
 TOOL = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
@@ -93,8 +97,8 @@ async def test_004_32_all_seven_options_reach_the_wire() -> None:
 async def test_turns_alternate_whatever_was_said() -> None:
     called = (
         TextPart("Let me see."),
-        ToolCallPart("a:b", "clock", {"marks": "\x01\x02"}),
-        ToolResultPart("a:b", " "),
+        ToolCallPart("tooluse_0123456789", "clock", {"marks": "\x01\x02"}),
+        ToolResultPart("tooluse_0123456789", " "),
     )
     asked = await asked_with(
         assistant(TextPart("Before the window.")),
@@ -105,8 +109,8 @@ async def test_turns_alternate_whatever_was_said() -> None:
         user("three"),
         Message(session_id="s", role="system", parts=(TextPart("Note"),)),
     )
-    use = {"toolUseId": "a_b", "name": "clock", "input": {"marks": "\x01\x02"}}
-    result = {"toolUseId": "a_b", "content": [{"text": "(no output)"}]}
+    use = {"toolUseId": "tooluse_0123456789", "name": "clock", "input": {"marks": "\x01\x02"}}
+    result = {"toolUseId": "tooluse_0123456789", "content": [{"text": "(no output)"}]}
     assert asked.body["messages"] == [
         {"role": "user", "content": [{"text": "(the conversation goes on)"}]},
         {"role": "assistant", "content": [{"text": "Before the window."}, {"text": "Twice."}]},
@@ -116,6 +120,31 @@ async def test_turns_alternate_whatever_was_said() -> None:
     ]
     assert asked.body["system"] == [{"text": "Note"}]
     assert asked.tools == ("unavailable",), "calls are refused where no tool is offered"
+
+
+@pytest.mark.parametrize(
+    ("model", "marked"),
+    [
+        ("eu.anthropic.claude-sonnet-4-5-20250929-v1:0", True),
+        ("anthropic.claude-3-7-sonnet-20250219-v1:0", True),
+        ("amazon.nova-lite-v1:0", True),
+        ("anthropic.claude-3-haiku-20240307-v1:0", False),
+        ("meta.llama3-70b-instruct-v1:0", False),
+    ],
+)
+async def test_004_T13_models_that_can_are_asked_to_remember_the_prompt_and_the_conversation(
+    model: str, marked: bool
+) -> None:
+    options = ChatOptions(model=model, message_id="answer", system_prompt="Be kind.")
+    called = assistant(
+        ToolCallPart("tooluse_0123456789", "clock", {}), ToolResultPart("tooluse_0123456789", "noon")
+    )
+    for messages in ((user("Hi"),), (user("Hi"), called)):
+        body = (await asked_with(*messages, options=options)).body
+        point = {"cachePoint": {"type": "default"}}
+        blocks = [block for message in body["messages"] for block in message["content"]]
+        assert (body["system"][-1] == point, blocks[-1] == point) == (marked, marked)
+        assert blocks.count(point) == int(marked)
 
 
 async def test_002_38_images_reach_the_model_if_it_knows_their_kind() -> None:
@@ -153,6 +182,69 @@ def test_events_are_read_however_they_are_cut() -> None:
         ] + reader.finish()
         assert [event.name for event in events] == [b"contentBlockDelta"] * 3
         assert [msgspec.json.decode(event.data)["delta"]["text"] for event in events] == ["one", "two", "ü"]
+
+
+HEADERS = st.lists(
+    st.tuples(
+        st.sampled_from((":event-type", ":exception-type", ":message-type", "x", "ü")),
+        st.one_of(
+            st.text(max_size=9).map(lambda text: (7, struct.pack("!H", len(text.encode())) + text.encode())),
+            st.binary(max_size=9).map(lambda data: (6, struct.pack("!H", len(data)) + data)),
+            st.sampled_from(((0, b""), (1, b""), (2, b"1"), (3, b"12"), (4, b"1234"), (5, b"12345678"))),
+            st.sampled_from(((8, b"12345678"), (9, b"1" * 16))),
+        ),
+    ),
+    max_size=4,
+    unique_by=lambda header: header[0],
+)
+
+
+def framed(headers: list[tuple[str, tuple[int, bytes]]], payload: bytes) -> bytes:
+    """An event with headers of any kind."""
+    lines = b"".join(
+        bytes([len(name.encode())]) + name.encode() + bytes([kind]) + value for name, (kind, value) in headers
+    )
+    lengths = struct.pack("!II", 16 + len(lines) + len(payload), len(lines))
+    whole = lengths + struct.pack("!I", zlib.crc32(lengths)) + lines + payload
+    return whole + struct.pack("!I", zlib.crc32(whole))
+
+
+@given(
+    st.lists(st.tuples(HEADERS, st.binary(max_size=40)), min_size=1, max_size=4),
+    st.integers(1, 70),
+    st.none() | st.tuples(st.integers(0, 10_000), st.integers(1, 255)),
+)
+def test_events_are_read_as_amazons_own_library_reads_them(
+    sent: list[Any], size: int, fallen: tuple[int, int] | None
+) -> None:
+    data = bytearray(b"".join(framed(headers, payload) for headers, payload in sent))
+    if fallen is not None:
+        data[fallen[0] % len(data)] ^= fallen[1]
+    theirs, reader = EventStreamBuffer(), EventReader()
+    read: list[bytes] = []
+    wanted: list[bytes] = []
+    for at in range(0, len(data), size):
+        chunk = bytes(data[at : at + size])
+        read += [b"?" if event.name == UNREADABLE else event.data for event in reader.feed(chunk)]
+        theirs.add_data(chunk)
+        try:
+            for message in theirs:
+                wanted.append(message.payload)
+        except ParserError:
+            wanted.append(b"?")
+            break
+    assert read == wanted
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [b"\x05:even", b"\x01x\x63", b"\x01x\x07\xff\xffabc", b"\xff", b"\x01x"],
+)
+def test_headers_that_cannot_be_are_noticed(headers: bytes) -> None:
+    lengths = struct.pack("!II", 16 + len(headers), len(headers))
+    whole = lengths + struct.pack("!I", zlib.crc32(lengths)) + headers
+    [event] = EventReader().feed(whole + struct.pack("!I", zlib.crc32(whole)))
+    assert event.name == UNREADABLE
 
 
 async def test_a_byte_that_fell_over_is_noticed() -> None:

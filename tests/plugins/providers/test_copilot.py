@@ -9,6 +9,7 @@ import pytest
 from gateway import (
     AuthFailedError,
     ImagePart,
+    OAuth,
     ProviderConfig,
     ServerFailedError,
     SettingsError,
@@ -84,7 +85,7 @@ async def test_what_follows_a_tool_is_not_a_wish_of_the_user() -> None:
 
 async def test_who_is_not_signed_in_is_told_how() -> None:
     async with FakeModels() as fake, FakeTokens() as tokens:
-        for key, said in ((None, "trunkline login copilot"), ("wrong-token-of-mine", "Bad credentials")):
+        for key, said in ((None, "trunkline auth login copilot"), ("wrong-token-of-mine", "Bad credentials")):
             given = settings(tokens, api_key=key)
             async with connected(create, fake.at("copilot"), **given) as provider:
                 with pytest.raises(AuthFailedError, match=said) as caught:
@@ -100,10 +101,48 @@ async def test_a_person_signs_in_with_a_code() -> None:
         connected(create, "http://127.0.0.1:9", **settings(tokens, api_key=None)) as provider,
     ):
         assert isinstance(provider, SignsIn)
-        assert await provider.sign_in(told.append) == RIGHT
+        assert await provider.sign_in(told.append) == OAuth(RIGHT)
         assert told == [f"Open {tokens.url}/login/device and enter the code ABCD-1234"]
         assert tokens.asked[0]["scope"] == "read:user"
         assert [form.get("device_code") for form in tokens.asked[1:]] == ["device"] * 4
+
+
+async def test_a_login_that_ends_is_renewed_and_what_is_new_is_kept() -> None:
+    async with FakeModels() as fake, FakeTokens(30, ends=61) as tokens:
+        kept: list[OAuth] = []
+        first = OAuth(RIGHT, "refresh-0", 1.0)
+        given = settings(tokens, oauth=first, renewed=kept.append)
+        async with connected(create, fake.at("copilot"), **given) as provider:
+            for _ in range(2):
+                assert text_of(await deltas_of(provider)) == "You said: Hi"
+            assert [login.refresh for login in kept] == ["refresh-1"]
+            assert (kept[0].access, kept[0].expires > 1.0) == (RIGHT, True)
+            tokens.renewed = 9
+        given = settings(tokens, oauth=first, renewed=kept.append)
+        async with connected(create, fake.at("copilot"), **given) as provider:
+            with pytest.raises(AuthFailedError, match=r"ended \(bad_refresh_token\): `trunkline auth login"):
+                await deltas_of(provider)
+
+
+async def test_who_signs_in_when_the_chat_says_so_needs_no_restart() -> None:
+    async with FakeModels() as fake, FakeTokens() as tokens:
+        found: list[OAuth] = []
+        given = settings(tokens, api_key=None, login=lambda: found[0] if found else None)
+        async with connected(create, fake.at("copilot"), **given) as provider:
+            with pytest.raises(AuthFailedError, match="trunkline auth login copilot"):
+                await deltas_of(provider)
+            found.append(OAuth(RIGHT))
+            assert text_of(await deltas_of(provider)) == "You said: Hi"
+
+
+async def test_a_renewed_login_that_cannot_be_kept_is_good_all_the_same() -> None:
+    def full(_: OAuth) -> None:
+        raise OSError("no space left")
+
+    async with FakeModels() as fake, FakeTokens(ends=3600) as tokens:
+        given = settings(tokens, oauth=OAuth(RIGHT, "refresh-0", 1.0), renewed=full)
+        async with connected(create, fake.at("copilot"), **given) as provider:
+            assert text_of(await deltas_of(provider)) == "You said: Hi"
 
 
 async def test_a_login_that_is_refused_or_runs_out_is_told() -> None:
@@ -139,3 +178,7 @@ async def test_a_server_of_githubs_that_failed_is_no_matter_of_the_login() -> No
 def test_credentials_that_mean_nothing_are_told() -> None:
     with pytest.raises(SettingsError, match=r"providers\.copilot\.credentials\.token is not known"):
         create(ProviderConfig(id="copilot", credentials={"token": "x"}))
+    with pytest.raises(
+        SettingsError, match=r"providers\.copilot\.api_keys: GitHub Copilot is not called with keys"
+    ):
+        create(ProviderConfig(id="copilot", api_keys=("one", "two")))

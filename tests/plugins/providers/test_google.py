@@ -30,12 +30,12 @@ from gateway.messages import Attachment
 from gateway.testing.google_wire import SIGNATURE
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Asked, Bytes, Refusal, Reply, Say, Use, UseTogether
+from gateway.testing.service_account import with_account
 from gateway.testing.talk import OPTIONS, assistant, connected, deltas_of, text_of, user
 from gateway.testing.tokens import FakeTokens
 from plugins.providers.google import create
 from plugins.providers.google.adapter import GeminiAdapter
 from plugins.providers.google.contents import UNSIGNED, Signatures
-from tests.plugins.providers.service_account import with_account
 
 TOOL = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
 CONFIG = ProviderConfig(id="google")
@@ -152,12 +152,13 @@ async def test_a_result_that_is_an_error_says_so() -> None:
 
 
 async def test_pictures_of_the_model_are_parts() -> None:
-    blob = {"inlineData": {"mimeType": "image/png", "data": "aGk="}}
+    large = "aGk" * 900_000
+    blob = {"inlineData": {"mimeType": "image/png", "data": large}}
     thought = {"inlineData": {"mimeType": "image/png", "data": "bm8="}, "thought": True}
     async with FakeModels() as fake, connected(create, fake.at("google")) as provider:
         fake.then(Reply((Say("Here: "), candidate(thought), candidate(blob), Say("done"))))
         message = await provider.chat((user("Draw"),), OPTIONS)
-    assert message.parts == (TextPart("Here: "), ImagePart("aGk=", "image/png"), TextPart("done"))
+    assert message.parts == (TextPart("Here: "), ImagePart(large, "image/png"), TextPart("done"))
 
 
 async def test_a_signature_goes_back_with_its_call() -> None:

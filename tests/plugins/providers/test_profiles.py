@@ -272,9 +272,63 @@ async def test_windows_and_limits_of_models_are_found_in_every_shape() -> None:
         assert (model.id, model.provider, model.context_window, model.output_limit) == ("m", "mine", 7, 3)
 
 
+@pytest.mark.parametrize(
+    ("shape", "can"),
+    [
+        (
+            b'"capabilities":{"function_calling":false,"vision":true}',
+            (False, True, None),
+        ),
+        (b'"capabilities":{"supports":{"tool_calls":true,"vision":false},"limits":{}}', (True, False, None)),
+        (
+            b'"architecture":{"input_modalities":["text","image"]},"supported_parameters":["tools","reasoning"]',
+            (True, True, True),
+        ),
+        (
+            b'"architecture":{"input_modalities":["text"]},"supported_parameters":["temperature"]',
+            (False, False, False),
+        ),
+        (b'"capabilities":["chat"],"architecture":"gguf","supported_parameters":"all"', (None, None, None)),
+        (b'"object":"model"', (None, None, None)),
+    ],
+)
+async def test_004_39_what_a_server_says_of_its_models_is_taken_over(
+    shape: bytes, can: tuple[bool | None, ...]
+) -> None:
+    config = ProviderConfig(id="mine", base_url="http://x")
+    (model,) = adapter_of(config).parse_models_response(b'{"data":[{"id":"m",%b}]}' % shape, config)
+    assert (model.tools, model.images, model.reasoning) == can
+
+
 async def test_an_answer_that_the_server_gave_up_is_a_failure_of_the_server() -> None:
     broken = Bytes(b'data: {"choices":[{"delta":{"content":""},"finish_reason":"error"}]}\n\n')
     async with FakeModels() as fake, connected(create, fake.openai_url, max_retries=0) as provider:
         fake.then(Reply((Say("a"), broken)))
         with pytest.raises(ServerFailedError):
             await deltas_of(provider, options=OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("gpt-5", False),
+        ("gpt-5-mini", False),
+        ("gpt-5-nano-2025-08-07", False),
+        ("openai/gpt-5", False),
+        ("o1", False),
+        ("o3-mini", False),
+        ("o4-mini-2025-04-16", False),
+        ("gpt-4o", True),
+        ("gpt-5-chat-latest", True),
+        ("gpt-5.1", True),
+        ("openai/gpt-oss-120b", True),
+        ("o", True),
+    ],
+)
+async def test_004_T13_models_that_choose_words_in_their_own_way_are_told_no_temperature(
+    model: str, told: bool
+) -> None:
+    options = ChatOptions(model=model, message_id="answer", temperature=0.5)
+    async with FakeModels() as fake, connected(create, fake.openai_url) as provider:
+        assert text_of(await deltas_of(provider, options=options)) == "You said: Hi"
+        assert ("temperature" in fake.requests[0].body) is told

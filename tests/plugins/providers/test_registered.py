@@ -79,11 +79,11 @@ def test_the_page_tells_of_every_provider_and_every_variable() -> None:
 
 def test_the_settings_on_the_page_are_right(tmp_path: Path) -> None:
     page = (Path(plugins.providers.__file__).parent / "README.md").read_text()
-    (shown,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    shown = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     file = tmp_path / "trunkline.toml"
-    file.write_text(shown)
-    providers = load_settings(file, environ={"SECRET": "s"}).providers
-    assert set(providers) == {"desk", "azure-eu", "company"}
+    file.write_text("\n".join(shown))
+    providers = load_settings(file, environ={"SECRET": "s", "ANOTHER": "t"}).providers
+    assert set(providers) == {"desk", "azure-eu", "company", "openai"}
     assert providers["azure-eu"].like == "azure"
 
 

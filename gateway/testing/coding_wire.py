@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gateway.testing.anthropic_wire import AnthropicDialect
-from gateway.testing.dialect import said_by, shown_key
+from gateway.testing.dialect import said_by, shown_key, sse
 from gateway.testing.openai_wire import OpenAIDialect
 from gateway.testing.script import Asked, Refusal, Reply, Say, Think, Use
 
@@ -43,7 +43,7 @@ class ForClaude(AnthropicDialect):
         for message in body["messages"]:
             if message["role"] != "user":
                 continue
-            blocks = message["content"] if isinstance(message["content"], list) else []
+            blocks: Sequence[Any] = message["content"] if isinstance(message["content"], list) else []
             if said := _texts(message["content"]):
                 text, results = said, []
             results += [_texts(b.get("content")) for b in blocks if b.get("type") == "tool_result"]
@@ -77,7 +77,8 @@ class ResponsesWire:
         match move:
             case Say():
                 if not self._text:
-                    item = {"type": "message", "role": "assistant", "id": "msg_1", "content": []}
+                    item: dict[str, Any] = {"type": "message", "role": "assistant", "id": "msg_1"}
+                    item["content"] = []
                     yield _event({"type": "response.output_item.added", "output_index": 0, "item": item})
                 self._text += move.text
                 told = {"item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": move.text}
@@ -99,8 +100,8 @@ class ResponsesWire:
         """The whole message, the tokens, and the end."""
         events = b""
         if self._text:
-            content = [{"type": "output_text", "text": self._text, "annotations": []}]
-            item = {"type": "message", "role": "assistant", "id": "msg_1", "content": content}
+            content: list[Any] = [{"type": "output_text", "text": self._text, "annotations": []}]
+            item: dict[str, Any] = {"type": "message", "role": "assistant", "id": "msg_1", "content": content}
             self._items.insert(0, item)
             events = _event({"type": "response.output_item.done", "output_index": 0, "item": item})
         usage = {
@@ -137,6 +138,14 @@ class Lenient:
     def listed(self, names: Sequence[str]) -> Any:
         """Models."""
         return {"models": [{"name": name} for name in names]}
+
+    def event(self, kind: str, payload: bytes) -> bytes:
+        """A server-sent event."""
+        return sse(kind, payload)
+
+    def saying(self, literal: bytes) -> bytes:
+        """An event of no vendor: the programs are not sent such texts."""
+        return sse("text", literal)
 
 
 class ForCodex(Lenient):

@@ -1,0 +1,28 @@
+"""What an error means for the message that a call was about."""
+
+from __future__ import annotations
+
+from channels.telegram.api import CallError, NotSentError, RefusedError
+from channels.telegram.pace import Pace
+from gateway import PlacementDeferred, PlacementRefused, PlacementUncertain
+
+SAME = "message is not modified"
+FOREIGN = "can't be edited"
+MISSING = ("message to edit not found", "message_id_invalid")
+
+_WAIT_FOR_TOKEN = 60.0
+
+
+def outcome(pace: Pace, chat: str, error: CallError) -> Exception:
+    """The error as ``Channel.send`` raises it. Where the platform asked to wait, the room is held."""
+    if isinstance(error, NotSentError):
+        return PlacementDeferred(str(error))
+    if not isinstance(error, RefusedError):
+        return PlacementUncertain(str(error))
+    if error.retry_after is not None or error.code == 429:
+        seconds = error.retry_after or 1.0
+        pace.hold(chat, seconds)
+        return PlacementDeferred("the platform asked to wait", seconds)
+    if error.code in (401, 404, 409):
+        return PlacementDeferred(error.reason, _WAIT_FOR_TOKEN)
+    return PlacementRefused(error.reason)

@@ -1,0 +1,127 @@
+"""What is known of each provider without asking anybody: how it is reached, its key, what it can do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib import import_module
+
+from msgspec import Struct, structs
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.app import Gateway
+from gateway.backends import ProviderRegistry
+from gateway.cli.drawing import plain
+from gateway.errors import PluginError, ProviderError, SettingsError
+from gateway.loader import load_plugin
+from gateway.provider import Capabilities, Provider, ProviderConfig
+from gateway.routing.keys import KeptKeys
+from gateway.routing.sources import sources_of
+from gateway.settings import Settings
+from gateway.settings.masking import without_passwords
+
+_FILE_WIDTH = 160
+_FIRST = 3
+
+
+class KnownProvider(Struct, frozen=True, kw_only=True):
+    """A provider. ``key_from`` is where its key is from, if there is one; ``problem`` is what it lacks."""
+
+    id: str
+    name: str = ""
+    protocol: str = ""
+    auth_method: str = ""
+    endpoint: str = ""
+    key_from: str = ""
+    capabilities: Sequence[str] = ()
+    models: Sequence[str] = ()
+    problem: str = ""
+
+
+@asynccontextmanager
+async def gateway_of(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerator[Gateway]:
+    """A gateway that does not run, with its providers: also the coding programs if they are enabled."""
+    gateway = Gateway(settings, environ=environ)
+    names = ["providers", *(["cli_backends"] if "cli_backends" in settings.plugins.enabled else [])]
+    try:
+        for name in names:
+            await gateway.registry.register(load_plugin(name))
+        yield gateway
+    finally:
+        await gateway.providers.close()
+        await gateway.registry.shutdown()
+
+
+async def known(settings: Settings, environ: Mapping[str, str]) -> list[KnownProvider]:
+    """All providers: those of the settings first. Raises nothing: what one lacks is its ``problem``."""
+    async with gateway_of(settings, environ) as gateway:
+        names = dict.fromkeys((*settings.providers, *gateway.providers.known()))
+        return [await _known(gateway, settings, environ, name) for name in names]
+
+
+def print_known(found: Sequence[KnownProvider]) -> None:
+    """A table, and below it what some lack."""
+    table = Table(box=None, header_style="bold")
+    for title in ("id", "name", "protocol", "auth", "key from", "can", "endpoint", "models"):
+        table.add_column(title, no_wrap=title in ("id", "auth"), overflow="fold")
+    for each in found:
+        key = Text(plain(each.key_from) or "none", style="green" if each.key_from else "dim")
+        can, models = " ".join(each.capabilities), ", ".join(each.models)
+        cells = (each.id, each.name, each.protocol, each.auth_method)
+        table.add_row(*cells, key, can, plain(each.endpoint), plain(models))
+    console = Console(highlight=False)
+    (console if console.is_terminal else Console(width=_FILE_WIDTH, highlight=False)).print(table)
+    for each in found:
+        if each.problem:
+            console.print(Text(f"{each.id}: {plain(each.problem)}"), soft_wrap=True)
+
+
+async def _known(
+    gateway: Gateway, settings: Settings, environ: Mapping[str, str], name: str
+) -> KnownProvider:
+    registry = gateway.providers
+    models = registry.configured(name).models or tuple(m for p, m in registry.first_models() if p == name)
+    about = KnownProvider(
+        id=name,
+        protocol=_protocol(registry.configured(name)),
+        key_from=_key_from(registry, settings, environ, name),
+        models=models[:_FIRST],
+    )
+    try:
+        made = await registry.ready(name)
+    except (SettingsError, ProviderError, PluginError) as error:
+        return structs.replace(about, problem=without_passwords(str(error)))
+    return _described(about, made)
+
+
+def _described(about: KnownProvider, made: Provider) -> KnownProvider:
+    names = Capabilities.__struct_fields__
+    try:
+        endpoint = made.api_endpoint
+    except SettingsError as error:
+        return structs.replace(about, name=made.name, auth_method=made.auth_method, problem=str(error))
+    return structs.replace(
+        about,
+        name=made.name,
+        auth_method=made.auth_method,
+        endpoint=without_passwords(endpoint),
+        capabilities=[name for name in names if getattr(made.capabilities, name)],
+    )
+
+
+def _key_from(registry: ProviderRegistry, settings: Settings, environ: Mapping[str, str], name: str) -> str:
+    """Where the key that counts is from: a place in the settings, a login, a variable of the environment."""
+    kept = KeptKeys(settings.data_dir).places().get(name)
+    sources = sources_of(settings, environ, name, registry.variables(name), kept)
+    return next((source.place for source in sources if source.used), "")
+
+
+def _protocol(config: ProviderConfig) -> str:
+    """What it speaks; coding programs each speak a way of their own."""
+    providers = import_module("plugins.providers")
+    known = providers.PROVIDERS.get(config.like or config.id)
+    if known is None and config.base_url is None:
+        return "its own"
+    return str(providers.PROTOCOLS[(known or providers.PROVIDERS["custom"]).module])

@@ -1,0 +1,55 @@
+"""Every provider with the fake server that it is tried against."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from gateway.testing.backend import Backend
+from gateway.testing.dialects import DIALECTS
+from gateway.testing.service_account import with_account
+from gateway.testing.tokens import RIGHT, FakeTokens
+from gateway.testing.trial import Candidate, candidate
+from plugins.providers import PROTOCOLS, PROVIDERS, lazily
+
+_AWS = {"access_key_id": "AKIAFAKE", "secret_access_key": "very-secret"}
+
+
+@asynccontextmanager
+async def signed_in(_: str) -> AsyncGenerator[Mapping[str, Any]]:
+    """Copilot's settings after a login, and the service that exchanges its token."""
+    async with FakeTokens() as tokens:
+        yield {"api_key": RIGHT, "credentials": {"api_url": tokens.url}}
+
+
+def _backend(name: str, speaks: str = "", **more: Any) -> Backend:
+    return Backend(name, lazily(PROVIDERS[name].module), DIALECTS[speaks or name], **more)
+
+
+BACKENDS = (
+    _backend("openai"),
+    _backend("anthropic"),
+    _backend("google"),
+    _backend("mistral"),
+    _backend("groq"),
+    _backend("xai"),
+    _backend("deepinfra"),
+    _backend("cerebras"),
+    _backend("cohere"),
+    _backend("azure"),
+    _backend("vertex", beside=with_account, keyed=False),
+    _backend("bedrock", settings={"region": "eu-west-1", "credentials": _AWS}, keyed=False),
+    _backend("copilot", beside=signed_in, keyed=False),
+    _backend("openrouter"),
+    _backend("together"),
+    _backend("custom", "openai"),
+)
+"""All sixteen."""
+
+BEDROCK_WITH_A_KEY = _backend("bedrock", settings={"region": "eu-west-1"})
+
+
+def candidates(environ: Mapping[str, str]) -> Sequence[Candidate]:
+    """All of them, to be tried; the environment says nothing of them."""
+    return [candidate(backend, PROTOCOLS[PROVIDERS[backend.id].module]) for backend in BACKENDS]

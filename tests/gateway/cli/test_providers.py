@@ -1,0 +1,164 @@
+"""``trunkline providers``: all adapters against their fakes, one tiny call of each, and what is known."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.cli.trying import print_trials
+from gateway.testing.backend import Backend
+from gateway.testing.dialects import DIALECTS
+from gateway.testing.models import FakeModels
+from gateway.testing.script import Refusal
+from gateway.testing.standin import standin_for
+from gateway.testing.trial import COLUMNS, candidate
+from plugins.providers import openai
+from plugins.providers.trial import BACKENDS
+from tests.gateway.cli.processes import COMMAND, environment, trunkline
+
+SECRET = "sk-very-secret-indeed-0123456789-abcdef"
+PROGRAMS = ("claude-code", "codex", "gemini", "opencode")
+NO_PROGRAMS = "/nonexistent"
+
+
+def tried(home: Path, *names: str, **environ: str) -> tuple[int, dict[str, Any]]:
+    """The exit status of a trial, and what came of each."""
+    command = [*COMMAND, "providers", "test", *names, "--fake", "--json"]
+    env = environment(home, **{"PATH": NO_PROGRAMS, **environ})
+    done = subprocess.run(
+        command, cwd=home, env=env, capture_output=True, text=True, timeout=170, check=False
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, {trial["name"]: trial for trial in json.loads(done.stdout)}
+
+
+@pytest.mark.timeout(180)
+def test_all_sixteen_and_the_four_programs_are_tried_and_hold(tmp_path: Path) -> None:
+    status, trials = tried(tmp_path, "--all")
+    assert status == 0, trials
+    assert list(trials) == [*(backend.id for backend in BACKENDS), *PROGRAMS]
+    for backend in BACKENDS:
+        assert trials[backend.id]["outcome"] == "ok", trials[backend.id]
+        assert trials[backend.id]["columns"] == dict.fromkeys(COLUMNS, True)
+        assert trials[backend.id]["first_token_ms"] > 0
+    for name in PROGRAMS:
+        assert trials[name]["outcome"] == "not installed"
+        assert all(trials[name]["columns"].values())
+        assert "npm install -g" in trials[name]["way_out"]
+
+
+def test_a_program_that_is_named_must_be_there_and_work(tmp_path: Path) -> None:
+    assert tried(tmp_path, "codex")[0] == 1
+    standin_for(tmp_path, "codex", "echo")  # it knows its version, and talks to no model
+    status, trials = tried(tmp_path, "codex", PATH=str(tmp_path))
+    assert (status, trials["codex"]["outcome"]) == (1, "failed")
+    assert [column for column, holds in trials["codex"]["columns"].items() if not holds] == ["program"]
+
+
+def test_the_table_names_what_is_not_there_with_the_way_to_install_it(tmp_path: Path) -> None:
+    done = trunkline("providers", "test", "gemini", "--fake", home=tmp_path, PATH=NO_PROGRAMS)
+    assert done.returncode == 1
+    assert "✓" in done.stdout
+    assert "npm install -g @google/gemini-cli" in done.stdout
+    assert done.stdout.splitlines()[-1] == "0 ok, 0 failed, 1 not installed"
+
+
+def test_a_name_that_nobody_has_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    done = trunkline("providers", "test", "opnai", "--fake", home=tmp_path)
+    assert done.returncode == 2
+    assert "'opnai'" in done.stderr
+    assert "openai, anthropic" in done.stderr
+
+
+def test_checks_that_are_switched_off_are_not_taken_for_held(tmp_path: Path) -> None:
+    done = trunkline("providers", "test", "openai", "--fake", home=tmp_path, PYTHONOPTIMIZE="1")
+    assert (done.returncode, "PYTHONOPTIMIZE" in done.stderr) == (2, True)
+
+
+async def test_an_adapter_that_does_wrong_is_told_by_column_and_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wrong = candidate(Backend("strange", openai.create, DIALECTS["google"]), "Chat Completions")
+    assert not isinstance(await wrong.warm_up(), float)
+    mixed = candidate(Backend("mixed", openai.create, DIALECTS["xai"]), "Chat Completions")
+    trial = await mixed.run(1.0, lambda check: None)
+    assert (trial.outcome, trial.columns["stream"]) == ("failed", True)
+    assert len(trial.problems) == sum(not holds for holds in trial.columns.values())
+    print_trials([trial])
+    shown = capsys.readouterr().out
+    assert "✗" in shown
+    assert trial.problems[0][:40] in shown
+
+
+async def asked(home: Path, *args: str, **environ: str) -> tuple[int, list[dict[str, Any]]]:
+    """The exit status of real calls, and what came of each; nothing of it may show the key."""
+    done = await asyncio.to_thread(trunkline, "providers", "test", *args, "--json", home=home, **environ)
+    assert SECRET not in done.stdout + done.stderr
+    return done.returncode, json.loads(done.stdout) if done.stdout else []
+
+
+async def test_one_tiny_call_says_how_soon_who_answers(tmp_path: Path) -> None:
+    async with FakeModels(key=SECRET) as fake:
+        keys = {"OPENAI_API_KEY": SECRET, "TRUNKLINE_PROVIDERS__OPENAI__BASE_URL": fake.openai_url}
+        status, [found] = await asked(tmp_path, **keys)
+        assert (status, found["ok"], found["model"]) == (0, True, "gpt-5-mini")
+        assert 0 < found["first_token_ms"] <= found["whole_ms"]
+        status, [found] = await asked(tmp_path, "openai/mine", **keys)
+        assert (status, found["model"]) == (0, "mine")
+        assert [request.body["model"] for request in fake.requests] == ["gpt-5-mini", "mine"]
+        done = await asyncio.to_thread(trunkline, "providers", "test", home=tmp_path, **keys)
+    assert "✓ answers" in done.stdout
+
+
+async def test_what_goes_wrong_is_told_with_the_way_out(tmp_path: Path) -> None:
+    async with FakeModels(key="another") as fake:
+        place = {"TRUNKLINE_PROVIDERS__GROQ__BASE_URL": fake.at("groq")}
+        status, [refused] = await asked(tmp_path, GROQ_API_KEY=SECRET, **place)
+        assert (status, refused["error"]) == (1, "AuthFailedError")
+        assert "GROQ_API_KEY" in refused["way_out"]
+        fake.then(Refusal(429, "slow down", {"retry-after": "30"}))
+        place["TRUNKLINE_PROVIDERS__GROQ__TIMEOUT"] = "60000"
+        status, [busy] = await asked(tmp_path, GROQ_API_KEY="another", **place)
+        assert (status, busy["error"]) == (1, "RateLimitError")
+    away = {"TRUNKLINE_PROVIDERS__GROQ__BASE_URL": "http://127.0.0.1:9/v1"}
+    status, [gone, nobody] = await asked(tmp_path, "groq", "nobody", GROQ_API_KEY=SECRET, **away)
+    assert (status, gone["error"], nobody["error"]) == (
+        1,
+        "ProviderUnavailableError",
+        "ProviderResolutionError",
+    )
+
+
+def test_nobody_to_ask_is_told_with_the_way_out(tmp_path: Path) -> None:
+    done = trunkline("providers", "test", home=tmp_path)
+    assert done.returncode == 1
+    assert "ANTHROPIC_API_KEY" in done.stderr
+
+
+def test_the_list_says_where_a_key_is_from_and_never_the_key(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(
+        f'[providers.desk]\nbase_url = "http://u:{SECRET}@127.0.0.1:9/v1"\n'
+        f'api_key = "{SECRET}"\nmodels = ["a", "b", "c", "d"]\n'
+        '[plugins]\nenabled = ["cli_backends"]\n'
+    )
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/keys.json").write_text(json.dumps({"copilot": SECRET}))
+    (tmp_path / "data/keys.json").chmod(0o600)
+    args = ("providers", "list", "--config", "own.toml")
+    done = trunkline(*args, "--json", home=tmp_path, GROQ_API_KEY=SECRET)
+    shown = trunkline(*args, home=tmp_path, GROQ_API_KEY=SECRET)
+    assert SECRET not in done.stdout + done.stderr + shown.stdout + shown.stderr
+    found = {provider["id"]: provider for provider in json.loads(done.stdout)}
+    assert found["desk"]["key_from"].endswith("own.toml:3")
+    assert found["desk"]["models"] == ["a", "b", "c"]
+    assert found["groq"]["key_from"] == "GROQ_API_KEY"
+    assert found["copilot"]["key_from"].endswith("keys.json")
+    assert (found["anthropic"]["key_from"], found["anthropic"]["protocol"]) == ("", "Messages")
+    assert found["claude-code"]["protocol"] == "its own"
+    assert "base_url" in found["azure"]["problem"]
+    assert shown.stdout.count("GROQ_API_KEY") == 1

@@ -1,0 +1,91 @@
+"""A conversation begun with one provider continues on any other, and requests are what each of them takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.messages import Attachment, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart
+from gateway.provider import ChatOptions, ToolDefinition
+from gateway.testing.backend import Backend, named
+from gateway.testing.script import Reply, Say, Think, Use, UseTogether
+from gateway.testing.talk import assistant, deltas_of, text_of, user
+from tests.plugins.providers.test_contract import BACKENDS
+
+CLOCK = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
+OFFERED = ChatOptions(model="fake-small", message_id="answer", tools=(CLOCK,))
+PLAIN = ChatOptions(model="fake-small", message_id="answer")
+
+
+async def begun(backend: Backend) -> list[Message]:
+    """A conversation that a provider took part in: it thought, spoke, and numbered its calls anew."""
+    calls = (Use("clock", '{"zone": "UTC"}', "call_0"), Use("clock", '{"zone": "CET"}', "call_1"))
+    spoken = (Think("Hm."), Say("Let me see.")) if backend.reasons else ()
+    said: list[Message] = []
+    async with backend.running() as (fake, provider):
+        for question in ("What time is it?", "And now?"):
+            fake.then(Reply((*spoken, UseTogether(calls)), "tools"))
+            said.append(user(question))
+            answer = await provider.chat(said, OFFERED)
+            made = [part for part in answer.parts if isinstance(part, ToolCallPart)]
+            results = [ToolResultPart(call.tool_call_id, "noon") for call in made]
+            said.append(assistant(*answer.parts, *results, TextPart("It is noon.")))
+    return said
+
+
+@pytest.mark.parametrize("first", BACKENDS, ids=named)
+async def test_004_T13_a_conversation_begun_with_one_provider_continues_on_any_other(first: Backend) -> None:
+    history = await begun(first)
+    assert sum(isinstance(part, ToolCallPart) for message in history for part in message.parts) == 4
+    for backend in BACKENDS:
+        async with backend.running(max_retries=0) as (_, provider):
+            for options in (OFFERED, PLAIN):
+                deltas = await deltas_of(provider, *history, user("Thanks!"), options=options)
+                assert text_of(deltas) == "You said: Thanks!", (first.id, backend.id)
+
+
+STRANGE = (
+    user("", ImagePart("aGk=", "image/tiff", "a plan"), ImagePart("aGk=", "image/gif")),
+    assistant(TextPart("   ")),
+    user("Do it"),
+    assistant(
+        ToolCallPart("x" * 90, "codex:shell", {"command": "ls"}),
+        ToolCallPart("функция/1", "9lives", {}),
+        ToolCallPart("", "a" * 90, {}),
+        ToolResultPart("x" * 90, "", attachments=(Attachment("image/heic", "aGk=", "photo.heic"),)),
+        ToolResultPart("функция/1", "done", attachments=(Attachment("image/svg+xml", "PHN2Zz4=", "a.svg"),)),
+    ),
+    assistant(ToolCallPart("0", "clock", {}), ToolResultPart("0", "noon")),
+    user("again"),
+    assistant(ToolCallPart("0", "clock", {}), ToolResultPart("0", "noon")),
+    Message(session_id="s", role="system", parts=(TextPart("A note in the middle."),)),
+)
+"""Names, ids and pictures that some protocols know and others do not, and messages with nothing in them."""
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=named)
+async def test_004_T13_what_only_other_protocols_know_is_told_in_a_way_that_this_one_takes(
+    backend: Backend,
+) -> None:
+    async with backend.running(max_retries=0) as (fake, provider):
+        for options in (OFFERED, PLAIN):
+            assert (
+                text_of(await deltas_of(provider, *STRANGE, user("So?"), options=options)) == "You said: So?"
+            )
+        sent = str(fake.requests[0].body)
+    assert "(image attached: a plan)" in sent
+    assert "a.svg (image/svg+xml)" in sent
+    assert "A note in the middle." in sent
+    assert "codex_shell" in sent
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=named)
+async def test_004_T13_a_tools_schema_is_mended_for_whoever_is_asked(backend: Backend) -> None:
+    choice = {"properties": {"a": {"type": "array"}}, "required": ["a", "gone"]}
+    tools = tuple(
+        ToolDefinition(f"tool_{number}", "Does something.", schema)
+        for number, schema in enumerate(({}, {"type": "object"}, {"anyOf": [choice]}, choice))
+    )
+    async with backend.running(max_retries=0) as (fake, provider):
+        options = ChatOptions(model="fake-small", message_id="answer", tools=tools)
+        assert text_of(await deltas_of(provider, options=options)) == "You said: Hi"
+        assert fake.requests[0].tools == tuple(tool.name for tool in tools)

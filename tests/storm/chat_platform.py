@@ -1,0 +1,112 @@
+"""A platform of a storm as its people see it: how they write in its rooms, what stands there in the end.
+
+Each runs in a process of its own, which nobody kills, and is driven over HTTP, as its page is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import aiohttp
+from msgspec import Struct
+
+Json = dict[str, Any]
+Spot = Literal["direct", "group", "thread"]
+"""Where a person writes: alone with the bot, in a group, or in a thread (a topic) of one that all share."""
+
+_PATIENCE = aiohttp.ClientTimeout(total=20)
+
+
+class Stands(Struct, frozen=True, kw_only=True):
+    """A message of the bot that stands in a room. One that still grows is ``unfinished``."""
+
+    id: str
+    text: str
+    reply_to: str | None = None
+    unfinished: bool = False
+
+
+class Question(Struct, frozen=True):
+    """A message of the bot with buttons; ``button`` allows what it asks for, once."""
+
+    room: str
+    id: str
+    button: str
+
+
+Rooms = dict[str, list[Stands]]
+"""What stands of the bot, by room or by room/thread."""
+
+
+class Platform(ABC):
+    """A platform at ``url``. ``facts`` is what its process told besides, by name.
+
+    ``name`` is the gateway's channel, ``kind`` whose it is. ``needs`` are the facts that the process has to
+    tell first. ``spots`` says where each person writes, and ``zeal`` how much they do there: less where the
+    platform takes few calls a minute, as what is owed when the storm ends has to be paid at that rate.
+    ``asks`` says whether the bot can ask people there with buttons.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[str]
+    needs: ClassVar[Sequence[str]] = ()
+    zeal: ClassVar[Mapping[Spot, float]] = {"direct": 1.0, "group": 1.0, "thread": 1.0}
+    asks: ClassVar[bool] = True
+    spots: ClassVar[Sequence[Spot]] = ("direct", "direct", "direct", "group", "thread", "thread")
+
+    def __init__(self, url: str, facts: Mapping[str, str], gateway: str) -> None:
+        self.url = url
+        self.facts = facts
+        self.gateway = gateway
+        self._shared = ""
+
+    @classmethod
+    def flags(cls, gateway: str) -> Sequence[str]:
+        """What its process is started with; ``gateway`` is the address of the gateway's own server."""
+        return ()
+
+    @property
+    @abstractmethod
+    def settings(self) -> Json:
+        """The settings of the gateway's channel."""
+
+    @abstractmethod
+    async def open(self, http: aiohttp.ClientSession, person: str, spot: Spot) -> str:
+        """A room for a person and the bot, or a thread of one. Returns its name."""
+
+    @abstractmethod
+    async def say(self, http: aiohttp.ClientSession, room: str, person: str, text: str) -> str:
+        """A person writes. Returns the message's id."""
+
+    async def called(self, http: aiohttp.ClientSession) -> str:
+        """What the bot is called where others read along; empty where it answers everything."""
+        return ""
+
+    async def questions(self, http: aiohttp.ClientSession) -> list[Question]:
+        """What the bot asks in rooms, with buttons that can still be pressed."""
+        return []
+
+    async def press(self, http: aiohttp.ClientSession, question: Question, person: str) -> None:
+        """A person allows what the bot asks for, once."""
+        raise LookupError(f"{self.name} has no buttons")
+
+    @abstractmethod
+    async def rooms(self, http: aiohttp.ClientSession) -> Rooms:
+        """What stands of the bot in each room, in order."""
+
+    async def transcript(self, http: aiohttp.ClientSession) -> bytes:
+        """What the platform noted of the gateway's last calls, to look at afterwards."""
+        async with http.get(f"{self.url}/_fake/transcript", timeout=_PATIENCE) as response:
+            return await response.read()
+
+    async def _post(self, http: aiohttp.ClientSession, path: str, **content: object) -> Json:
+        async with http.post(f"{self.url}/{path}", json=content, timeout=_PATIENCE) as response:
+            response.raise_for_status()
+            return await response.json()
+
+    async def _get(self, http: aiohttp.ClientSession, path: str) -> Json:
+        async with http.get(f"{self.url}/{path}", timeout=_PATIENCE) as response:
+            response.raise_for_status()
+            return await response.json()

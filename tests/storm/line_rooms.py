@@ -1,0 +1,37 @@
+"""The platform that comes with the gateway's tests, in a storm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import aiohttp
+from chat_platform import Json, Platform, Rooms, Spot, Stands
+
+
+class LineRooms(Platform):
+    """Rooms, and nothing else."""
+
+    name = kind = "line"
+    asks = False
+    spots: ClassVar[Sequence[Spot]] = ("direct",) * 6
+
+    @property
+    def settings(self) -> Json:
+        return {"url": self.url}
+
+    async def open(self, http: aiohttp.ClientSession, person: str, spot: Spot) -> str:
+        return f"room-{person}"
+
+    async def say(self, http: aiohttp.ClientSession, room: str, person: str, text: str) -> str:
+        return str((await self._post(http, "say", chat=room, user=person, text=text))["id"])
+
+    async def rooms(self, http: aiohttp.ClientSession) -> Rooms:
+        return {
+            room: [
+                Stands(id=str(said["id"]), text=said["text"], reply_to=str(said["reply_to"]))
+                for said in messages
+                if said["nonce"] is not None
+            ]
+            for room, messages in (await self._get(http, "rooms")).items()
+        }

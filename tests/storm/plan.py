@@ -1,0 +1,65 @@
+"""What a storm is to be like, how far it is, and what it came to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from checker import Verdict
+
+_KILLS_PER_SECOND = 80 / 60
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a storm is to be like. ``rate`` is messages per second in all, ``faults`` a share."""
+
+    store: str
+    seconds: float
+    rate: float
+    faults: float
+    seed: int
+    planted: str | None = None
+    channels: Sequence[str] = ("websocket", "line")
+    drain: float = 90.0
+    """Seconds that the calm after it may take: what is owed is paid at the platforms' rates."""
+
+    @property
+    def fewest_kills(self) -> float:
+        """How often it has to kill to prove anything."""
+        return self.seconds * _KILLS_PER_SECOND
+
+
+@dataclass
+class Progress:
+    """How far it is."""
+
+    phase: str = "starting"
+    elapsed: float = 0.0
+    sent: int = 0
+    acked: int = 0
+    kills: int = 0
+    lives: int = 0
+    points: str = ""
+    """How many of the failpoints were hit, of how many."""
+
+
+@dataclass
+class Outcome:
+    """What a storm came to."""
+
+    plan: Plan
+    engine: str
+    messages: int
+    said: Counter[str]
+    """How many of the messages were written on each platform."""
+    acked: int
+    kills: int
+    lives: int
+    hits: dict[str, int]
+    drained: bool
+    drain_seconds: float
+    exit_status: int | None
+    unexpected: list[str]
+    verdict: Verdict

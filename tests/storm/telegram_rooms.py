@@ -1,0 +1,96 @@
+"""Telegram in a storm: a bot that polls, and one that is delivered to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import aiohttp
+from chat_platform import Json, Platform, Question, Rooms, Spot, Stands
+
+_SECRET = "only-telegram-knows"
+
+
+class TelegramRooms(Platform):
+    """Private chats and supergroups, which number their messages in different ways, and a forum's topics."""
+
+    name, kind = "telegram.polling", "telegram"
+    zeal: ClassVar[Mapping[Spot, float]] = {"direct": 0.4, "group": 0.15, "thread": 0.1}
+    needs = ("token",)
+
+    @classmethod
+    def flags(cls, gateway: str) -> Sequence[str]:
+        return ("--limits",)
+
+    @property
+    def settings(self) -> Json:
+        return {"token": self.facts["token"], "api_base_url": self.url, "groups": "always"}
+
+    async def open(self, http: aiohttp.ClientSession, person: str, spot: Spot) -> str:
+        if spot == "direct":
+            return await self._room(http, kind="private", title=person)
+        group: Json = {"kind": "supergroup", "people": [person], "admin": True}
+        if spot == "group":
+            return await self._room(http, **group, title=f"room-{person}")
+        self._shared = self._shared or await self._room(http, **group, title="Forum", forum=True)
+        asked = {"chat": int(self._shared), "name": person, "user": person}
+        return f"{self._shared}/{(await self._post(http, '_fake/topic', **asked))['id']}"
+
+    async def say(self, http: aiohttp.ClientSession, room: str, person: str, text: str) -> str:
+        chat, _, topic = room.partition("/")
+        thread = int(topic) if topic else None
+        said = await self._post(http, "_fake/say", chat=int(chat), user=person, text=text, thread=thread)
+        return str(said["id"])
+
+    async def questions(self, http: aiohttp.ClientSession) -> list[Question]:
+        return [
+            Question(_name(room["chat"]["id"], said), str(said["message_id"]), keys[0][0]["callback_data"])
+            for room in (await self._get(http, "_fake/state?most=40"))["rooms"]
+            for said in room["messages"]
+            if (keys := said.get("reply_markup", {}).get("inline_keyboard"))
+        ]
+
+    async def press(self, http: aiohttp.ClientSession, question: Question, person: str) -> None:
+        chat = int(question.room.partition("/")[0])
+        asked = {"chat": chat, "message": int(question.id), "button": question.button}
+        await self._post(http, "_fake/press", **asked, user=person)
+
+    async def rooms(self, http: aiohttp.ClientSession) -> Rooms:
+        found: Rooms = {}
+        for room in (await self._get(http, "_fake/state?most=100000"))["rooms"]:
+            for said in room["messages"]:
+                if said["mine"] and not said["service"]:
+                    found.setdefault(_name(room["chat"]["id"], said), []).append(_stands(said))
+        return found
+
+    async def _room(self, http: aiohttp.ClientSession, **wanted: object) -> str:
+        return str((await self._post(http, "_fake/open", **wanted))["id"])
+
+
+class DeliveredTelegramRooms(TelegramRooms):
+    """The same by webhook, where the bot answers in groups to its name alone."""
+
+    name = "telegram.webhook"
+
+    @property
+    def settings(self) -> Json:
+        return {
+            **super().settings,
+            "mode": "webhook",
+            "webhook_url": f"{self.gateway}/telegram/updates",
+            "webhook_secret": _SECRET,
+            "groups": "mention",
+        }
+
+    async def called(self, http: aiohttp.ClientSession) -> str:
+        return "@fake_bot"
+
+
+def _name(chat: int, said: Mapping[str, Any]) -> str:
+    return f"{chat}/{said['message_thread_id']}" if said.get("is_topic_message") else str(chat)
+
+
+def _stands(said: Mapping[str, Any]) -> Stands:
+    answered = said.get("reply_to_message")
+    reply_to = None if answered is None else str(answered["message_id"])
+    return Stands(id=str(said["message_id"]), text=said.get("text", ""), reply_to=reply_to)
