@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import resource
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import procfs
-from processes import TREE, Lab, Load, Process, Result
+from processes import Lab, Load, Process, Result
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -53,6 +51,10 @@ class Bench:
     seconds: float
     rival: Path | None
     """The Python that has NoneBot2; None if it could not be installed."""
+    plain: Path | None = None
+    """The Python that has what users install; None stands for the one that runs this."""
+    quick: bool = False
+    """Whether what takes long is left out, or done less often."""
 
     def talks(self, servers: dict[str, Process], **plan: object) -> dict[str, list[Result]]:
         """Let people talk to servers in turns, so many rounds."""
@@ -73,7 +75,8 @@ class Bench:
         return results
 
 
-def _middle(results: list[Result], value: Callable[[Result], float]) -> float:
+def middle(results: list[Result], value: Callable[[Result], float]) -> float:
+    """The median of what the rounds have."""
     return median(map(value, results))
 
 
@@ -88,7 +91,7 @@ def _cost(result: Result) -> float:
 
 def _busy(results: dict[str, list[Result]]) -> str:
     """How busy the server's core was: a floor that waits for its load is not saturated."""
-    shares = (_middle(results[name], lambda r: r.cpu / r.seconds) for name in ("ours", "relay"))
+    shares = (middle(results[name], lambda r: r.cpu / r.seconds) for name in ("ours", "relay"))
     return "core busy {:.0%}, floor's {:.0%}".format(*shares)
 
 
@@ -108,16 +111,16 @@ def _saturated_rows(tokens: int, results: dict[str, list[Result]]) -> Iterator[R
     assert ours
     assert relay
     label = f"saturated, 200 sessions, {tokens} tokens"
-    rate, cost = _middle(ours, _rate), _middle(ours, _cost)
-    yield Row(label, "turns/s", rate, _middle(relay, _rate), 0.5, at_least=True, note=_busy(results))
-    per_second = 1e6 / cost, 1e6 / _middle(relay, _cost)
+    rate, cost = middle(ours, _rate), middle(ours, _cost)
+    yield Row(label, "turns/s", rate, middle(relay, _rate), 0.5, at_least=True, note=_busy(results))
+    per_second = 1e6 / cost, 1e6 / middle(relay, _cost)
     yield Row(label, "turns/CPU-s", *per_second, 0.5, at_least=True, note="no wait counts")
     if tokens > 2:
-        floor = _middle(relay, _cost) / tokens
+        floor = middle(relay, _cost) / tokens
         yield Row("processor for a streamed token", "µs", cost / tokens, floor, 2.0)
     if rival:
         yield Row(
-            f"{label}: NoneBot2", "turns/CPU-s", 1e6 / cost, 1e6 / _middle(rival, _cost), 1.0, at_least=True
+            f"{label}: NoneBot2", "turns/CPU-s", 1e6 / cost, 1e6 / middle(rival, _cost), 1.0, at_least=True
         )
     else:
         yield Row(
@@ -128,12 +131,12 @@ def _saturated_rows(tokens: int, results: dict[str, list[Result]]) -> Iterator[R
 def first_token(bench: Bench) -> Iterator[Row]:
     """What is added to the model's own time before the first token is there."""
     servers = {"relay": bench.lab.relay(), "ours": bench.lab.gateway()}
-    one = _bursts(bench, servers, clients=1, mode="p04", messages=10)
-    many = _bursts(bench, servers, clients=200, mode="p40", messages=1)
+    one = bursts(bench, servers, clients=1, mode="p04", messages=10)
+    many = bursts(bench, servers, clients=200, mode="p40", messages=1)
     bench.lab.stop(*servers.values())
-    shown = {name: _middle(r, lambda r: median(r.from_model)) * 1e3 for name, r in one.items()}
-    asked = {name: _middle(r, lambda r: median(r.from_send)) * 1e3 for name, r in one.items()}
-    crowd = {name: _middle(r, lambda r: median(r.from_send)) * 1e3 for name, r in many.items()}
+    shown = {name: middle(r, lambda r: median(r.from_model)) * 1e3 for name, r in one.items()}
+    asked = {name: middle(r, lambda r: median(r.from_send)) * 1e3 for name, r in one.items()}
+    crowd = {name: middle(r, lambda r: median(r.from_send)) * 1e3 for name, r in many.items()}
     yield Row(
         "first token after the model sent it, 1 session",
         "ms",
@@ -151,16 +154,16 @@ def first_token(bench: Bench) -> Iterator[Row]:
 def parallel(bench: Bench) -> Iterator[Row]:
     """100 sessions at once with a model that takes 0.5 s for 40 tokens."""
     servers = {"relay": bench.lab.relay(), "ours": bench.lab.gateway()}
-    results = _bursts(bench, servers, clients=100, mode="p40", messages=1)
+    results = bursts(bench, servers, clients=100, mode="p40", messages=1)
     bench.lab.stop(*servers.values())
-    longest = {name: _middle(r, lambda r: max(r.final)) for name, r in results.items()}
-    middle = {name: _middle(r, lambda r: median(r.final)) for name, r in results.items()}
+    longest = {name: middle(r, lambda r: max(r.final)) for name, r in results.items()}
+    middle = {name: middle(r, lambda r: median(r.final)) for name, r in results.items()}
     label = "100 at once, model of 0.5 s"
     yield Row(f"{label}: p50", "s", middle["ours"], middle["relay"], 0.65, absolute=True)
     yield Row(f"{label}: longest", "s", longest["ours"], longest["relay"], 0.65, absolute=True)
 
 
-def _bursts(bench: Bench, servers: dict[str, Process], **plan: object) -> dict[str, list[Result]]:
+def bursts(bench: Bench, servers: dict[str, Process], **plan: object) -> dict[str, list[Result]]:
     """So many rounds of everybody at once, after one that does not count."""
     loads = {name: bench.lab.load(server, kind="burst", **plan) for name, server in servers.items()}
     for load in loads.values():
@@ -184,8 +187,8 @@ def accept(bench: Bench) -> Iterator[Row]:
             results[name].append(load.measure())
             load.stop()
         bench.lab.stop(*servers.values())
-    rates = {name: _middle(r, _rate) for name, r in results.items()}
-    cpu = _middle(results["ours"], _cost)
+    rates = {name: middle(r, _rate) for name, r in results.items()}
+    cpu = middle(results["ours"], _cost)
     note = f"{cpu:.0f} µs of processor each"
     yield Row("durable accept, 64 senders", "1/s", rates["ours"], rates["relay"], 5000, True, True, note)
 
@@ -213,9 +216,7 @@ def sockets(bench: Bench) -> Iterator[Row]:
 
 def start(bench: Bench) -> Iterator[Row]:
     """From the command to the line that says it is ready, and the memory then."""
-    subprocess.run(
-        [sys.executable, "-m", "compileall", "-q", "gateway", "channels", "plugins"], cwd=TREE, check=True
-    )
+    bench.lab.compile(None)
     seconds: dict[str, list[float]] = {"relay": [], "ours": [], "again": []}
     memory: dict[str, list[float]] = {"relay": [], "ours": [], "again": []}
     folder = bench.lab.folder / "start"
@@ -250,7 +251,7 @@ def sessions(bench: Bench) -> Iterator[Row]:
     }
     results = bench.rounds_of(loads)
     bench.lab.stop(*servers.values())
-    few, many = _middle(results["relay"], _cost), _middle(results["ours"], _cost)
+    few, many = middle(results["relay"], _cost), middle(results["ours"], _cost)
     yield Row("a message among 10,000 sessions (floor: 10)", "µs", many, few, 1.3)
 
 
@@ -268,7 +269,7 @@ def history(bench: Bench) -> Iterator[Row]:
     loads = {name: bench.lab.load(server, **plan) for name, server in servers.items()}
     results = bench.rounds_of(loads)
     bench.lab.stop(*servers.values())
-    short, long = _middle(results["relay"], _cost), _middle(results["ours"], _cost)
+    short, long = middle(results["relay"], _cost), middle(results["ours"], _cost)
     yield Row("a message with 1,000 of history (floor: 10)", "µs", long, short, 1.3)
 
 

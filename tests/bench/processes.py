@@ -10,18 +10,22 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from crowd import Answered
 from load import Plan, Result
 
 HERE = Path(__file__).parent
 TREE = HERE.parent.parent
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 
 _SETTINGS = """
+{top}
 model = "bench/fake"
 data_dir = "{folder}"
 durability = "full"
@@ -32,6 +36,10 @@ port = {port}
 
 [providers.bench]
 base_url = "{model}/v1"
+
+{providers}
+
+{channels}
 """
 
 
@@ -52,7 +60,7 @@ class Process:
     def __init__(
         self, command: Sequence[str], core: set[int], log: Path, env: Mapping[str, str] = {}
     ) -> None:
-        start = time.monotonic()
+        self._started = time.monotonic()
         self._log = log
         with log.open("w") as errors:
             self._process = subprocess.Popen(
@@ -67,7 +75,7 @@ class Process:
             )
         self.pid = self._process.pid
         self.address = self._until_ready()
-        self.start_seconds = time.monotonic() - start
+        self.start_seconds = time.monotonic() - self._started
 
     @property
     def port(self) -> int:
@@ -80,6 +88,21 @@ class Process:
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
         return self._line()
+
+    def until_healthy(self) -> None:
+        """Wait until a gateway says that all of its channels are connected; only then is it ready."""
+        while not self._is_healthy():
+            if time.monotonic() - self._started > PATIENCE_SECONDS:
+                raise RuntimeError(f"a channel does not connect\n{self._log.read_text()[-2000:]}")
+            time.sleep(0.005)
+        self.start_seconds = time.monotonic() - self._started
+
+    def _is_healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.address}/readyz", timeout=5) as answer:
+                return answer.status == 200
+        except urllib.error.HTTPError:
+            return False
 
     def stop(self) -> None:
         """End it."""
@@ -122,17 +145,69 @@ class Lab:
         """The floor."""
         return self._start([sys.executable, str(HERE / "relay.py"), self._model_url], self._server_core)
 
-    def gateway(self, *, window: int = 200, folder: Path | None = None) -> Process:
-        """Trunkline with everything on, in a new folder if none is given."""
+    def gateway(
+        self,
+        *,
+        window: int = 200,
+        folder: Path | None = None,
+        platforms: Sequence[Platform] = (),
+        python: Path | None = None,
+        providers: str = "",
+        top: str = "",
+        **settings: float | bool,
+    ) -> Process:
+        """Trunkline with everything on, in a new folder if none is given.
+
+        It is connected to ``platforms``; ``settings`` are those of each of their channels. ``providers`` are
+        tables of more providers than the model, ``top`` settings beside it. ``python`` is of another
+        environment than this one.
+        """
         if folder is None:
             folder = self.folder / f"data-{self._count}"
             folder.mkdir()
         config = folder / "bench.toml"
+        channels = "\n".join(platform.settings(settings) for platform in platforms)
         config.write_text(
-            _SETTINGS.format(folder=folder, window=window, port=_free_port(), model=self._model_url)
+            _SETTINGS.format(
+                folder=folder,
+                window=window,
+                port=_free_port(),
+                model=self._model_url,
+                channels=channels,
+                providers=providers,
+                top=top,
+            )
         )
-        command = [sys.executable, "-m", "gateway", "run", "--config", str(config)]
-        return self._start(command, self._server_core)
+        command = [str(python or sys.executable), "-m", "gateway", "run", "--config", str(config)]
+        process = self._start(command, self._server_core)
+        if platforms:
+            process.until_healthy()
+        return process
+
+    def compile(self, python: Path | None) -> None:
+        """Let another Python compile the tree, so that no start has to."""
+        command = [str(python or sys.executable), "-m", "compileall", "-q", "gateway", "channels", "plugins"]
+        subprocess.run(command, cwd=TREE, check=True)
+
+    def start(
+        self, script: str, *arguments: str, python: Path | None = None, served: bool = False
+    ) -> Process:
+        """A script of this folder, with another Python if one is given.
+
+        It shares the load's core, or with ``served`` that of the servers.
+        """
+        command = [str(python or sys.executable), str(HERE / script), *arguments]
+        environment = os.environ if python is not None else self.environment()
+        return self._start(command, self._server_core if served else self._load_core, environment)
+
+    def platform(self, kind: str, *, limits: bool = False) -> Platform:
+        """A fake platform with a crowd; it keeps to the platform's limits if so wished."""
+        command = [sys.executable, str(HERE / "crowd.py"), kind, *(["limits"] if limits else [])]
+        return Platform(kind, self._start(command, self._load_core, self.environment()))
+
+    def environment(self) -> dict[str, str]:
+        """The environment of a process that imports the tree."""
+        return {**os.environ, "PYTHONPATH": str(TREE)}
 
     def nonebot(self, python: Path) -> Process:
         """The rival: a NoneBot2 bot that does the same without a store."""
@@ -159,6 +234,24 @@ class Lab:
         process = Process(command, core, self.folder / f"{self._count}.log", env)
         self._running.append(process)
         return process
+
+
+class Platform:
+    """A fake platform, where a crowd writes when it is asked to."""
+
+    def __init__(self, kind: str, process: Process) -> None:
+        self.kind = kind
+        self.process = process
+
+    def settings(self, more: Mapping[str, float | bool]) -> str:
+        """The table of its channel, with more settings, as TOML."""
+        told = json.loads(self.process.ask(json.dumps({"do": "settings"})))
+        rows = {**told, "allow": "*", **more}
+        return f"[channels.{self.kind}]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in rows.items())
+
+    def ask(self, **asked: Any) -> Answered:
+        """Let the crowd write, and wait until all are answered."""
+        return Answered(**json.loads(self.process.ask(json.dumps(asked))))
 
 
 class Load:
@@ -190,4 +283,4 @@ def laboratory() -> Iterator[Lab]:
             lab.stop()
 
 
-__all__ = ["Lab", "Load", "Plan", "Process", "Result", "laboratory"]
+__all__ = ["Answered", "Lab", "Load", "Plan", "Platform", "Process", "Result", "laboratory"]

@@ -15,12 +15,16 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+from channel_figures import CHANNEL_FIGURES
 from figures import FIGURES, Bench, Row
 from processes import HERE, TREE, cores, laboratory
+from provider_figures import PROVIDER_FIGURES
 from rich.console import Console
 from rich.table import Table
 
+_ALL = {**FIGURES, **CHANNEL_FIGURES, **PROVIDER_FIGURES}
 RIVAL = TREE / ".venv-bench"
+PLAIN = TREE / ".venv-bench-plain"
 
 
 def main() -> int:
@@ -31,20 +35,21 @@ def main() -> int:
     if server == load:
         say.print("[yellow]there is one core only: servers and their load share it[/]")
     rival = _rival(say) if "saturated" in options.only else None
+    plain = _plain(say) if "channels_idle" in options.only else None
     rows: list[Row] = []
     with laboratory() as lab:
         rounds, seconds = (2, 1.0) if options.quick else (5, 2.0)
-        bench = Bench(lab, rounds, seconds, rival)
+        bench = Bench(lab, rounds, seconds, rival, plain, options.quick)
         for name in options.only:
             with say.status(f"measuring: {name}"):
-                rows += FIGURES[name](bench)
+                rows += _ALL[name](bench)
     _show(rows, as_json=options.json)
     return int(options.check and any(row.met is False for row in rows))
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", type=_names, default=list(FIGURES), help=f"of {','.join(FIGURES)}")
+    parser.add_argument("--only", type=_names, default=list(_ALL), help=f"of {','.join(_ALL)}")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--check", action="store_true", help="fail if a goal is missed")
@@ -54,24 +59,34 @@ def _options() -> argparse.Namespace:
 def _names(text: str) -> list[str]:
     names = text.split(",")
     for name in names:
-        if name not in FIGURES:
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(FIGURES)}")
+        if name not in _ALL:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(_ALL)}")
     return names
 
 
 def _rival(say: Console) -> Path | None:
-    """The Python of an environment with NoneBot2, made at the first run; None if that cannot be."""
-    python, mark = RIVAL / "bin" / "python", RIVAL / ".installed"
-    if mark.exists():
+    """The Python of an environment with NoneBot2; None if that cannot be."""
+    return _environment(say, "NoneBot2", RIVAL, HERE / "requirements.txt")
+
+
+def _plain(say: Console) -> Path | None:
+    """The Python of an environment with what users install, and nothing that only tests need."""
+    return _environment(say, "what Trunkline needs", PLAIN, TREE / "requirements.txt")
+
+
+def _environment(say: Console, what: str, folder: Path, requirements: Path) -> Path | None:
+    """The Python of an environment, made at the first run and when its requirements change."""
+    python, mark = folder / "bin" / "python", folder / ".installed"
+    if mark.exists() and mark.read_text() == requirements.read_text():
         return python
-    with say.status("installing NoneBot2"):
-        made = subprocess.run([sys.executable, "-m", "venv", str(RIVAL)], capture_output=True)
-        command = [str(python), "-m", "pip", "install", "--quiet", "-r", str(HERE / "requirements.txt")]
+    with say.status(f"installing {what}"):
+        made = subprocess.run([sys.executable, "-m", "venv", str(folder)], capture_output=True)
+        command = [str(python), "-m", "pip", "install", "--quiet", "-r", str(requirements)]
         if made.returncode or subprocess.run(command, capture_output=True).returncode:
-            say.print("[yellow]NoneBot2 could not be installed; it is left out[/]")
+            say.print(f"[yellow]{what} could not be installed; it is left out[/]")
             return None
-    (RIVAL / ".gitignore").write_text("*\n")
-    mark.touch()
+    (folder / ".gitignore").write_text("*\n")
+    mark.write_text(requirements.read_text())
     return python
 
 

@@ -1,0 +1,155 @@
+"""The figures of the channels: how fast chats on platforms are answered, and what channels cost.
+
+Platforms are the fakes beside the channels, each in a process of its own. The fakes and the model share the
+load's core, so what is measured with a hundred chats at once has their work in it, too.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from statistics import median
+
+import procfs
+from figures import MIB, Bench, Row, bursts, middle
+from processes import HERE, TREE, Answered, Platform, Process
+
+PLATFORMS = ("telegram", "discord", "slack")
+UNLIMITED = 1000
+"""Times the platform's published limits: none of ours are felt."""
+
+_MB = 1e6 / MIB
+_BATCH, _CHATS = 400, 20
+
+
+def channels_parallel(bench: Bench) -> Iterator[Row]:
+    """100 chats at once on each platform, a model that takes 0.5 s for 40 tokens, and no limits."""
+    relay = bench.lab.relay()
+    floor = bursts(bench, {"relay": relay}, clients=100, mode="p40", messages=1)["relay"]
+    bench.lab.stop(relay)
+    floors = middle(floor, lambda r: median(r.final)), middle(floor, lambda r: max(r.final))
+    for kind in PLATFORMS:
+        platform = bench.lab.platform(kind)
+        gateway = bench.lab.gateway(platforms=[platform], pace=UNLIMITED)
+        platform.ask(town="warm")
+        seen = [platform.ask(town=f"round{number}-") for number in range(bench.rounds)]
+        bench.lab.stop(gateway, platform.process)
+        label, note = f"100 chats at once, {kind}", _began(seen)
+        half, longest = median(median(one.took) for one in seen), median(max(one.took) for one in seen)
+        yield Row(f"{label}: p50", "s", half, floors[0], 0.7, absolute=True, note=note)
+        yield Row(f"{label}: longest", "s", longest, floors[1], 1.5, absolute=True)
+
+
+def _began(seen: list[Answered]) -> str:
+    return f"the model began after {median(median(one.asked) for one in seen):.3f} s"
+
+
+def channels_limits(bench: Bench) -> Iterator[Row]:
+    """Answers a second where the platform limits them; the floor is what it allows."""
+    crowd = 150 if bench.quick else 300
+    yield _flow(bench, "telegram", "30 a second in all chats", 30, chats=crowd)
+    yield _flow(bench, "discord", "50 a second in all chats", 50, chats=crowd)
+    yield _turns(bench, "discord", "5 in 5 s in each chat", chats=8, messages=12, seconds=10.0)
+    yield _turns(bench, "slack", "1 a second in each chat", chats=5, messages=12, seconds=9.0)
+    if not bench.quick:
+        yield _turns(bench, "slack", "300 a minute in all chats", chats=330, messages=1, seconds=60.0)
+
+
+def _flow(bench: Bench, kind: str, limit: str, allowed: float, *, chats: int) -> Row:
+    """Many chats at once: the rate at which they are answered after the first burst."""
+    seen = _limited(bench, kind, chats=chats)
+    begun = chats // 3
+    rate = (chats - 1 - begun) / (seen.there[-1] - seen.there[begun])
+    return _limit_row(kind, limit, rate, allowed, seen)
+
+
+def _turns(bench: Bench, kind: str, limit: str, *, chats: int, messages: int, seconds: float) -> Row:
+    """Chats that go on when they are answered, for so many ``seconds`` if nothing but limits is felt."""
+    seen = _limited(bench, kind, chats=chats, messages=messages)
+    answers = chats * messages
+    return _limit_row(kind, limit, answers / seen.there[-1], answers / seconds, seen)
+
+
+def _limited(bench: Bench, kind: str, **asked: int) -> Answered:
+    platform = bench.lab.platform(kind, limits=True)
+    gateway = bench.lab.gateway(platforms=[platform])
+    platform.ask(town="warm", chats=3, mode="s02")
+    seen = platform.ask(mode="s02", **asked)
+    bench.lab.stop(gateway, platform.process)
+    return seen
+
+
+def _limit_row(kind: str, limit: str, rate: float, allowed: float, seen: Answered) -> Row:
+    note = f"{seen.refused} calls refused"
+    return Row(f"answers on {kind}, {limit}", "1/s", rate, allowed, 0.95, at_least=True, note=note)
+
+
+def channels_parse_render(bench: Bench) -> Iterator[Row]:
+    """Reading the slowest of the recorded payloads, and rendering 4,000 characters."""
+    run = subprocess.run(
+        [sys.executable, str(HERE / "craft.py")],
+        cwd=TREE,
+        env=bench.lab.environment(),
+        check=True,
+        capture_output=True,
+    )
+    for kind, cost in json.loads(run.stdout).items():
+        label = f"{kind}: the payload {cost['payload']} read (floor: JSON)"
+        yield Row(label, "µs", cost["parse"], cost["decode"], 50, absolute=True)
+        for text in ("prose", "markup"):
+            label = f"{kind}: 4,000 characters of {text} rendered (floor: parsed)"
+            yield Row(label, "µs", cost[text], cost[f"{text}_parsed"], 1000, absolute=True)
+
+
+def channels_idle(bench: Bench) -> Iterator[Row]:
+    """All four channels connected: how soon, with how much memory, and what many messages leave behind.
+
+    Measured in an environment without what tests need: libraries use what they find there.
+    """
+    count = 1_200 if bench.quick else 10_000
+    bench.lab.compile(bench.plain)
+    starts: list[float] = []
+    memory: list[float] = []
+    for _ in range(bench.rounds):
+        platforms, gateway = _all_four(bench)
+        starts.append(gateway.start_seconds)
+        memory.append(_resident(gateway))
+        bench.lab.stop(gateway, *(platform.process for platform in platforms))
+    yield Row("all four channels: start to connected", "s", median(starts), None, 2.0, absolute=True)
+    yield Row("all four channels: idle memory", "MiB", median(memory), None, 110 * _MB, absolute=True)
+    platforms, gateway = _all_four(bench)
+    _talk(platforms, 3 * _BATCH)
+    before = _resident(gateway)
+    _talk(platforms, count)
+    grown = _resident(gateway) - before
+    bench.lab.stop(gateway, *(platform.process for platform in platforms))
+    label = f"all four channels: memory after {count:,} messages, more than before"
+    yield Row(label, "MiB", grown, None, 10 * _MB, absolute=True, note=f"before: {before:.0f} MiB")
+
+
+def _all_four(bench: Bench) -> tuple[list[Platform], Process]:
+    platforms = [bench.lab.platform(kind) for kind in PLATFORMS]
+    # What conversations hold is no growth: short windows are full when it begins to count.
+    gateway = bench.lab.gateway(platforms=platforms, python=bench.plain, window=10, pace=UNLIMITED)
+    return platforms, gateway
+
+
+def _talk(platforms: list[Platform], count: int) -> None:
+    """So many messages, spread over the platforms, in the same chats all the time."""
+    for _ in range(count // _BATCH // len(platforms)):
+        for platform in platforms:
+            platform.ask(town="idle", mode="s02", chats=_CHATS, messages=_BATCH // _CHATS, every=0.02)
+
+
+def _resident(process: Process) -> float:
+    return procfs.rss_bytes(process.pid) / MIB
+
+
+CHANNEL_FIGURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "channels_parallel": channels_parallel,
+    "channels_limits": channels_limits,
+    "channels_parse_render": channels_parse_render,
+    "channels_idle": channels_idle,
+}
