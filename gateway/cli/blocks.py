@@ -11,14 +11,21 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 
-def blocks(markdown: str) -> list[str]:
-    """The source of each top-level block, in order. All but the last are final, whatever text follows."""
+def blocks(markdown: str, *, growing: bool = False) -> list[str]:
+    """The source of each top-level block, in order.
+
+    Of a text that is ``growing`` all but the last are final, whatever follows: the line that is not ended may
+    still become anything, so it tells nothing of where blocks begin.
+    """
+    if not markdown.strip():
+        return []
     parser = _parser()
     tokens: list[Token] = []
-    parser.block.parse(markdown, parser, {}, tokens)
+    ended = markdown[: markdown.rfind("\n") + 1] if growing else markdown
+    parser.block.parse(ended, parser, {}, tokens)
     starts = [token.map[0] for token in tokens if token.level == 0 and token.nesting >= 0 and token.map]
     lines = markdown.split("\n")
-    return ["\n".join(lines[start:end]).rstrip() for start, end in pairwise((*starts, len(lines)))]
+    return ["\n".join(lines[start:end]).rstrip() for start, end in pairwise((*(starts or [0]), len(lines)))]
 
 
 @cache

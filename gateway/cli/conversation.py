@@ -114,7 +114,7 @@ class Entry:
         if self.message is not None and self.message.role == "user":
             yield Said(part.content), True
             return
-        found = blocks(part.content)
+        found = blocks(part.content, growing=growing)
         for index, block in enumerate(found):
             yield Prose(block, part.kind), not growing or index < len(found) - 1
 

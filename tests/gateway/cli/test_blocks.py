@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.cli.blocks import blocks
@@ -48,10 +48,11 @@ def test_a_text_is_cut_into_its_top_level_blocks(text: str, expected: list[str])
     assert blocks(text) == expected
 
 
-@given(texts, texts)
-def test_all_blocks_but_the_last_are_final_whatever_follows(text: str, more: str) -> None:
-    final = blocks(text)[:-1]
-    assert blocks(text + more)[: len(final)] == final
+@given(texts, texts, st.booleans())
+@example(text="a\n```", more=":`", growing=True)
+def test_all_blocks_but_the_last_are_final_whatever_follows(text: str, more: str, growing: bool) -> None:
+    final = blocks(text, growing=True)[:-1]
+    assert blocks(text + more, growing=growing)[: len(final)] == final
 
 
 @given(texts)

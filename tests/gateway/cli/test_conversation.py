@@ -16,13 +16,13 @@ def conversation() -> tuple[Conversation, DeltaWriter]:
     return talk, DeltaWriter("m")
 
 
-def test_a_block_is_final_when_the_next_one_has_begun() -> None:
+def test_a_block_is_final_when_the_first_line_of_the_next_one_is_whole() -> None:
     talk, write = conversation()
     entry = talk.take(write.text("# One\n\ntw"))
     assert entry is not None
-    assert entry.pieces() == ([Prose("# One")], [Prose("tw")])
+    assert entry.pieces() == ([], [Prose("# One\n\ntw")])
     talk.take(write.text("o\n\nthree"))
-    assert entry.pieces() == ([Prose("# One"), Prose("two")], [Prose("three")])
+    assert entry.pieces() == ([Prose("# One")], [Prose("two\n\nthree")])
     talk.take(Complete("m", Metadata(), "end_turn"))
     assert entry.pieces() == ([Prose("# One"), Prose("two"), Prose("three")], [])
 
