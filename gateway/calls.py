@@ -1,4 +1,4 @@
-"""The tool calls of a turn: each recorded before it runs and after, and shown as it runs."""
+"""The tool calls of a turn: each recorded before its tool runs and after, and shown as it runs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gateway.deltas import ToolResultDelta as ResultDelta
 from gateway.deltas import ToolResultEnd as ResultEnd
 from gateway.messages import DisplayHints, Part, ResultMetadata, ToolCallPart, ToolResultPart
 from gateway.session import Turn
-from gateway.steps import Step, Steps, key_of
+from gateway.steps import Steps, key_of
 from gateway.tool import RunNested, Tool, ToolOutput
-from gateway.toolbox import Toolbox
+from gateway.toolbox import Means, Toolbox
 
 OUTCOME_UNKNOWN = (
     "Error: the gateway stopped while this tool was running. Its outcome is unknown and it was not run again."
@@ -35,7 +35,7 @@ class Calls:
         by_name = {tool.name: tool for tool in reversed(tools)}
         step = turn.steps_written
         if turn.durable:
-            await self._steps.intend(turn.entry.id, step, said, calls)
+            await self._steps.record(turn.entry.id, step, said, calls)
             turn.steps_written = step + 1 + len(calls)
         return [await self._run(turn, by_name, call, number) for number, call in enumerate(calls, step + 1)]
 
@@ -49,8 +49,10 @@ class Calls:
                 turn.emit_part(part)
                 if isinstance(part, ToolCallPart):
                     calls[key_of(turn.entry.id, part.tool_call_id)] = part
-            if step.kind == "tool" and step.state == "intent":
-                await self._resume(turn, by_name, calls[step.key], step)
+            if step.state == "called":
+                await self._run(turn, by_name, calls[step.key], step.number)
+            elif step.state == "intent":
+                await self._give_up(turn, calls[step.key], step.number)
 
     async def _run(
         self, turn: Turn, tools: Mapping[str, Tool], call: ToolCallPart, number: int
@@ -63,8 +65,12 @@ class Calls:
         def show(text: str) -> None:
             turn.emit(ResultDelta(turn.message_id, start.part_index, call.tool_call_id, text))
 
-        nest = self._nest(turn, call.tool_call_id)
-        output, took = await self._toolbox.run(turn, tools, call, show, nest)
+        async def begin(tool: Tool) -> None:
+            if turn.durable and not tool.idempotent:
+                await self._steps.intend(turn.entry.id, number, call.tool_call_id)
+
+        means = Means(begin, show, self._nest(turn, call.tool_call_id))
+        output, took = await self._toolbox.run(turn, tools, call, means)
         known = output.metadata or ResultMetadata()
         result = ToolResultPart(
             call.tool_call_id,
@@ -88,13 +94,9 @@ class Calls:
             turn.emit(PartDelta(turn.message_id, index, result))
         turn.tell_messages()
 
-    async def _resume(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCallPart, step: Step) -> None:
-        tool = tools.get(call.tool_name)
-        if tool is not None and tool.idempotent:
-            await self._run(turn, tools, call, step.number)
-            return
+    async def _give_up(self, turn: Turn, call: ToolCallPart, number: int) -> None:
         unknown = ToolResultPart(call.tool_call_id, OUTCOME_UNKNOWN, is_error=True)
-        await self._steps.report(turn.entry.id, step.number, unknown)
+        await self._steps.report(turn.entry.id, number, unknown)
         turn.emit_part(unknown)
 
 

@@ -1,8 +1,9 @@
 """Turn steps: what a turn with tools has already done, so that a crash does not do it twice.
 
-Before tools run, the model's words and calls are recorded with the calls as intents; after each tool its
-result. A turn that is run again takes recorded steps as they are. A tool that was begun and never
-reported is not run again unless it is idempotent: the model is told that its outcome is unknown.
+The model's words and calls are recorded before anything is done about them; then, call by call, the intent to
+run its tool, once hooks and people allow it, and the result. A turn that is run again takes recorded steps as
+they are. A tool that was about to run and never reported is not run again: the model is told that its outcome
+is unknown. A call that did not come so far is made now. Of idempotent tools no intent is recorded.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _decode = msgspec.json.Decoder(tuple[Part, ...]).decode
 
 
 class Step(Struct, frozen=True):
-    """One recorded step: the parts a model call gave, or a tool's result (empty while only intended)."""
+    """One recorded step: the parts that a model gave, or the result of a call, empty before there is one."""
 
     number: int
     kind: str
@@ -51,19 +52,24 @@ class Steps:
             ]
         )
 
-    async def intend(
+    async def record(
         self, inbox_id: str, first: int, parts: Sequence[Part], calls: Sequence[ToolCallPart]
     ) -> None:
-        """Record a model call's parts as step ``first``, and its tool calls as intents behind it."""
+        """Record a model's parts as step ``first``, and the calls among them behind it."""
         said = (inbox_id, first, "llm", f"{inbox_id}:{first}", "done", _encode(parts).decode())
-        intents = [
-            (PUT_STEP, (inbox_id, first + 1 + i, "tool", key_of(inbox_id, call.tool_call_id), "intent", None))
-            for i, call in enumerate(calls)
+        called = [
+            (PUT_STEP, (inbox_id, number, "tool", key_of(inbox_id, call.tool_call_id), "called", None))
+            for number, call in enumerate(calls, first + 1)
         ]
-        await self._store.write((PUT_STEP, said), *intents)
+        await self._store.write((PUT_STEP, said), *called)
+
+    async def intend(self, inbox_id: str, number: int, call_id: str) -> None:
+        """Record that the tool of a call is about to run."""
+        row = (inbox_id, number, "tool", key_of(inbox_id, call_id), "intent", None)
+        await self._store.write((PUT_STEP, row))
 
     async def report(self, inbox_id: str, number: int, result: ToolResultPart) -> None:
-        """Record a tool's result."""
+        """Record the result of a call."""
         key = key_of(inbox_id, result.tool_call_id)
         row = (inbox_id, number, "tool", key, "done", _encode((result,)).decode())
         await self._store.write((PUT_STEP, row))

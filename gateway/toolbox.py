@@ -1,17 +1,18 @@
 """Running one tool call: permission, hooks, the tool itself, its bounds. Whatever fails is a result.
 
-The order around a call: permission (and a person's approval), ``before_tool_exec``, the tool,
-``after_tool_exec``.
+The order around a call: permission (and a person's approval), ``before_tool_exec``, the word that it begins,
+the tool, ``after_tool_exec``.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
 import structlog
+from msgspec import Struct
 
 from gateway.approvals import Approvals
 from gateway.bus import ActivityBus
@@ -28,6 +29,14 @@ from gateway.tool import RunNested, Tool, ToolContext, ToolOutput, as_output
 log = structlog.get_logger("trunkline.tools")
 
 Show = Callable[[str], None]
+
+
+class Means(Struct, frozen=True):
+    """What a turn gives to a call. ``begin`` returns when its tool may run; ``show`` takes what that says."""
+
+    begin: Callable[[Tool], Awaitable[None]]
+    show: Show
+    nest: RunNested
 
 
 class Toolbox:
@@ -48,13 +57,13 @@ class Toolbox:
         self._output_bytes = output_bytes
 
     async def run(
-        self, turn: Turn, tools: Mapping[str, Tool], call: ToolCallPart, show: Show, nest: RunNested
+        self, turn: Turn, tools: Mapping[str, Tool], call: ToolCallPart, means: Means
     ) -> tuple[ToolOutput, int]:
-        """The output of a call, and how many milliseconds it took. ``show`` displays it as it grows."""
+        """The output of a call, and how many milliseconds it took."""
         self._activity.emit("tool_start", call.tool_name, turn.session.id)
         begun, ended = time.monotonic(), "aborted"
         try:
-            output = sound(await self._outcome(turn, tools, call, show, nest))
+            output = sound(await self._outcome(turn, tools, call, means))
             ended = "failed" if output.is_error else "ok"
         finally:
             self._activity.emit("tool_end", call.tool_name, ended)
@@ -76,18 +85,20 @@ class Toolbox:
         return await self._approvals.ask(turn, foreign, "", arguments) in ("once", "always")
 
     async def _outcome(
-        self, turn: Turn, tools: Mapping[str, Tool], part: ToolCallPart, show: Show, nest: RunNested
+        self, turn: Turn, tools: Mapping[str, Tool], part: ToolCallPart, means: Means
     ) -> ToolOutput:
         if part.invalid_arguments is not None:
-            return _shown(ToolOutput("Error: Invalid JSON arguments", is_error=True), show)
+            return _shown(ToolOutput("Error: Invalid JSON arguments", is_error=True), means.show)
         hooks = self._registry.get_hooks()
         original = ToolCall(part.tool_call_id, part.tool_name, part.arguments)
         call = await self._prepared(turn, tools, original)
         if isinstance(call, ToolBlock):
             content = await hooks.after_tool_exec(original, call.content, turn.ctx)
-            return _shown(ToolOutput(content, is_error=call.is_error), show)
-        transcript = _Transcript(show, self._output_bytes)
-        output = await self._execute(turn, tools[call.name], call, transcript, nest)
+            return _shown(ToolOutput(content, is_error=call.is_error), means.show)
+        tool = tools[call.name]
+        await means.begin(tool)
+        transcript = _Transcript(means.show, self._output_bytes)
+        output = await self._execute(turn, tool, call, transcript, means.nest)
         whole = transcript.text + output.content
         changed = await hooks.after_tool_exec(call, whole, turn.ctx)
         if changed == whole:

@@ -138,7 +138,7 @@ turn_step = Table(
     Column("state", Text, nullable=False),
     Column("result", Text),
 )
-"""What a turn already did. ``kind`` is llm or tool; ``state`` is intent, done or unknown."""
+"""What a turn already did. ``kind`` is llm or tool; ``state`` is called, intent or done."""
 
 dead_letter = Table(
     "dead_letter",

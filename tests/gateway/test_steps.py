@@ -11,13 +11,14 @@ import pytest
 from sqlalchemy import select
 
 from gateway import (
+    ApprovalAsked,
+    NotFoundError,
     Plugin,
     TextPart,
     Tool,
     ToolCallPart,
     ToolContext,
     ToolResultPart,
-    ToolResultStart,
     tool_from,
 )
 from gateway.calls import OUTCOME_UNKNOWN
@@ -34,18 +35,17 @@ RESULT = ToolResultPart("c1", "charged 5")
 
 
 class Charging(Plugin):
-    """Charges twice in a turn; the second time it waits, if it is told to."""
+    """Charges amounts; with the one of ``stuck_at`` it never comes to an end."""
 
     name = "charging"
 
-    def __init__(self, *, idempotent: bool = False, waits: bool = False) -> None:
+    def __init__(self, *, idempotent: bool = False, stuck_at: int | None = None) -> None:
         self.charged: list[tuple[int, str]] = []
-        self._waits = waits
 
         async def charge(amount: int, context: ToolContext) -> str:
             """Charge an amount."""
             self.charged.append((amount, context.key))
-            if self._waits and amount == 7:
+            if amount == stuck_at:
                 await asyncio.Event().wait()
             return f"charged {amount}"
 
@@ -60,18 +60,16 @@ async def recorded(chat: Chat) -> int:
     return len(await chat.gateway.store.read(lambda c: c.execute(select(t.turn_step)).all()))
 
 
-async def cut_off_in_the_second_call(data_dir: Path, plugin: Charging) -> str:
-    """A gateway that ends while the second of two calls runs. Returns the answer's id."""
+async def cut_off_at(data_dir: Path, amount: int, *, idempotent: bool = False) -> tuple[str, Charging]:
+    """A gateway that ends while one of two calls runs, of 5 and of 7. Returns the answer's id."""
+    plugin = Charging(idempotent=idempotent, stuck_at=amount)
     async with chatting(data_dir, plugin, limits={"drain_seconds": 0}) as chat:
-        await chat.say("hi")
-        watcher = await chat.watch(after=10**9)
         calls = UseTogether((Use("charge", '{"amount": 5}', "c1"), Use("charge", '{"amount": 7}', "c2")))
         chat.model.then(Reply((Say("I charge."), calls), "tools"))
         answer_id = await chat.accept("charge me")
-        await watcher.until(lambda f: isinstance(f, ToolResultStart) and f.tool_call_id == "c2")
-        while len(plugin.charged) < 2:
+        while not plugin.charged or plugin.charged[-1][0] != amount:
             await asyncio.sleep(0)
-    return answer_id
+    return answer_id, plugin
 
 
 def results(parts: Sequence[Any]) -> list[tuple[str, bool]]:
@@ -82,7 +80,7 @@ def results(parts: Sequence[Any]) -> list[tuple[str, bool]]:
 async def test_a_tool_whose_result_is_known_is_not_run_again_and_one_that_had_begun_is_told(
     tmp_path: Path,
 ) -> None:
-    answer_id = await cut_off_in_the_second_call(tmp_path, Charging(waits=True))
+    answer_id, _ = await cut_off_at(tmp_path, 7)
     plugin = Charging()
     async with chatting(tmp_path, plugin) as chat:
         chat.model.then(Reply((Say("Done, perhaps."),)))
@@ -98,9 +96,38 @@ async def test_a_tool_whose_result_is_known_is_not_run_again_and_one_that_had_be
     assert answer.text == "I charge.\n\nDone, perhaps."
 
 
+async def test_a_call_that_was_not_reached_is_made_by_the_next_attempt(tmp_path: Path) -> None:
+    answer_id, _ = await cut_off_at(tmp_path, 5)
+    plugin = Charging()
+    async with chatting(tmp_path, plugin) as chat:
+        answer = await chat.answer(answer_id)
+    assert [amount for amount, _ in plugin.charged] == [7]
+    assert results(answer.parts) == [(OUTCOME_UNKNOWN, True), ("charged 7", False)]
+
+
+async def test_a_call_that_nobody_had_allowed_yet_is_asked_about_again(tmp_path: Path) -> None:
+    asks: dict[str, Any] = {"permissions": {"charge": "ask"}, "limits": {"drain_seconds": 0}}
+    async with chatting(tmp_path, Charging(), **asks) as chat:
+        chat.model.then(Reply((Use("charge", '{"amount": 5}'),), "tools"))
+        answer_id = await chat.accept("charge me")
+        watcher = await chat.watch()
+        before = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+    plugin = Charging()
+    async with chatting(tmp_path, plugin, **asks) as chat:
+        watcher = await chat.watch()
+        asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+        with pytest.raises(NotFoundError):
+            chat.host.approve(before.approval_id, "once", session="s")
+        assert plugin.charged == []
+        chat.host.approve(asked.approval_id, "once", session="s")
+        answer = await chat.answer(answer_id)
+    assert [amount for amount, _ in plugin.charged] == [5]
+    assert results(answer.parts) == [("charged 5", False)]
+
+
 async def test_a_tool_that_may_run_twice_is_run_again_with_the_same_key(tmp_path: Path) -> None:
-    before, after = Charging(idempotent=True, waits=True), Charging(idempotent=True)
-    answer_id = await cut_off_in_the_second_call(tmp_path, before)
+    answer_id, before = await cut_off_at(tmp_path, 7, idempotent=True)
+    after = Charging(idempotent=True)
     async with chatting(tmp_path, after) as chat:
         answer = await chat.answer(answer_id)
     assert after.charged == before.charged[1:]
@@ -122,14 +149,18 @@ async def accepted(store: Store) -> str:
     return entry.id
 
 
-async def test_steps_come_back_in_order_with_their_results(store: Store, accepted: str) -> None:
+async def test_steps_come_back_in_order_with_how_far_they_came(store: Store, accepted: str) -> None:
     steps = Steps(store)
-    await steps.intend(accepted, 0, [TextPart("I charge."), CALL, OTHER], [CALL, OTHER])
+    third = ToolCallPart("c3", "charge", {"amount": 9})
+    await steps.record(accepted, 0, [TextPart("I charge."), CALL, OTHER, third], [CALL, OTHER, third])
+    await steps.intend(accepted, 1, "c1")
     await steps.report(accepted, 1, RESULT)
+    await steps.intend(accepted, 2, "c2")
     assert await steps.load(accepted) == [
-        Step(0, "llm", f"{accepted}:0", "done", (TextPart("I charge."), CALL, OTHER)),
+        Step(0, "llm", f"{accepted}:0", "done", (TextPart("I charge."), CALL, OTHER, third)),
         Step(1, "tool", key_of(accepted, "c1"), "done", (RESULT,)),
         Step(2, "tool", key_of(accepted, "c2"), "intent", ()),
+        Step(3, "tool", key_of(accepted, "c3"), "called", ()),
     ]
     await store.write(steps.drop(accepted))
     assert await steps.load(accepted) == []
