@@ -253,6 +253,10 @@ if TYPE_CHECKING:
         SignsIn,
         ToolDefinition,
     )
+    from gateway.recording import (
+        Recording,
+        recording_of,
+    )
     from gateway.registry import (
         ChannelRegistry,
         PluginRegistry,
@@ -390,6 +394,7 @@ _EXPORTS: Mapping[str, str] = {
         "ApiKey Ask AuthMethod Capabilities Capability ChatOptions Credential KnowsModels ModelInfo "
         "OAuth Provider ProviderConfig SignsIn ToolDefinition"
     ),
+    "gateway.recording": "Recording recording_of",
     "gateway.registry": "ChannelRegistry PluginRegistry",
     "gateway.tokens": "Tokens",
     "gateway.routing.facts": "ModelFacts Rates",
@@ -556,6 +561,7 @@ __all__ = [
     "Receive",
     "RecentEncodings",
     "Reconciles",
+    "Recording",
     "Rejected",
     "Replayed",
     "ReportsHealth",
@@ -657,6 +663,7 @@ __all__ = [
     "pictures",
     "plain_text",
     "raise_said",
+    "recording_of",
     "split_markdown",
     "steps_of",
     "told",

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 from urllib.request import getproxies
 
 import aiohttp
-from telegram import Bot, InputFile, InputMedia, InputMediaDocument, InputMediaPhoto
+from telegram import Bot, InputFile, InputMedia, InputMediaAudio, InputMediaDocument, InputMediaPhoto
 from telegram.error import TelegramError
 from telegram.request import BaseRequest, RequestData
 
@@ -187,9 +187,9 @@ def upload(data: bytes, name: str) -> InputFile:
     return InputFile(data, filename=name)
 
 
-def media(kind: Literal["photo", "document"], data: bytes, name: str, caption: str) -> InputMedia:
+def media(kind: Literal["photo", "audio", "document"], data: bytes, name: str, caption: str) -> InputMedia:
     """A file with what stands below it, as the new content of a message."""
-    made = InputMediaPhoto if kind == "photo" else InputMediaDocument
+    made = {"photo": InputMediaPhoto, "audio": InputMediaAudio, "document": InputMediaDocument}[kind]
     return made(data, caption=caption or None, filename=name)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -15,14 +15,20 @@ from channels.telegram.known import Known
 from channels.telegram.outcome import MISSING, SAME, outcome
 from channels.telegram.pace import Pace
 from channels.telegram.parse import is_group
-from channels.telegram.render import Page, TextPage
+from channels.telegram.render import FilePage, Page, TextPage
 from channels.telegram.styling import Entity
 from gateway import Address, OutboundMessage, Placed, PlacementDeferred, PlacementUncertain
 
 log = structlog.get_logger("trunkline.telegram")
 
 _GONE = ("message to delete not found", "message can't be deleted", "message_id_invalid")
-_NO_PHOTO = ("image_process_failed", "photo_invalid_dimensions", "photo_", "too big for a photo")
+_NO_MEDIA: Mapping[str, Sequence[str]] = {
+    "sendPhoto": ("image_process_failed", "photo_invalid_dimensions", "photo_", "too big for a photo"),
+    "sendVoice": ("voice_messages_forbidden", "send_voices_forbidden", "rights to send voice"),
+    "sendAudio": ("send_audios_forbidden", "rights to send music"),
+}
+"""What a room or the platform says of a file that it may take as a document."""
+_IS_VOICE = "there is no media in the message to edit"
 _UNHEARD = 1.0
 """Seconds to wait after a call that nobody waited for: perhaps it was answered that others have to."""
 _NO_PREVIEW: Mapping[str, Any] = {"is_disabled": True}
@@ -79,7 +85,7 @@ class Courier:
         except RefusedError as refused:
             if refused.says(*MISSING):
                 log.info("a message was gone when it was to be edited", chat=address.chat)
-            elif not refused.says(SAME):
+            elif not (refused.says(SAME) or (_is_voice(page) and refused.says(_IS_VOICE))):
                 raise self._outcome(address, refused) from refused
         except CallError as error:
             raise self._outcome(address, error) from error
@@ -144,9 +150,12 @@ class Courier:
             try:
                 return await self._call(address, method, what, **arguments)
             except RefusedError as refused:
-                if method != "sendPhoto" or not refused.says(*_NO_PHOTO):
+                if not refused.says(*_NO_MEDIA.get(method, ())):
                     raise
-                as_file = {"document": what["photo"], "caption": what["caption"]}
+                as_file = {
+                    "document": what[method.removeprefix("send").lower()],
+                    "caption": what["caption"],
+                }
                 return await self._call(address, "sendDocument", as_file, **arguments)
         except CallError as error:
             raise self._outcome(address, error) from error
@@ -208,13 +217,24 @@ def _sending(page: Page) -> tuple[str, Mapping[str, Any]]:
     if isinstance(page, TextPage):
         return "sendMessage", _text(page)
     file = upload(page.data, page.name)
-    return f"send{page.kind.title()}", {page.kind: file, "caption": page.caption or None}
+    duration = None if page.seconds is None else max(1, round(page.seconds))
+    return f"send{page.kind.title()}", {
+        page.kind: file,
+        "caption": page.caption or None,
+        "duration": duration,
+    }
 
 
 def _changing(page: Page) -> tuple[str, Mapping[str, Any]]:
     if isinstance(page, TextPage):
         return "editMessageText", _text(page)
-    return "editMessageMedia", {"media": media(page.kind, page.data, page.name, page.caption)}
+    kind = "document" if page.kind == "voice" else page.kind
+    return "editMessageMedia", {"media": media(kind, page.data, page.name, page.caption)}
+
+
+def _is_voice(page: Page) -> bool:
+    """Whether it is a page that cannot be changed where it stands as it was meant to."""
+    return isinstance(page, FilePage) and page.kind == "voice"
 
 
 def _text(page: TextPage) -> Mapping[str, Any]:

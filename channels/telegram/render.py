@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import mimetypes
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
@@ -14,7 +15,6 @@ from msgspec import Struct
 from channels.telegram.pictures import is_photo, picture_type, safe_name
 from channels.telegram.styling import MOST_ENTITIES, Entity, is_blank, styled
 from gateway import (
-    Attachment,
     ErrorPart,
     FilePart,
     ImagePart,
@@ -22,6 +22,7 @@ from gateway import (
     TextPart,
     ToolCallPart,
     ToolResultPart,
+    recording_of,
     split_markdown,
 )
 
@@ -40,6 +41,8 @@ OUTCOMES: Mapping[str, str] = {
 
 _MOST_ARGUMENT = 60
 _MOST_ERROR = 300
+_SPOKEN = ("audio/mpeg", "audio/mp3", "audio/mp4", "audio/m4a", "audio/x-m4a")
+"""What is shown as a voice message besides Opus in an Ogg file."""
 _WHOLE = "answer.md"
 _NOTHING = "(There is nothing to say.)"
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+.!~|<>&-])")
@@ -63,12 +66,16 @@ class TextPage(Struct, frozen=True):
 
 
 class FilePage(Struct, frozen=True):
-    """A message with a file; a ``photo`` is shown as a picture."""
+    """A message with a file; a ``photo`` is shown as a picture, a ``voice`` and an ``audio`` can be played.
 
-    kind: Literal["photo", "document"]
+    ``seconds`` is how long it is, where that is known.
+    """
+
+    kind: Literal["photo", "voice", "audio", "document"]
     name: str
     data: bytes
     caption: str = ""
+    seconds: float | None = None
 
 
 Page = TextPage | FilePage
@@ -203,19 +210,15 @@ def _text_page(markdown: str) -> TextPage | None:
 def _uploads(message: Message) -> Iterable[FilePage]:
     for part in message.parts:
         if isinstance(part, ImagePart):
-            yield from _file(part.data, part.alt_text or "picture", part.alt_text or "")
+            yield from _file(part.data, part.mime_type, part.alt_text or "picture", part.alt_text or "")
         elif isinstance(part, FilePart) and part.content:
             yield FilePage("document", safe_name(part.path), part.content.encode(errors="replace"))
         elif isinstance(part, ToolResultPart):
             for attachment in part.attachments:
-                yield from _attached(attachment)
+                yield from _file(attachment.data, attachment.mime_type, attachment.name or "file", "")
 
 
-def _attached(attachment: Attachment) -> Iterable[FilePage]:
-    return _file(attachment.data, attachment.name or "file", "")
-
-
-def _file(encoded: str, name: str, caption: str) -> Iterable[FilePage]:
+def _file(encoded: str, mime: str, name: str, caption: str) -> Iterable[FilePage]:
     """A file that is base64; one that cannot be read or is too large is left out."""
     try:
         data = base64.b64decode(encoded, validate=True)
@@ -223,8 +226,18 @@ def _file(encoded: str, name: str, caption: str) -> Iterable[FilePage]:
         return
     if not data or len(data) > MOST_FILE:
         return
-    mime = picture_type(data)
+    mime = picture_type(data) or mime.partition(";")[0].strip().lower()
     name = safe_name(name)
-    if mime is not None and "." not in name:
-        name = f"{name}.{mime.removeprefix('image/').replace('jpeg', 'jpg')}"
-    yield FilePage("photo" if is_photo(data) else "document", name, data, cut(caption, MOST_CAPTION))
+    if mime.startswith(("image/", "audio/")) and "." not in name:
+        name += mimetypes.guess_extension(mime) or ""
+    if mime.startswith("audio/"):
+        yield _audio(data, mime, name, cut(caption, MOST_CAPTION))
+    else:
+        yield FilePage("photo" if is_photo(data) else "document", name, data, cut(caption, MOST_CAPTION))
+
+
+def _audio(data: bytes, mime: str, name: str, caption: str) -> FilePage:
+    recording = recording_of(data)
+    if recording is not None:
+        return FilePage("voice", name, data, caption, recording.seconds)
+    return FilePage("voice" if mime in _SPOKEN else "audio", name, data, caption)

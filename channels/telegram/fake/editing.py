@@ -44,6 +44,8 @@ def edit_message_caption(world: World, request: Request) -> Any:
 def edit_message_media(world: World, request: Request) -> Any:
     """``editMessageMedia``: another file, with its caption."""
     message = _editable(world, request)
+    if "voice" in message.media:
+        raise bad("there is no media in the message to edit")
     given = request["media"]
     stored = file_of(world, request, given["type"], given["media"], given)
     return _changed(world, request, message, content_of(world, text.caption(given), media_of(stored)))

@@ -107,6 +107,14 @@ class Files:
         return self._known[_bare(file_id)].upload.data
 
 
+def check_voice(data: bytes) -> None:
+    """Raises Refused for what cannot be played as a voice message: it is Opus in Ogg, MP3 or M4A."""
+    opus = data.startswith(b"OggS") and b"OpusHead" in data[:64]
+    mp3 = data.startswith(b"ID3") or (data[:1] == b"\xff" and data[1:2] >= b"\xe0")
+    if not (opus or mp3 or data[4:8] == b"ftyp"):
+        raise mistaken("wrong file type", "a voice message is Opus in an Ogg file, MP3 or M4A")
+
+
 def shown(stored: Stored) -> Any:
     """What stands in a message for a file: a list of sizes for a picture, else one object."""
     size = len(stored.upload.data)
@@ -114,7 +122,8 @@ def shown(stored: Stored) -> Any:
     if stored.kind == "photo":
         return _sizes(stored, size)
     if stored.kind == "voice":
-        return common | {"duration": 0, "mime_type": "audio/ogg"} | dict(stored.attributes)
+        mime = {"mime_type": stored.upload.mime or "audio/ogg"}
+        return common | {"duration": 0} | mime | dict(stored.attributes)
     named = {"file_name": stored.upload.name} if stored.upload.name else {}
     more = {"mime_type": stored.upload.mime} if stored.upload.mime else {}
     if stored.kind == "audio":

@@ -257,7 +257,7 @@ class People:
         return list(self.world.chats[chat].actions)
 
     def chat(self, chat: int) -> Chat:
-        """A room, to look at or to change: ``refused`` and ``muted`` make it refuse the bot."""
+        """A room, to look at or to change: ``refused``, ``muted`` and ``unspoken`` make it refuse the bot."""
         return self.world.chats[chat]
 
     def _placed(

@@ -89,7 +89,8 @@ class Chat(Struct, kw_only=True):
     """A room, with everything that stands in it.
 
     ``refused`` is the answer to everything that the bot sends, for a room that refuses for a reason of its
-    own; ``muted`` is the usual one. ``spoke_last`` tells whether of all bots it was this one that wrote last.
+    own; ``muted`` is the usual one, ``unspoken`` one for voice messages alone. ``spoke_last`` tells whether
+    of all bots it was this one that wrote last.
     Message 1 of a supergroup told of its making.
     """
 
@@ -100,6 +101,7 @@ class Chat(Struct, kw_only=True):
     status: Status = "member"
     blocked: bool = False
     refused: str = ""
+    unspoken: bool = False
     forum: bool = False
     muted: bool = False
     spoke_last: bool = False

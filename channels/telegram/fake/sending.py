@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from channels.telegram.fake import files, text
 from channels.telegram.fake.files import Stored
 from channels.telegram.fake.placing import Content, content_of, placed, thread_of
-from channels.telegram.fake.refusal import Refused, mistaken
+from channels.telegram.fake.refusal import Refused, bad, mistaken
 from channels.telegram.fake.request import Request
 from channels.telegram.fake.rooms import Chat, Draft
 from channels.telegram.fake.text import Styled
@@ -106,6 +106,10 @@ def _sender(kind: str) -> Handler:
     def send(world: World, request: Request) -> Any:
         caption = text.of_caption(request)
         stored = file_of(world, request, kind, request[kind], request.arguments)
+        if kind == "voice":
+            files.check_voice(stored.upload.data)
+            if world.writable(request["chat_id"]).unspoken:
+                raise bad("VOICE_MESSAGES_FORBIDDEN")
         return world.json(placed(world, request, _with_file(world, caption, stored, request.arguments)))
 
     return send

@@ -28,6 +28,7 @@ from channels.telegram.fake import FakeTelegram, problems
 from gateway.testing.served import until
 from tests.channels.telegram.bots import refused
 from tests.channels.telegram.pictures import png
+from tests.recordings import WAV, ogg_opus
 
 BUTTONS = InlineKeyboardMarkup(
     [[InlineKeyboardButton("Yes", callback_data="y"), InlineKeyboardButton("No", callback_data="n")]]
@@ -174,11 +175,22 @@ async def test_files_go_both_ways(fake: FakeTelegram, bot: Bot) -> None:
     again = await bot.send_document(chat, sent.document.file_id)
     assert again.document is not None
     assert again.document.file_unique_id == sent.document.file_unique_id
-    voice = await bot.send_voice(chat, b"OggS", duration=4)
+    voice = await bot.send_voice(chat, ogg_opus(4), duration=4)
     assert voice.to_dict()["voice"]["duration"] == 4
     photo = await bot.send_photo(chat, png())
     assert photo.photo[-1].width == 300
     fake.transcript.check()
+
+
+async def test_a_voice_message_has_to_be_one_and_is_never_another(fake: FakeTelegram, bot: Bot) -> None:
+    chat = fake.private()
+    voice = await bot.send_voice(chat, ogg_opus(1))
+    edited = bot.edit_message_media(InputMediaDocument(b"text"), chat, voice.message_id)
+    assert await refused(edited) == "There is no media in the message to edit"
+    fake.transcript.check()
+    assert await refused(bot.send_voice(chat, WAV)) == "Wrong file type"
+    [problem] = fake.transcript.problems
+    assert "Opus in an Ogg file" in problem
 
 
 async def test_a_link_to_a_file_holds_for_an_hour(fake: FakeTelegram, bot: Bot) -> None:

@@ -31,6 +31,7 @@ from gateway.testing.faults import FAULTS
 from gateway.testing.script import Gate, Reply, Say, Use
 from tests.channels.telegram.lab import lab, until
 from tests.channels.telegram.pictures import png
+from tests.recordings import MP3, WAV, Speaking, ogg_opus
 
 
 class Painting(Plugin):
@@ -75,6 +76,56 @@ async def test_uploads_that_go_wrong_are_made_good_and_not_doubled(
         await running.settled()
     kinds = [next(iter(one.media), "text") for one in fake.messages(chat)]
     assert kinds == ["text", "text", "photo", "document"]
+    fake.transcript.check()
+
+
+async def test_what_is_spoken_comes_as_a_voice_message(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    said = ("audio/ogg; codecs=opus", ogg_opus(2.4), "said.ogg")
+    sung, bell = ("audio/mpeg", MP3, "sung"), ("audio/wav", WAV, "bell.wav")
+    async with lab(tmp_path, fake, Speaking(said, sung, bell)) as running:
+        running.models.then(Reply((Use("speak"),), "tools"))
+        fake.say(chat, "say it aloud")
+        await until(lambda: any("audio" in one.media for one in fake.messages(chat)))
+        await running.settled()
+    _, _, *files = fake.messages(chat)
+    kinds = [next(iter(one.media)) for one in files]
+    assert kinds == ["voice", "voice", "audio"]
+    shown = [one.media[kind] for one, kind in zip(files, kinds, strict=True)]
+    assert [fake.world.files.data(one["file_id"]) for one in shown] == [said[1], MP3, WAV]
+    assert [one["duration"] for one in shown] == [2, 0, 0]
+    fake.transcript.check()
+
+
+async def test_who_takes_no_voice_messages_gets_a_file(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    fake.chat(chat).unspoken = True
+    async with lab(tmp_path, fake, Speaking(("audio/ogg", ogg_opus(), "said.ogg"))) as running:
+        running.models.then(Reply((Use("speak"),), "tools"))
+        fake.say(chat, "say it aloud")
+        await until(lambda: any("document" in one.media for one in fake.messages(chat)))
+        await running.settled()
+    *_, file = fake.messages(chat)
+    assert file.media["document"]["file_name"] == "said.ogg"
+    assert fake.world.files.data(file.media["document"]["file_id"]) == ogg_opus()
+    fake.transcript.check()
+
+
+async def test_a_voice_message_that_goes_wrong_is_made_good_and_not_doubled(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    chat = fake.private()
+    spoken = Speaking(("audio/ogg", ogg_opus(), "said.ogg"), ("audio/flac", WAV, "sung.flac"))
+    async with lab(tmp_path, fake, spoken, streaming=False) as running:
+        fake.then(*FAULTS, method="sendVoice")
+        fake.then("drop_after", method="sendAudio")
+        running.models.then(Reply((Use("speak"),), "tools"))
+        fake.say(chat, "say it aloud")
+        await until(lambda: any("audio" in one.media for one in fake.messages(chat)))
+        await running.settled()
+        assert await running.states() == ["done"]
+    kinds = [next(iter(one.media), "text") for one in fake.messages(chat)]
+    assert kinds == ["text", "text", "voice", "audio"]
     fake.transcript.check()
 
 
