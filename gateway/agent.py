@@ -28,6 +28,7 @@ from gateway.messages import (
     ErrorMetadata,
     ErrorPart,
     Message,
+    Part,
     ToolCallPart,
     ToolResultPart,
 )
@@ -98,11 +99,11 @@ class Agent:
             turn.brief = Brief(tools=profile.tools)
         route = await self._models.resolve(self._wanted(turn, profile))
         prompt = await self._system_prompt(turn)
+        if turn.entry.attempts > 1 or turn.entry.recovered:
+            await self._calls.resume(turn, await self._tools(turn))
         strategy = self._registry.get_agent_loop()
         if strategy is not None and not turn.depth:
             return await self._custom(turn, strategy, route, prompt)
-        if turn.entry.attempts > 1 or turn.entry.recovered:
-            await self._calls.resume(turn, await self._tools(turn))
         for _ in range(self._generation.max_calls):
             tools = await self._tools(turn)
             first = turn.writer.next_index
@@ -110,8 +111,7 @@ class Agent:
             calls = open_calls(turn, first)
             if not calls:
                 return stop
-            said = [part for _, part in turn.assembler.parts_from(first)]
-            await self._calls.run(turn, tools, said, calls)
+            await self._calls.run(turn, tools, _parts(turn, first), calls)
             turn.tell(TurnEndEvent())
             if self._generation.steer and turn.steered:
                 return "tool_use"
@@ -139,6 +139,7 @@ class Agent:
     async def _custom(self, turn: Turn, strategy: AgentLoop, route: Route, prompt: str) -> StopReason:
         """Let a plugin's loop answer; its cumulative texts become deltas here."""
         tools = await self._tools(turn)
+        earlier = {part.tool_call_id: part for part in _parts(turn) if isinstance(part, ToolResultPart)}
 
         async def call_model(messages: Sequence[Message]) -> TurnResult:
             first, before = turn.writer.next_index, turn.tally.tokens
@@ -147,8 +148,11 @@ class Agent:
             return result_of(turn, first, used, cached)
 
         async def call_tool(call: ToolCall) -> ToolOutput:
+            done = earlier.pop(call.id, None)
+            if done is not None:
+                return ToolOutput(done.output, done.is_error, done.title, done.metadata, done.attachments)
             part = ToolCallPart(call.id, call.name, dict(call.arguments))
-            if part not in calls_of(turn, 0):
+            if part not in _parts(turn):
                 turn.emit_part(part)
             return (await self._calls.run(turn, tools, [part], [part]))[0]
 
@@ -170,16 +174,15 @@ class Agent:
         return Nested(self.run, self._agents, self._activity, turn, call_id)
 
 
-def calls_of(turn: Turn, first: int) -> list[ToolCallPart]:
-    """The tool calls among a turn's parts from an index on."""
-    return [part for _, part in turn.assembler.parts_from(first) if isinstance(part, ToolCallPart)]
-
-
 def open_calls(turn: Turn, first: int) -> list[ToolCallPart]:
     """The calls from an index on that have no result; the others its backend has run itself."""
-    parts = [part for _, part in turn.assembler.parts_from(first)]
+    parts = _parts(turn, first)
     answered = {part.tool_call_id for part in parts if isinstance(part, ToolResultPart)}
     return [part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id not in answered]
+
+
+def _parts(turn: Turn, first: int = 0) -> list[Part]:
+    return [part for _, part in turn.assembler.parts_from(first)]
 
 
 def error_part(error: TrunklineError) -> ErrorPart:

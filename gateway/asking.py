@@ -95,6 +95,7 @@ class Asking:
             system_prompt=prompt,
             message_id=turn.message_id,
             first_part=turn.writer.next_index,
+            call_ids=turn.call_ids(),
             ask=partial(self._toolbox.may, turn),
             capabilities=route.capabilities,
             response_format=profile.response_format,

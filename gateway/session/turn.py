@@ -23,7 +23,7 @@ from gateway.deltas import (
 from gateway.events import AgentEvent, MessagesEvent, Narrator
 from gateway.frames import ApprovalAsked
 from gateway.inbox import Entry
-from gateway.messages import Message, Metadata, Part, sound
+from gateway.messages import Message, Metadata, Part, ToolCallPart, sound
 from gateway.plugin import TurnContext
 from gateway.session.session import Session
 from gateway.tokens import Tokens
@@ -195,6 +195,13 @@ class Turn:
         if not self.assembler.next_index:
             return self.session.model_view()
         return (*self.session.model_view(), self.assembler.message())
+
+    def call_ids(self) -> frozenset[str]:
+        """The ids of the tool calls that the answer holds so far."""
+        if not self.assembler.next_index:
+            return frozenset()
+        parts = self.assembler.parts_from(0)
+        return frozenset(part.tool_call_id for _, part in parts if isinstance(part, ToolCallPart))
 
     def tell(self, event: AgentEvent) -> None:
         """Tell an event of the run to whoever listens on the session."""

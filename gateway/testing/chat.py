@@ -81,7 +81,7 @@ class ScriptedModel:
         reply = self._next.popleft() if self._next else _echo(messages)
         if isinstance(reply, BaseException):
             raise reply
-        writer = AnswerWriter(options.message_id, options.first_part)
+        writer = AnswerWriter(options)
         for move in reply.moves:
             await _make(move, writer)
             for delta in writer.take():

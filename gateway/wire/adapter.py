@@ -28,7 +28,7 @@ class AnswerWriter:
     """Gathers what a model says and hands it out as deltas.
 
     Text (or arguments of one call) that was added between two ``take`` becomes a single delta: what
-    arrived together is shown together. Parts are numbered from ``first_part``.
+    arrived together is shown together. The options say which message it is and what that holds already.
     """
 
     __slots__ = (
@@ -41,17 +41,19 @@ class AnswerWriter:
         "_output",
         "_pieces",
         "_stop",
+        "_taken",
         "_writer",
         "_written",
     )
 
-    def __init__(self, message_id: str, first_part: int = 0) -> None:
-        self._writer = DeltaWriter(message_id, first_part)
+    def __init__(self, options: ChatOptions) -> None:
+        self._writer = DeltaWriter(options.message_id, options.first_part)
         self._deltas: list[Delta] = []
         self._pieces: list[str] = []
         self._kind: TextKind | None = None
         self._call: str | None = None
         self._calls: set[str] = set()
+        self._taken = options.call_ids
         self._stop: StopReason | None = None
         self._input: int | None = None
         self._output = 0
@@ -78,7 +80,7 @@ class AnswerWriter:
     def call(self, name: str, call_id: str | None = None) -> str:
         """A tool call begins. Returns its id: the one given, or a fresh one if that is empty or taken."""
         self._flush()
-        if not call_id or call_id in self._calls:
+        if not call_id or call_id in self._calls or call_id in self._taken:
             call_id = f"call_{secrets.token_hex(12)}"
         self._calls.add(call_id)
         self._deltas.append(self._writer.tool_call(call_id, name))

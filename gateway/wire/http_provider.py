@@ -206,7 +206,7 @@ class HttpProvider:
                 self._limited().rest(slot.position if slot else 1, options.model, seconds)
             await check_status(response)
             await _check_streams(response)
-            writer = AnswerWriter(options.message_id, options.first_part)
+            writer = AnswerWriter(options)
             stream = EventStream(response, adapter.transport, config.stream_timeout_ms / 1000)
         except BaseException:
             response.close()

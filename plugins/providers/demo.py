@@ -78,7 +78,7 @@ class DemoProvider:
 
     async def stream(self, messages: Sequence[Message], options: ChatOptions) -> AsyncGenerator[Delta]:
         """The answer, a word at a time."""
-        writer = AnswerWriter(options.message_id, options.first_part)
+        writer = AnswerWriter(options)
         words = 0
         for call in _answer(messages, options):
             if isinstance(call, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,20 @@ import pytest
 from sqlalchemy import select
 
 from gateway import (
+    AgentEvent,
     ApprovalAsked,
+    ContentEvent,
+    LoopRun,
+    Message,
     NotFoundError,
     Plugin,
     TextPart,
     Tool,
+    ToolCall,
     ToolCallPart,
     ToolContext,
     ToolResultPart,
+    TurnEndEvent,
     tool_from,
 )
 from gateway.calls import OUTCOME_UNKNOWN
@@ -132,6 +138,50 @@ async def test_a_tool_that_may_run_twice_is_run_again_with_the_same_key(tmp_path
         answer = await chat.answer(answer_id)
     assert after.charged == before.charged[1:]
     assert results(answer.parts) == [("charged 5", False), ("charged 7", False)]
+
+
+async def test_a_loop_of_a_plugin_takes_over_what_was_done_before_a_crash(tmp_path: Path) -> None:
+    """A loop that always makes the same two calls, and a gateway that ends in the second."""
+    given: list[Message] = []
+
+    class Loop:
+        name = "own"
+
+        async def run(self, run: LoopRun) -> AsyncGenerator[AgentEvent]:
+            given.append(run.messages[-1])
+            for number, amount in (("c1", 5), ("c2", 7)):
+                output = await run.call_tool(ToolCall(number, "charge", {"amount": amount}))
+                yield ContentEvent(f"{output.content}.")
+                yield TurnEndEvent()
+
+    before, after = Charging(stuck_at=7), Charging()
+    before.agent_loop = after.agent_loop = Loop()
+    async with chatting(tmp_path, before, limits={"drain_seconds": 0}) as chat:
+        answer_id = await chat.accept("charge me")
+        while len(before.charged) < 2:
+            await asyncio.sleep(0)
+    async with chatting(tmp_path, after) as chat:
+        answer = await chat.answer(answer_id)
+    assert after.charged == []
+    assert [message.role for message in given] == ["user", "assistant"]
+    assert results(given[1].parts) == results(answer.parts) == [("charged 5", False), (OUTCOME_UNKNOWN, True)]
+    assert answer.text == f"charged 5.\n\n{OUTCOME_UNKNOWN}."
+
+
+async def test_calls_with_the_same_id_in_one_turn_are_two_calls(tmp_path: Path) -> None:
+    """As some model servers number them anew in each reply."""
+    plugin = Charging()
+    async with chatting(tmp_path, plugin) as chat:
+        for amount in (5, 7):
+            chat.model.then(Reply((Use("charge", f'{{"amount": {amount}}}', "call_0"),), "tools"))
+        answer = await chat.say("charge me")
+    assert [amount for amount, _ in plugin.charged] == [5, 7]
+    assert len({key for _, key in plugin.charged}) == 2
+    assert answer.metadata.stop_reason == "end_turn"
+    calls = [part.tool_call_id for part in answer.parts if isinstance(part, ToolCallPart)]
+    assert calls == [part.tool_call_id for part in answer.parts if isinstance(part, ToolResultPart)]
+    assert calls[0] == "call_0"
+    assert len(set(calls)) == 2
 
 
 async def test_nothing_is_left_of_a_turn_that_ended(tmp_path: Path) -> None:
