@@ -133,9 +133,9 @@ class Ask(Protocol):
 class ChatOptions(Struct, frozen=True, kw_only=True):
     """How to run one call of a model.
 
-    ``message_id`` and ``first_part`` say where in which message the produced deltas belong; ``call_ids`` are those
-    of the calls in it, which no other call may have. ``ask`` is for backends that run tools themselves; where it
-    is None there is nobody to ask, so nothing is allowed.
+    ``message_id`` and ``first_part`` say where in which message the produced deltas belong; ``call_ids`` are
+    those of the calls in it, which no other call may have. ``ask`` is for backends that run tools themselves;
+    where it is None there is nobody to ask, so nothing is allowed.
     ``capabilities`` are the model's, where they differ from what is usual at its provider.
     """
 

@@ -31,6 +31,7 @@ _LIMITS = {_ALL: Limit(50, 1.03), _SPARE: Limit(20, 1.03)}
 """Discord takes 50 calls a second of a bot. What can be left out leaves room for the answers."""
 
 ARCHIVED, THREAD_EXISTS, NO_HISTORY = 50083, 160004, 160002
+VOICE_STAYS, NO_VOICE = 50162, frozenset({50013, 50159, 50160, 50161, 50173})
 """What a call may be refused for that can be helped."""
 
 

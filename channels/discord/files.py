@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import mimetypes
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +15,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from channels.discord.wire import Attachment
-from gateway import Audio, FilePart, ImagePart, Part
+from channels.discord.wire import VOICE_FLAG, Attachment
+from gateway import Audio, FilePart, ImagePart, Part, Recording, recording_of
 
 MOST_FILES = 10
 """Files that a message can have."""
@@ -24,16 +25,22 @@ MOST_BYTES = 24 * 1024 * 1024
 _CDN_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _UNSAFE = re.compile(r"[^\w.\-]+")
 _TEXTUAL = ("text/", "application/json", "application/xml", "application/javascript", "application/toml")
+_POINTS, _POINTS_A_SECOND = 256, 10
+"""How finely a voice message is drawn, at most."""
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(10))})
 
 
 class Upload(Struct, frozen=True):
-    """A file to be sent: its name, what it holds, and in words what can be seen on it."""
+    """A file to be sent: its name, what it holds, and in words what can be seen on it.
+
+    What is known of a ``recording`` is said where it is sent as a voice message.
+    """
 
     name: str
     data: bytes
     mime_type: str = "application/octet-stream"
     description: str | None = None
+    recording: Recording | None = None
 
 
 def safe_name(name: str, otherwise: str = "file") -> str:
@@ -47,9 +54,11 @@ def safe_name(name: str, otherwise: str = "file") -> str:
 
 def form_of(body: Mapping[str, Any], uploads: Sequence[Upload]) -> list[dict[str, Any]]:
     """A body with files, as fields of a form."""
+    spoken = bool(body.get("flags", 0) & VOICE_FLAG)
     described = [
         {"id": index, "filename": upload.name}
         | ({} if upload.description is None else {"description": upload.description[:1024]})
+        | (_drawn(upload.recording) if spoken else {})
         for index, upload in enumerate(uploads)
     ]
     whole = {**body, "attachments": described}
@@ -89,9 +98,11 @@ def decoded(data: str, mime_type: str, name: str, description: str | None = None
         raw = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         return None
-    suffix = mimetypes.guess_extension(mime_type) or ""
-    tidy = safe_name(name, "image")
-    return Upload(tidy if tidy.endswith(suffix) else tidy[:60] + suffix, raw, mime_type, description)
+    kind, tidy = mime_type.partition(";")[0], safe_name(name, "image")
+    if mimetypes.guess_type(tidy)[0] != kind:
+        tidy = tidy[:60] + (mimetypes.guess_extension(kind) or "")
+    recording = recording_of(raw) if kind.startswith("audio/") else None
+    return Upload(tidy, raw, mime_type, description, recording)
 
 
 def is_ours(url: str, api_base_url: str) -> bool:
@@ -128,6 +139,19 @@ def grouped(uploads: Iterable[Upload]) -> list[tuple[Upload, ...]]:
         groups[-1].append(upload)
         size += len(upload.data)
     return [tuple(group) for group in groups]
+
+
+def _drawn(recording: Recording | None) -> dict[str, Any]:
+    """How long a voice message is, and what is drawn for it: how much each moment took to encode."""
+    if recording is None:
+        return {}
+    sizes = recording.sizes
+    points = min(_POINTS, len(sizes), max(1, int(recording.seconds * _POINTS_A_SECOND)))
+    edges = [len(sizes) * point // points for point in range(points + 1)]
+    heights = [max(sizes[start:end]) for start, end in itertools.pairwise(edges)]
+    tallest = max(heights) or 1
+    drawn = base64.b64encode(bytes(255 * height // tallest for height in heights)).decode()
+    return {"duration_secs": round(recording.seconds, 3), "waveform": drawn}
 
 
 def _is_text(data: bytes) -> bool:

@@ -15,7 +15,9 @@ from msgspec import Struct
 from channels.discord.api import (
     ARCHIVED,
     NO_HISTORY,
+    NO_VOICE,
     THREAD_EXISTS,
+    VOICE_STAYS,
     Api,
     Broken,
     Later,
@@ -23,7 +25,7 @@ from channels.discord.api import (
     refuse,
 )
 from channels.discord.render import Page
-from channels.discord.wire import DEFAULT, REPLY, Snowflake, read, snowflake
+from channels.discord.wire import DEFAULT, REPLY, VOICE_FLAG, Snowflake, read, snowflake
 from gateway import Address, OutboundMessage, Placed, PlacementDeferred, PlacementUncertain
 
 log = structlog.get_logger("trunkline.discord")
@@ -150,7 +152,8 @@ class Places:
                 await self._api.place("PATCH", "/channels/{channel_id}", {"archived": False}, channel_id=room)
                 await self._change(room, message, body, page)
         except Refused as refused:
-            refuse(refused)
+            if not (page.is_voice and refused.code == VOICE_STAYS):
+                refuse(refused)
 
     async def delete(self, placed: Placed) -> None:
         """Take a message away. Raises as a channel does."""
@@ -232,21 +235,29 @@ class Places:
         body = _body(page) | {"nonce": outbound.nonce, "enforce_nonce": True}
         if (message := self._referred(room, outbound)) is not None:
             body["message_reference"] = {"message_id": message, "fail_if_not_exists": False}
-        spare = not outbound.final
-        try:
-            told = await self._api.place(
-                "POST", MESSAGES, body, uploads=page.files, spare=spare, channel_id=room
-            )
-        except Refused as refused:
-            if refused.code != NO_HISTORY:
-                raise
-            body.pop("message_reference", None)
-            told = await self._api.place("POST", MESSAGES, body, uploads=page.files, channel_id=room)
+        if page.is_voice:
+            body = body | {"flags": VOICE_FLAG}
+        told = await self._insist(room, body, page, spare=not outbound.final)
         placed = self._placed(room, told)
         if str(told.get("content", "")).strip() != page.text.strip():
             # An earlier try stands there under this nonce, with what the answer was then.
             await self._change(room, placed.platform_id.rpartition(":")[2], _body(page), page)
         return placed
+
+    async def _insist(self, room: str, body: dict[str, Any], page: Page, *, spare: bool) -> Mapping[str, Any]:
+        """Place a message, without what the room does not allow of it."""
+        while True:
+            try:
+                return await self._api.place(
+                    "POST", MESSAGES, body, uploads=page.files, spare=spare, channel_id=room
+                )
+            except Refused as refused:
+                if refused.code == NO_HISTORY and "message_reference" in body:
+                    del body["message_reference"]
+                elif refused.code in NO_VOICE and body["flags"] & VOICE_FLAG:
+                    body["flags"] = SUPPRESS_EMBEDS
+                else:
+                    raise
 
     async def _change(
         self, room: str, message: str, body: Mapping[str, Any], page: Page, *, spare: bool = False

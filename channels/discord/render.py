@@ -33,6 +33,11 @@ class Page(Struct, frozen=True):
     text: str
     files: tuple[Upload, ...] = ()
 
+    @property
+    def is_voice(self) -> bool:
+        """Whether it can be a voice message: those have nothing but one recording."""
+        return not self.text and len(self.files) == 1 and self.files[0].recording is not None
+
 
 class Style(Struct, frozen=True):
     """How answers are shown: the most messages that one may take, and whether tools are told of."""
@@ -55,10 +60,12 @@ def pages(message: Message, style: Style, *, final: bool) -> list[Page]:
         uploads = [Upload("answer.md", _whole(message).encode(errors="replace"), "text/markdown"), *uploads]
         texts = [_shortened(texts[0])]
     made = [Page(text) for text in texts]
-    bundles = grouped(uploads)
-    if bundles and len(made) == 1 and len(bundles) == 1:
-        return [Page(made[0].text, bundles[0])]
-    return [*made, *(Page("", files) for files in bundles)] or [Page("_There was nothing to say._")]
+    bundles = grouped(upload for upload in uploads if upload.recording is None)
+    if len(made) == 1 and len(bundles) == 1:
+        made, bundles = [Page(made[0].text, bundles[0])], []
+    made += [Page("", files) for files in bundles]
+    made += [Page("", (upload,)) for upload in uploads if upload.recording is not None]
+    return made or [Page("_There was nothing to say._")]
 
 
 def _texts(message: Message, style: Style) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -14,7 +16,12 @@ from channels.discord.fake.errors import (
     EMPTY_MESSAGE,
     MISSING_PERMISSIONS,
     NO_HISTORY_FOR_REPLY,
+    NO_VOICE,
     TOO_LARGE,
+    VOICE_EDITED,
+    VOICE_NOT_ALONE,
+    VOICE_UNKNOWN,
+    VOICE_WITH_MORE,
     ApiError,
     invalid,
     unmodelled,
@@ -26,6 +33,7 @@ from channels.discord.fake.nouns import (
     REPLY,
     SUPPRESS_EMBEDS,
     SUPPRESS_NOTIFICATIONS,
+    VOICE_MESSAGE,
     Attachment,
     Channel,
     Json,
@@ -35,7 +43,8 @@ from channels.discord.fake.nouns import (
 )
 from channels.discord.fake.world import World
 
-_SETTABLE: Final = SUPPRESS_EMBEDS | SUPPRESS_NOTIFICATIONS | COMPONENTS_V2
+_SETTABLE: Final = SUPPRESS_EMBEDS | SUPPRESS_NOTIFICATIONS | VOICE_MESSAGE | COMPONENTS_V2
+_MOST_DRAWN: Final = 256
 _EMBED_TEXT: Final = 6000
 _ANSWERABLE: Final = (0, 19, 20, 21, 23)
 
@@ -69,10 +78,15 @@ class Drafts:
             if body.get(name):
                 raise unmodelled(name)
         flags = int(body.get("flags") or 0) & (_SETTABLE | (EPHEMERAL if interaction else 0))
-        return self._made(body, uploads, channel, flags, ())
+        draft = self._made(body, uploads, channel, flags, ())
+        if flags & VOICE_MESSAGE:
+            self._check_voice(draft, channel)
+        return draft
 
     def edit(self, body: Body, uploads: Sequence[Upload], old: Message) -> Draft:
         """A message's new form. What the body does not name stays as it is."""
+        if old.flags & VOICE_MESSAGE:
+            raise ApiError(VOICE_EDITED)
         given = int(body["flags"] or 0) if "flags" in body else old.flags
         flags = (old.flags & ~SUPPRESS_EMBEDS) | (given & (SUPPRESS_EMBEDS | COMPONENTS_V2))
         if body.get("attachments") is not None:
@@ -175,8 +189,23 @@ class Drafts:
             about = told.get(upload.index, {})
             name = about.get("filename") or upload.filename
             key = self._world.ids.new()
-            made.append(files.attached(key, name, upload.data, about.get("description")))
+            file = files.attached(key, name, upload.data, about.get("description"))
+            made.append(
+                replace(file, duration_secs=about.get("duration_secs"), waveform=about.get("waveform"))
+            )
         return made
+
+    def _check_voice(self, draft: Draft, channel: Channel) -> None:
+        if not self._world.may(channel, "SEND_VOICE_MESSAGES"):
+            raise ApiError(NO_VOICE)
+        if draft.content or draft.embeds or draft.components:
+            raise ApiError(VOICE_WITH_MORE)
+        kinds = [attachment.content_type.partition("/")[0] for attachment in draft.attachments]
+        if kinds != ["audio"]:
+            raise ApiError(VOICE_NOT_ALONE)
+        (file,) = draft.attachments
+        if not file.duration_secs or not 1 <= len(_drawn(file)) <= _MOST_DRAWN:
+            raise ApiError(VOICE_UNKNOWN)
 
     def _known(self, found: Mentions, channel: Channel) -> Mentions:
         roles = () if channel.guild is None else self._world.guilds[channel.guild].roles
@@ -186,6 +215,13 @@ class Drafts:
             tuple(role.id for role in roles if role.id in found.roles),
             everyone and self._world.may(channel, "MENTION_EVERYONE"),
         )
+
+
+def _drawn(file: Attachment) -> bytes:
+    try:
+        return base64.b64decode(file.waveform or "", validate=True)
+    except binascii.Error:
+        return b""
 
 
 def _embed(embed: Json) -> Json:

@@ -52,6 +52,11 @@ TOO_OLD_TO_DELETE: Final = (400, 50034, "You can only bulk delete messages that 
 INVALID_FORM: Final = (400, 50035, "Invalid Form Body")
 ARCHIVED: Final = (400, 50083, "Thread is archived")
 INVALID_JSON: Final = (400, 50109, "The request body contains invalid JSON.")
+VOICE_WITH_MORE: Final = (400, 50159, "Voice messages do not support additional content.")
+VOICE_NOT_ALONE: Final = (400, 50160, "Voice messages must have a single audio attachment.")
+VOICE_UNKNOWN: Final = (400, 50161, "Voice messages must have supporting metadata.")
+VOICE_EDITED: Final = (400, 50162, "Voice messages cannot be edited.")
+NO_VOICE: Final = (403, 50173, "You cannot send voice messages in this channel.")
 NO_HISTORY_FOR_REPLY: Final = (
     400,
     160002,
@@ -74,6 +79,9 @@ _CARELESS: Final = {
     INVALID_JSON,
     TOO_LARGE,
     TOO_OLD_TO_DELETE,
+    VOICE_NOT_ALONE,
+    VOICE_UNKNOWN,
+    VOICE_WITH_MORE,
     WRONG_CHANNEL_TYPE,
 }
 

@@ -95,6 +95,8 @@ class Attachment(Struct, frozen=True, kw_only=True):
     description: str | None = None
     width: int | None = None
     height: int | None = None
+    duration_secs: float | None = None
+    waveform: str | None = None
 
 
 class Emoji(Struct, frozen=True):

@@ -19,6 +19,7 @@ Permission = Literal[
     "CREATE_PUBLIC_THREADS",
     "CREATE_PRIVATE_THREADS",
     "SEND_MESSAGES_IN_THREADS",
+    "SEND_VOICE_MESSAGES",
 ]
 
 BITS: Final[dict[Permission, int]] = {
@@ -36,6 +37,7 @@ BITS: Final[dict[Permission, int]] = {
     "CREATE_PUBLIC_THREADS": 1 << 35,
     "CREATE_PRIVATE_THREADS": 1 << 36,
     "SEND_MESSAGES_IN_THREADS": 1 << 38,
+    "SEND_VOICE_MESSAGES": 1 << 46,
 }
 
 EVERYTHING: Final = sum(BITS.values())

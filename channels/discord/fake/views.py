@@ -182,6 +182,8 @@ class Views:
             view["description"] = attachment.description
         if attachment.width is not None:
             view |= {"width": attachment.width, "height": attachment.height}
+        if attachment.waveform is not None:
+            view |= {"duration_secs": attachment.duration_secs, "waveform": attachment.waveform}
         return {**view, "ephemeral": True} if ephemeral else view
 
     def link(self, channel: int, attachment: Attachment) -> str:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from channels.discord.fake import FakeDiscord, Message
+from channels.discord.fake.nouns import SUPPRESS_EMBEDS, VOICE_MESSAGE
 from gateway import Attachment, Plugin, Tool, ToolOutput, tool_from
+from gateway.testing.faults import FAULTS
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Gate, Reply, Say, Use
 from tests.channels.discord.talking import CREATE, EDIT, REGISTER, gateway_at, settled, until
+from tests.recordings import MP3, SILENCE, Speaking, ogg_opus
 
+SPOKEN = Speaking(("audio/ogg", ogg_opus(), "said.ogg"))
 ASK: dict[str, Any] = {"permissions": {"measure": "ask"}}
 
 
@@ -187,4 +192,65 @@ async def test_tools_and_their_files_are_shown(fake: FakeDiscord, tmp_path: Path
     assert (file.filename, file.data) == ("plan.png", b"hello")
     assert len(fake.transcript.of(CREATE)) == 1
     assert fake.transcript.of(EDIT)
+    fake.transcript.check()
+
+
+async def test_what_is_spoken_comes_as_a_voice_message(fake: FakeDiscord, tmp_path: Path) -> None:
+    packets = [SILENCE] * 10 + [SILENCE + bytes(90)] * 5
+    spoken = Speaking(
+        ("audio/ogg", ogg_opus(packets=packets), "said.ogg"),
+        ("audio/mpeg", MP3, "sung.mp3"),
+        ("audio/ogg; codecs=opus", ogg_opus(30), "long"),
+    )
+    async with (
+        FakeModels() as models,
+        gateway_at(fake, tmp_path, models=models, plugins=[spoken]) as gateway,
+    ):
+        models.then(Reply((Use("speak"),), "tools"))
+        fake.say("general", f"{fake.mention} say it aloud")
+        await settled(gateway, 1)
+    text, short, long = bots(fake, "general")
+    assert [file.filename for file in text.attachments] == ["sung.mp3"]
+    assert (short.flags, long.flags) == (VOICE_MESSAGE, VOICE_MESSAGE)
+    [file] = short.attachments
+    assert (file.filename, file.data) == ("said.ogg", ogg_opus(packets=packets))
+    assert (file.duration_secs, base64.b64decode(file.waveform or "")) == (0.3, bytes([8, 8, 255]))
+    [file] = long.attachments
+    assert (file.filename, file.duration_secs) == ("long.oga", 30.0)
+    assert base64.b64decode(file.waveform or "") == bytes([255] * 256)
+    fake.transcript.check()
+
+
+async def test_where_nobody_may_speak_a_recording_is_a_file(fake: FakeDiscord, tmp_path: Path) -> None:
+    fake.forbid("general", "SEND_VOICE_MESSAGES")
+    async with (
+        FakeModels() as models,
+        gateway_at(fake, tmp_path, models=models, plugins=[SPOKEN], tools=False) as gateway,
+    ):
+        await registered(fake)
+        models.then(*[Reply((Use("speak"),), "tools"), Reply(())] * 2)
+        fake.say("general", f"{fake.mention} say it aloud")
+        await settled(gateway, 1)
+        fake.slash(fake.dm("ada"), "ask", {"text": "say it aloud"})
+        await settled(gateway, 2)
+    [refused] = bots(fake, "general")
+    [instead_of_thinking] = bots(fake, fake.dm("ada"))
+    for message in (refused, instead_of_thinking):
+        assert not message.flags & VOICE_MESSAGE
+        assert message.attachments[0].data == ogg_opus()
+    fake.transcript.check()
+
+
+async def test_a_voice_message_that_goes_wrong_is_made_good_and_not_doubled(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
+    async with (
+        FakeModels() as models,
+        gateway_at(fake, tmp_path, models=models, streaming=False, plugins=[SPOKEN]) as gateway,
+    ):
+        models.then(Reply((Use("speak"),), "tools"))
+        fake.say(fake.dm("ada"), "say it aloud")
+        fake.then("none", *FAULTS, method=CREATE)
+        await settled(gateway, 1)
+    assert [said.flags for said in bots(fake, fake.dm("ada"))] == [SUPPRESS_EMBEDS, VOICE_MESSAGE]
     fake.transcript.check()

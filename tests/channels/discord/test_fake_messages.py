@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 
 from channels.discord.fake import FakeDiscord
+from channels.discord.fake.nouns import VOICE_MESSAGE
 from tests.channels.discord.raw_bot import RawBot
 
 CREATE = "POST /channels/{channel_id}/messages"
@@ -324,6 +325,47 @@ async def test_files_are_uploaded_and_fetched_by_a_signed_link(
     again = await bot.call("GET", f"/channels/{general}/messages/{said.body['id']}")
     async with bot.http.get(again.body["attachments"][0]["url"]) as answer:
         assert answer.status == 200
+
+
+SPOKEN = {"duration_secs": 1.5, "waveform": "AP8="}
+
+
+@pytest.mark.parametrize(
+    ("content", "told", "files", "code"),
+    [
+        ("words", SPOKEN, {"a.ogg": b"OggS"}, 50159),
+        ("", SPOKEN, {"a.txt": b"text"}, 50160),
+        ("", SPOKEN, {"a.ogg": b"OggS", "b.ogg": b"OggS"}, 50160),
+        ("", {"waveform": "AP8="}, {"a.ogg": b"OggS"}, 50161),
+        ("", {"duration_secs": 1.5, "waveform": "no base64"}, {"a.ogg": b"OggS"}, 50161),
+    ],
+)
+async def test_a_voice_message_is_one_recording_with_its_length_and_nothing_else(
+    bot: RawBot,
+    fake: FakeDiscord,
+    general: int,
+    content: str,
+    told: dict[str, Any],
+    files: dict[str, bytes],
+    code: int,
+) -> None:
+    body = {"content": content, "flags": VOICE_MESSAGE, "attachments": [{"id": 0, **told}]}
+    assert (await bot.call("POST", f"/channels/{general}/messages", body, files=files)).code == code
+    assert len(fake.transcript.problems) == 1
+
+
+async def test_a_voice_message_is_never_changed_and_not_allowed_everywhere(
+    bot: RawBot, fake: FakeDiscord, general: int
+) -> None:
+    path, files = f"/channels/{general}/messages", {"a.ogg": b"OggS"}
+    body = {"flags": VOICE_MESSAGE, "attachments": [{"id": 0, **SPOKEN}]}
+    said = await bot.call("POST", path, body, files=files)
+    assert said.body["flags"] == VOICE_MESSAGE
+    assert SPOKEN.items() <= said.body["attachments"][0].items()
+    assert (await bot.call("PATCH", f"{path}/{said.body['id']}", {"content": "more"})).code == 50162
+    fake.forbid("general", "SEND_VOICE_MESSAGES")
+    assert (await bot.call("POST", path, body, files=files)).code == 50173
+    fake.transcript.check()
 
 
 async def test_attachments_stay_or_go_when_a_message_is_changed(
