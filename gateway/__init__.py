@@ -238,6 +238,7 @@ if TYPE_CHECKING:
         UserInput,
     )
     from gateway.provider import (
+        Adopts,
         ApiKey,
         Ask,
         AuthMethod,
@@ -391,7 +392,7 @@ _EXPORTS: Mapping[str, str] = {
         "UserInput"
     ),
     "gateway.provider": (
-        "ApiKey Ask AuthMethod Capabilities Capability ChatOptions Credential KnowsModels ModelInfo "
+        "Adopts ApiKey Ask AuthMethod Capabilities Capability ChatOptions Credential KnowsModels ModelInfo "
         "OAuth Provider ProviderConfig SignsIn ToolDefinition"
     ),
     "gateway.recording": "Recording recording_of",
@@ -426,6 +427,7 @@ __all__ = [
     "ActivityBus",
     "Address",
     "AddressRefusedError",
+    "Adopts",
     "AgentEndReason",
     "AgentEvent",
     "AgentLoop",

@@ -43,6 +43,7 @@ from gateway.registry import AgentSources, ChannelRegistry, PluginRegistry
 from gateway.retention import Retention
 from gateway.routing import Agents, Known, Models, check_agents, first_model
 from gateway.routing.keys import KeptKeys
+from gateway.routing.logins import Logins
 from gateway.routing.reaching import provider_config
 from gateway.runner import Runner
 from gateway.session import Sessions
@@ -146,7 +147,7 @@ class Gateway:
             await asyncio.to_thread(self._kept.load)
             await asyncio.to_thread(self.profiles.take_in, self.agents.list())
             check_agents(settings, self.providers, (tool.name for tool in self.registry.get_tools()))
-            self.model = settings.model or await first_model(self._environ, self.providers)
+            await self._choose_model()
             async with asyncio.TaskGroup() as tasks:
                 host = self._assemble(tasks)
                 self._register_channels()
@@ -154,6 +155,8 @@ class Gateway:
                 self._start_channels(tasks)
                 retention = Retention(self.store, settings.store.keep_days)
                 self._background.append(tasks.create_task(retention.run(), name="retention"))
+                logins = Logins(self._kept, self.providers, self.models, self._choose_model)
+                self._background.append(tasks.create_task(logins.run(), name="logins"))
                 self.ready = True
                 try:
                     yield host
@@ -161,6 +164,9 @@ class Gateway:
                     self.ready = False
                     await self.stop_background()
                     await self._drain()
+
+    async def _choose_model(self) -> None:
+        self.model = self.settings.model or await first_model(self._environ, self.providers)
 
     def open_store(self) -> Store:
         """The store that the gateway writes to."""

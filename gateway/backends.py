@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from gateway.errors import AlreadyRegisteredError, ProviderResolutionError
 from gateway.plugin import Unregister
-from gateway.provider import Provider, ProviderConfig
+from gateway.provider import Adopts, Provider, ProviderConfig
 from gateway.registry import Registry
 
 log = structlog.get_logger("trunkline.backends")
@@ -115,6 +115,14 @@ class ProviderRegistry(Registry[Provider]):
             if made is None:
                 made = self._entries[provider_id] = await _made(entry.factory, config)
             return made
+
+    def renew(self, provider_id: str) -> None:
+        """Let a provider that was made go on with the credentials it has by now. Raises SettingsError."""
+        provider = self.get(provider_id)
+        if isinstance(provider, Adopts):
+            provider.adopt(self._configure(provider_id))
+        elif provider is not None:
+            log.warning("a provider needs a restart to take other credentials", provider=provider_id)
 
     async def close(self) -> None:
         """Close every provider that was made."""

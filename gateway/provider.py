@@ -209,6 +209,15 @@ class KnowsModels(Protocol):
 
 
 @runtime_checkable
+class Adopts(Protocol):
+    """The ability of a provider to go on with other credentials: somebody signed in, or out."""
+
+    def adopt(self, config: ProviderConfig) -> None:
+        """Show what ``config`` has from the next call on, and keep nothing of what was shown before."""
+        ...
+
+
+@runtime_checkable
 class SignsIn(Protocol):
     """The ability of a provider that a person can sign in to, with ``trunkline auth login``."""
 

@@ -60,7 +60,7 @@ def login(
         fail(f"{error.name}: {error}")
     typer.echo(said)
     typer.echo(f"Signed in to {provider}; kept in {place}")
-    typer.echo("A gateway that runs will use it when it has no key, or its key is refused")
+    typer.echo("A gateway that runs uses it within a second or two")
     _warn_of_others(settings, provider, kept)
 
 
@@ -81,7 +81,7 @@ def logout(provider: Provider, config: File = None) -> None:
         fail(str(error), REFUSED)
     if not there:
         fail(f"no login to {provider} is kept; `trunkline auth list` shows where keys come from")
-    typer.echo(f"Signed out of {provider}; a gateway that runs needs a restart to forget it")
+    typer.echo(f"Signed out of {provider}; a gateway that runs forgets it within a second or two")
     _warn_of_others(settings, provider, kept)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,12 @@ OTHERS = 0o077
 
 
 class InKeyring(Struct, frozen=True, tag_field="type", tag="keyring"):
-    """Stands in the file for a credential that is in the keyring."""
+    """Stands in the file for a credential that is in the keyring.
+
+    ``at`` is when it was put there, in seconds since the epoch, so that the file tells when it is replaced.
+    """
+
+    at: float = 0.0
 
 
 _Entry = ApiKey | OAuth | InKeyring | str
@@ -50,6 +56,8 @@ class KeptKeys:
         self._path = data_dir / NAME
         self._given = keyring
         self._known: dict[str, Credential] = {}
+        self._stamp: tuple[int, ...] | None = None
+        self._seen: Mapping[str, _Entry] = {}
 
     def places(self) -> Mapping[str, Place]:
         """Where each credential is kept; a keyring is not asked. Raises SettingsError if nobody can tell."""
@@ -69,12 +77,26 @@ class KeptKeys:
 
     def load(self) -> None:
         """Fetch what is in the keyring, which may take its time, so that ``get`` need not."""
-        for provider_id, entry in self._entries().items():
-            if isinstance(entry, InKeyring):
-                try:
-                    self._from_keyring(provider_id)
-                except SettingsError as error:
-                    log.error("a credential cannot be read", provider=provider_id, reason=str(error))
+        self._stamp = self._stamped()
+        self._seen = entries = self._entries()
+        self._fetch(entries)
+
+    def changed(self) -> frozenset[str]:
+        """Whose credentials another process kept or removed since ``load`` and the last look.
+
+        As long as the file is the same, it is not read. Raises SettingsError, once, if it cannot be.
+        """
+        stamp = self._stamped()
+        if stamp == self._stamp:
+            return frozenset()
+        self._stamp = stamp
+        before, self._seen = self._seen, self._entries()
+        names = {*before, *self._seen}
+        changed = frozenset(name for name in names if before.get(name) != self._seen.get(name))
+        for name in changed:
+            self._known.pop(name, None)
+        self._fetch({name: self._seen[name] for name in changed & self._seen.keys()})
+        return changed
 
     def keep(self, provider_id: str, credential: Credential, *, in_file: bool = False) -> str:
         """Add a credential, or replace it: in the keyring if there is one. Returns where it is kept."""
@@ -82,10 +104,12 @@ class KeptKeys:
         with self._changing() as entries:
             if keyring is None:
                 self._take_out(provider_id, entries)
+                self._seen = {**self._seen, provider_id: credential}
                 entries[provider_id] = credential
                 return str(self._path)
             keyring.put(provider_id, msgspec.json.encode(credential).decode())
-            entries[provider_id] = InKeyring()
+            entries[provider_id] = entry = InKeyring(time.time())
+            self._seen = {**self._seen, provider_id: entry}
             self._known[provider_id] = credential
             return keyring.name
 
@@ -111,6 +135,22 @@ class KeptKeys:
         keyring = self._keyring() if isinstance(entries.get(provider_id), InKeyring) else None
         if keyring is not None:
             keyring.drop(provider_id)
+
+    def _fetch(self, entries: Mapping[str, _Entry]) -> None:
+        for provider_id, entry in entries.items():
+            if isinstance(entry, InKeyring):
+                try:
+                    self._from_keyring(provider_id)
+                except SettingsError as error:
+                    log.error("a credential cannot be read", provider=provider_id, reason=str(error))
+
+    def _stamped(self) -> tuple[int, ...] | None:
+        """What tells one state of the file from another; None if there is no file."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def _from_keyring(self, provider_id: str) -> Credential:
         keyring = self._keyring()

@@ -61,6 +61,10 @@ class Lists:
                 kept = self._kept[provider_id] = (self._clock() + keep, listed)
         return kept[1]
 
+    def forget(self, provider_id: str) -> None:
+        """Ask a provider anew when somebody wants to know."""
+        self._kept.pop(provider_id, None)
+
     async def _ask(self, provider_id: str, patience: float) -> Listed:
         try:
             async with asyncio.timeout(patience):

@@ -146,6 +146,12 @@ class Models:
             self._equals[key] = await self._equal(first, name)
         return await self.resolve(f"{name}/{self._equals[key]}")
 
+    def forget(self, provider_id: str) -> None:
+        """Ask a provider anew what it offers, and look anew for all models: its credentials are others."""
+        self.lists.forget(provider_id)
+        self._routes.clear()
+        self._equals.clear()
+
     def _listen(self) -> None:
         """Let what providers have told of their models since then count, too."""
         if self._heard != self.lists.heard:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 import aiohttp
 import msgspec
@@ -43,6 +43,9 @@ from gateway.wire.waiting import Slot, Waiting, Wish, wish_for
 
 log = structlog.get_logger("trunkline.provider")
 
+AuthorizerFor = Callable[[ProviderConfig], Authorizer | None]
+"""What shows something else than a key, if the settings say so. Raises SettingsError."""
+
 _MODELS_SECONDS = 30.0
 
 
@@ -50,7 +53,7 @@ class HttpProvider:
     """A Provider over HTTP. Many calls may run at once; each has its own parser and connection.
 
     Given no session it opens one of its own at the first need, and closes only that one. Raises SettingsError
-    if there are several keys where an ``authorizer`` shows something else.
+    if there are several keys where ``authorizer_for`` shows something else.
     """
 
     def __init__(
@@ -58,18 +61,13 @@ class HttpProvider:
         adapter: ProviderAdapter,
         config: ProviderConfig,
         session: aiohttp.ClientSession | None = None,
-        authorizer: Authorizer | None = None,
+        authorizer_for: AuthorizerFor | None = None,
     ) -> None:
-        if authorizer is not None and len(config.keys) > 1:
-            raise SettingsError(
-                f"providers.{config.id}.api_keys: {adapter.name} is not called with keys; give one credential"
-            )
         self._adapter = adapter
-        self._authorizer = authorizer
-        self._config = config
+        self._authorizer_for = authorizer_for
         self._session = session
         self._owns_session = session is None
-        self._slots = slots_for(config)
+        self._take(config)
         self._others: dict[Capabilities, ProviderAdapter] = {}
 
     @property
@@ -105,11 +103,23 @@ class HttpProvider:
     async def initialize(self, config: ProviderConfig) -> None:
         """Take the settings. Raises SettingsError if they can never work."""
         check_reachable(config, self._adapter.endpoint(config))
-        self.adopt(config)
+        if config is not self._config:
+            self._take(config)
         self._open_session()
 
     def adopt(self, config: ProviderConfig) -> None:
-        """Go on with other credentials."""
+        """Go on with other credentials. Calls that are under way end with those that they began with."""
+        if _shown(config) != _shown(self._config):
+            self._take(config)
+
+    def _take(self, config: ProviderConfig) -> None:
+        authorizer = None if self._authorizer_for is None else self._authorizer_for(config)
+        if authorizer is not None and len(config.keys) > 1:
+            raise SettingsError(
+                f"providers.{config.id}.api_keys: {self._adapter.name} is not called with keys; "
+                "give one credential"
+            )
+        self._authorizer = authorizer
         self._config = config
         self._slots = slots_for(config)
 
@@ -184,13 +194,15 @@ class HttpProvider:
     async def _attempt(
         self, messages: Sequence[Message], options: ChatOptions, slot: Slot | None = None
     ) -> Call | ProviderError:
-        config = self._config if slot is None else slot.config
+        own = self._config
+        # Whoever waited for a slot may have been signed out meanwhile.
+        config = slot.config if slot is not None and slot.config.api_key in own.keys else own
         adapter = self._adapter_for(options)
         request = adapter.build_chat_request(messages, options, config)
         try:
             return await self._begin(adapter, request, options, slot)
         except ProviderError as error:
-            failure = redacted(error, self._config)
+            failure = redacted(error, own)
         if slot is None and isinstance(failure, RateLimitError) and failure.retry_after:
             self._limited().note(1, options.model, failure)
         return failure
@@ -314,10 +326,15 @@ def create_provider(
     adapter: ProviderAdapter,
     config: ProviderConfig,
     session: aiohttp.ClientSession | None = None,
-    authorizer: Authorizer | None = None,
+    authorizer_for: AuthorizerFor | None = None,
 ) -> HttpProvider:
     """A provider that speaks through ``adapter``, over ``session`` or connections of its own."""
-    return HttpProvider(adapter, config, session, authorizer)
+    return HttpProvider(adapter, config, session, authorizer_for)
+
+
+def _shown(config: ProviderConfig) -> tuple[object, ...]:
+    """All that a backend may be shown of who we are."""
+    return config.keys, config.oauth, config.credentials
 
 
 async def _check_streams(response: aiohttp.ClientResponse) -> None:

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
-from gateway.provider import ApiKey
-from gateway.routing.keys import KeptKeys
+import pytest
+
+from gateway.provider import ApiKey, ProviderConfig
+from gateway.routing.keyring import Keyring
+from gateway.routing.keys import NAME, KeptKeys
 from gateway.testing.models import FakeModels
-from gateway.testing.served import serving
+from gateway.testing.served import SocketClient, serving, until
+from tests.gateway.routing.file_keyring import FileKeyring
+
+
+def held(key: str) -> list[ProviderConfig]:
+    """All that remembers a key anywhere in this process."""
+    gc.collect()
+    return [each for each in gc.get_objects() if isinstance(each, ProviderConfig) and key in each.keys]
+
+
+async def answer(client: SocketClient, text: str = "Hi") -> str | None:
+    """The error that a message is answered with; None if it is none."""
+    await client.say(text, session="a")
+    parts: list[dict[str, str]] = []
+    while (frame := await client.until(lambda frame: frame["type"] in ("part", "complete")))[
+        "type"
+    ] == "part":
+        parts.append(frame["part"])
+    return next((part["error_name"] for part in parts if "error_name" in part), None)
 
 
 async def test_004_T11_a_login_counts_from_the_next_message_on(tmp_path: Path) -> None:
@@ -33,3 +55,85 @@ async def test_004_T11_a_key_in_the_settings_counts_before_a_login(tmp_path: Pat
         ):
             await client.say("Hi", session="a")
             assert (await client.until("part"))["part"]["error_name"] == "AuthFailedError"
+
+
+async def test_004_T11_who_signs_out_is_forgotten_while_the_gateway_runs(tmp_path: Path) -> None:
+    async with FakeModels(key="removed") as fake:
+        kept = KeptKeys(tmp_path)
+        kept.keep("openai", ApiKey("removed"), in_file=True)
+        providers = {"openai": {"base_url": fake.openai_url, "max_retries": 0}}
+        async with serving(tmp_path, fake=fake, providers=providers) as served, served.socket() as client:
+            assert await answer(client) is None
+            assert held("removed")
+            kept.forget("openai")
+            await until(lambda: not held("removed"))
+            assert await answer(client) == "AuthFailedError"
+            kept.keep("openai", ApiKey("removed"), in_file=True)
+            assert await answer(client) is None
+
+
+async def test_who_signs_in_with_another_key_is_shown_with_that_one(tmp_path: Path) -> None:
+    async with FakeModels() as fake:
+        kept = KeptKeys(tmp_path)
+        kept.keep("openai", ApiKey("old"), in_file=True)
+        limited = {"base_url": fake.openai_url, "max_retries": 0, "concurrency": 2}
+        async with (
+            serving(tmp_path, fake=fake, providers={"openai": limited}) as served,
+            served.socket() as client,
+        ):
+            assert await answer(client) is None
+            kept.keep("openai", ApiKey("new"), in_file=True)
+            await until(lambda: not held("old"))
+            assert await answer(client) is None
+        assert [request.headers["authorization"] for request in fake.requests] == ["Bearer old", "Bearer new"]
+
+
+async def test_a_login_chooses_the_model_where_the_settings_choose_none(tmp_path: Path) -> None:
+    async with FakeModels() as fake:
+        providers = {"openai": {"base_url": fake.openai_url}}
+        local = {"local": {"base_url": "http://127.0.0.1:9"}}
+        async with serving(tmp_path, fake=fake, model=None, providers={**providers, **local}) as served:
+            assert served.gateway.model == "demo/demo"
+            KeptKeys(tmp_path).keep("openai", ApiKey("new"), in_file=True)
+            await until(lambda: served.gateway.model == "openai/gpt-5-mini")
+            KeptKeys(tmp_path).forget("openai")
+            await until(lambda: served.gateway.model == "demo/demo")
+
+
+async def test_a_file_of_keys_that_cannot_be_read_changes_nothing_until_it_can(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with FakeModels(key="unread") as fake:
+        KeptKeys(tmp_path).keep("openai", ApiKey("unread"), in_file=True)
+        providers = {"openai": {"base_url": fake.openai_url, "max_retries": 0}}
+        async with serving(tmp_path, fake=fake, providers=providers) as served, served.socket() as client:
+            assert await answer(client) is None
+            (tmp_path / NAME).write_bytes(b"{")
+            await until(lambda: "what logins left cannot be read" in capsys.readouterr().out)
+            assert await answer(client) is None
+            (tmp_path / NAME).unlink()
+            await until(lambda: not held("unread"))
+            assert await answer(client) == "AuthFailedError"
+
+
+def test_a_key_that_takes_the_place_of_another_in_the_keyring_is_noticed(tmp_path: Path) -> None:
+    ours, theirs = (
+        KeptKeys(tmp_path / "data", Keyring(FileKeyring(tmp_path / "ring"), "test")) for _ in range(2)
+    )
+    theirs.keep("a", ApiKey("one"))
+    theirs.keep("b", ApiKey("b"))
+    ours.load()
+    assert (ours.changed(), ours.get("a")) == (frozenset(), ApiKey("one"))
+    theirs.keep("a", ApiKey("two"))
+    assert (ours.changed(), ours.get("a")) == ({"a"}, ApiKey("two"))
+    assert ours.changed() == frozenset()
+    theirs.forget("a")
+    assert (ours.changed(), ours.get("a")) == ({"a"}, None)
+
+
+def test_what_the_gateway_itself_renews_is_no_news_to_it(tmp_path: Path) -> None:
+    ours, theirs = KeptKeys(tmp_path), KeptKeys(tmp_path)
+    ours.load()
+    theirs.keep("b", ApiKey("b"), in_file=True)
+    ours.keep("a", ApiKey("renewed"), in_file=True)
+    assert ours.changed() == {"b"}

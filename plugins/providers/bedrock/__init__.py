@@ -14,4 +14,4 @@ __all__ = ["create"]
 def create(config: ProviderConfig, session: aiohttp.ClientSession | None = None) -> Provider:
     """A provider for Bedrock: with ``api_key`` by that, else signed with credentials of AWS."""
     adapter = BedrockAdapter(config.capable(CAPABILITIES))
-    return create_provider(adapter, config, session, signer_for(config))
+    return create_provider(adapter, config, session, signer_for)

@@ -15,5 +15,5 @@ def create(config: ProviderConfig, session: aiohttp.ClientSession | None = None)
     """A provider for Gemini; through Google Cloud if ``config.like`` or ``config.id`` is ``vertex``."""
     capabilities = config.capable(CAPABILITIES)
     if (config.like or config.id) == "vertex":
-        return create_provider(VertexAdapter(capabilities), config, session, google_credentials(config))
+        return create_provider(VertexAdapter(capabilities), config, session, google_credentials)
     return create_provider(GeminiAdapter(capabilities), config, session)

@@ -5,6 +5,8 @@ How these differ is data, in ``profiles.py``; there is one adapter, and one pars
 
 from __future__ import annotations
 
+from functools import partial
+
 import aiohttp
 
 from gateway import Provider, ProviderConfig, create_provider
@@ -21,5 +23,5 @@ def create(config: ProviderConfig, session: aiohttp.ClientSession | None = None)
     profile = profile_of(config)
     adapter = CompletionsAdapter(profile, config.capable(profile.capabilities))
     if profile.id == "copilot":
-        return CopilotProvider(adapter, config, session, CopilotAuthorizer(config))
-    return create_provider(adapter, config, session, authorizer_for(profile, config))
+        return CopilotProvider(adapter, config, session, CopilotAuthorizer)
+    return create_provider(adapter, config, session, partial(authorizer_for, profile))

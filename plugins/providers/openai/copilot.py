@@ -165,11 +165,6 @@ class CopilotAuthorizer:
 class CopilotProvider(HttpProvider):
     """The provider, which a person can sign in to."""
 
-    def adopt(self, config: ProviderConfig) -> None:
-        """Exchange another login from now on."""
-        super().adopt(config)
-        self._authorizer = CopilotAuthorizer(config)
-
     async def sign_in(self, show: Callable[[str], None]) -> OAuth:
         """Sign in by GitHub's device flow; ``show`` says what to do."""
         session = self._open_session()

@@ -52,7 +52,7 @@ async def test_004_T11_who_signs_in_has_it_kept_for_this_user_alone(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     file = tmp_path / "data" / "keys.json"
     told, checked, where, when = done.stdout.splitlines()
-    assert "when it has no key" in when
+    assert when == "A gateway that runs uses it within a second or two"
     assert told.endswith("and enter the code ABCD-1234")
     assert checked == "copilot took it, and lists 2 models"
     assert where == f"Signed in to copilot; kept in {file}"
@@ -222,7 +222,7 @@ async def test_where_the_system_has_a_keyring_the_key_is_kept_there(tmp_path: Pa
     }
     done = await auth(tmp_path, "login", "openai", "--key-stdin", "--no-check", stdin=KEY, **ring)
     assert "kept in the keyring (file)" in done.stdout
-    assert kept(tmp_path) == {"openai": {"type": "keyring"}}
+    assert '"type": "keyring"' in (tmp_path / "data" / "keys.json").read_text()
     assert KEY in (tmp_path / "ring").read_text()
     listed = await auth(tmp_path, "list", "--json", **ring)
     assert [(row["place"], row["hint"]) for row in json.loads(listed.stdout)] == [("the keyring", "")]

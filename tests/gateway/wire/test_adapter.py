@@ -413,7 +413,9 @@ def test_several_keys_are_refused_where_none_is_shown() -> None:
         id="azure", base_url="http://x", api_keys=("a", "b"), credentials={"client_id": "c"}
     )
     with pytest.raises(SettingsError, match=r"providers\.azure\.api_keys"):
-        create_provider(CompletionsAdapter(CUSTOM, Capabilities()), config, None, BearerAuthorizer(_no_token))
+        create_provider(
+            CompletionsAdapter(CUSTOM, Capabilities()), config, None, lambda _: BearerAuthorizer(_no_token)
+        )
 
 
 async def _no_token(_: object) -> Token:
