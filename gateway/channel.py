@@ -74,7 +74,8 @@ class InboundMessage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     ``revises`` is the key of an earlier message that this one is the new wording of. ``role`` is what the
     sender may do, from whoever knows that for sure; platforms leave it to the rules of their channel.
     ``model`` answers it in place of the session's own. ``before`` is what was said earlier, elsewhere: a
-    session that begins with this message begins with that.
+    session that begins with this message begins with that. ``unattended``: whoever sent it shows no question
+    to anybody, so what would ask a person first is refused at once.
     """
 
     session: str
@@ -90,6 +91,7 @@ class InboundMessage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     revises: str | None = None
     model: str | None = None
     before: tuple[Message, ...] = ()
+    unattended: bool = False
     response_mode: ResponseMode = "text"
     audio: Audio | None = None
     raw: dict[str, Any] | None = None

@@ -48,7 +48,7 @@ def _reason(error: TrunklineError) -> str:
         case AuthFailedError():
             return "did not let us in"
         case BudgetExceededError():
-            return "has spent its budget"
+            return "is held back by a budget"
         case StreamTimeoutError():
             return "went silent"
         case _:

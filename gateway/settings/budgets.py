@@ -15,7 +15,7 @@ Dollars = Annotated[Decimal, Field(ge=0, le=10**9)]
 
 
 class BudgetSettings(Section):
-    """How much may be spent on models. Amounts are US dollars; what has no known price counts nothing."""
+    """How much may be spent on models. Amounts are US dollars."""
 
     scope: BudgetScope = Field(
         default="all", description="What it is for: everything together, or each of these on its own"
@@ -32,6 +32,11 @@ class BudgetSettings(Section):
     )
     stop: Dollars | None = Field(
         default=None, description="No call of a model that could bring it above this"
+    )
+
+    unpriced: Literal["allow", "refuse"] = Field(
+        default="allow",
+        description="Calls of models without a known price: they count nothing, or are refused",
     )
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from decimal import Decimal
+from typing import Literal
 
 from msgspec import Struct, structs
 from sqlalchemy import Connection, select
@@ -49,7 +50,10 @@ _WHEN: Mapping[Every, str] = {"day": " for today", "month": " for this month", "
 
 
 class Budget(Struct, frozen=True, kw_only=True):
-    """A limit. At ``warn`` the chat is told, at ``ask`` a person must let it go on, at ``stop`` it ends."""
+    """A limit. At ``warn`` the chat is told, at ``ask`` a person must let it go on, at ``stop`` it ends.
+
+    ``unpriced`` is what becomes of calls whose price nobody knows.
+    """
 
     name: str
     scope: BudgetScope
@@ -58,12 +62,20 @@ class Budget(Struct, frozen=True, kw_only=True):
     warn: Nano | None
     ask: Nano | None
     stop: Nano | None
+    unpriced: Literal["allow", "refuse"]
 
     @classmethod
     def of(cls, name: str, written: BudgetSettings) -> Budget:
         """The one that the settings describe."""
         amounts = {key: _nano(getattr(written, key)) for key in ("warn", "ask", "stop")}
-        return cls(name=name, scope=written.scope, every=written.per, only=frozenset(written.only), **amounts)
+        return cls(
+            name=name,
+            scope=written.scope,
+            every=written.per,
+            only=frozenset(written.only),
+            unpriced=written.unpriced,
+            **amounts,
+        )
 
     @property
     def dimension(self) -> Dimension | None:

@@ -92,7 +92,7 @@ class Spending:
         accounts = await self.budgets.of(meter.caller, meter.at)
         if not accounts:
             return
-        self._say_if_unpriced(meter)
+        self._check_price(meter, accounts)
         for account in accounts:
             await self._ask(turn, account)
         tightest = min((a for a in accounts if a.room is not None), key=lambda a: a.room or 0, default=None)
@@ -107,17 +107,28 @@ class Spending:
         await self._warn(turn, [account for account in accounts if account.warns])
         meter.options = msgspec.structs.replace(meter.options, first_part=turn.writer.next_index)
 
-    def _say_if_unpriced(self, meter: Meter) -> None:
-        """Tell the operator, once a model, that no budget holds it."""
+    def _check_price(self, meter: Meter, accounts: Sequence[Account]) -> None:
+        """Refuse a model whose price is not known, or tell the operator, once, that no budget holds it."""
+        if meter.usd(Tokens(1, 1)) is not None:
+            return
         model = f"{meter.caller.provider}/{meter.caller.model}"
-        if model not in self._unpriced and meter.usd(Tokens(1, 1)) is None:
+        key = f'models."{model}".input_price'
+        for account in accounts:
+            if account.budget.unpriced == "refuse":
+                said = (
+                    f"{account.budget.told()} is for models whose price is known, and that of {model} is not"
+                )
+                out = f"{key} and output_price give it one (budgets.{account.budget.name}.unpriced says so)"
+                raise BudgetExceededError(f"{said}; {out}", elsewhere=True)
+        if model not in self._unpriced:
             self._unpriced.add(model)
-            key = f'models."{model}".input_price'
             log.warning("no budget holds a model whose price is not known", model=model, setting=key)
 
     async def _ask(self, turn: Turn, account: Account) -> None:
         if not account.asks:
             return
+        if turn.entry.inbound.unattended:
+            raise _exceeded(account, f"and nobody can be asked here whether to go on: {_way_out(account)}")
         outcome = await self._approvals.ask(turn, _GO_ON, "", _question(account))
         if outcome not in ("once", "always"):
             raise _exceeded(account, "and nobody let it go on")
@@ -154,6 +165,10 @@ def _question(account: Account) -> dict[str, Any]:
         "spent": shown(dollars(account.spent)),
         "more": shown(dollars(account.budget.ask or 0)),
     }
+
+
+def _way_out(account: Account) -> str:
+    return f"raise budgets.{account.budget.name}.ask, or let it go on in a chat that spends of it, too"
 
 
 def _exceeded(account: Account, why: str) -> BudgetExceededError:

@@ -162,7 +162,8 @@ def _message(asked: Asked) -> tuple[InboundMessage, bool]:
     said = conversation(asked.messages, session)
     checked = ClientMessage.checked(asked.key or new_id(), said.text, said.pictures)
     message = checked.inbound(CHANNEL, session, asked.user)
-    return msgspec.structs.replace(message, model=asked.model or None, before=said.before), fresh
+    more = {"model": asked.model or None, "before": said.before, "unattended": True}
+    return msgspec.structs.replace(message, **more), fresh
 
 
 def _session(receipt: Receipt) -> dict[str, str]:

@@ -82,4 +82,6 @@ def _type(status: int) -> str:
         return "authentication_error"
     if status == 429:
         return "rate_limit_error"
+    if status == 402:
+        return "insufficient_quota"
     return "invalid_request_error" if status < 500 else "server_error"

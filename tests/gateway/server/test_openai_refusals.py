@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+from gateway.testing.script import Reply, Say, Tokens
 from gateway.testing.served import serving
 
 SAID: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -98,3 +100,52 @@ async def test_what_is_not_there_is_told_in_the_same_words(tmp_path: Path) -> No
         for method, path, status in (("POST", "/v1/embeddings", 404), ("GET", CHAT, 405)):
             got, told = await served.ask(method, path)
             assert (got, told["error"]["type"]) == (status, "invalid_request_error")
+
+
+async def whole(client: AsyncOpenAI) -> object:
+    return await client.chat.completions.create(model="openai/fake-small", messages=SAID)
+
+
+async def streamed(client: AsyncOpenAI) -> object:
+    return await client.chat.completions.create(model="openai/fake-small", messages=SAID, stream=True)
+
+
+async def responded(client: AsyncOpenAI) -> object:
+    return await client.responses.create(model="openai/fake-small", input="Hi")
+
+
+@pytest.mark.parametrize("attempt", [whole, streamed, responded])
+async def test_where_a_budget_asks_first_nobody_waits_and_nobody_tries_again(
+    tmp_path: Path, attempt: Callable[[AsyncOpenAI], Awaitable[object]]
+) -> None:
+    held: dict[str, Any] = {
+        "budgets": {"purse": {"per": "day", "ask": 1}},
+        "models": {"openai/fake-small": {"input_price": 1, "output_price": 0}},
+        "limits": {"approval_timeout_ms": 3_600_000},
+    }
+    async with (
+        serving(tmp_path, **held) as served,
+        AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=3) as client,
+    ):
+        served.models.then(Reply((Say("well"),), tokens=Tokens(1_000_000, 1)))
+        await whole(client)
+        with pytest.raises(openai.APIStatusError) as raised:
+            await attempt(client)
+        error = raised.value
+        assert (error.status_code, error.code, error.type) == (
+            402,
+            "insufficient_quota",
+            "insufficient_quota",
+        )
+        for told in ("the budget for today", "budgets.purse.ask", "begins anew on"):
+            assert told in str(error)
+        _, listed = await served.ask("GET", "/api/sessions")
+        assert len(listed["sessions"]) == 2, "it is not tried again, for that cannot help"
+        assert len(served.models.requests) == 1
+        async with served.socket() as person:
+            await person.say("Hi", session="s")
+            asked = await person.until("approval_request")
+            assert asked["tool_name"] == "spend-more"
+            await person.send(type="approval", approval_id=asked["approval_id"], decision="once", session="s")
+            await person.until("complete")
+        await attempt(client)

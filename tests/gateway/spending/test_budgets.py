@@ -301,6 +301,32 @@ async def test_a_model_without_a_price_is_held_by_no_budget(tmp_path: Path) -> N
     assert told["setting"] == 'models."script/one".input_price', "once, and with the way out"
 
 
+async def test_a_budget_may_refuse_models_without_a_price(tmp_path: Path) -> None:
+    budgets = {"purse": {"stop": 100, "unpriced": "refuse"}, "other": {"stop": 100}}
+    async with chatting(tmp_path, budgets=budgets) as chat:
+        refused = refusal(await chat.say("one"))
+        assert refused.error_name == "BudgetExceededError"
+        assert refused.message == (
+            "the budget for this month is for models whose price is known, and that of script/one is not; "
+            'models."script/one".input_price and output_price give it one (budgets.purse.unpriced says so)'
+        )
+        assert chat.model.calls == []
+    free = {"script/one": {"input_price": 0, "output_price": 0}}
+    async with chatting(tmp_path, budgets=budgets, models=free) as chat:
+        assert (await chat.say("two")).text == "You said: two"
+
+
+async def test_a_model_that_has_a_price_answers_in_the_place_of_one_that_has_none(tmp_path: Path) -> None:
+    chain = {"model": "script/one", "fallback": [f"{PROVIDER}/{MODEL}"]}
+    purse = {"purse": {"stop": 100, "unpriced": "refuse"}}
+    paid = Paid()
+    async with chatting(tmp_path, paid, budgets=purse, **chain) as chat:
+        answers(paid.model)
+        answer = await chat.say("one")
+        assert answer.text.endswith("answers instead.*\n\nwell")
+        assert chat.model.calls == []
+
+
 async def test_prices_of_the_settings_count(tmp_path: Path) -> None:
     priced = {"script/one": {"input_price": 0.5, "output_price": 2}}
     async with chatting(tmp_path, models=priced, budgets={"purse": {"stop": 0.5}}) as chat:
@@ -338,7 +364,8 @@ async def test_where_a_providers_budget_is_spent_the_next_one_answers(tmp_path: 
         for text in ("two", "three", "four", "five"):
             answer = await chat.say(text)
             assert (
-                answer.text == f"*Script has spent its budget; Script answers instead.*\n\nYou said: {text}"
+                answer.text
+                == f"*Script is held back by a budget; Script answers instead.*\n\nYou said: {text}"
             )
             assert answer.metadata.provider == "script"
         assert len(model.calls) == 1
