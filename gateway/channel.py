@@ -151,7 +151,7 @@ class OutboundMessage(Struct, frozen=True, kw_only=True):
     channel said when it was first about to be placed. ``others`` are the ids of messages that
     were placed in the room since and are known not to be this one, ``elsewhere`` the rooms and ids of what
     the account placed in other rooms; only ``find`` is told of them. ``response_mode`` is what the sender
-    asked for; a channel that cannot speak sends text.
+    asked for; a channel that cannot speak sends what the answer holds.
     """
 
     address: Address
@@ -181,7 +181,8 @@ class Responder(Protocol):
 
 @runtime_checkable
 class SendsVoice(Protocol):
-    """Can speak; used when the message asked for a voice answer."""
+    """A responder that can speak: where the message asks for a voice answer, it gets the text to say instead
+    of ``send_text``. Channels place what an answer holds; one that holds sound is theirs to play."""
 
     async def send_voice(self, text: str) -> None: ...
 

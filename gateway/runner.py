@@ -36,6 +36,8 @@ log = structlog.get_logger("trunkline.runner")
 
 _COMMAND = re.compile(r"/(\S+)(?:\s+(.*))?", re.DOTALL)
 _UNHEARD = "I cannot listen to voice messages: no plugin here turns them into text. Please write to me."
+_NOT_HEARD = "[voice message, not heard]"
+"""What a model is told of a voice message that came with something else, where no plugin made words of it."""
 _AWAY = "I was away. Here is my answer to what you wrote meanwhile."
 
 
@@ -274,7 +276,9 @@ class Runner:
 def _said(session: Session, entry: Entry, text: str | None = None) -> Message:
     """What the user wrote, as a message of the session; its id is the entry's."""
     inbound = entry.inbound
-    words = (inbound.text if text is None else text) or ("[voice message]" if inbound.audio else "")
+    words = inbound.text if text is None else text
+    if inbound.audio is not None and words == inbound.text:
+        words = "\n\n".join(filter(None, (words, "[voice message]" if text is None else _NOT_HEARD)))
     parts: tuple[Part, ...] = (TextPart(words), *inbound.parts) if words else inbound.parts
     return Message(id=entry.id, session_id=session.id, role="user", parts=parts, created_at=entry.received_at)
 

@@ -31,24 +31,28 @@ _TRIES = 3
 async def attached(
     message: InboundMessage, files: Sequence[Upload], api: Api, largest: int
 ) -> InboundMessage:
-    """The message with its files; what cannot be had is named all the same."""
+    """The message with its files; what cannot be had is named all the same. One recording can be heard."""
     if not files:
         return message
     parts: list[Part] = []
     for file in files:
-        if file.mime_type.startswith("audio/"):
-            audio = Audio(url=file.url, mime_type=file.mime_type)
-            message = replace(message, kind="audio", audio=audio)
-        parts.append(await _part(file, api, largest))
+        part = await _part(file, api, largest, listen=message.audio is None)
+        if isinstance(part, Audio):
+            message = replace(message, kind="audio", audio=part)
+        else:
+            parts.append(part)
     return replace(message, parts=tuple(parts))
 
 
-async def _part(file: Upload, api: Api, largest: int) -> Part:
+async def _part(file: Upload, api: Api, largest: int, *, listen: bool) -> Part | Audio:
     name = safe_name(file.name)
-    readable = file.mime_type in _PICTURES or _is_text(file.mime_type)
+    heard = listen and file.mime_type.startswith("audio/")
+    readable = heard or file.mime_type in _PICTURES or _is_text(file.mime_type)
     content = await _content(file, api, largest) if readable and file.url else None
     if content is None:
         return FilePart(name)
+    if heard:
+        return Audio(f"data:{file.mime_type};base64,{base64.b64encode(content).decode()}", file.mime_type)
     if file.mime_type in _PICTURES:
         return ImagePart(base64.b64encode(content).decode(), file.mime_type, alt_text=name)
     return FilePart(name, content.decode(errors="replace")[:_LONGEST_TEXT])

@@ -44,7 +44,10 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 class Upload(Struct, frozen=True):
-    """A file of a message that has yet to be fetched. ``size`` is in bytes, as the platform has it."""
+    """A file of a message that has yet to be fetched. ``size`` is in bytes, as the platform has it.
+
+    What was spoken into Slack has an audio type, whatever Slack calls it.
+    """
 
     id: str
     name: str
@@ -287,11 +290,13 @@ def _files(event: Json) -> tuple[Upload, ...]:
 
 
 def _upload(file: Json) -> Upload:
-    size = file.get("size")
+    size, mime_type = file.get("size"), _text(file, "mimetype", "")
+    if file.get("subtype") == "slack_audio":
+        mime_type = f"audio/{mime_type.rpartition('/')[2] or 'mp4'}"
     return Upload(
         _text(file, "id", ""),
         _text(file, "name", "file"),
-        _text(file, "mimetype", ""),
+        mime_type,
         size if isinstance(size, int) else 0,
         _text(file, "url_private_download", "") or _text(file, "url_private", ""),
     )

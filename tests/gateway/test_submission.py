@@ -11,6 +11,7 @@ import pytest
 from gateway import (
     Audio,
     ErrorPart,
+    ImagePart,
     InboundMessage,
     Intercept,
     InvalidStateError,
@@ -117,6 +118,15 @@ async def test_002_33_a_voice_message_that_nobody_hears_is_answered_too(tmp_path
         assert chat.model.calls == []
         said = (await chat.gateway.sessions.find("s")).messages()[0]
         assert said.text == "[voice message]"
+
+
+async def test_a_model_is_told_of_a_voice_message_that_nobody_heard(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        await chat.say("and this?", kind="audio", audio=Audio(mime_type="audio/ogg"))
+        picture = ImagePart("aGk=", "image/png")
+        await chat.say("", kind="audio", audio=Audio(mime_type="audio/ogg"), parts=(picture,))
+        said = [message.text for message in chat.model.calls[-1].messages if message.role == "user"]
+    assert said == ["and this?\n\n[voice message, not heard]", "[voice message, not heard]"]
 
 
 async def test_the_words_of_a_voice_message_are_enough(tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ def described(state: State, file: StoredFile) -> Json:
         "shares": {"public": shares} if shares else {},
         "has_rich_preview": False,
         "file_access": "visible",
+        **({"subtype": "slack_audio", "transcription": {"status": "processing"}} if file.spoken else {}),
     }
 
 

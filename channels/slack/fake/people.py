@@ -34,10 +34,12 @@ class People:
         thread: str | None = None,
         broadcast: bool = False,
         files: Sequence[tuple[str, bytes]] = (),
+        spoken: bool = False,
         client_msg_id: str | None = None,
         team: str | None = None,
     ) -> str:
-        """A person writes; ``@name`` and ``#room`` are meant. Returns the message's ``ts``."""
+        """A person writes; ``@name`` and ``#room`` are meant. With ``spoken`` the files are audio clips.
+        Returns the message's ``ts``."""
         where, person = self._there(chat, user, team)
         written = typed(text, self.state.teams[where.team])
         message: Json = {
@@ -54,6 +56,8 @@ class People:
             message |= {"thread_ts": thread, "parent_user_id": root.get("user", "")}
             message |= {"subtype": "thread_broadcast", "root": root} if broadcast else {}
         stored = [new_file(self.state, person, name, len(content)) for name, content in files]
+        for file in stored:
+            file.spoken = spoken
         for file, (_, content) in zip(stored, files, strict=True):
             file.content, file.shared, file.shares[where.id] = content, True, message["ts"]
         if stored:

@@ -57,7 +57,10 @@ class Room(Struct, kw_only=True):
 
 
 class StoredFile(Struct, kw_only=True):
-    """A file. ``content`` is None until it was uploaded; ``shares`` maps rooms to messages that show it."""
+    """A file. ``content`` is None until it was uploaded; ``shares`` maps rooms to messages that show it.
+
+    What is ``spoken`` into the platform is an audio clip.
+    """
 
     id: str
     team: str
@@ -70,6 +73,7 @@ class StoredFile(Struct, kw_only=True):
     ticket: str = ""
     content: bytes | None = None
     shared: bool = False
+    spoken: bool = False
     shares: dict[str, str] = field(default_factory=dict[str, str])
     deleted: bool = False
 
