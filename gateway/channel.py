@@ -96,9 +96,10 @@ class InboundMessage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     audio: Audio | None = None
     raw: dict[str, Any] | None = None
 
-    def words(self, dedup_key: str) -> bool:
-        """Whether this is that message, or a new wording of it."""
-        return dedup_key in (self.dedup_key, self.revises)
+    @property
+    def original(self) -> str:
+        """The key of the message that this is, or is a new wording of."""
+        return self.revises or self.dedup_key
 
 
 class Receipt(Struct, frozen=True, gc=False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
+from collections.abc import Sequence
 
 import structlog
 
@@ -13,6 +14,7 @@ from gateway.messages import now_ms
 from gateway.runner import Runner
 from gateway.session import Session
 from gateway.store import Store
+from gateway.wordings import replace_older
 
 log = structlog.get_logger("trunkline.dispatcher")
 
@@ -26,16 +28,38 @@ class PoisonedMessageError(TrunklineError):
 class Mailbox:
     """What waits in one session, in the platform's order."""
 
-    __slots__ = ("entries", "session", "working")
+    __slots__ = ("entries", "running", "session", "working")
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.entries: list[Entry] = []
+        self.running: Entry | None = None
         self.working = False
 
     def add(self, entry: Entry) -> None:
         """Put an entry in its place; /stop comes first, for it is about what runs now."""
         insort(self.entries, entry, key=lambda e: (e.inbound.text.strip() != "/stop", e.ord))
+        self._stop(replace_older(self._open))
+
+    def withdraw(self, dedup_key: str) -> bool:
+        """Let a message need no answer, in whichever wording it stands. Returns whether there was one."""
+        found = [entry for entry in self._open if entry.inbound.original == dedup_key]
+        for entry in found:
+            entry.silent = True
+        self._stop(found)
+        return bool(found)
+
+    @property
+    def _open(self) -> list[Entry]:
+        """What has no answer yet that counts."""
+        there = self.entries if self.running is None else [self.running, *self.entries]
+        return [entry for entry in there if not (entry.answered or entry.merged)]
+
+    def _stop(self, silent: Sequence[Entry]) -> None:
+        """End the turn of one of these, if it runs."""
+        turn = self.session.turn if silent else None
+        if turn is not None and any(turn.entry is entry for entry in silent):
+            turn.abort()
 
 
 class Dispatcher:
@@ -87,14 +111,8 @@ class Dispatcher:
 
         Returns whether there was one.
         """
-        turn, mailbox = session.turn, self._mailboxes.get(session.id)
-        if turn is not None and turn.entry.inbound.words(dedup_key):
-            turn.abort()
-            return True
-        waiting = [e for e in (mailbox.entries if mailbox else ()) if e.inbound.words(dedup_key)]
-        for entry in waiting:
-            entry.silent = True
-        return bool(waiting)
+        mailbox = self._mailboxes.get(session.id)
+        return mailbox is not None and mailbox.withdraw(dedup_key)
 
     async def drain(self, seconds: float) -> bool:
         """Start nothing new and wait for running turns. Returns whether all ended in time."""
@@ -114,10 +132,11 @@ class Dispatcher:
     async def _work(self, mailbox: Mailbox) -> None:
         try:
             while mailbox.entries and not self.stopping:
-                entry = mailbox.entries.pop(0)
+                entry = mailbox.running = mailbox.entries.pop(0)
                 try:
                     await self._attempt(mailbox.session, entry)
                 finally:
+                    mailbox.running = None
                     self.forget(mailbox.session)
         finally:
             mailbox.working = False
@@ -130,7 +149,7 @@ class Dispatcher:
         first = entry.attempts == 1 and not entry.recovered
         before = 0 if first else entry.attempts
         try:
-            if first or await self._claim(session, entry):
+            if first or entry.silent or await self._claim(session, entry):
                 await self._runner.run(session, entry)
         except FAILURES as error:
             if asked_for(error):

@@ -65,7 +65,10 @@ class Entry(Struct, kw_only=True):
     recovered: bool = False
     """Whether it was accepted by an earlier process."""
     silent: bool = False
-    """Whether it needs no answer of its own: it was a yes or no in a running turn, or was taken back."""
+    """Whether it needs no answer of its own: it was a yes or no in a running turn, or was taken back, or
+    replaced."""
+    replaced_by: str | None = None
+    """The id of its newer wording, which is answered in its place."""
     answered: bool = False
     """Whether its answer is durable, and only has to be placed yet."""
 
@@ -116,11 +119,16 @@ class Entry(Struct, kw_only=True):
 
     def absorb(self) -> list[Op]:
         """The writes that settle what was merged into it."""
-        return [(SETTLE, (entry.id, "merged", self.id)) for entry in self.merged]
+        return [entry.replace_by(self.id) for entry in self.merged]
+
+    def replace_by(self, entry_id: str) -> Op:
+        """The write that lets another entry stand for it."""
+        return SETTLE, (self.id, "merged", entry_id)
 
     def done(self) -> list[Op]:
-        """The writes that settle it, and what was merged into it."""
-        return [self.settle("done"), *self.absorb()]
+        """The writes that settle it without an answer of its own, and what was merged into it."""
+        own = self.settle("done") if self.replaced_by is None else self.replace_by(self.replaced_by)
+        return [own, *self.absorb()]
 
     def dead(self, reason: str, trace: str | None) -> list[Op]:
         """The writes that give it up, and what was merged into it."""
@@ -157,7 +165,7 @@ class Inbox:
         answer = (t.outbox.c.inbox_id == t.inbox.c.id, t.outbox.c.part == 0, t.outbox.c.body.is_not(None))
         placing = select(t.outbox.c.id).where(*answer).exists()
         query = select(t.inbox, placing.label("answered")).where(t.inbox.c.state == "new")
-        ordered = query.order_by(t.inbox.c.session, t.inbox.c.ord)
+        ordered = query.order_by(t.inbox.c.session, t.inbox.c.ord, t.inbox.c.seq)
         return await self._store.read(lambda c: [_entry(row) for row in c.execute(ordered).mappings()])
 
     async def existing(self, entries: Iterable[Entry]) -> dict[str, Entry]:
@@ -165,23 +173,21 @@ class Inbox:
         wanted = list(entries)
         return await self._store.read(lambda c: {e.id: _find(c, e) for e in wanted})
 
-    async def find(self, channel: str, account: str, dedup_key: str) -> Entry | None:
-        """A message that was accepted, by its key."""
+    async def wording(self, channel: str, account: str, dedup_key: str) -> Entry | None:
+        """What stands for a message that was accepted, by its key: itself, or what it was merged into."""
         c = t.inbox.c
         query = select(t.inbox).where(c.channel == channel, c.account == account, c.dedup_key == dedup_key)
 
         def read(connection: Connection) -> Entry | None:
             row = connection.execute(query).mappings().first()
-            return None if row is None else _entry(row)
-
-        return await self._store.read(read)
-
-    async def get(self, entry_id: str) -> Entry | None:
-        """A message that was accepted, by its id."""
-
-        def read(connection: Connection) -> Entry | None:
-            row = connection.execute(select(t.inbox).where(t.inbox.c.id == entry_id)).mappings().first()
-            return None if row is None else _entry(row)
+            while row is not None and row["state"] == "merged":
+                into = select(t.inbox).where(t.inbox.c.id == row["merged_into"])
+                row = connection.execute(into).mappings().first()
+            if row is None:
+                return None
+            entry, answer = _entry(row), select(t.messages.c.id).where(t.messages.c.id == row["answer_id"])
+            entry.answered = connection.execute(answer).first() is not None
+            return entry
 
         return await self._store.read(read)
 

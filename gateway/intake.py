@@ -19,6 +19,7 @@ from gateway.inbox import Entry, Inbox, cursor_op, quarantine_op
 from gateway.messages import now_ms, sound
 from gateway.session import Session, Sessions
 from gateway.store import Inserted, Op, Store
+from gateway.wordings import replace_older
 
 Overhear = Callable[[Session, Entry], bool]
 """Whether a message that comes during a turn was meant for what the turn waits for."""
@@ -104,6 +105,7 @@ class Intake:
         for entry in await self._inbox.open():
             waiting.setdefault(entry.session, []).append(entry)
         for entries in waiting.values():
+            replace_older(entries)
             for entry in self._with_backlog_merged(entries):
                 self._deliver_again(await self._session_of(entry), entry)
         return sum(len(entries) for entries in waiting.values())
@@ -133,7 +135,12 @@ class Intake:
         waiting = [
             entry
             for entry in entries
-            if not (entry.answered or entry.inbound.text.startswith("/") or self._access.role(entry) is None)
+            if not (
+                entry.answered
+                or entry.silent
+                or entry.inbound.text.startswith("/")
+                or self._access.role(entry) is None
+            )
         ]
         old = [entry for entry in waiting if entry.received_at < horizon]
         # One of them may be what killed the gateway: then each is tried alone, so that only that one dies.
@@ -189,8 +196,6 @@ class Intake:
 
     def _interrupt(self, session: Session, entry: Entry) -> None:
         """/stop must not wait behind what it is meant to stop; other words may steer the turn."""
-        if entry.inbound.revises is not None:
-            self._dispatcher.withdraw(session, entry.inbound.revises)
         if session.turn is None or self._access.role(entry) is None:
             return
         if entry.inbound.text.strip() == "/stop":

@@ -94,6 +94,10 @@ class Outbox:
         """The write that records what became of a page: placed, final or dead."""
         return PLACE, (_id(entry, page.number), state, page.platform_id, now_ms())
 
+    def forget(self, entry: Entry) -> Op:
+        """The write that forgets the pages of an answer that is not wanted."""
+        return FORGET_PAGES, (entry.id,)
+
     async def write(self, *ops: Op) -> None:
         """Commit some writes."""
         await self._store.write(*ops)

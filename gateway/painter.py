@@ -8,7 +8,7 @@ does not stand there is it sent again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import structlog
@@ -96,7 +96,7 @@ class Painter:
         for number in range(len(contents)):
             await self._put(message, number, contents, final)
         if final:
-            await self._remove(message, len(contents))
+            await self._remove(len(contents))
         elif self._unsaved:
             await self._outbox.write(*self._saved())
 
@@ -115,10 +115,21 @@ class Painter:
 
         Raises PlacementRefused when there is no use.
         """
+        await self._insist(lambda: self.show(message, final=True))
+
+    async def retract(self) -> None:
+        """Take away all that stands of an answer that is not wanted, as far as the channel can."""
+        try:
+            await self._insist(lambda: self._remove(0))
+        except PlacementRefused as refused:
+            log.info("an answer could not be taken away", channel=self._channel.id, reason=str(refused))
+
+    async def _insist(self, bring: Callable[[], Awaitable[None]]) -> None:
+        """Bring the room to something, however long the platform is away. Raises PlacementRefused."""
         failures = 0
         while True:
             try:
-                return await self.show(message, final=True)
+                return await bring()
             except PlacementRefused:
                 raise
             except PlacementDeferred as deferred:
@@ -189,12 +200,13 @@ class Painter:
         page.platform_id, page.uncertain = placed.platform_id, False
         self._unsaved.append(self._outbox.record(self._entry, page, "placed"))
 
-    async def _remove(self, message: Message, count: int) -> None:
-        """Take away what an earlier attempt placed and the final answer has no use for."""
+    async def _remove(self, count: int) -> None:
+        """Take away what was placed and the answer has no use for: all but so many pages."""
         channel, address = self._channel, self._entry.inbound.address
         for page in [page for number, page in self._pages.items() if number >= count]:
             if page.uncertain and isinstance(channel, Reconciles):
-                found = await self._find(channel, page, self._outbound(message, page.number, (), final=True))
+                nothing = Message(id=self._entry.answer_id, session_id=self._entry.session, role="assistant")
+                found = await self._find(channel, page, self._outbound(nothing, page.number, (), final=True))
                 page.platform_id = None if found is None else found.platform_id
             if page.platform_id is not None and isinstance(channel, Deletes):
                 await channel.delete(Placed(page.platform_id), address)

@@ -31,6 +31,7 @@ from gateway.registry import PluginRegistry
 from gateway.session import Session, Turn
 from gateway.steps import Steps
 from gateway.store import Op, Store
+from gateway.wordings import takes_place
 
 log = structlog.get_logger("trunkline.runner")
 
@@ -111,7 +112,7 @@ class Runner:
     async def _outcome(self, turn: Turn, painter: Painter | None) -> None:
         entry, hooks = turn.entry, self._registry.get_hooks()
         text = entry.inbound.text
-        if entry.silent or not await self._takes_place(turn.session, entry):
+        if entry.silent or not await takes_place(self._inbox, turn.session, entry):
             await self._reply(turn, painter, None)
             return
         try:
@@ -131,20 +132,6 @@ class Runner:
             await self._reply(turn, painter, TextPart(_UNHEARD))
         else:
             await self._ask(turn, painter, text)
-
-    async def _takes_place(self, session: Session, entry: Entry) -> bool:
-        """Whether a new wording takes the place of the old one; it only does where that was the last word."""
-        inbound = entry.inbound
-        if inbound.revises is None:
-            return True
-        if await self._inbox.find(entry.channel, inbound.address.account, inbound.revises) is None:
-            return True
-        last = session.last_word
-        said = None if last is None else await self._inbox.get(last)
-        if said is None or not said.inbound.words(inbound.revises):
-            return False
-        await session.hide((said.id, said.answer_id))
-        return True
 
     async def _command(self, turn: Turn, command: re.Match[str]) -> Part | None:
         name, rest = command[1], (command[2] or "").strip()
@@ -184,7 +171,9 @@ class Runner:
         asked = msgspec.structs.replace(_said(turn.session, turn.entry), for_model=False)
         turn.session.begin(turn, [*_before(turn.session, turn.entry), asked])
         if part is None:
-            await turn.session.commit(turn, None, turn.entry.done())
+            if painter is not None:
+                await painter.retract()
+            await turn.session.commit(turn, None, self._unanswered(turn.entry))
             turn.session.publish(Complete(turn.message_id, Metadata(), "end_turn"))
             return
         turn.emit_part(part)
@@ -192,6 +181,9 @@ class Runner:
 
     async def _ask(self, turn: Turn, painter: Painter | None, text: str) -> None:
         session, entry = turn.session, turn.entry
+        if entry.silent:  # it was taken back while the hooks looked at it
+            await self._reply(turn, painter, None)
+            return
         asked = [*_before(session, entry), *(_said(session, older) for older in entry.merged)]
         asked.append(_said(session, entry, text))
         if entry.late:
@@ -201,7 +193,22 @@ class Runner:
         session.begin(turn, asked)
         async with self._live.showing(turn, painter):
             stop = await self._agent.run(turn)
+        if entry.silent:
+            await self._unsay(turn, painter)
+            return
         await self._commit(turn, painter, stop, [self._steps.drop(entry.id)] if turn.steps_written else ())
+
+    async def _unsay(self, turn: Turn, painter: Painter | None) -> None:
+        """End a turn whose message was taken back: nothing of it stands in its room, the session keeps it."""
+        if painter is not None:
+            await painter.retract()
+        turn.session.unsay(turn)
+        answer = msgspec.structs.replace(turn.result("cancelled"), for_model=False)
+        await self._end(turn, answer, "cancelled", self._unanswered(turn.entry))
+
+    def _unanswered(self, entry: Entry) -> list[Op]:
+        """The writes that settle a message without an answer, and forget what attempts left of one."""
+        return [*entry.done(), self._steps.drop(entry.id), self._outbox.forget(entry)]
 
     async def _commit(
         self,
@@ -221,7 +228,10 @@ class Runner:
             settled = painter.intend(answer)
         else:
             settled = [entry.settle(outcome), *entry.absorb()]
-        seq = await turn.session.commit(turn, answer, [*settled, *extra])
+        await self._end(turn, answer, stop, [*settled, *extra])
+
+    async def _end(self, turn: Turn, answer: Message, stop: StopReason, settled: Sequence[Op]) -> None:
+        seq = await turn.session.commit(turn, answer, settled)
         turn.session.complete(answer, seq, Complete(answer.id, answer.metadata, stop))
         ended = stop if stop != "cancelled" else "aborted" if turn.aborted else "failed"
         self._figures.turn(ended, answer.metadata, turn.first_text)

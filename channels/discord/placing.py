@@ -342,7 +342,8 @@ class Places:
         if outbound.part or found.referred is not None or room == outbound.address.reply_to:
             return True
         # The answer of a command that stands apart: there only its words tell it from others.
-        return found.content == cast("Page", outbound.page).text.strip()
+        page = cast("Page | None", outbound.page)
+        return page is not None and found.content == page.text.strip()
 
     def _referred(self, room: str, outbound: OutboundMessage) -> str | None:
         """The message that an answer refers to; it can be found by that.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
@@ -201,12 +201,22 @@ class Session:
         """The id of the last message that the user said to the model."""
         return next((message.id for message in reversed(self._model_view) if message.role == "user"), None)
 
-    async def hide(self, ids: Collection[str]) -> None:
+    async def hide(self, ids: Collection[str], settled: Sequence[Op] = ()) -> None:
         """Let the model forget some messages; readers keep them."""
+        hidden = self._hidden(ids)
+        await self._store.write(*map(hide_message, hidden.values()), *settled)
+
+    def unsay(self, turn: Turn) -> None:
+        """Let the model never know what a turn was about; readers keep it."""
+        hidden = self._hidden((turn.entry.id,))
+        turn.shown = [(seq, hidden.get(message.id, message)) for seq, message in turn.shown]
+
+    def _hidden(self, ids: Collection[str]) -> Mapping[str, Message]:
+        """Some messages, which the model is not shown any more."""
         hidden = {m.id: replace(m, for_model=False) for _, m in self._log if m.id in ids}
-        await self._store.write(*map(hide_message, hidden.values()))
         self._log = [(seq, hidden.get(message.id, message)) for seq, message in self._log]
         self._model_view = [message for message in self._model_view if message.id not in ids]
+        return hidden
 
     async def note(self, message: Message, settled: Sequence[Op]) -> None:
         """Show a message that is no turn's, durable together with what it settles."""

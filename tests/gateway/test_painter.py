@@ -198,6 +198,29 @@ async def test_a_page_that_a_crash_left_uncertain_is_found_and_taken_away(store:
     assert board.room == {"1": "Bye"}
 
 
+async def test_an_answer_that_is_not_wanted_is_taken_away(store: Store) -> None:
+    desk = await desk_for(store, board := Board())
+    painter = await desk.painter()
+    await painter.show(desk.answer("Good"), final=False)
+    board.failures.append(("after", PlacementUncertain()))
+    with pytest.raises(PlacementUncertain):
+        await painter.show(desk.answer("Good morn"), final=False)
+    await (await desk.painter(crashed=True)).retract()
+    assert board.room == {}
+
+
+async def test_what_cannot_be_taken_away_stays(store: Store) -> None:
+    class Carved(Board):
+        async def delete(self, placed: Placed, address: Address) -> None:
+            raise PlacementRefused("it is too old")
+
+    desk = await desk_for(store, board := Carved())
+    painter = await desk.painter()
+    await painter.show(desk.answer("Go"), final=False)
+    await painter.retract()
+    assert board.room == {"1": "Go…"}
+
+
 async def test_what_was_found_is_brought_up_to_date(store: Store) -> None:
     desk = await desk_for(store, board := Board(("after", PlacementUncertain())))
     painter = await desk.painter()

@@ -331,13 +331,15 @@ async def test_an_edit_is_answered_again_and_a_deletion_ends_the_answer(tmp_path
         ts = fake.say("@ada", "helo")
         await settled(gateway, "done")
         fake.edit("@ada", ts, "hello")
-        await settled(gateway, "done", "done")
+        await settled(gateway, "merged", "done")
         assert "You said: hello" in fake.answers("@ada")
         models.then(Reply((Say("One "), Gate(never))))
         ts = fake.say("@ada", "count")
         await fake.until(lambda: "One" in fake.answers("@ada"))
         fake.delete("@ada", ts)
-        await until(lambda: models.left.is_set())
+        await settled(gateway, "merged", "done", "done")
+        assert models.left.is_set()
+        assert fake.answers("@ada") == ["You said: helo", "You said: hello"]
         never.set()
     fake.transcript.check()
 
