@@ -46,7 +46,8 @@ class Platform(ABC):
     ``name`` is the gateway's channel, ``kind`` whose it is. ``needs`` are the facts that the process has to
     tell first. ``spots`` says where each person writes, and ``zeal`` how much they do there: less where the
     platform takes few calls a minute, as what is owed when the storm ends has to be paid at that rate.
-    ``asks`` says whether the bot can ask people there with buttons.
+    ``asks`` says whether the bot can ask people there with buttons, ``tells_changes`` and ``tells_deletions``
+    whether it is told that people change or delete what they wrote.
     """
 
     name: ClassVar[str]
@@ -54,6 +55,8 @@ class Platform(ABC):
     needs: ClassVar[Sequence[str]] = ()
     zeal: ClassVar[Mapping[Spot, float]] = {"direct": 1.0, "group": 1.0, "thread": 1.0}
     asks: ClassVar[bool] = True
+    tells_changes: ClassVar[bool] = True
+    tells_deletions: ClassVar[bool] = True
     spots: ClassVar[Sequence[Spot]] = ("direct", "direct", "direct", "group", "thread", "thread")
 
     def __init__(self, url: str, facts: Mapping[str, str], gateway: str) -> None:
@@ -79,6 +82,16 @@ class Platform(ABC):
     @abstractmethod
     async def say(self, http: aiohttp.ClientSession, room: str, person: str, text: str) -> str:
         """A person writes. Returns the message's id."""
+
+    async def edit(
+        self, http: aiohttp.ClientSession, room: str, person: str, message: str, text: str
+    ) -> None:
+        """A person changes what they wrote."""
+        raise LookupError(f"{self.name} tells of no changes")
+
+    async def delete(self, http: aiohttp.ClientSession, room: str, message: str) -> None:
+        """A person takes away what they wrote."""
+        raise LookupError(f"{self.name} tells of no deletions")
 
     async def called(self, http: aiohttp.ClientSession) -> str:
         """What the bot is called where others read along; empty where it answers everything."""

@@ -8,68 +8,20 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from changes import check_changes
 from chat_platform import Stands
-from client import Client, Person, Sent
+from client import Client, Sent
 from model import WORD, is_question, is_said, is_whole, pieces
-from sqlalchemy import Connection, Engine, select
+from person import Person
+from record import Record, failed, text_of, word_of
+from verdict import Verdict
 
-from gateway.messages import ErrorPart, Message, TextPart
-from gateway.session.log import read_messages
-from gateway.store import schema as t
+from gateway.messages import Message
 
-KINDS = ("lost", "duplicate", "orphan", "out_of_order", "wrong", "seq", "dead")
 Rooms = Mapping[str, Mapping[str, Sequence[Stands]]]
 """What stands of the bot, by platform and room."""
-
-
-@dataclass
-class Verdict:
-    """The violations, by kind and by the channel that they were seen on."""
-
-    found: dict[str, list[str]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
-    channels: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
-    channel: str = ""
-    """What is being looked at."""
-
-    def add(self, kind: str, what: str) -> None:
-        """Note one violation."""
-        self.found[kind].append(f"{self.channel}: {what}" if self.channel else what)
-        self.channels.setdefault(self.channel or "gateway", Counter())[kind] += 1
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many of each kind."""
-        return {kind: len(lines) for kind, lines in self.found.items()}
-
-
-@dataclass
-class Record:
-    """What the database holds in the end."""
-
-    logs: dict[str, list[Message]]
-    inbox: Sequence[Mapping[str, Any]]
-    outbox: Sequence[Mapping[str, Any]]
-    steps: int
-    dead: Sequence[str]
-
-    @classmethod
-    def read(cls, engine: Engine) -> Record:
-        """Read all of it."""
-        with engine.connect() as c:
-            logs = {
-                s: [m for _, m in read_messages(c, s)] for s in c.execute(select(t.sessions.c.id)).scalars()
-            }
-            return cls(
-                logs=logs,
-                inbox=_rows(c, t.inbox),
-                outbox=_rows(c, t.outbox),
-                steps=len(_rows(c, t.turn_step)),
-                dead=[f"{row['inbox_id']}: {row['reason']}" for row in _rows(c, t.dead_letter)],
-            )
 
 
 def check(
@@ -83,8 +35,16 @@ def check(
     for person in persons:
         verdict.channel = person.platform.name
         log = _log_of(verdict, record, person)
-        _check_log(verdict, log, person.sent)
-        _check_room(verdict, log, rooms[verdict.channel].get(person.room, ()), person)
+        changed = [sent.word for sent in person.sent if not sent.is_plain]
+        gone = record.taken_back(changed)
+        standing = [message for message in log if message.id not in gone]
+        others = {
+            id_ for word in changed for row in record.rows(word) for id_ in (row["id"], row["answer_id"])
+        }
+        plain = [sent for sent in person.sent if sent.is_plain]
+        _check_log(verdict, [message for message in log if message.id not in others], plain)
+        check_changes(verdict, record, standing, person.sent)
+        _check_room(verdict, standing, rooms[verdict.channel].get(person.room, ()), person)
     for platform, spoken in rooms.items():
         verdict.channel = platform
         _check_elsewhere(verdict, spoken, {p.room for p in persons if p.platform.name == platform})
@@ -100,7 +60,7 @@ def _log_of(verdict: Verdict, record: Record, person: Person) -> list[Message]:
         session
         for session, log in record.logs.items()
         if session.startswith(f"{person.platform.name}:")
-        and any(_word(message).startswith(f"q{person.number}x") for message in log)
+        and any(word_of(message).startswith(f"q{person.number}x") for message in log)
     ]
     if len(found) > 1:
         verdict.add("wrong", f"{person.name} has several sessions: {', '.join(found)}")
@@ -109,7 +69,7 @@ def _log_of(verdict: Verdict, record: Record, person: Person) -> list[Message]:
 
 def _check_log(verdict: Verdict, log: Sequence[Message], sent: Sequence[Sent]) -> None:
     """A session's log against what was sent to it."""
-    asked = [_word(m) for m in log if m.role == "user"]
+    asked = [word_of(m) for m in log if m.role == "user"]
     words = [s.word for s in sent if s.message_id is not None]
     _compare(verdict, "user message", asked, words)
     answers = {m.id: m for m in log if m.role == "assistant"}
@@ -124,20 +84,20 @@ def _check_log(verdict: Verdict, log: Sequence[Message], sent: Sequence[Sent]) -
 def _check_answer(verdict: Verdict, sent: Sent, answer: Message | None) -> None:
     if answer is None:
         verdict.add("lost", f"{sent.word} was acknowledged and has no answer")
-    elif _word(answer) not in (sent.word, ""):
-        verdict.add("wrong", f"{sent.word} was answered with {_word(answer)}")
+    elif word_of(answer) not in (sent.word, ""):
+        verdict.add("wrong", f"{sent.word} was answered with {word_of(answer)}")
 
 
 def _outcome(verdict: Verdict, answer: Message) -> str:
     """The word an answer is about. It is whole, or it says what went wrong."""
-    text = _text(answer)
+    text = text_of(answer)
     if not answer.parts:
         verdict.add("orphan", f"message {answer.id} has no parts")
-    elif not is_whole(text) and not _failed(answer):
+    elif not is_whole(text) and not failed(answer):
         verdict.add("orphan", f"half an answer: {text!r}")
     if len(set(WORD.findall(text))) > 1:
         verdict.add("wrong", f"an answer about several questions: {text!r}")
-    return _word(answer)
+    return word_of(answer)
 
 
 def _check_view(verdict: Verdict, client: Client) -> None:
@@ -161,17 +121,19 @@ def _check_view(verdict: Verdict, client: Client) -> None:
 
 def _check_room(verdict: Verdict, log: Sequence[Message], room: Sequence[Stands], person: Person) -> None:
     """What stands in a room: each answer as it is in the log, on however many messages, and nothing else."""
-    words = {sent.message_id: sent.word for sent in person.sent}
+    words: dict[str | None, set[str]] = {}
+    for sent in person.sent:
+        words.setdefault(sent.message_id, set()).add(sent.word)
     room = [message for message in room if not is_question(message.text)]
     for message in room:
         about = WORD.search(message.text)
         asked = words.get(message.reply_to)
-        if about is not None and asked is not None and about[0] != asked:
-            verdict.add("wrong", f"{asked} was answered in its room with {about[0]}")
+        if about is not None and asked is not None and about[0] not in asked:
+            verdict.add("wrong", f"{', '.join(asked)} was answered in its room with {about[0]}")
         if message.unfinished or not message.text.strip(" .\u2026"):
             verdict.add("orphan", f"a message was left as it was: {message.text!r}")
     answers = [message for message in log if message.role == "assistant"]
-    wanted = [piece for answer in answers for piece in pieces(_text(answer))]
+    wanted = [piece for answer in answers for piece in pieces(text_of(answer))]
     found = [piece for message in room for piece in pieces(message.text)]
     for piece in (Counter(wanted) - Counter(found)).elements():
         verdict.add("orphan" if _same_word(piece, found) else "lost", f"{person.room} lacks {piece}")
@@ -187,12 +149,12 @@ def _check_notices(
 ) -> None:
     """What stands in a room besides answers: a word on each that nothing came of, or that broke off."""
     notices = [message.text for message in room if not is_said(message.text)]
-    failed = [answer for answer in answers if _failed(answer)]
-    silent = sum(not pieces(_text(answer)) for answer in failed)
+    broken = [answer for answer in answers if failed(answer)]
+    silent = sum(not pieces(text_of(answer)) for answer in broken)
     if len(notices) < silent:
         verdict.add("lost", f"{person.room} does not say that {silent} answers failed, but {notices}")
-    if len(notices) > len(failed):
-        verdict.add("orphan", f"{person.room} says more than that {len(failed)} answers failed: {notices}")
+    if len(notices) > len(broken):
+        verdict.add("orphan", f"{person.room} says more than that {len(broken)} answers failed: {notices}")
 
 
 def _check_elsewhere(
@@ -250,20 +212,3 @@ def _in_order(verdict: Verdict, what: str, words: Sequence[str]) -> None:
     for before, after in itertools.pairwise(numbers):
         if after < before:
             verdict.add("out_of_order", f"{what} {after} comes after {before}")
-
-
-def _rows(connection: Connection, table: Any) -> list[Mapping[str, Any]]:
-    return [dict(row) for row in connection.execute(select(table)).mappings()]
-
-
-def _text(message: Message) -> str:
-    return "".join(part.content for part in message.parts if isinstance(part, TextPart))
-
-
-def _failed(message: Message) -> bool:
-    return any(isinstance(part, ErrorPart) for part in message.parts)
-
-
-def _word(message: Message) -> str:
-    found = WORD.search(_text(message))
-    return found[0] if found else ""

@@ -1,4 +1,4 @@
-"""The people of a storm: websocket clients that never give up, and persons who write in rooms.
+"""The websocket clients of a storm, which never give up.
 
 A client sends, sends again until it is acknowledged, and resumes where it stopped whenever it is cut off.
 What it sees it checks at once: numbers that go back or repeat, and what it holds in the end.
@@ -14,7 +14,6 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from chat_platform import Platform
 from model import BELL, TOOL
 
 _AGAIN = 0.03
@@ -22,18 +21,26 @@ _LEAVES = 0.004
 """How likely a client loses its own connection with any frame it reads."""
 _RINGS = 0.06
 """How likely somebody asks for what they are asked about in turn."""
-_CHATS = 0.15
-"""How likely somebody says something to others before they ask the bot."""
 
 
 @dataclass
 class Sent:
-    """A message as its sender knows it; the ids are there once it is acknowledged."""
+    """A message as its sender knows it, or a new wording of one (``revises``); the ids are there once it is
+    acknowledged. ``replaced``: it has a newer wording. ``deleted``: its sender took it away.
+    """
 
     word: str
     text: str
     message_id: str | None = None
     answer_id: str | None = None
+    revises: Sent | None = None
+    replaced: bool = False
+    deleted: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it stands as it was written first."""
+        return not (self.revises or self.replaced or self.deleted)
 
 
 @dataclass
@@ -124,7 +131,7 @@ class Client:
     async def write(self, pace: Callable[[], float], until: Callable[[], bool]) -> None:
         """Think of messages, one after ``pace`` seconds or so."""
         while not until():
-            await _think(self._dice.uniform(0, 2 * pace()), until)
+            await think(self._dice.uniform(0, 2 * pace()), until)
             word = f"q{self._number}x{len(self.sent)}"
             self.sent.append(Sent(word, question(word, self._dice)))
             self._news.set()
@@ -195,58 +202,11 @@ class Client:
                 pass
 
 
-class Person:
-    """Somebody who writes in a room of a platform, which is theirs alone, with some ``zeal``.
-
-    Where the bot only answers to what it is ``called``, they say other things too.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        platform: Platform,
-        room: str,
-        dice: random.Random,
-        zeal: float = 1.0,
-        called: str = "",
-    ) -> None:
-        self.number = number
-        self.name = name_of(number)
-        self.platform = platform
-        self.room = room
-        self.zeal = zeal
-        self.sent: list[Sent] = []
-        self._dice = dice
-        self._called = called
-
-    async def write(self, pace: Callable[[], float], until: Callable[[], bool]) -> None:
-        """Write, one message after ``pace`` seconds or so; with less zeal, less often."""
-        async with aiohttp.ClientSession() as http:
-            while not until():
-                await _think(self._dice.uniform(0, 2 * pace()) / self.zeal, until)
-                await self.say(http)
-
-    async def say(self, http: aiohttp.ClientSession) -> None:
-        """Write one message."""
-        word = f"q{self.number}x{len(self.sent)}"
-        sent = Sent(word, question(word, self._dice, asked_back=self.platform.asks))
-        if self._called and self._dice.random() < _CHATS:
-            await self.platform.say(http, self.room, self.name, "This is not for you.")
-        text = f"{self._called} {sent.text}".strip()
-        sent.message_id = await self.platform.say(http, self.room, self.name, text)
-        self.sent.append(sent)
-
-
-async def _think(seconds: float, until: Callable[[], bool]) -> None:
+async def think(seconds: float, until: Callable[[], bool]) -> None:
     """Wait so long, or until it is over."""
     end = asyncio.get_running_loop().time() + seconds
     while not until() and (left := end - asyncio.get_running_loop().time()) > 0:
         await asyncio.sleep(min(left, 0.5))
-
-
-def name_of(number: int) -> str:
-    """What a person is called."""
-    return f"p{number}"
 
 
 def question(word: str, dice: random.Random, *, asked_back: bool = True) -> str:

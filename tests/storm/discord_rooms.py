@@ -36,6 +36,14 @@ class DiscordRooms(Platform):
     async def say(self, http: aiohttp.ClientSession, room: str, person: str, text: str) -> str:
         return await self._does(http, "say", chat=int(room), user=person, text=text)
 
+    async def edit(
+        self, http: aiohttp.ClientSession, room: str, person: str, message: str, text: str
+    ) -> None:
+        await self._does(http, "edit", chat=int(room), key=message, text=text)
+
+    async def delete(self, http: aiohttp.ClientSession, room: str, message: str) -> None:
+        await self._does(http, "delete", chat=int(room), key=message)
+
     async def questions(self, http: aiohttp.ClientSession) -> list[Question]:
         return [
             Question(room["id"], said["id"], said["components"][0]["components"][0]["custom_id"])

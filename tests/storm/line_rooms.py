@@ -13,7 +13,7 @@ class LineRooms(Platform):
     """Rooms, and nothing else."""
 
     name = kind = "line"
-    asks = False
+    asks = tells_changes = tells_deletions = False
     spots: ClassVar[Sequence[Spot]] = ("direct",) * 6
 
     @property

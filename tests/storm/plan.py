@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from checker import Verdict
+from verdict import Verdict
 
 _KILLS_PER_SECOND = 80 / 60
 

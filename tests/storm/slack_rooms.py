@@ -17,6 +17,10 @@ class SlackRooms(Platform):
     needs = ("app_token", "signing_secret", "bot_token")
     spots: ClassVar[Sequence[Spot]] = ("direct", "direct", "direct", "direct", "group", "group")
 
+    @classmethod
+    def flags(cls, gateway: str) -> Sequence[str]:
+        return ("--limits",)
+
     @property
     def settings(self) -> Json:
         return {
@@ -38,6 +42,14 @@ class SlackRooms(Platform):
     async def say(self, http: aiohttp.ClientSession, room: str, person: str, text: str) -> str:
         chat, _, thread = room.partition("/")
         return await self._act(http, "say", chat=chat, user=person, text=text, thread=thread or None)
+
+    async def edit(
+        self, http: aiohttp.ClientSession, room: str, person: str, message: str, text: str
+    ) -> None:
+        await self._act(http, "edit", chat=room.partition("/")[0], ts=message, user=person, text=text)
+
+    async def delete(self, http: aiohttp.ClientSession, room: str, message: str) -> None:
+        await self._act(http, "delete", chat=room.partition("/")[0], ts=message)
 
     async def questions(self, http: aiohttp.ClientSession) -> list[Question]:
         team = (await self._get(http, "_fake/rooms"))["teams"][0]
@@ -75,7 +87,7 @@ class CalledSlackRooms(SlackRooms):
 
     @classmethod
     def flags(cls, gateway: str) -> Sequence[str]:
-        return ("--events", f"{gateway}/slack/http/events")
+        return (*super().flags(gateway), "--events", f"{gateway}/slack/http/events")
 
     @property
     def settings(self) -> Json:

@@ -16,12 +16,16 @@ from typing import Any
 
 import aiohttp
 from chat_platform import Platform, Question
-from checker import Record, Verdict, check
-from client import Client, Hooks, Person, name_of
+from checker import check
+from client import Client, Hooks
 from failpoints import Failpoints, points_of
 from killer import BrokenStormError, Killer, end_of
+from model import WORD
+from person import Person, name_of
 from plan import Outcome, Plan, Progress
+from record import Record
 from sqlalchemy import Engine, create_engine, func, select
+from verdict import Verdict
 from world import World, environment
 
 from gateway.store import schema as t
@@ -204,11 +208,14 @@ class Storm:
         return elapsed > self.plan.seconds
 
     def _is_accepted(self, engine: Engine) -> bool:
-        """Whether everything that persons said was accepted."""
+        """Whether everything that persons said was accepted, in its last wording."""
         with engine.connect() as c:
-            counted = select(t.inbox.c.channel, func.count()).group_by(t.inbox.c.channel)
-            accepted = Counter(dict(c.execute(counted).tuples().all()))
-        said = Counter(person.platform.name for person in self._persons for _ in person.sent)
+            accepted = {
+                word
+                for payload in c.execute(select(t.inbox.c.payload)).scalars()
+                for word in WORD.findall(payload)
+            }
+        said = {s.word for person in self._persons for s in person.sent if not (s.replaced or s.deleted)}
         return accepted >= said
 
     def _is_settled(self, engine: Engine) -> bool:

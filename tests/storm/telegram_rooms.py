@@ -17,6 +17,7 @@ class TelegramRooms(Platform):
     name, kind = "telegram.polling", "telegram"
     zeal: ClassVar[Mapping[Spot, float]] = {"direct": 0.4, "group": 0.15, "thread": 0.1}
     needs = ("token",)
+    tells_deletions = False
 
     @classmethod
     def flags(cls, gateway: str) -> Sequence[str]:
@@ -41,6 +42,12 @@ class TelegramRooms(Platform):
         thread = int(topic) if topic else None
         said = await self._post(http, "_fake/say", chat=int(chat), user=person, text=text, thread=thread)
         return str(said["id"])
+
+    async def edit(
+        self, http: aiohttp.ClientSession, room: str, person: str, message: str, text: str
+    ) -> None:
+        chat = int(room.partition("/")[0])
+        await self._post(http, "_fake/edit", chat=chat, message=int(message), text=text)
 
     async def questions(self, http: aiohttp.ClientSession) -> list[Question]:
         return [

@@ -1,0 +1,87 @@
+"""The persons of a storm, who write in rooms of platforms, think better of it, and take it back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import aiohttp
+from chat_platform import Platform
+from client import Sent, question, think
+
+_CHATS = 0.15
+"""How likely somebody says something to others before they ask the bot."""
+_CHANGES = 0.2
+"""How likely somebody changes what they have just written, and after that changes it again."""
+_DELETES = 0.08
+_SECOND_THOUGHTS = 1.5
+"""Seconds that it takes them at most."""
+
+
+class Person:
+    """Somebody who writes in a room of a platform, which is theirs alone, with some ``zeal``.
+
+    Where the bot only answers to what it is ``called``, they say other things too. Each wording of a message
+    has a word of its own.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        platform: Platform,
+        room: str,
+        dice: random.Random,
+        zeal: float = 1.0,
+        called: str = "",
+    ) -> None:
+        self.number = number
+        self.name = name_of(number)
+        self.platform = platform
+        self.room = room
+        self.zeal = zeal
+        self.sent: list[Sent] = []
+        self._dice = dice
+        self._called = called
+
+    async def write(self, pace: Callable[[], float], until: Callable[[], bool]) -> None:
+        """Write, one message after ``pace`` seconds or so; with less zeal, less often."""
+        async with aiohttp.ClientSession() as http:
+            while not until():
+                await think(self._dice.uniform(0, 2 * pace()) / self.zeal, until)
+                await self.say(http)
+                await self._think_better(http, until)
+
+    async def say(self, http: aiohttp.ClientSession) -> None:
+        """Write one message."""
+        if self._called and self._dice.random() < _CHATS:
+            await self.platform.say(http, self.room, self.name, "This is not for you.")
+        sent = self._thought()
+        sent.message_id = await self.platform.say(http, self.room, self.name, self._spoken(sent))
+        self.sent.append(sent)
+
+    async def _think_better(self, http: aiohttp.ClientSession, until: Callable[[], bool]) -> None:
+        """Change what was just written, or take it away, while it waits, is answered or was."""
+        while self.platform.tells_changes and self._dice.random() < _CHANGES:
+            await think(self._dice.uniform(0, _SECOND_THOUGHTS), until)
+            before, sent = self.sent[-1], self._thought()
+            sent.message_id, sent.revises = before.message_id, before
+            await self.platform.edit(http, self.room, self.name, sent.message_id or "", self._spoken(sent))
+            before.replaced = True
+            self.sent.append(sent)
+        if self.platform.tells_deletions and self._dice.random() < _DELETES:
+            await think(self._dice.uniform(0, _SECOND_THOUGHTS), until)
+            last = self.sent[-1]
+            await self.platform.delete(http, self.room, last.message_id or "")
+            last.deleted = True
+
+    def _thought(self) -> Sent:
+        word = f"q{self.number}x{len(self.sent)}"
+        return Sent(word, question(word, self._dice, asked_back=self.platform.asks))
+
+    def _spoken(self, sent: Sent) -> str:
+        return f"{self._called} {sent.text}".strip()
+
+
+def name_of(number: int) -> str:
+    """What a person is called."""
+    return f"p{number}"
