@@ -87,10 +87,11 @@ class CliBackends(Plugin):
         settings = await self.dispatcher.refreshed()
         lines: list[str] = []
         for name, backend in self.dispatcher.backends.items():
-            there = "available" if await backend.is_available() else "not available"
+            available = await backend.is_available()
+            there = f"available {backend.version}" if available else f"not available ({backend.lack})"
             active = " (active)" if name == settings.active_plugin else ""
             running = backend.get_running_task_count()
-            lines.append(f"- {name}{active}: {there} {backend.version}, {running} running".replace(" ,", ","))
+            lines.append(f"- {name}{active}: {there}, {running} running".replace(" ,", ","))
         return "\n".join(lines)
 
     async def _remember(self, rest: str, ctx: CommandContext) -> str:

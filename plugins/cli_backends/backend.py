@@ -38,6 +38,7 @@ from plugins.cli_backends.telling import told
 log = structlog.get_logger("trunkline.cli_backends")
 
 PROBE_SECONDS = 10.0
+SLOW = f"its program did not tell its version within {PROBE_SECONDS:.0f} s"
 
 INTERRUPTED = (
     "(This was said before, and the gateway ended while you worked on it. Look at what you have done "
@@ -58,6 +59,8 @@ class SpawnedBackend:
     def __init__(self, cli: Cli, environ: Mapping[str, str], sessions: SessionFile) -> None:
         self.cli = cli
         self.version = ""
+        self.lack = SLOW
+        """Why it was not available when it was last asked."""
         self._environ = environ
         self._sessions = sessions
         self._settings = BackendSettings()
@@ -263,8 +266,11 @@ class SpawnedBackend:
             launch = self._launch(["--version"], "/", self._environment())
             output = await captured(launch, PROBE_SECONDS)
         except (BackendError, OSError, TimeoutError, FloodError) as error:
-            log.info("a backend is not available", backend=self.name, reason=str(error) or repr(error))
+            reason = str(error).removeprefix(f"{self.name}: ") or repr(error)
+            self.lack = SLOW if isinstance(error, TimeoutError) else reason
+            log.info("a backend is not available", backend=self.name, reason=self.lack)
             return False
         found = _VERSION.search(output.text)
         self.version = found[0] if found else ""
+        self.lack = f"its program cannot tell its version: it ended with {output.code}"
         return output.code == 0

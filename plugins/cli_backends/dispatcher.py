@@ -37,7 +37,6 @@ from plugins.cli_backends.telling import told
 log = structlog.get_logger("trunkline.cli_backends")
 
 AVAILABLE_SECONDS = 5.0
-"""How long one backend may take to say whether it is there."""
 
 _FINAL: frozenset[Code] = frozenset({"ABORTED", "BUFFER_OVERFLOW"})
 """After these nobody else is tried."""
@@ -52,7 +51,10 @@ class Surroundings(msgspec.Struct, frozen=True):
 
 
 class Dispatcher:
-    """Chooses a backend for every dispatch and sees it through."""
+    """Chooses a backend for every dispatch and sees it through.
+
+    ``patience`` is how many seconds one may take to say whether it is there, while another stands behind it.
+    """
 
     def __init__(
         self,
@@ -61,12 +63,14 @@ class Dispatcher:
         memory: Memory,
         workspace: Path,
         environ: Mapping[str, str],
+        patience: float = AVAILABLE_SECONDS,
     ) -> None:
         self.backends = {backend.name: backend for backend in backends}
         self._source = source
         self._memory = memory
         self._workspace = workspace
         self._environ = environ
+        self._patience = patience
 
     async def dispatch(
         self, prompt: str, options: DispatchOptions, callbacks: Callbacks, backend: str | None = None
@@ -126,9 +130,9 @@ class Dispatcher:
         result: DispatchResult | None = None
         try:
             for index, backend in enumerate(chain):
-                if not await self._available(backend):
-                    hint = f"it is not available; install it with `{backend.cli.install}`"
-                    failed = failed or BackendError("SPAWN_FAILURE", backend.name, hint)
+                patience = self._patience if backend is not chain[-1] else None
+                if not await self._available(backend, patience):
+                    failed = failed or BackendError("SPAWN_FAILURE", backend.name, backend.lack)
                     continue
                 surroundings = surroundings or await self._surroundings(options)
                 async with aclosing(backend.stream(prompt, surroundings.context, options)) as steps:
@@ -152,10 +156,10 @@ class Dispatcher:
             if surroundings is not None and surroundings.repository is not None:
                 await asyncio.to_thread(surroundings.repository.close)
 
-    async def _available(self, backend: SpawnedBackend) -> bool:
+    async def _available(self, backend: SpawnedBackend, patience: float | None) -> bool:
         log.debug("dispatch", step="available", backend=backend.name)
         try:
-            async with asyncio.timeout(AVAILABLE_SECONDS):
+            async with asyncio.timeout(patience):
                 return await backend.is_available()
         except TimeoutError:
             return False

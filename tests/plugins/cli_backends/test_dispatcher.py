@@ -18,7 +18,7 @@ from plugins.cli_backends import claude_code
 from plugins.cli_backends.backend import SpawnedBackend
 from plugins.cli_backends.context import BUDGET, fitted, gathered, rendered
 from plugins.cli_backends.contract import Context, DispatchOptions, DispatchResult
-from plugins.cli_backends.dispatcher import Dispatcher
+from plugins.cli_backends.dispatcher import AVAILABLE_SECONDS, Dispatcher
 from plugins.cli_backends.git import Repository
 from plugins.cli_backends.memory import Memory
 from plugins.cli_backends.sessions import SessionFile
@@ -34,7 +34,9 @@ ENVIRON = {"PATH": os.environ.get("PATH", os.defpath)}
 class Desk:
     """A dispatcher of three backends, all in one folder, and its settings."""
 
-    def __init__(self, folder: Path, bodies: Mapping[str, str], **table: Any) -> None:
+    def __init__(
+        self, folder: Path, bodies: Mapping[str, str], patience: float = AVAILABLE_SECONDS, **table: Any
+    ) -> None:
         self.folder = folder
         for name, body in bodies.items():
             program(folder, body, name)
@@ -50,6 +52,7 @@ class Desk:
             self.memory,
             folder / "workspace",
             ENVIRON,
+            patience,
         )
 
     async def ask(self, prompt: str = "go", heard: Heard | None = None, **options: Any) -> DispatchResult:
@@ -294,6 +297,15 @@ async def test_000_23_nobody_there_is_an_error(tmp_path: Path) -> None:
     assert code(result) == "SPAWN_FAILURE"
     assert result.fallback_chain_exhausted
     assert "npm install" in str(result.error)
+
+
+async def test_000_23_who_has_nobody_behind_is_given_the_time_to_say_that_it_is_there(
+    tmp_path: Path,
+) -> None:
+    there = {"one": WORKS, "three": WORKS}
+    off = {"fallback": {"enabled": False}}
+    assert (await Desk(tmp_path, there, 0, plugin_dispatch=off).ask()).output == "I am one"
+    assert (await Desk(tmp_path, there, 0).ask()).output == "I am three"
 
 
 async def test_000_23_it_can_be_switched_off(tmp_path: Path) -> None:

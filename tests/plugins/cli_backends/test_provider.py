@@ -282,7 +282,8 @@ async def test_backends_are_shown(tmp_path: Path) -> None:
     async with talking(tmp_path, bodies={"claude-code": ECHO}, model="claude-code/default") as chat:
         shown = (await chat.say("/backends")).text.splitlines()
         assert shown[0] == "- claude-code (active): available 7.8.9, 0 running"
-        assert shown[1] == "- codex: not available, 0 running"
+        lack = "there is no program 'codex'; install it with `npm install -g @openai/codex`"
+        assert shown[1] == f"- codex: not available ({lack}), 0 running"
 
 
 async def test_the_environment_of_the_gateway_is_handed_to_plugins(tmp_path: Path) -> None:
