@@ -27,7 +27,8 @@ from gateway.choosing import Choosing
 from gateway.commands import Commands
 from gateway.deadletters import DeadLetters
 from gateway.dispatcher import Dispatcher
-from gateway.errors import InvalidStateError, PluginError, SettingsError
+from gateway.enabling import Enabling, PluginResolver
+from gateway.errors import InvalidStateError, SettingsError
 from gateway.figures import Figures
 from gateway.host import Host, HostLimits
 from gateway.inbox import Inbox
@@ -41,7 +42,7 @@ from gateway.plugin import Plugin, PluginContext
 from gateway.provider import ProviderConfig
 from gateway.registry import AgentSources, ChannelRegistry, PluginRegistry
 from gateway.retention import Retention
-from gateway.routing import Agents, Known, Models, check_agents, first_model
+from gateway.routing import Agents, Known, Models, check_agents, check_channels, first_model
 from gateway.routing.keys import KeptKeys
 from gateway.routing.logins import Logins
 from gateway.routing.reaching import provider_config
@@ -61,7 +62,6 @@ from gateway.version import VERSION
 log = structlog.get_logger("trunkline")
 
 Fatal = Callable[[BaseException], None]
-PluginResolver = Callable[[str], Plugin | None]
 
 _STEP_SECONDS = 10
 """How long one step of stopping may take before the next one follows."""
@@ -99,6 +99,7 @@ class Gateway:
         self.models = Models(self.providers, Known.of(settings))
         self.profiles = Agents.of(settings, self.models)
         self.registry = PluginRegistry(self._context)
+        self.enabling = Enabling(self.registry, self.providers, settings.plugins)
         self.supervisors: list[Supervisor] = []
         self.left_out: dict[str, str] = {}
         """Channels that could not be made, and why."""
@@ -108,7 +109,6 @@ class Gateway:
         self._kept = KeptKeys(settings.data_dir)
         self._plugins = plugins
         self._resolve_plugin = resolve_plugin
-        self._enabled_as: dict[str, str] = {}
         self._on_fatal = on_fatal
         self._sessions: Sessions | None = None
         self._background: list[asyncio.Task[None]] = []
@@ -145,7 +145,7 @@ class Gateway:
             await self.access.load()
             await self._register_plugins()
             await asyncio.to_thread(self._kept.load)
-            await asyncio.to_thread(self.profiles.take_in, self.agents.list())
+            check_channels(settings, self.profiles)
             check_agents(settings, self.providers, (tool.name for tool in self.registry.get_tools()))
             await self._choose_model()
             async with asyncio.TaskGroup() as tasks:
@@ -263,24 +263,17 @@ class Gateway:
             "access": lambda: AccessCommands(self.access),
             "spending": self._spending_commands,
         }
-        await self._register_named(tuple(own), lambda name: own[name]())
-        await self._register_named(BUILTIN_PLUGINS, load_plugin)
+        await self.enabling.enable(tuple(own), lambda name: own[name]())
+        await self.enable_plugins()
+
+    async def enable_plugins(self) -> None:
+        """Register the built-in plugins, those of the settings and the caller's; take in their agents."""
+        await self.enabling.enable(BUILTIN_PLUGINS, load_plugin)
         if self._resolve_plugin is not None:
-            await self._register_named(self.settings.plugins.enabled, self._resolve_plugin)
+            await self.enabling.enable(self.settings.plugins.enabled, self._resolve_plugin)
         for plugin in self._plugins:
             await self.registry.register(plugin)
-
-    async def _register_named(self, names: Sequence[str], resolve: PluginResolver) -> None:
-        for name in names:
-            if name in self.settings.plugins.disabled or self.registry.get(name) is not None:
-                continue
-            try:
-                plugin = resolve(name)
-                if plugin is not None:
-                    self._enabled_as[plugin.name] = name
-                    await self.registry.register(plugin)
-            except PluginError as error:
-                log.error("a plugin was left out", plugin=name, error=str(error))
+        await asyncio.to_thread(self.profiles.take_in, self.agents.list())
 
     def _spending_commands(self) -> Plugin:
         return SpendingCommands(lambda: self.spending, self.access.door, self._model_of)
@@ -344,11 +337,11 @@ class Gateway:
         ]
 
     def _context(self, registry: PluginRegistry, plugin: Plugin) -> PluginContext:
-        contributions, name, own = registry.contributions, plugin.name, self.settings.plugins
+        contributions, name = registry.contributions, plugin.name
         return PluginContext(
             cwd=str(self.settings.data_dir),
             environ=self._environ,
-            config={**own.options(self._enabled_as.get(name, name)), **own.options(name)},
+            config=self.enabling.options(name),
             registry=registry,
             get_plugin=registry.get,
             set_status_line=lambda segments: contributions.set_status(name, segments),

@@ -28,12 +28,14 @@ Variables = Mapping[str, Sequence[str]]
 class ProviderEntry(Struct, frozen=True):
     """What is known of a provider before it is made.
 
-    ``first_model`` is what a key in the environment stands for while no model is configured.
+    ``first_model`` is what a key in the environment stands for while no model is configured. One that is
+    ``optional`` is of no use until the settings, a login or a key say so.
     """
 
     factory: ProviderFactory
     variables: Variables = {}
     first_model: str = ""
+    optional: bool = False
 
 
 class ProviderRegistry(Registry[Provider]):
@@ -54,6 +56,7 @@ class ProviderRegistry(Registry[Provider]):
         *,
         variables: Variables | None = None,
         first_model: str = "",
+        optional: bool = False,
     ) -> Unregister:
         """Make the provider known without loading it. Raises AlreadyRegisteredError.
 
@@ -61,7 +64,7 @@ class ProviderRegistry(Registry[Provider]):
         """
         if provider_id in self._factories:
             raise AlreadyRegisteredError(f"provider {provider_id!r} is already registered")
-        self._factories[provider_id] = ProviderEntry(factory, variables or {}, first_model)
+        self._factories[provider_id] = ProviderEntry(factory, variables or {}, first_model, optional)
 
         def remove() -> None:
             self._factories.pop(provider_id, None)
@@ -75,6 +78,15 @@ class ProviderRegistry(Registry[Provider]):
     def factories(self) -> tuple[str, ...]:
         """The ids of those that can be made when they are asked for."""
         return tuple(self._factories)
+
+    def set_up(self) -> tuple[str, ...]:
+        """The ids of those that can be used: they want no key, or there is one, or they were made."""
+        able = (
+            name
+            for name, entry in self._factories.items()
+            if not entry.optional or _lets_us_in(self._configure(name))
+        )
+        return tuple(dict.fromkeys((*able, *self._entries)))
 
     def serves(self, provider_id: str) -> bool:
         """Whether ``ready`` accepts an id: one that is known, or whose settings say how to reach it."""
@@ -137,6 +149,11 @@ class ProviderRegistry(Registry[Provider]):
         if entry is None and config.like is None and config.base_url is not None:
             return self._factories.get(CUSTOM)
         return entry
+
+
+def _lets_us_in(config: ProviderConfig) -> bool:
+    """Whether it is known who we are there; a project is enough where the machine itself is known."""
+    return bool(config.api_key or config.credentials or config.project_id)
 
 
 async def _made(factory: ProviderFactory, config: ProviderConfig) -> Provider:

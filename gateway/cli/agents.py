@@ -1,4 +1,4 @@
-"""``trunkline agents``: the agents of the settings."""
+"""``trunkline agents``: the agents of the settings and of plugins."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import typer
 from gateway.cli.options import AsJson, File, settings_from, to_json
 
 if TYPE_CHECKING:
+    from gateway.routing import Profile
     from gateway.settings import Settings
 
-app = typer.Typer(no_args_is_help=True, help="See the agents of the settings.")
+app = typer.Typer(no_args_is_help=True, help="See the agents there are.")
 
 
 @app.command("list")
@@ -32,12 +33,18 @@ def list_(as_json: AsJson = False, config: File = None) -> None:
 
 def _agents(settings: Settings) -> list[dict[str, Any]]:
     """Each agent with what holds for it, whether it says so itself or takes it from ``main``."""
-    from gateway.backends import ProviderRegistry
-    from gateway.provider import ProviderConfig
-    from gateway.routing import MAIN, Agents, Models
+    import asyncio
+    import os
 
-    nobody = ProviderRegistry(lambda name: ProviderConfig(id=name))
-    profiles = Agents.of(settings, Models(nobody)).all.values()
+    from gateway.cli.providing import gateway_of, say_who_is_left_out
+    from gateway.routing import MAIN
+
+    async def profiles_of_all() -> list[Profile]:
+        async with gateway_of(settings, os.environ) as gateway:
+            say_who_is_left_out(gateway)
+            return list(gateway.profiles.all.values())
+
+    profiles = asyncio.run(profiles_of_all())
     here = {place: settings.agent_of(place) or MAIN for place in _places(settings)}
     return [
         {

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Mapping, Sequence
 
-import structlog
 from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +13,7 @@ from rich.text import Text
 
 from gateway.app import Gateway
 from gateway.cli.drawing import plain
-from gateway.cli.providing import gateway_of
+from gateway.cli.providing import gateway_of, say_who_is_left_out
 from gateway.deltas import Complete, MetadataDelta, TextDelta
 from gateway.errors import (
     AuthFailedError,
@@ -70,9 +68,8 @@ class Called(Struct, frozen=True, kw_only=True):
 
 async def called(settings: Settings, environ: Mapping[str, str], names: Sequence[str]) -> list[Called]:
     """Call those that are named, or else all that are set up; all at once."""
-    # What is tried again is told by the table, if it matters.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     async with gateway_of(settings, environ) as gateway:
+        say_who_is_left_out(gateway)
         wanted = list(dict.fromkeys(names)) or list(gateway.models.set_up())
         with Console(stderr=True).status(f"asking {', '.join(wanted)}"):
             async with asyncio.TaskGroup() as tasks:

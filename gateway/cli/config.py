@@ -33,9 +33,24 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for a machine 
 def check(config: File = None) -> None:
     """Say whether the settings are right; exit with 2 and every mistake when they are not."""
     settings = _loaded(config)
+    _check_agents(settings)
     written = len(settings.entries)
     typer.secho("OK", fg=typer.colors.GREEN, bold=True, nl=False)
     typer.echo(f" - {written} setting{'' if written == 1 else 's'} given, the rest are defaults")
+
+
+def _check_agents(settings: Settings) -> None:
+    """Refuse agents of channels that nobody has; where plugins may bring them, only say so."""
+    from gateway.settings import MAIN
+    from gateway.settings.validation import wrong
+
+    complaints = settings.unknown_agents((MAIN, *settings.agents))
+    if complaints and not settings.plugins.enabled:
+        typer.secho(str(wrong(complaints)), fg=typer.colors.RED, err=True)
+        raise typer.Exit(WRONG_SETTINGS)
+    for complaint in complaints:
+        told = f"{complaint}, unless a plugin brings it: `trunkline doctor` loads them"
+        typer.secho(told, fg=typer.colors.YELLOW, err=True)
 
 
 @app.command()

@@ -60,8 +60,6 @@ def _of_gateway(settings: Settings) -> Iterator[Finding]:
 
     yield from keeping.store(settings)
     yield from reaching.listener(settings)
-    yield from reaching.plugins(settings)
-    yield reaching.provider(settings)
     yield from routes.routes(settings)
 
 

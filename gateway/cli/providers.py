@@ -26,7 +26,8 @@ Fake = Annotated[
 def list_(as_json: AsJson = False, config: File = None) -> None:
     """List the providers: how each is reached, whether a key is known and from where, what it can do.
 
-    Nobody is asked, and no secret is shown.
+    Nobody is asked, and no secret is shown. The plugins of the settings are loaded, as when the gateway
+    starts; the table says which of them brings a provider.
 
     \b
     Examples:
@@ -57,9 +58,10 @@ def try_(
 ) -> None:
     """Ask providers for one tiny answer each, or try their adapters against fake servers.
 
-    Without names, those that are set up are asked. Exit status 1 when one does not work. With --fake
-    nothing is asked of anybody: all sixteen providers and the four coding programs are tried on sockets
-    and pipes of this machine. A program that is not installed is no failure, unless it is named.
+    Without names, those that are set up are asked, those of plugins too. Exit status 1 when one does not
+    work. With --fake nothing is asked of anybody: all sixteen providers and the four coding programs are
+    tried on sockets and pipes of this machine. A program that is not installed is no failure, unless it is
+    named.
 
     \b
     Examples:

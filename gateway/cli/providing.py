@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
 
+import typer
 from msgspec import Struct, structs
 from rich.console import Console
 from rich.table import Table
@@ -14,8 +15,8 @@ from rich.text import Text
 from gateway.app import Gateway
 from gateway.backends import ProviderRegistry
 from gateway.cli.drawing import plain
+from gateway.cli.quiet import quiet
 from gateway.errors import PluginError, ProviderError, SettingsError
-from gateway.loader import load_plugin
 from gateway.provider import Capabilities, Provider, ProviderConfig
 from gateway.routing.keys import KeptKeys
 from gateway.routing.sources import sources_of
@@ -27,9 +28,13 @@ _FIRST = 3
 
 
 class KnownProvider(Struct, frozen=True, kw_only=True):
-    """A provider. ``key_from`` is where its key is from, if there is one; ``problem`` is what it lacks."""
+    """A provider. ``key_from`` is where its key is from, if there is one; ``problem`` is what it lacks.
+
+    ``plugin`` had to be loaded to know of it; it is empty for those that are built in or of the settings.
+    """
 
     id: str
+    plugin: str = ""
     name: str = ""
     protocol: str = ""
     auth_method: str = ""
@@ -42,21 +47,37 @@ class KnownProvider(Struct, frozen=True, kw_only=True):
 
 @asynccontextmanager
 async def gateway_of(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerator[Gateway]:
-    """A gateway that does not run, with its providers: also the coding programs if they are enabled."""
+    """A gateway that does not run, with all that its plugins bring: they are loaded as when it runs.
+
+    Nobody logs meanwhile.
+    """
     gateway = Gateway(settings, environ=environ)
-    names = ["providers", *(["cli_backends"] if "cli_backends" in settings.plugins.enabled else [])]
-    try:
-        for name in names:
-            await gateway.registry.register(load_plugin(name))
-        yield gateway
-    finally:
-        await gateway.providers.close()
-        await gateway.registry.shutdown()
+    with quiet():
+        try:
+            await gateway.enable_plugins()
+            yield gateway
+        finally:
+            await gateway.providers.close()
+            await gateway.registry.shutdown()
+
+
+def say_who_is_left_out(gateway: Gateway) -> None:
+    """Tell, beside the output, of plugins that could not be loaded: what they bring is not known."""
+    for name, reason in gateway.enabling.left_out.items():
+        told = f"plugin {name} was left out: {plain(without_passwords(reason))}"
+        typer.secho(told, fg=typer.colors.YELLOW, err=True)
+
+
+def plugin_of(gateway: Gateway, provider_id: str) -> str:
+    """The plugin that brought a provider, or the one that it is like; nothing if that is built in."""
+    like = gateway.providers.configured(provider_id).like
+    return {"providers": ""}.get(found := gateway.enabling.brought.get(like or provider_id, ""), found)
 
 
 async def known(settings: Settings, environ: Mapping[str, str]) -> list[KnownProvider]:
     """All providers: those of the settings first. Raises nothing: what one lacks is its ``problem``."""
     async with gateway_of(settings, environ) as gateway:
+        say_who_is_left_out(gateway)
         names = dict.fromkeys((*settings.providers, *gateway.providers.known()))
         return [await _known(gateway, settings, environ, name) for name in names]
 
@@ -64,12 +85,12 @@ async def known(settings: Settings, environ: Mapping[str, str]) -> list[KnownPro
 def print_known(found: Sequence[KnownProvider]) -> None:
     """A table, and below it what some lack."""
     table = Table(box=None, header_style="bold")
-    for title in ("id", "name", "protocol", "auth", "key from", "can", "endpoint", "models"):
+    for title in ("id", "plugin", "name", "protocol", "auth", "key from", "can", "endpoint", "models"):
         table.add_column(title, no_wrap=title in ("id", "auth"), overflow="fold")
     for each in found:
         key = Text(plain(each.key_from) or "none", style="green" if each.key_from else "dim")
         can, models = " ".join(each.capabilities), ", ".join(each.models)
-        cells = (each.id, each.name, each.protocol, each.auth_method)
+        cells = (each.id, plain(each.plugin), plain(each.name), each.protocol, each.auth_method)
         table.add_row(*cells, key, can, plain(each.endpoint), plain(models))
     console = Console(highlight=False)
     (console if console.is_terminal else Console(width=_FILE_WIDTH, highlight=False)).print(table)
@@ -85,7 +106,8 @@ async def _known(
     models = registry.configured(name).models or tuple(m for p, m in registry.first_models() if p == name)
     about = KnownProvider(
         id=name,
-        protocol=_protocol(registry.configured(name)),
+        plugin=plugin_of(gateway, name),
+        protocol="its own" if plugin_of(gateway, name) else _protocol(registry.configured(name)),
         key_from=_key_from(registry, settings, environ, name),
         models=models[:_FIRST],
     )
@@ -119,9 +141,7 @@ def _key_from(registry: ProviderRegistry, settings: Settings, environ: Mapping[s
 
 
 def _protocol(config: ProviderConfig) -> str:
-    """What it speaks; coding programs each speak a way of their own."""
+    """What it speaks, if it is built in or of the settings."""
     providers = import_module("plugins.providers")
-    known = providers.PROVIDERS.get(config.like or config.id)
-    if known is None and config.base_url is None:
-        return "its own"
-    return str(providers.PROTOCOLS[(known or providers.PROVIDERS["custom"]).module])
+    known = providers.PROVIDERS.get(config.like or config.id) or providers.PROVIDERS["custom"]
+    return str(providers.PROTOCOLS[known.module])

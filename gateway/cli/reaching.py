@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator
 from importlib.util import find_spec
 from typing import Any
 
 from gateway.app import Gateway
 from gateway.cli.finding import Finding, fail, ok, warn
+from gateway.cli.providing import plugin_of
 from gateway.cli.remote import call, running_gateway
 from gateway.errors import PluginError, ProviderError, SettingsError, TrunklineError
-from gateway.loader import load_plugin
-from gateway.routing import first_model
 from gateway.settings import Settings
+from gateway.settings.masking import without_passwords
 
 _PROVIDER_SECONDS = 5.0
 _DEMO = "set ANTHROPIC_API_KEY or OPENAI_API_KEY, or `model` and [providers.…] in the settings"
@@ -43,27 +42,35 @@ def listener(settings: Settings) -> Iterator[Finding]:
         yield ok(f"channel {name}", detail) if state.get("ok") else fail(f"channel {name}", detail, advice)
 
 
-def plugins(settings: Settings) -> Iterator[Finding]:
-    """Whether the plugins that the settings name can be loaded."""
-    for name in settings.plugins.enabled:
-        try:
-            load_plugin(name)
-        except PluginError as error:
-            yield fail(f"plugin {name}", str(error), "correct it, or take it out of plugins.enabled")
+def plugins(gateway: Gateway) -> Iterator[Finding]:
+    """Whether the plugins that the settings name could be loaded, and what they brought."""
+    brought = gateway.enabling.brought
+    for name in gateway.settings.plugins.enabled:
+        if name in gateway.enabling.left_out:
+            advice = "correct it, or take it out of plugins.enabled"
+            yield fail(f"plugin {name}", gateway.enabling.left_out[name], advice)
         else:
-            yield ok(f"plugin {name}", "loads")
+            providers = ", ".join(provider for provider, plugin in brought.items() if plugin == name)
+            yield ok(f"plugin {name}", f"loads, and brings {providers}" if providers else "loads")
 
 
-def provider(settings: Settings, environ: Mapping[str, str] = os.environ) -> Finding:
+async def providers(gateway: Gateway) -> AsyncGenerator[Finding]:
+    """Whether the providers that are set up can be made; nobody is asked."""
+    for name in gateway.models.set_up():
+        plugin = plugin_of(gateway, name)
+        try:
+            made = await gateway.providers.ready(name)
+            where = f"{made.name}, {without_passwords(made.api_endpoint)}"
+        except (ProviderError, PluginError, SettingsError) as error:
+            yield warn(f"provider {name}", without_passwords(str(error)), f"see [providers.{name}]")
+        else:
+            yield ok(f"provider {name}", f"{where}, by the plugin {plugin}" if plugin else where)
+
+
+async def model(gateway: Gateway) -> Finding:
     """Whether the model's provider answers, and knows the model."""
-    return asyncio.run(_provider(settings, environ))
-
-
-async def _provider(settings: Settings, environ: Mapping[str, str]) -> Finding:
-    gateway = Gateway(settings, environ=environ)
-    await gateway.registry.register(load_plugin("providers"))
+    model = gateway.model
     try:
-        model = settings.model or await first_model(environ, gateway.providers)
         if model.startswith("demo/"):
             return warn("model", "demo/demo: the built-in demo answers, no model is connected", _DEMO)
         async with asyncio.timeout(_PROVIDER_SECONDS):
@@ -75,9 +82,6 @@ async def _provider(settings: Settings, environ: Mapping[str, str]) -> Finding:
         )
     except (ProviderError, SettingsError) as error:
         return fail("model", f"{error.name}: {error}", "see `model`, [providers.…] and the key")
-    finally:
-        await gateway.providers.close()
-        await gateway.registry.shutdown()
     if known and route.model not in known:
         return warn(
             "model", f"{model} is not among the {len(known)} that its provider lists", "is the name right?"

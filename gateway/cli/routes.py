@@ -1,15 +1,15 @@
-"""The doctor's look at who answers: the models that aliases, agents and fallback chains lead to."""
+"""The doctor's look at who answers: plugins, providers, and where aliases, agents and chains lead."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 
 from gateway.app import Gateway
-from gateway.cli.finding import Finding, ok, warn
+from gateway.cli import reaching
+from gateway.cli.finding import Finding, fail, ok, warn
 from gateway.cli.providing import gateway_of
-from gateway.cli.quiet import quiet
 from gateway.errors import ProviderError, ProviderResolutionError, SettingsError
 from gateway.routing import MAIN, Profile, Route, first_model
 from gateway.settings import Settings
@@ -20,15 +20,22 @@ _ADVICE = "correct the name, unless a plugin brings it; `trunkline models list` 
 
 
 def routes(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Where each name leads. Nothing is asked of a model; providers may be asked what they offer."""
-    with quiet():
-        return asyncio.run(_routes(settings, environ))
+    """Who is there, and where each name leads. No model is asked; providers may be asked what they offer."""
+    return asyncio.run(_routes(settings, environ))
 
 
 async def _routes(settings: Settings, environ: Mapping[str, str]) -> list[Finding]:
     async with gateway_of(settings, environ) as gateway:
         gateway.model = settings.model or await first_model(environ, gateway.providers)
-        return [finding async for finding in _found(gateway)]
+        told = [*reaching.plugins(gateway), *_channels(gateway)]
+        told += [finding async for finding in reaching.providers(gateway)]
+        told.append(await reaching.model(gateway))
+        return [*told, *[finding async for finding in _found(gateway)]]
+
+
+def _channels(gateway: Gateway) -> Iterator[Finding]:
+    for complaint in gateway.settings.unknown_agents(gateway.profiles.all):
+        yield fail("agents of channels", complaint, "correct the name; `trunkline agents list` shows all")
 
 
 async def _found(gateway: Gateway) -> AsyncGenerator[Finding]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 
 import typer
 from pydantic import SecretStr
 
-from gateway.app import Gateway
 from gateway.backends import Variables
+from gateway.cli.providing import gateway_of, say_who_is_left_out
 from gateway.errors import AuthFailedError, ProviderError, SettingsError
-from gateway.loader import load_plugin
 from gateway.provider import ApiKey, Credential, Provider, SignsIn
 from gateway.settings import ProviderSettings, Settings
 
@@ -28,7 +26,8 @@ def signed_in(settings: Settings, provider_id: str, show: Callable[[str], None])
     """
 
     async def sign_in() -> Credential | None:
-        async with _providers(settings) as gateway:
+        async with gateway_of(settings, os.environ) as gateway:
+            say_who_is_left_out(gateway)
             made = await gateway.providers.ready(provider_id)
             if isinstance(made, SignsIn):
                 return await made.sign_in(show)
@@ -69,25 +68,13 @@ def checked(settings: Settings, provider_id: str, credential: Credential) -> str
 
 async def known(settings: Settings) -> Mapping[str, Variables]:
     """The providers that can be made, with the variables that each reads."""
-    async with _providers(settings) as gateway:
+    async with gateway_of(settings, os.environ) as gateway:
         return {name: gateway.providers.variables(name) for name in gateway.providers.known()}
 
 
 async def _models(settings: Settings, provider_id: str) -> int:
-    async with _providers(settings) as gateway, asyncio.timeout(_CHECK_SECONDS):
+    async with gateway_of(settings, os.environ) as gateway, asyncio.timeout(_CHECK_SECONDS):
         return len(await (await gateway.providers.ready(provider_id)).list_models())
-
-
-@asynccontextmanager
-async def _providers(settings: Settings) -> AsyncGenerator[Gateway]:
-    """A gateway that is not started, with its providers."""
-    gateway = Gateway(settings, environ=os.environ)
-    await gateway.registry.register(load_plugin("providers"))
-    try:
-        yield gateway
-    finally:
-        await gateway.providers.close()
-        await gateway.registry.shutdown()
 
 
 def _with_key(settings: Settings, provider_id: str, key: str) -> Settings:

@@ -11,8 +11,7 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 
 from gateway.app import Gateway
-from gateway.cli.providing import gateway_of
-from gateway.cli.quiet import quiet
+from gateway.cli.providing import gateway_of, say_who_is_left_out
 from gateway.errors import ProviderError, ProviderResolutionError, SettingsError
 from gateway.provider import Capabilities
 from gateway.routing import ModelFacts, Route, converses, first_model, usual
@@ -100,10 +99,10 @@ async def about(settings: Settings, environ: Mapping[str, str], name: str) -> Ab
 
 @asynccontextmanager
 async def _gateway(settings: Settings, environ: Mapping[str, str]) -> AsyncGenerator[Gateway]:
-    with quiet():
-        async with gateway_of(settings, environ) as gateway:
-            gateway.model = settings.model or await first_model(environ, gateway.providers)
-            yield gateway
+    async with gateway_of(settings, environ) as gateway:
+        say_who_is_left_out(gateway)
+        gateway.model = settings.model or await first_model(environ, gateway.providers)
+        yield gateway
 
 
 async def _set_up(gateway: Gateway) -> Sequence[str]:

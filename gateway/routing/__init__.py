@@ -1,6 +1,6 @@
 """Routing: from a model's name to the provider that serves it, and to what it costs."""
 
-from gateway.routing.agents import MAIN, Agents, Profile, check_agents
+from gateway.routing.agents import MAIN, Agents, Profile, check_agents, check_channels
 from gateway.routing.catalog import converses
 from gateway.routing.facts import ModelFacts, Rates
 from gateway.routing.fallback import TRIGGERS, Failure, Fallback, exhausted
@@ -24,6 +24,7 @@ __all__ = [
     "Route",
     "Tariff",
     "check_agents",
+    "check_channels",
     "converses",
     "exhausted",
     "first_model",

@@ -19,6 +19,7 @@ from gateway.routing.fallback import Fallback
 from gateway.routing.models import Models
 from gateway.session.log import SessionRow
 from gateway.settings import MAIN, AgentSettings, Settings, read_agents
+from gateway.settings.validation import wrong
 
 log = structlog.get_logger("trunkline.agents")
 
@@ -51,9 +52,7 @@ class Agents:
 
     @classmethod
     def of(cls, settings: Settings, models: Models) -> Agents:
-        """The agents of these settings. Raises SettingsError if a channel has one that there is not."""
-        for key, name, hint in settings.unknown_agents():
-            raise SettingsError(f"{'.'.join(key)} = {name!r} is no agent; {hint}")
+        """The agents of these settings."""
         fallback = Fallback(models, settings.fallback, settings.fallback_triggers)
         main = Profile(
             MAIN,
@@ -98,6 +97,13 @@ class Agents:
     def near(self, name: str) -> list[str]:
         """The agents whose names are like this one."""
         return get_close_matches(name, self.all, n=3, cutoff=0.4)
+
+
+def check_channels(settings: Settings, agents: Agents) -> None:
+    """Raise SettingsError, with all of them, for channels whose agent neither settings nor plugins have."""
+    complaints = settings.unknown_agents(agents.all)
+    if complaints:
+        raise wrong(complaints)
 
 
 def check_agents(settings: Settings, providers: ProviderRegistry, tools: Iterable[str]) -> None:

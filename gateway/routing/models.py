@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from gateway.backends import ProviderRegistry
 from gateway.errors import ProviderResolutionError
-from gateway.provider import Capabilities, KnowsModels, Provider, ProviderConfig
+from gateway.provider import Capabilities, KnowsModels, Provider
 from gateway.routing.catalog import Catalog, converses
 from gateway.routing.equivalents import equivalent
 from gateway.routing.facts import ModelFacts, Rates, from_list, from_settings, rates_of
@@ -62,11 +62,6 @@ def usual(provider: Provider, model: str) -> Capabilities:
     return provider.capabilities_of(model) if isinstance(provider, KnowsModels) else provider.capabilities
 
 
-def _lets_us_in(config: ProviderConfig) -> bool:
-    """Whether it is known who we are there; a project is enough where the machine itself is known."""
-    return bool(config.api_key or config.credentials or config.project_id)
-
-
 class Models:
     """Finds the provider of a model, and tells what is known of models."""
 
@@ -81,11 +76,8 @@ class Models:
         self._heard = 0
 
     def set_up(self) -> Sequence[str]:
-        """The providers that can be used: those with a table in the settings, with a key, or made already."""
-        registry = self._providers
-        keyed = (name for name in registry.factories() if _lets_us_in(registry.configured(name)))
-        made = (provider.id for provider in registry.list())
-        return tuple(dict.fromkeys((*self.known.providers, *keyed, *made)))
+        """The providers that can be used: those with a table in the settings, and those that need none."""
+        return tuple(dict.fromkeys((*self.known.providers, *self._providers.set_up())))
 
     def first_of(self, provider_id: str) -> str:
         """The full name of the model that a provider begins with. Raises ProviderResolutionError."""

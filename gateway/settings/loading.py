@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from gateway.errors import SettingsError
 from gateway.settings.agents import FOLDER, agent_files
 from gateway.settings.documents import SUFFIXES, read_document
-from gateway.settings.entries import Entry, apart, dotted, flat, merged
+from gateway.settings.entries import Entry, apart, flat, merged
 from gateway.settings.environment import FILE_VARIABLE, read_variables
 from gateway.settings.references import resolved
 from gateway.settings.sections import Settings
-from gateway.settings.validation import in_our_spelling, validated, wrong
+from gateway.settings.validation import in_our_spelling, validated
 
 T = TypeVar("T")
 
@@ -61,13 +61,6 @@ def _made(entries: list[Entry], complaints: list[str], cwd: Path) -> Settings:
         Entry(path=path, value=value, place="default", base=cwd) for path, value in flat(_DEFAULT_TABLES)
     ]
     settings = validated(Settings, merged([*defaults, *entries]), complaints)
-    places = {entry.path: f"{entry.place}: {entry.key}" for entry in entries}
-    unknown = [
-        f'{places.get(key, dotted(key))} = "{name}" is no agent; {hint}'
-        for key, name, hint in settings.unknown_agents()
-    ]
-    if unknown:
-        raise wrong(unknown)
     return settings.remembering(entries)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -22,9 +22,8 @@ from pydantic_core.core_schema import ValidationInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.settings.budgets import BudgetSettings
-from gateway.settings.entries import Entry, KeyPath, flat
+from gateway.settings.entries import Entry, KeyPath, dotted, flat
 from gateway.settings.models import (
-    MAIN,
     AgentSettings,
     AgentTables,
     Aliases,
@@ -287,17 +286,21 @@ class Settings(BaseSettings):
         own = settings.accounts.get(account)
         return (own.agent if own else None) or settings.agent
 
-    def unknown_agents(self) -> Iterator[tuple[KeyPath, str, str]]:
-        """Where a channel has an agent that there is not: the key, the name, and what is near it."""
-        names = (MAIN, *self.agents)
+    def unknown_agents(self, names: Collection[str]) -> list[str]:
+        """Complaints about channels whose agent is none of these, each with its place and those near."""
+        places = {entry.path: f"{entry.place}: {entry.key}" for entry in self._entries}
+        return [
+            f'{places.get(key, dotted(key))} = "{name}" is no agent; {_hint(name, names)}'
+            for key, name in self._agents_of_channels()
+            if name not in names
+        ]
+
+    def _agents_of_channels(self) -> Iterator[tuple[KeyPath, str]]:
         for channel, settings in self.channels.items():
             given: dict[KeyPath, str | None] = {("channels", channel, "agent"): settings.agent}
             for account, own in settings.accounts.items():
                 given["channels", channel, "accounts", account, "agent"] = own.agent
-            for key, name in given.items():
-                if name is not None and name not in names:
-                    near = get_close_matches(name, names, n=1)
-                    yield key, name, f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+            yield from ((key, name) for key, name in given.items() if name is not None)
 
     def channel(self, name: str, model: type[M], account: str | None = None) -> M:
         """A channel's own settings, read as its model; an account's go before those it shares.
@@ -335,3 +338,8 @@ class Settings(BaseSettings):
             for path, value in flat(options)
         ]
         return in_our_spelling(model, given, f"{'.'.join(section)}.")
+
+
+def _hint(name: str, names: Collection[str]) -> str:
+    near = get_close_matches(name, names, n=3)
+    return "".join((f"did you mean {' or '.join(near)}? " if near else "", f"there are {', '.join(names)}"))

@@ -58,9 +58,9 @@ class CliBackends(Plugin):
         for backend in backends:
             await backend.cleanup()
         if ctx.providers is not None:
-            ctx.providers.add_factory(ACTIVE, self._provider)
+            ctx.providers.add_factory(ACTIVE, self._provider, optional=True)
             for backend in backends:
-                ctx.providers.add_factory(backend.name, self._provider)
+                ctx.providers.add_factory(backend.name, self._provider, optional=True)
 
     async def deactivate(self) -> None:
         """End whatever runs."""

@@ -98,6 +98,7 @@ def make_known(registry: ProviderRegistry) -> None:
             lazily(known.module),
             variables=known.variables,
             first_model=known.first_model,
+            optional=True,
         )
 
 

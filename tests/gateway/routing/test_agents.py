@@ -10,6 +10,7 @@ import pytest
 
 from gateway import (
     Plugin,
+    PluginContext,
     SettingsError,
     Tool,
     ToolContext,
@@ -139,21 +140,45 @@ async def test_a_tool_that_nobody_brings_is_told_in_the_log(
     assert "tool=stmp" in line
 
 
-def test_a_channel_with_an_agent_that_there_is_not_is_refused(tmp_path: Path) -> None:
+async def test_a_channel_with_an_agent_that_there_is_not_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text(
         '[agents.support]\n[channels.phone]\nagent = "suport"\n'
         '[channels.phone.accounts.desk]\nagent = "zzz"\n'
     )
+    settings = load_settings(file, environ={"TRUNKLINE_DATA_DIR": str(tmp_path)}, cwd=tmp_path)
     with pytest.raises(SettingsError) as caught:
-        load_settings(file, environ={}, cwd=tmp_path)
+        async with Gateway(settings).running():
+            pass
     assert str(caught.value).splitlines() == [
         "2 settings are wrong:",
-        '  own.toml:3: channels.phone.agent = "suport" is no agent; did you mean support?',
+        '  own.toml:3: channels.phone.agent = "suport" is no agent; '
+        "did you mean support? there are main, support",
         '  own.toml:5: channels.phone.accounts.desk.agent = "zzz" is no agent; there are main, support',
     ]
-    with pytest.raises(SettingsError, match=r"channels\.phone\.agent = 'suport' is no agent"):
-        Gateway(Settings(channels={"phone": {"agent": "suport"}}, agents={"support": {}}))
+
+
+async def test_a_channel_may_have_an_agent_that_only_a_plugin_brings(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/poet.md").write_text("---\nmodel: script/rhyme\n---\nRhyme.")
+
+    class Poets(Plugin):
+        name = "poets"
+
+        async def activate(self, ctx: PluginContext) -> None:
+            assert ctx.agents is not None
+            ctx.agents.register_source(tmp_path / "theirs")
+
+    async with chatting(tmp_path, Poets(), channels={"test": {"agent": "poet"}}) as chat:
+        await chat.say("hi")
+    [call] = chat.model.calls
+    assert (call.options.model, call.options.system_prompt[:6]) == ("rhyme", "Rhyme.")
+    with pytest.raises(SettingsError) as caught:
+        async with chatting(tmp_path, Poets(), channels={"test": {"agent": "poe"}}):
+            pass
+    assert str(caught.value) == (
+        'channels.test.agent = "poe" is no agent; did you mean poet? there are main, poet'
+    )
 
 
 def test_a_name_is_an_alias_or_an_agent() -> None:
