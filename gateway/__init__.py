@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         Watermarks,
     )
     from gateway.client_message import (
+        ClientAudio,
         ClientMessage,
         ClientMsgId,
         ClientParts,
@@ -348,7 +349,7 @@ _EXPORTS: Mapping[str, str] = {
         "ResponseMode Sender SendsAck SendsError SendsVoice ServesHttp SessionKey ShowsDecision ShowsTyping "
         "SenderRole Streaming Streams Watermarks"
     ),
-    "gateway.client_message": "ClientMessage ClientMsgId ClientParts",
+    "gateway.client_message": "ClientAudio ClientMessage ClientMsgId ClientParts",
     "gateway.deltas": (
         "Assembler Complete Delta DeltaWriter MetadataDelta PartDelta RateLimit StopReason TextDelta "
         "ToolCallDelta ToolCallStart ToolResultDelta ToolResultEnd ToolResultStart decode_delta "
@@ -460,6 +461,7 @@ __all__ = [
     "ChannelRegistry",
     "ChatOptions",
     "ChatParser",
+    "ClientAudio",
     "ClientMessage",
     "ClientMsgId",
     "ClientParts",

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from gateway.channel import Address, InboundMessage, Sender
+from gateway.channel import Address, Audio, InboundMessage, Sender
 from gateway.errors import InvalidRequestError, PartValidationError
 from gateway.messages import FilePart, ImagePart, Part, TextPart, part_from
 
@@ -25,20 +25,31 @@ ClientParts = Annotated[list[Any], Meta(max_length=32)]
 _PICTURES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
 
 
+class ClientAudio(Struct, frozen=True):
+    """A voice message. ``data`` is base64."""
+
+    mime_type: Annotated[str, Meta(pattern=r"^audio/[a-z0-9.+-]{1,80}$")]
+    data: Annotated[str, Meta(min_length=4)]
+
+
 class ClientMessage(Struct, frozen=True):
     """Something a user said. The same ``client_msg_id`` is the same message, however often it comes."""
 
     client_msg_id: str
     text: str
     parts: tuple[Part, ...] = ()
+    audio: Audio | None = None
 
     @classmethod
-    def checked(cls, client_msg_id: str, text: str, parts: Sequence[object]) -> ClientMessage:
+    def checked(
+        cls, client_msg_id: str, text: str, parts: Sequence[object], audio: ClientAudio | None = None
+    ) -> ClientMessage:
         """The message, if it can be one. Raises InvalidRequestError (or one of its kinds)."""
         known = tuple(_part(value) for value in parts)
-        if not text.strip() and not known:
+        if not text.strip() and not known and audio is None:
             raise InvalidRequestError("the message is empty")
-        return cls(client_msg_id, text.replace("\0", "\ufffd"), known)
+        heard = None if audio is None else _audio(audio)
+        return cls(client_msg_id, text.replace("\0", "\ufffd"), known, heard)
 
     def inbound(self, channel: str, session: str, user: str) -> InboundMessage:
         """The message as the gateway takes it, from somebody who holds its token and so may do all.
@@ -53,8 +64,10 @@ class ClientMessage(Struct, frozen=True):
             address=Address(channel=channel, chat=session),
             sender=Sender(id=user),
             role="admin",
+            kind="text" if self.audio is None else "audio",
             text=self.text,
             parts=self.parts,
+            audio=self.audio,
         )
 
 
@@ -71,10 +84,18 @@ def _picture(part: ImagePart) -> ImagePart:
     """A picture that models take: one they refuse would be refused again with every later message."""
     if part.mime_type not in _PICTURES:
         raise PartValidationError(f"an image part is one of {', '.join(sorted(_PICTURES))}")
-    try:
-        data = base64.b64decode(part.data, validate=True)
-    except (binascii.Error, ValueError):
-        raise PartValidationError("the data of an image part is base64") from None
-    if not data:
+    if not _decoded(part.data):
         raise PartValidationError("an image part holds no data")
     return part
+
+
+def _audio(given: ClientAudio) -> Audio:
+    _decoded(given.data)
+    return Audio(f"data:{given.mime_type};base64,{given.data}", given.mime_type)
+
+
+def _decoded(data: str) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise PartValidationError("the data of an image part or of audio is base64") from None

@@ -123,7 +123,7 @@ class Connection:
 
     async def _message(self, frame: MessageFrame, tasks: asyncio.TaskGroup) -> None:
         session = frame.session or f"s-{secrets.token_hex(8)}"
-        said = ClientMessage.checked(frame.client_msg_id, frame.text, frame.parts)
+        said = ClientMessage.checked(frame.client_msg_id, frame.text, frame.parts, frame.audio)
         inbound = said.inbound(self._channel, session, self._user)
         receipt = await self._host.accept(self._channel, inbound, fresh=frame.session is None)
         await self._send(ack(frame.client_msg_id, receipt))

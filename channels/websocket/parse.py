@@ -3,7 +3,7 @@
 ::
 
     {"type":"auth","token":…}
-    {"type":"message","client_msg_id":…,"session"?:…,"text":…,"parts"?:[…]}
+    {"type":"message","client_msg_id":…,"session"?:…,"text":…,"parts"?:[…],"audio"?:…}
     {"type":"abort","session":…}
     {"type":"resume","session":…,"after":…}
     {"type":"approval","session":…,"approval_id":…,"decision":"once"|"always"|"deny"}
@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway import ClientMsgId, ClientParts, InvalidRequestError
+from gateway import ClientAudio, ClientMsgId, ClientParts, InvalidRequestError
 
 _Session = Annotated[str, Meta(pattern=r"^[!-~]{1,200}$")]
 
@@ -35,6 +35,7 @@ class MessageFrame(Struct, frozen=True, tag_field="type", tag="message"):
     text: str = ""
     session: _Session | None = None
     parts: ClientParts = []
+    audio: ClientAudio | None = None
 
 
 class AbortFrame(Struct, frozen=True, tag_field="type", tag="abort"):

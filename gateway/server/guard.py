@@ -31,7 +31,8 @@ log = structlog.get_logger("trunkline.server")
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-        "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "media-src data:; connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'; "
         "require-trusted-types-for 'script'; trusted-types trunkline"
     ),
     "Server": "Trunkline",

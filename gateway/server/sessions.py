@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gateway.approvals import Decision
-from gateway.client_message import ClientMessage, ClientMsgId
+from gateway.client_message import ClientAudio, ClientMessage, ClientMsgId
 from gateway.errors import (
     InvalidRequestError,
     InvalidStateError,
@@ -69,6 +69,7 @@ class NewMessage(Struct, frozen=True):
 
     text: str = ""
     parts: Annotated[list[TextPart | ImagePart | FilePart], Meta(max_length=32)] = []
+    audio: ClientAudio | None = None
     client_msg_id: ClientMsgId | UnsetType = UNSET
 
 
@@ -257,7 +258,7 @@ class SessionRoutes:
     async def _post(self, call: Call[SessionPath, Nothing, Repeatable, NewMessage]) -> web.Response:
         said = call.body
         name = _one_name(said.client_msg_id, call.headers.key)
-        message = ClientMessage.checked(name, said.text, said.parts)
+        message = ClientMessage.checked(name, said.text, said.parts, said.audio)
         receipt = await self._host.accept(CHANNEL, message.inbound(CHANNEL, call.path.id, call.user))
         accepted = Accepted(
             name, receipt.message_id, receipt.answer_id, receipt.session, receipt.seq, receipt.duplicate

@@ -22,12 +22,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def shared_chromium(chromium_path: Path) -> AsyncIterator[Browser]:
-    """A headless browser. As root its own sandbox is not to be had, so it runs without."""
+    """A headless browser with a microphone that beeps. As root its own sandbox is not to be had, so it runs
+    without."""
     # Only tests that have a Chromium need Playwright.
     from playwright.async_api import async_playwright
 
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium_path, args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(
+            executable_path=chromium_path, args=["--no-sandbox", "--use-fake-device-for-media-stream"]
+        )
         yield browser
         await browser.close()
 

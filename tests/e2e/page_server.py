@@ -20,13 +20,9 @@ from aiohttp import WSCloseCode, web
 from channels.websocket.blocks import BlockRenderer
 from channels.websocket.markdown_html import render_html
 from gateway.deltas import DeltaWriter
+from gateway.server.guard import SECURITY_HEADERS
 
 PAGE = Path(__file__).parents[2] / "channels" / "websocket" / "page"
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-    "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "require-trusted-types-for 'script'; trusted-types trunkline"
-)
 Frame = dict[str, Any]
 Script = Callable[["Turn"], AsyncIterator[Frame]]
 
@@ -296,5 +292,4 @@ def _token_of(request: web.Request) -> str | None:
 
 
 async def _add_policy(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers["Content-Security-Policy"] = POLICY
-    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers.update(SECURITY_HEADERS)

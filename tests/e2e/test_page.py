@@ -198,7 +198,9 @@ async def test_what_cannot_be_attached_is_said_and_not_sent(browser: Browser) ->
     async with server.running(), chat(browser, server.url) as page:
         file = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"text"}
         await page.locator("input[type=file]").set_input_files([file])  # type: ignore[list-item]
-        await expect(page.get_by_role("alert")).to_contain_text("notes.txt is not a picture")
+        await expect(page.get_by_role("alert")).to_contain_text(
+            "notes.txt is neither a picture nor a recording"
+        )
         await expect(page.locator("tl-attachments")).to_be_hidden()
 
 

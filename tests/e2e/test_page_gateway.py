@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 _SLOW_MS = 30_000
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port to use again: a page finds its gateway under the same address after a restart."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -54,7 +54,7 @@ async def gateway(home: Path, port: int) -> AsyncIterator[Process]:
 async def test_a_new_user_gets_an_answer_with_a_tool_and_finds_it_again(
     browser: Browser, tmp_path: Path
 ) -> None:
-    port = _free_port()
+    port = free_port()
     async with gateway(tmp_path, port), chat(browser, f"http://127.0.0.1:{port}/") as page:
         await page.get_by_role("button", name="Ask the clock").click()
         await expect(page.locator(".tool-name")).to_have_text("utc_time")
@@ -68,7 +68,7 @@ async def test_a_new_user_gets_an_answer_with_a_tool_and_finds_it_again(
 
 
 async def test_a_killed_gateway_still_gives_its_one_answer(browser: Browser, tmp_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     async with AsyncExitStack() as stack:
         async with gateway(tmp_path, port) as process:
             page = await stack.enter_async_context(chat(browser, f"http://127.0.0.1:{port}/"))
@@ -86,7 +86,7 @@ async def test_a_killed_gateway_still_gives_its_one_answer(browser: Browser, tmp
 
 
 async def test_a_real_answer_can_be_stopped(browser: Browser, tmp_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     async with gateway(tmp_path, port), chat(browser, f"http://127.0.0.1:{port}/") as page:
         await say(page, "count slowly to 20")
         await expect(page.locator(".tool-status")).to_contain_text("running")
@@ -96,7 +96,7 @@ async def test_a_real_answer_can_be_stopped(browser: Browser, tmp_path: Path) ->
 
 
 async def test_a_picture_is_taken_and_kept(browser: Browser, tmp_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     async with gateway(tmp_path, port), chat(browser, f"http://127.0.0.1:{port}/") as page:
         file = {"name": "field.png", "mimeType": "image/png", "buffer": picture(300, 200)}
         await page.locator("input[type=file]").set_input_files([file])  # type: ignore[list-item]
@@ -107,7 +107,7 @@ async def test_a_picture_is_taken_and_kept(browser: Browser, tmp_path: Path) -> 
 
 
 async def test_sessions_are_listed_and_can_be_deleted(browser: Browser, tmp_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     async with gateway(tmp_path, port), chat(browser, f"http://127.0.0.1:{port}/") as page:
         await say(page, "what is 6 * 7?")
         await expect(answers(page)).to_have_attribute("data-status", "done")

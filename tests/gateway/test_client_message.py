@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from gateway import ClientMessage, FilePart, ImagePart, InvalidRequestError, PartValidationError, TextPart
+from gateway import (
+    Audio,
+    ClientAudio,
+    ClientMessage,
+    FilePart,
+    ImagePart,
+    InvalidRequestError,
+    PartValidationError,
+    TextPart,
+)
 
 PICTURE = base64.b64encode(b"\x89PNG").decode()
 
@@ -47,6 +56,13 @@ def test_other_parts_are_refused(part: Any) -> None:
 def test_pictures_that_no_model_takes_are_refused(fields: dict[str, str]) -> None:
     with pytest.raises(PartValidationError):
         ClientMessage.checked("1", "hi", [image(**fields)])
+
+
+def test_a_recording_is_a_voice_message() -> None:
+    said = ClientMessage.checked("1", "", [], ClientAudio("audio/webm", PICTURE)).inbound("api", "s", "owner")
+    assert (said.kind, said.audio) == ("audio", Audio(f"data:audio/webm;base64,{PICTURE}", "audio/webm"))
+    with pytest.raises(PartValidationError, match="base64"):
+        ClientMessage.checked("1", "", [], ClientAudio("audio/webm", "not base64!"))
 
 
 @pytest.mark.parametrize("text", ["", "  \n\t "])

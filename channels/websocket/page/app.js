@@ -47,8 +47,8 @@ function draw() {
   views.notice.firstElementChild.textContent = state.notice ?? "";
 }
 
-function send({ text, parts }) {
-  const session = client.send(text, parts);
+function send({ text, parts, audio }) {
+  const session = client.send(text, parts, audio);
   views.thread.follow();
   if (session !== client.state.current) goTo(session);
 }

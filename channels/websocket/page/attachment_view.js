@@ -1,13 +1,20 @@
-/** Pictures and files inside messages. Only bitmap formats are shown; everything else is a download. */
+/** Pictures, recordings and files inside messages. Bitmaps are shown, sound is played; everything else is a download. */
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
 
+const SOUND = /^audio\/[a-z0-9.+-]+$/;
 const BITMAP = /^image\/(png|jpeg|gif|webp|avif)$/;
 
 /** @param {{mime_type: string, data: string, name?: string, alt_text?: string, width?: number, height?: number}} file */
 export function attachmentView(file) {
   const name = file.alt_text || file.name || "";
-  return BITMAP.test(file.mime_type) ? picture(file, name || "Image") : download(file, name || "attachment");
+  if (BITMAP.test(file.mime_type)) return picture(file, name || "Image");
+  const kind = file.mime_type.split(";")[0];
+  return SOUND.test(kind) ? sound(kind, file, name || "Recording") : download(file, name || "attachment");
+}
+
+function sound(kind, { data }, name) {
+  return h("audio", { controls: true, preload: "metadata", src: `data:${kind};base64,${data}`, "aria-label": name, title: name });
 }
 
 function picture({ mime_type, data, width, height }, name) {

@@ -1,17 +1,30 @@
-/** `<tl-attachments>`: the pictures that go with the message being written. Tells of every change with `changed`. */
+/** `<tl-attachments>`: what goes with the message being written: pictures, and one recording. Tells of every change with `changed`. */
+import { attachmentView } from "./attachment_view.js";
+import { base64, fits } from "./base64.js";
 import { h } from "./dom.js";
 import { size } from "./figures.js";
 import { icon } from "./icons.js";
 import { pictureFrom } from "./picture_file.js";
 
-/** All pictures of one message together, as base64: a frame of the wire may not be larger than 1 MB. */
+/** All of one message together, as base64: a frame of the wire may not be larger than 1 MB. */
 const BUDGET = 700_000;
 
 export class Attachments extends HTMLElement {
   /** @type {object[]} image parts */
   parts = [];
+  /** @type {{mime_type: string, data: string, name: string} | null} */
+  audio = null;
 
-  /** Add pictures. @param {File[]} files @returns {Promise<string>} what could not be added and why, or "" */
+  get isEmpty() {
+    return this.parts.length === 0 && this.audio === null;
+  }
+
+  /** How many characters of base64 there is room for. */
+  get left() {
+    return BUDGET - [...this.parts, ...(this.audio ? [this.audio] : [])].reduce((sum, held) => sum + held.data.length, 0);
+  }
+
+  /** Add files. @param {File[]} files @returns {Promise<string>} what could not be added and why, or "" */
   async add(files) {
     const refusals = [];
     for (const file of files) refusals.push(await this.#addOne(file));
@@ -21,36 +34,50 @@ export class Attachments extends HTMLElement {
 
   clear() {
     this.parts = [];
+    this.audio = null;
     this.#show();
   }
 
   async #addOne(file) {
-    if (!file.type.startsWith("image/")) return `${file.name} is not a picture; only pictures can be attached.`;
-    const left = BUDGET - this.parts.reduce((sum, part) => sum + part.data.length, 0);
-    const part = await pictureFrom(file, left);
-    if (part === null) return `${file.name} does not fit: the pictures of one message may have ${size(BUDGET)} together.`;
+    if (file.type.startsWith("audio/")) return this.#addAudio(file);
+    if (!file.type.startsWith("image/")) return `${file.name} is neither a picture nor a recording; nothing else can be attached.`;
+    const part = await pictureFrom(file, this.left);
+    if (part === null) return tooLarge(file);
     this.parts = [...this.parts, part];
     return "";
   }
 
+  async #addAudio(file) {
+    if (this.audio !== null) return `${file.name} was left out: one recording goes with a message.`;
+    if (!fits(file, this.left)) return tooLarge(file);
+    this.audio = { mime_type: file.type.split(";")[0], data: await base64(file), name: file.name };
+    return "";
+  }
+
   #show() {
-    this.hidden = this.parts.length === 0;
-    this.replaceChildren(...this.parts.map((part) => this.#thumbnail(part)));
+    this.hidden = this.isEmpty;
+    const pictures = this.parts.map((part) => this.#thumbnail(part, part.alt_text, () => (this.parts = this.parts.filter((held) => held !== part))));
+    const recording = this.audio && this.#thumbnail(this.audio, this.audio.name, () => (this.audio = null));
+    this.replaceChildren(...pictures, ...(recording ? [recording] : []));
     this.dispatchEvent(new CustomEvent("changed"));
   }
 
-  #thumbnail(part) {
-    const drop = () => {
-      this.parts = this.parts.filter((held) => held !== part);
+  #thumbnail(held, name, drop) {
+    const dropped = () => {
+      drop();
       this.#show();
     };
     return h(
       "span",
       { class: "thumbnail" },
-      h("img", { src: `data:${part.mime_type};base64,${part.data}`, alt: part.alt_text }),
-      h("button", { type: "button", "aria-label": `Remove ${part.alt_text}`, onclick: drop }, icon("cross")),
+      attachmentView(held),
+      h("button", { type: "button", "aria-label": `Remove ${name}`, onclick: dropped }, icon("cross")),
     );
   }
+}
+
+function tooLarge({ name }) {
+  return `${name} does not fit: what goes with one message may have ${size(BUDGET)} together.`;
 }
 
 customElements.define("tl-attachments", Attachments);

@@ -40,9 +40,9 @@ export class Client {
   }
 
   /** Write a message; it is kept until the server confirms it. @returns {string} its session */
-  send(text, parts) {
+  send(text, parts, audio = null) {
     const session = this.state.current ?? newId();
-    const entry = { client_msg_id: newId(), session, text, parts, at: Date.now() };
+    const entry = { client_msg_id: newId(), session, text, parts, audio, at: Date.now() };
     this.#outbox.put(entry);
     this.#showOutbox();
     if (this.state.connection === "online") this.#transmit(entry);
@@ -52,7 +52,7 @@ export class Client {
   /** Send a refused message once more, as a new one. */
   retry(entry) {
     this.discard(entry.client_msg_id);
-    this.send(entry.text, entry.parts);
+    this.send(entry.text, entry.parts, entry.audio);
   }
 
   discard(clientMsgId) {
@@ -117,9 +117,10 @@ export class Client {
     this.#connection.send({ type: "resume", session, after: this.state.threads[session]?.seq ?? 0 });
   }
 
-  #transmit({ client_msg_id, session, text, parts }) {
+  #transmit({ client_msg_id, session, text, parts, audio }) {
     this.#subscribed.add(session);
-    this.#connection.send({ type: "message", client_msg_id, session, text, ...(parts.length ? { parts } : {}) });
+    const spoken = audio ? { audio: { mime_type: audio.mime_type, data: audio.data } } : {};
+    this.#connection.send({ type: "message", client_msg_id, session, text, ...(parts.length ? { parts } : {}), ...spoken });
   }
 
   #acknowledged(ack) {

@@ -1,30 +1,36 @@
 /**
- * `<tl-composer>`: where messages are written. Sends `send` {text, parts}, `stop` and `notice` events.
+ * `<tl-composer>`: where messages are written. Sends `send` {text, parts, audio}, `stop` and `notice` events.
  * Enter sends, Shift+Enter breaks the line, Escape stops the answer.
  */
 import "./attachments.js";
 import { CommandMenu } from "./command_menu.js";
 import { h } from "./dom.js";
+import { clock } from "./figures.js";
 import { icon } from "./icons.js";
+import { Recorder } from "./recorder.js";
 
 export class Composer extends HTMLElement {
   #input = h("textarea", { id: "message", rows: "1", placeholder: "Write a message", "aria-label": "Message", autocomplete: "off" });
-  #files = h("input", { type: "file", accept: "image/*", multiple: true, hidden: true, "aria-label": "Attach images" });
+  #files = h("input", { type: "file", accept: "image/*,audio/*", multiple: true, hidden: true, "aria-label": "Attach images or a recording" });
   #attachments = h("tl-attachments", { hidden: true });
   #stop = h("button", { type: "button", class: "round stop", "aria-label": "Stop answering", title: "Stop (Esc)", hidden: true }, icon("stop"));
   #send = h("button", { type: "submit", class: "round send", "aria-label": "Send message", title: "Send (Enter)" }, icon("send"));
+  #record = h("button", { type: "button", class: "round quiet record", "aria-label": "Record a voice message", title: "Record a voice message" }, icon("microphone"));
+  #elapsed = h("span", { class: "elapsed", role: "timer", "aria-label": "Recorded", hidden: true });
+  #recorder = new Recorder((seconds) => (this.#elapsed.textContent = clock(seconds)), (blob, full) => this.#recorded(blob, full));
   #menu = new CommandMenu(this.#input);
   #drafts = new Map();
   #shown = {};
 
   connectedCallback() {
     if (this.firstChild) return;
-    const attach = h("button", { type: "button", class: "round quiet", "aria-label": "Attach images", title: "Attach images" }, icon("attach"));
-    const row = h("div", { class: "row" }, attach, this.#input, this.#stop, this.#send);
+    const attach = h("button", { type: "button", class: "round quiet", "aria-label": "Attach images or a recording", title: "Attach images or a recording" }, icon("attach"));
+    const row = h("div", { class: "row" }, attach, this.#record, this.#elapsed, this.#input, this.#stop, this.#send);
     const form = h("form", { "aria-label": "Write a message" }, this.#menu.element, this.#attachments, row, this.#files);
     this.append(form, h("p", { class: "hint" }, "Enter to send, Shift + Enter for a new line, / for commands"));
     form.addEventListener("submit", (event) => this.#submit(event));
     attach.addEventListener("click", () => this.#files.click());
+    this.#record.addEventListener("click", () => this.#recordOrStop());
     this.#files.addEventListener("change", () => this.#attach(this.#files));
     this.#stop.addEventListener("click", () => this.#emit("stop"));
     this.#input.addEventListener("input", () => this.#typed());
@@ -49,13 +55,13 @@ export class Composer extends HTMLElement {
   #submit(event) {
     event.preventDefault();
     const text = this.#input.value.trim();
-    const parts = this.#attachments.parts;
-    if (!text && parts.length === 0) return;
+    const { parts, audio, isEmpty } = this.#attachments;
+    if (!text && isEmpty) return;
     this.#input.value = "";
     this.#attachments.clear();
     this.#typed();
     this.#input.focus();
-    this.#emit("send", { text, parts });
+    this.#emit("send", { text, parts, audio });
   }
 
   #pressed(event) {
@@ -72,7 +78,7 @@ export class Composer extends HTMLElement {
 
   /** While an answer runs there is a stop button; with something written, sending queues it. */
   #showButtons() {
-    const empty = this.#input.value.trim() === "" && this.#attachments.parts.length === 0;
+    const empty = this.#input.value.trim() === "" && this.#attachments.isEmpty;
     const { running } = this.#shown;
     this.#stop.hidden = !running;
     this.#send.hidden = Boolean(running) && empty;
@@ -92,6 +98,29 @@ export class Composer extends HTMLElement {
     if (source === this.#files) this.#files.value = "";
     const refusal = await this.#attachments.add(files);
     if (refusal) this.#emit("notice", refusal);
+  }
+
+  async #recordOrStop() {
+    if (this.#recorder.isRecording) return this.#recorder.stop();
+    const refusal = this.#attachments.audio ? "One recording goes with a message." : await this.#recorder.start((this.#attachments.left / 4) * 3);
+    if (refusal) this.#emit("notice", refusal);
+    this.#showRecording();
+  }
+
+  async #recorded(blob, full) {
+    this.#showRecording();
+    const refusal = await this.#attachments.add([new File([blob], "Voice message", { type: blob.type })]);
+    if (refusal || full) this.#emit("notice", refusal || "The recording ended here: a message has no room for more.");
+    this.#input.focus();
+  }
+
+  #showRecording() {
+    const label = this.#recorder.isRecording ? "Stop recording" : "Record a voice message";
+    this.#record.setAttribute("aria-label", label);
+    this.#record.title = label;
+    this.#record.toggleAttribute("data-recording", this.#recorder.isRecording);
+    this.#elapsed.hidden = !this.#recorder.isRecording;
+    this.#elapsed.textContent = clock(0);
   }
 
   /** Pictures may be pasted into the text or dropped anywhere on the page. */

@@ -30,3 +30,8 @@ export function usageLine({ input_tokens, output_tokens, cost: usd }) {
 export function size(bytes) {
   return bytes < 1_000 ? `${bytes} B` : `${Math.round(bytes / 1_000)} kB`;
 }
+
+/** Seconds as a clock shows them: 1:05. */
+export function clock(seconds) {
+  return `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")}`;
+}

@@ -36,7 +36,8 @@ export function runningAnswer(id, held) {
 
 /** A message of the user that the server has, but has not sent back yet. @returns {Message} */
 export function acceptedMessage(id, entry, queued) {
-  const wire = { id, role: "user", parts: [...(entry.text ? [{ type: "text", content: entry.text }] : []), ...entry.parts] };
+  const text = entry.text || (entry.audio ? "[voice message]" : "");
+  const wire = { id, role: "user", parts: [...(text ? [{ type: "text", content: text }] : []), ...entry.parts] };
   return { ...storedMessage(wire), queued };
 }
 

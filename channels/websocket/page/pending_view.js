@@ -13,7 +13,8 @@ export class PendingView extends HTMLElement {
     this.dataset.id = entry.client_msg_id;
     this.setAttribute("role", "article");
     this.setAttribute("aria-label", "You");
-    const pictures = entry.parts.map((part) => h("div", { class: "part-image" }, attachmentView(part)));
+    const attached = [...entry.parts, ...(entry.audio ? [entry.audio] : [])];
+    const pictures = attached.map((part) => h("div", { class: "part-image" }, attachmentView(part)));
     const typed = entry.text && h("div", { class: "typed" }, entry.text);
     this.replaceChildren(h("div", { class: "body" }, typed, ...pictures), this.#footer(entry));
     return [];

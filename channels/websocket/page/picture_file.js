@@ -1,4 +1,5 @@
 /** A picture file as an image part, made smaller when it would not fit: a phone's photo is 4 MB. */
+import { base64, fits } from "./base64.js";
 
 const SENT_AS_IS = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 const ATTEMPTS = [
@@ -41,18 +42,6 @@ async function scaled(bitmap, { edge, quality }) {
   return blob && { blob, width: canvas.width, height: canvas.height };
 }
 
-function fits(blob, budget) {
-  return Math.ceil(blob.size / 3) * 4 <= budget;
-}
-
 async function part(blob, name, { width, height }) {
   return { type: "image", data: await base64(blob), mime_type: blob.type, alt_text: name || "Picture", width, height };
-}
-
-async function base64(blob) {
-  const bytes = new Uint8Array(await blob.arrayBuffer());
-  const chunks = [];
-  // In pieces: a call with a million arguments overflows the stack.
-  for (let i = 0; i < bytes.length; i += 0x8000) chunks.push(String.fromCharCode(...bytes.subarray(i, i + 0x8000)));
-  return btoa(chunks.join(""));
 }

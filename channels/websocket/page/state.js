@@ -9,6 +9,7 @@
  * @property {string} session
  * @property {string} text
  * @property {object[]} parts
+ * @property {{mime_type: string, data: string, name: string} | null} [audio] a voice message
  * @property {number} at when it was written
  * @property {string} [failed] why the server refused it
  * @typedef {object} State

@@ -1,6 +1,6 @@
 /**
  * `<tl-tool>`: a tool call and its result in one panel that folds: name, status and duration on the line,
- * arguments and output inside.
+ * arguments and output inside. What the tool made stands below it.
  */
 import { attachmentView } from "./attachment_view.js";
 import { copyButton } from "./copy_button.js";
@@ -26,7 +26,7 @@ export class ToolPanel extends HTMLElement {
     const summary = h("summary", {}, this.#mark, this.#name, this.#hint, this.#status, icon("chevron"));
     this.#outputBox.append(heading("Output", () => this.#output.data), pre("Output", this.#output));
     const given = h("div", {}, heading("Arguments", () => this.#arguments.data), pre("Arguments", this.#arguments));
-    this.append(h("details", { class: "tool" }, summary, h("div", { class: "tool-body" }, given, this.#outputBox, this.#attachments)));
+    this.append(h("details", { class: "tool" }, summary, h("div", { class: "tool-body" }, given, this.#outputBox)), this.#attachments);
   }
 
   /** @param {{call?: object, result?: object, live: boolean}} run */

@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from gateway import Plugin, Tool, ToolContext, ToolOutput, tool_from
+from gateway import (
+    Pass,
+    Plugin,
+    Tool,
+    ToolContext,
+    ToolOutput,
+    Transform,
+    TurnContext,
+    UserInput,
+    tool_from,
+)
 from gateway.store import schema as t
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Bytes, Gate, Reply, Say, Use
@@ -237,6 +247,24 @@ async def test_002_38_a_picture_reaches_the_model(tmp_path: Path) -> None:
         await client.until("complete")
         sent = served.models.requests[0].body["messages"][-1]["content"]
         assert {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{pixel}"}} in sent
+
+
+async def test_a_recording_is_heard(tmp_path: Path) -> None:
+    class Hearing(Plugin):
+        name = "hearing"
+
+        async def transform_user_input(self, text: str, ctx: TurnContext) -> UserInput:
+            audio = ctx.inbound.audio
+            return Pass() if audio is None else Transform(f"{text} {ctx.inbound.kind} {audio.url}".strip())
+
+    async with serving(tmp_path, Hearing()) as served, served.socket() as client:
+        audio = {"mime_type": "audio/webm", "data": "aGVsbG8="}
+        await client.say("", session="s", audio=audio)
+        await client.until("complete")
+        said = served.models.requests[0].body["messages"][-1]["content"]
+        assert said == "audio data:audio/webm;base64,aGVsbG8="
+        for wrong in (audio | {"mime_type": "text/html"}, audio | {"data": "not base64!"}, {}, "aGVsbG8="):
+            assert (await client.say("", session="s", audio=wrong))["type"] == "error"
 
 
 @pytest.mark.parametrize(

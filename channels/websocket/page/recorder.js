@@ -1,0 +1,75 @@
+/** The microphone: one voice message at a time, in whatever form this browser records. */
+
+const KINDS = ["audio/webm;codecs=opus", "audio/ogg;codecs=opus", "audio/mp4"];
+/** Enough for speech; three minutes then fit into a frame of the wire. */
+const BITS_PER_SECOND = 24_000;
+const PIECE_MS = 250;
+const REFUSALS = {
+  NotAllowedError: "The microphone may not be used here. Allow it in the browser's settings for this page, and try again.",
+  NotFoundError: "There is no microphone.",
+  NotReadableError: "The microphone is in use elsewhere.",
+};
+
+export class Recorder {
+  #recorder = null;
+  #pieces = [];
+  #full = false;
+
+  /**
+   * @param {(seconds: number) => void} onProgress is told how long it is, now and then
+   * @param {(blob: Blob, full: boolean) => void} onRecorded gets what was said; `full` if that ended it
+   */
+  constructor(onProgress, onRecorded) {
+    this.onProgress = onProgress;
+    this.onRecorded = onRecorded;
+  }
+
+  get isRecording() {
+    return this.#recorder !== null;
+  }
+
+  /** Begin. @param {number} most bytes that it may have @returns {Promise<string>} why it cannot, or "" */
+  async start(most) {
+    if (!navigator.mediaDevices || !window.MediaRecorder) return "This browser records only on pages that come by HTTPS or from this machine.";
+    let stream;
+    try {
+      stream = await navigator.mediaDevices.getUserMedia({ audio: true });
+    } catch (error) {
+      return REFUSALS[error.name] ?? `The microphone cannot be used: ${error.message}`;
+    }
+    const mimeType = KINDS.find((kind) => MediaRecorder.isTypeSupported(kind));
+    const recorder = new MediaRecorder(stream, { mimeType, audioBitsPerSecond: BITS_PER_SECOND });
+    this.#recorder = recorder;
+    this.#pieces = [];
+    this.#full = false;
+    const begun = performance.now();
+    recorder.addEventListener("dataavailable", ({ data }) => {
+      this.#take(data, most);
+      this.onProgress((performance.now() - begun) / 1000);
+    });
+    recorder.addEventListener("stop", () => this.#finish(stream));
+    recorder.start(PIECE_MS);
+    return "";
+  }
+
+  stop() {
+    if (this.#recorder?.state === "recording") this.#recorder.stop();
+  }
+
+  #take(piece, most) {
+    this.#pieces.push(piece);
+    this.#full ||= size(this.#pieces) + piece.size > most;
+    if (this.#full) this.stop();
+  }
+
+  #finish(stream) {
+    for (const track of stream.getTracks()) track.stop();
+    const type = this.#recorder.mimeType;
+    this.#recorder = null;
+    this.onRecorded(new Blob(this.#pieces, { type }), this.#full);
+  }
+}
+
+function size(pieces) {
+  return pieces.reduce((sum, piece) => sum + piece.size, 0);
+}
