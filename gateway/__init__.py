@@ -61,7 +61,6 @@ if TYPE_CHECKING:
         Watermarks,
     )
     from gateway.client_message import (
-        ClientAudio,
         ClientMessage,
         ClientMsgId,
         ClientParts,
@@ -349,7 +348,7 @@ _EXPORTS: Mapping[str, str] = {
         "ResponseMode Sender SendsAck SendsError SendsVoice ServesHttp SessionKey ShowsDecision ShowsTyping "
         "SenderRole Streaming Streams Watermarks"
     ),
-    "gateway.client_message": "ClientAudio ClientMessage ClientMsgId ClientParts",
+    "gateway.client_message": "ClientMessage ClientMsgId ClientParts",
     "gateway.deltas": (
         "Assembler Complete Delta DeltaWriter MetadataDelta PartDelta RateLimit StopReason TextDelta "
         "ToolCallDelta ToolCallStart ToolResultDelta ToolResultEnd ToolResultStart decode_delta "
@@ -461,7 +460,6 @@ __all__ = [
     "ChannelRegistry",
     "ChatOptions",
     "ChatParser",
-    "ClientAudio",
     "ClientMessage",
     "ClientMsgId",
     "ClientParts",

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct
 
 from gateway.channel import Address, Audio, InboundMessage, Sender
@@ -42,9 +43,12 @@ class ClientMessage(Struct, frozen=True):
 
     @classmethod
     def checked(
-        cls, client_msg_id: str, text: str, parts: Sequence[object], audio: ClientAudio | None = None
+        cls, client_msg_id: str, text: str, parts: Sequence[object], audio: object = None
     ) -> ClientMessage:
-        """The message, if it can be one. Raises InvalidRequestError (or one of its kinds)."""
+        """The message, if it can be one; ``audio`` is a ClientAudio, or the plain data of one.
+
+        Raises InvalidRequestError (or one of its kinds).
+        """
         known = tuple(_part(value) for value in parts)
         if not text.strip() and not known and audio is None:
             raise InvalidRequestError("the message is empty")
@@ -89,7 +93,11 @@ def _picture(part: ImagePart) -> ImagePart:
     return part
 
 
-def _audio(given: ClientAudio) -> Audio:
+def _audio(value: object) -> Audio:
+    try:
+        given = msgspec.convert(value, ClientAudio)
+    except msgspec.ValidationError as error:
+        raise PartValidationError(f"audio: {error}") from None
     _decoded(given.data)
     return Audio(f"data:{given.mime_type};base64,{given.data}", given.mime_type)
 

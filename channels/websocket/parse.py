@@ -12,12 +12,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway import ClientAudio, ClientMsgId, ClientParts, InvalidRequestError
+from gateway import ClientMsgId, ClientParts, InvalidRequestError
 
 _Session = Annotated[str, Meta(pattern=r"^[!-~]{1,200}$")]
 
@@ -35,7 +35,7 @@ class MessageFrame(Struct, frozen=True, tag_field="type", tag="message"):
     text: str = ""
     session: _Session | None = None
     parts: ClientParts = []
-    audio: ClientAudio | None = None
+    audio: Any = None
 
 
 class AbortFrame(Struct, frozen=True, tag_field="type", tag="abort"):

@@ -28,7 +28,7 @@ async def speaking(turn: Turn) -> AsyncIterator[Frame]:
     """A tool that answers with a recording, and with something to look at."""
     recording = {"mime_type": "audio/ogg; codecs=opus", "data": encoded(ogg_opus(1.5)), "name": "said.ogg"}
     page = {"mime_type": "text/html", "data": encoded(b"<script>"), "name": "page.html"}
-    call = {"type": "tool_call", "tool_call_id": "c", "tool_name": "speak", "arguments": {}}
+    call: Frame = {"type": "tool_call", "tool_call_id": "c", "tool_name": "speak", "arguments": {}}
     result = {"type": "tool_result", "tool_call_id": "c", "output": "said", "attachments": [recording, page]}
     yield complete(turn)
     yield stored(turn, [call, result])

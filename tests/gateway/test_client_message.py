@@ -9,7 +9,6 @@ import pytest
 
 from gateway import (
     Audio,
-    ClientAudio,
     ClientMessage,
     FilePart,
     ImagePart,
@@ -17,6 +16,7 @@ from gateway import (
     PartValidationError,
     TextPart,
 )
+from gateway.client_message import ClientAudio
 
 PICTURE = base64.b64encode(b"\x89PNG").decode()
 
