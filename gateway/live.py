@@ -60,28 +60,28 @@ class Live:
             return
         bell = Bell()
         turn.session.watch(bell)
-        task = self._tasks.create_task(self._show(turn, painter, bell))
+        typing = self._tasks.create_task(_type(painter))
+        tasks = [typing]
+        if (streaming := painter.streaming) is not None:
+            tasks.append(self._tasks.create_task(_show(turn, painter, streaming, bell)))
+            tasks[-1].add_done_callback(lambda _: typing.cancel())
         try:
             yield
         finally:
             turn.session.unfollow(bell)
             bell.ended = True
             if not painter.placing:
-                task.cancel()
-            await asyncio.wait([task])
+                tasks[-1].cancel()
+            await asyncio.wait(tasks)
 
-    async def _show(self, turn: Turn, painter: Painter, bell: Bell) -> None:
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                typing = tasks.create_task(_type(painter))
-                streaming = painter.streaming
-                if streaming is not None:
-                    await _stream(turn, painter, streaming, bell)
-                    typing.cancel()
-        except* PlacementRefused as refused:
-            log.info("an answer is not shown while it is made", reason=str(refused.exceptions[0]))
-        except* Exception:
-            log.exception("an answer could not be shown while it is made", session=turn.session.id)
+
+async def _show(turn: Turn, painter: Painter, streaming: Streaming, bell: Bell) -> None:
+    try:
+        await _stream(turn, painter, streaming, bell)
+    except PlacementRefused as refused:
+        log.info("an answer is not shown while it is made", reason=str(refused))
+    except Exception:
+        log.exception("an answer could not be shown while it is made", session=turn.session.id)
 
 
 async def _type(painter: Painter) -> None:

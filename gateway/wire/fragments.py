@@ -5,6 +5,7 @@ A message never changes, so its encoding is made once. A request is then the joi
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -13,55 +14,89 @@ from gateway.messages import Message
 Encode = Callable[[Message], bytes]
 Value = TypeVar("Value")
 
-ENTRY_COST = 200
-"""Bytes an entry is reckoned to take besides its fragment."""
+ENTRY_COST = 800
+"""Bytes an entry is reckoned to take besides its fragment: its message is kept, too."""
+_FEW = 50
+"""New messages for whose sake nobody looks for old ones."""
 
 
 class FragmentCache:
-    """A bounded store of encoded messages, by message id; another object under the same id replaces it.
+    """The encoded messages of the conversations that were sent last.
 
-    Two generations make it forget what was not used lately without any bookkeeping on a hit: when the
-    young one is half the bound, the old one is dropped and the young takes its place.
+    Of each it keeps little more than what was last sent of it, and of all together at most ``size`` bytes:
+    the conversation that was not sent for longest goes first.
     """
 
-    __slots__ = ("_encode", "_half_bytes", "_half_entries", "_old", "_young", "_young_bytes")
+    __slots__ = ("_bytes", "_conversations", "_encode", "_size")
 
-    def __init__(self, encode: Encode, *, entries: int = 50_000, size: int = 64 * 1024 * 1024) -> None:
+    def __init__(self, encode: Encode, *, size: int = 32 * 1024 * 1024) -> None:
         self._encode = encode
-        self._half_entries = entries // 2
-        self._half_bytes = size // 2
-        self._young: dict[str, tuple[Message, bytes]] = {}
-        self._old: dict[str, tuple[Message, bytes]] = {}
-        self._young_bytes = 0
+        self._size = size
+        self._bytes = 0
+        self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._young) + len(self._old)
+        return sum(map(len, self._conversations.values()))
 
     def join(self, messages: Sequence[Message]) -> bytes:
         """The fragments of all messages with commas between them; empty ones are left out."""
-        known, other = self._young.get, self._other
+        if not messages:
+            return b""
+        session = messages[-1].session_id
+        conversation = self._conversations.get(session)
+        if conversation is None:
+            conversation = self._conversations[session] = _Conversation(self._encode)
+        before = conversation.bytes
+        joined = conversation.join(messages)
+        self._conversations.move_to_end(session)
+        self._bytes += conversation.bytes - before
+        while self._bytes > self._size:
+            self._bytes -= self._conversations.popitem(last=False)[1].bytes
+        return joined
+
+
+class _Conversation:
+    """What was last sent of a conversation, by message id; another object under the same id replaces it."""
+
+    __slots__ = ("_encode", "_known", "_made", "bytes")
+
+    def __init__(self, encode: Encode) -> None:
+        self._encode = encode
+        self._known: dict[str, tuple[Message, bytes]] = {}
+        self._made = 0
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def join(self, messages: Sequence[Message]) -> bytes:
+        known, make = self._known.get, self._make
         found = [
-            entry[1] if (entry := known(message.id)) is not None and entry[0] is message else other(message)
+            entry[1] if (entry := known(message.id)) is not None and entry[0] is message else make(message)
             for message in messages
         ]
+        if self._made > max(_FEW, len(messages) // 4):
+            self._forget_others(messages)
         return b",".join(filter(None, found))
 
-    def _other(self, message: Message) -> bytes:
-        entry = self._old.pop(message.id, None)
-        if entry is None or entry[0] is not message:
-            entry = (message, self._encode(message))
-        self._keep(entry)
+    def _make(self, message: Message) -> bytes:
+        replaced = self._known.get(message.id)
+        if replaced is not None:
+            self.bytes -= _cost(replaced)
+        entry = self._known[message.id] = (message, self._encode(message))
+        self.bytes += _cost(entry)
+        self._made += 1
         return entry[1]
 
-    def _keep(self, entry: tuple[Message, bytes]) -> None:
-        message, fragment = entry
-        replaced = self._young.get(message.id)
-        if replaced is not None:
-            self._young_bytes -= len(replaced[1]) + ENTRY_COST
-        self._young[message.id] = entry
-        self._young_bytes += len(fragment) + ENTRY_COST
-        if len(self._young) >= self._half_entries or self._young_bytes >= self._half_bytes:
-            self._old, self._young, self._young_bytes = self._young, {}, 0
+    def _forget_others(self, messages: Sequence[Message]) -> None:
+        """Keep only these. It is done so seldom that it costs each message next to nothing."""
+        self._known = {message.id: self._known[message.id] for message in messages}
+        self.bytes = sum(map(_cost, self._known.values()))
+        self._made = 0
+
+
+def _cost(entry: tuple[Message, bytes]) -> int:
+    return len(entry[1]) + ENTRY_COST
 
 
 class RecentEncodings(Generic[Value]):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from gateway import (
     PluginContext,
     Streaming,
 )
+from gateway.session import Turn
 from gateway.testing.chat import chatting, written
 from gateway.testing.letterbox import Letterbox
 from gateway.testing.script import Gate, Reply, Say
@@ -78,6 +80,15 @@ class Window(Letterbox):
     def _see(self, outbound: OutboundMessage) -> None:
         self.seen.append((outbound.page, outbound.final))
         self.news.set()
+
+
+@pytest.fixture
+def no_collector() -> Generator[None]:
+    """What holds itself is not found while the test runs."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 class Bringing(Plugin):
@@ -150,3 +161,22 @@ async def test_an_answer_that_was_stopped_is_final_in_its_room(tmp_path: Path) -
         await window.until_final()
     assert window.seen[-1] == ("Good ", True)
     assert len(window.sent) == 1
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("shown", [True, False])
+async def test_a_turn_that_was_shown_leaves_memory_without_the_collector(tmp_path: Path, shown: bool) -> None:
+    others, window, end = _turns(), Window(), asyncio.Event()
+    async with chatting(tmp_path, Bringing(window)) as chat:
+        chat.model.then(Reply((Say("Good "), Gate(end), Say("morning."))))
+        await window.write(written("hello", channel="window"))
+        if shown:
+            await window.until_seen("Good ")
+        end.set()
+        await window.until_final()
+        chat.model.calls.clear()
+    assert _turns() <= others
+
+
+def _turns() -> set[Turn]:
+    return {found for found in gc.get_objects() if isinstance(found, Turn)}

@@ -9,6 +9,11 @@ from gateway.testing.talk import user
 from gateway.wire.fragments import FragmentCache, RecentEncodings
 
 
+def in_session(session_id: str, text: str) -> Message:
+    """What somebody said in a session."""
+    return msgspec.structs.replace(user(text), session_id=session_id)
+
+
 class Encoder:
     """Encodes a message as its text, and counts."""
 
@@ -40,23 +45,36 @@ def test_a_message_that_was_replaced_under_its_id_is_encoded_anew() -> None:
     assert len(cache) == 1
 
 
-def test_no_more_is_kept_than_the_bounds_allow_and_what_is_used_stays() -> None:
+def test_what_a_conversation_left_behind_is_forgotten_and_the_rest_stays() -> None:
     encoder = Encoder()
-    cache = FragmentCache(encoder, entries=20)
+    cache = FragmentCache(encoder)
     favourite = user("favourite")
-    for number in range(200):
-        cache.join([favourite, user(str(number))])
+    said = [user(str(number)) for number in range(1000)]
+    for number in range(1000):
+        cache.join([favourite, *said[max(0, number - 20) : number + 1]])
 
-    assert len(cache) <= 20
-    assert encoder.calls == 201
+    assert len(cache) <= 80
+    assert encoder.calls == 1001
 
 
-def test_large_fragments_push_others_out() -> None:
-    cache = FragmentCache(Encoder(), size=10_000)
-    for _ in range(50):
-        cache.join([user("x" * 1000)])
+def test_the_conversation_that_was_not_sent_for_longest_goes_first() -> None:
+    encoder = Encoder()
+    cache = FragmentCache(encoder, size=10_000)
+    first, *others = [in_session(str(number), "x" * 1000) for number in range(50)]
+    for other in others:
+        cache.join([first])
+        cache.join([other])
 
     assert len(cache) <= 10
+    assert encoder.calls == 50
+
+
+def test_what_is_too_large_to_be_kept_is_sent_all_the_same() -> None:
+    cache = FragmentCache(Encoder(), size=100)
+
+    assert cache.join([user("x" * 1000)]) == b"x" * 1000
+    assert cache.join([]) == b""
+    assert len(cache) == 0
 
 
 def test_what_hardly_changes_is_encoded_once() -> None:
