@@ -253,6 +253,7 @@ if TYPE_CHECKING:
         ProviderConfig,
         SignsIn,
         ToolDefinition,
+        TriesKey,
     )
     from gateway.recording import (
         Recording,
@@ -285,6 +286,7 @@ if TYPE_CHECKING:
     from gateway.wire.adapter import (
         AnswerWriter,
         ChatParser,
+        ListsForAll,
         ProviderAdapter,
         assembled,
     )
@@ -393,7 +395,7 @@ _EXPORTS: Mapping[str, str] = {
     ),
     "gateway.provider": (
         "Adopts ApiKey Ask AuthMethod Capabilities Capability ChatOptions Credential KnowsModels ModelInfo "
-        "OAuth Provider ProviderConfig SignsIn ToolDefinition"
+        "OAuth Provider ProviderConfig SignsIn ToolDefinition TriesKey"
     ),
     "gateway.recording": "Recording recording_of",
     "gateway.registry": "ChannelRegistry PluginRegistry",
@@ -402,7 +404,7 @@ _EXPORTS: Mapping[str, str] = {
     "gateway.routing.models": "Models Route",
     "gateway.tool": "DisplayHints RunNested Tool ToolContext ToolOutput tool_from",
     "gateway.ui": "UIService",
-    "gateway.wire.adapter": "AnswerWriter ChatParser ProviderAdapter assembled",
+    "gateway.wire.adapter": "AnswerWriter ChatParser ListsForAll ProviderAdapter assembled",
     "gateway.wire.authorizer": (
         "Authorizer BearerAuthorizer EARLY_SECONDS Fetch Token TokenKeeper client_credentials fetched"
     ),
@@ -515,6 +517,7 @@ __all__ = [
     "KnowsModels",
     "Limit",
     "Link",
+    "ListsForAll",
     "LoopRun",
     "MentionCompletion",
     "Message",
@@ -629,6 +632,7 @@ __all__ = [
     "Transport",
     "TransportKind",
     "Tree",
+    "TriesKey",
     "TrunklineError",
     "TurnContext",
     "TurnEndEvent",

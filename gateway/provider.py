@@ -218,6 +218,15 @@ class Adopts(Protocol):
 
 
 @runtime_checkable
+class TriesKey(Protocol):
+    """The ability of a provider to find out whether its key is right where ``list_models`` does not tell."""
+
+    async def try_key(self) -> None:
+        """Show the key. Raises AuthFailedError if it is refused, or another ProviderError."""
+        ...
+
+
+@runtime_checkable
 class SignsIn(Protocol):
     """The ability of a provider that a person can sign in to, with ``trunkline auth login``."""
 

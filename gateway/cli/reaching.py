@@ -14,6 +14,7 @@ from gateway.cli.finding import Finding, fail, ok, warn
 from gateway.cli.providing import plugin_of
 from gateway.cli.remote import call, running_gateway
 from gateway.errors import PluginError, ProviderError, SettingsError, TrunklineError
+from gateway.provider import TriesKey
 from gateway.settings import Settings
 from gateway.settings.masking import without_passwords
 
@@ -75,6 +76,8 @@ async def model(gateway: Gateway) -> Finding:
             return warn("model", "demo/demo: the built-in demo answers, no model is connected", _DEMO)
         async with asyncio.timeout(_PROVIDER_SECONDS):
             route = await gateway.models.resolve(model)
+            if isinstance(route.provider, TriesKey):
+                await route.provider.try_key()
             known = [info.id for info in await route.provider.list_models()]
     except TimeoutError:
         return fail(

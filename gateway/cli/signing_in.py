@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from gateway.backends import Variables
 from gateway.cli.providing import gateway_of, say_who_is_left_out
 from gateway.errors import AuthFailedError, ProviderError, SettingsError
-from gateway.provider import ApiKey, Credential, Provider, SignsIn
+from gateway.provider import ApiKey, Credential, Provider, SignsIn, TriesKey
 from gateway.settings import ProviderSettings, Settings
 
 _CHECK_SECONDS = 20.0
@@ -74,7 +74,10 @@ async def known(settings: Settings) -> Mapping[str, Variables]:
 
 async def _models(settings: Settings, provider_id: str) -> int:
     async with gateway_of(settings, os.environ) as gateway, asyncio.timeout(_CHECK_SECONDS):
-        return len(await (await gateway.providers.ready(provider_id)).list_models())
+        made = await gateway.providers.ready(provider_id)
+        if isinstance(made, TriesKey):
+            await made.try_key()
+        return len(await made.list_models())
 
 
 def _with_key(settings: Settings, provider_id: str, key: str) -> Settings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from gateway.testing.script import Asked, Refusal, Reply, Say, Think
 
@@ -83,6 +83,16 @@ class Dialect(Protocol):
 
     def saying(self, literal: bytes) -> bytes:
         """An event whose text is this JSON, whatever it is."""
+        ...
+
+
+@runtime_checkable
+class PublicList(Protocol):
+    """A dialect whose service lists its models for everybody; only elsewhere does it want a right key."""
+
+    @property
+    def key_path(self) -> str:
+        """The whole path of that; empty if the list needs a key after all."""
         ...
 
 

@@ -82,6 +82,9 @@ TOGETHER = OpenAIDialect(
     ),
     {"too_long": Refusal(422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193.")},
 )
+DEEPINFRA.key_path = "/deepinfra/v1/me"
+OPENROUTER.key_path = "/openrouter/api/v1/key"
+
 AZURE = OpenAIDialect(
     "/azure",
     Quirks(bearer=False),

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from gateway.testing.dialect import Dialect, Wire
+from gateway.testing.dialect import Dialect, PublicList, Wire
 from gateway.testing.dialects import DIALECTS
 from gateway.testing.script import (
     Answer,
@@ -102,6 +102,8 @@ class FakeModels:
             for route in dialect.chat_routes:
                 app.router.add_post(dialect.path + route, partial(self._chat, dialect))
             app.router.add_get(dialect.path + dialect.models_route, partial(self._models, dialect))
+            if key_path := _key_path(dialect):
+                app.router.add_get(key_path, partial(self._told_of_key, dialect))
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, *self._place).start()
@@ -135,9 +137,15 @@ class FakeModels:
         return await self._stream(request, reply, dialect.wire(asked, reply), dialect.content_type)
 
     async def _models(self, dialect: Dialect, request: web.Request) -> web.StreamResponse:
-        if fault := self._wrong_key(dialect.key(_headers(request))):
+        fault = self._wrong_key(dialect.key(_headers(request)))
+        if fault and not _key_path(dialect):
             return _refuse(dialect, Refusal(401, fault))
         return web.json_response(dialect.listed(MODELS))
+
+    async def _told_of_key(self, dialect: Dialect, request: web.Request) -> web.StreamResponse:
+        if fault := self._wrong_key(dialect.key(_headers(request))):
+            return _refuse(dialect, Refusal(401, fault))
+        return web.json_response({"data": {"label": "a key"}})
 
     def _wrong_key(self, given: str) -> str:
         return "" if self._key in (None, given) else f"Incorrect API key provided: {given}"
@@ -165,6 +173,10 @@ class FakeModels:
             self.left.set()
             raise
         return response
+
+
+def _key_path(dialect: Dialect) -> str:
+    return dialect.key_path if isinstance(dialect, PublicList) else ""
 
 
 async def _pieces(reply: Reply, wire: Wire) -> AsyncIterator[bytes | None]:

@@ -292,6 +292,7 @@ class OpenAIDialect:
 
     content_type = "text/event-stream; charset=utf-8"
     models_route = "/models"
+    key_path = ""
     trouble = _OVERLOADED
 
     def __init__(

@@ -16,6 +16,7 @@ from gateway.errors import (
     StreamAbortedError,
     StreamTimeoutError,
 )
+from gateway.provider import Provider, TriesKey
 from gateway.testing.backend import KEY, Backend, Check, failure_of, raised_by
 from gateway.testing.script import Bytes, Cut, Refusal, Reply, Say, Stall
 from gateway.testing.talk import deltas_of, text_of
@@ -147,14 +148,21 @@ async def a_server_that_is_gone_is_unavailable(backend: Backend) -> None:
 
 
 async def no_error_shows_the_key(backend: Backend) -> None:
-    """A key that is refused is not quoted, though the server quotes it."""
+    """A key that is refused is not quoted, though the server quotes it; it is refused without a call, too."""
     if not backend.keyed:
         return
     async with backend.running(key="another", max_retries=0) as (_, provider):
-        for call in (deltas_of(provider), provider.list_models()):
+        for call in (deltas_of(provider), _key_tried(provider)):
             failure = await raised_by(call)
             assert type(failure) is AuthFailedError
             assert KEY not in str(failure)
+
+
+async def _key_tried(provider: Provider) -> None:
+    """What tells whether a key is right before anything is asked of a model."""
+    if isinstance(provider, TriesKey):
+        await provider.try_key()
+    await provider.list_models()
 
 
 FAILURES: tuple[Check, ...] = (

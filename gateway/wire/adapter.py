@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -209,3 +209,12 @@ class ProviderAdapter(Protocol):
     def build_models_request(self, config: ProviderConfig) -> RequestSpec: ...
 
     def parse_models_response(self, body: bytes, config: ProviderConfig) -> list[ModelInfo]: ...
+
+
+@runtime_checkable
+class ListsForAll(Protocol):
+    """The ability of an adapter to have a key tried where the list of models is for everybody."""
+
+    def build_key_request(self, config: ProviderConfig) -> RequestSpec | None:
+        """What only a right key is answered; None where the list of models is just that."""
+        ...

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import TypeVar
 
 import aiohttp
 import msgspec
@@ -23,7 +24,7 @@ from gateway.provider import (
     ProviderConfig,
     fields_of,
 )
-from gateway.wire.adapter import AnswerWriter, ProviderAdapter, assembled
+from gateway.wire.adapter import AnswerWriter, ListsForAll, ProviderAdapter, assembled
 from gateway.wire.authorizer import Authorizer
 from gateway.wire.call import Call
 from gateway.wire.exchange import RequestSpec, body_of, check_reachable, client_session, send
@@ -42,6 +43,8 @@ from gateway.wire.upstream import (
 from gateway.wire.waiting import Slot, Waiting, Wish, wish_for
 
 log = structlog.get_logger("trunkline.provider")
+
+T = TypeVar("T")
 
 AuthorizerFor = Callable[[ProviderConfig], Authorizer | None]
 """What shows something else than a key, if the settings say so. Raises SettingsError."""
@@ -161,6 +164,13 @@ class HttpProvider:
                 return await self._listed(config)
         return await self._listed(last)
 
+    async def try_key(self) -> None:
+        """Show the key where the list of models is for everybody, and so proves nothing."""
+        adapter, config = self._adapter, self._config
+        request = adapter.build_key_request(config) if isinstance(adapter, ListsForAll) else None
+        if request is not None:
+            await self._asked(request, config, len)
+
     async def close(self) -> None:
         """Close the connections, if they are our own."""
         if self._owns_session and self._session is not None:
@@ -183,10 +193,14 @@ class HttpProvider:
         return True
 
     async def _listed(self, config: ProviderConfig) -> Sequence[ModelInfo]:
+        adapter = self._adapter
+        request = adapter.build_models_request(config)
+        return await self._asked(request, config, lambda body: adapter.parse_models_response(body, config))
+
+    async def _asked(self, request: RequestSpec, config: ProviderConfig, read: Callable[[bytes], T]) -> T:
         seconds = min(config.timeout / 1000, _MODELS_SECONDS)
         try:
-            response = await self._send(self._adapter.build_models_request(config), seconds)
-            return self._adapter.parse_models_response(await whole_body(response, seconds), config)
+            return read(await whole_body(await self._send(request, seconds), seconds))
         except ProviderError as error:
             redacted(error, config)
             raise

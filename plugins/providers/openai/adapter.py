@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 import msgspec
 
@@ -99,6 +99,13 @@ class CompletionsAdapter:
     def parse_models_response(self, body: bytes, config: ProviderConfig) -> list[ModelInfo]:
         """The models of a list. Raises DeltaParseError."""
         return models_listed(body, config.id)
+
+    def build_key_request(self, config: ProviderConfig) -> RequestSpec | None:
+        """What only a right key is answered; None where the list of models is just that."""
+        if not self._profile.key_path:
+            return None
+        url = urljoin(f"{self.endpoint(config)}/", self._profile.key_path)
+        return RequestSpec(url, "GET", self._headers(config, "application/json"))
 
     def _address(self, config: ProviderConfig, path: str, deployment: str = "") -> str:
         base_url = self.endpoint(config)

@@ -25,6 +25,7 @@ class Profile(Struct, frozen=True):
     - ``answers_results``: the user may not speak right after a tool's result; the assistant has to.
     - ``reasoning_apart``: tokens of reasoning are not in the number of output tokens.
     - ``deployments``: addresses are Azure's; a model is a deployment.
+    - ``key_path``: below ``base_url``, what only a right key is answered, where anybody may list the models.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Profile(Struct, frozen=True):
     answers_results: bool = False
     reasoning_apart: bool = False
     deployments: bool = False
+    key_path: str = ""
 
 
 CUSTOM = Profile("custom", "OpenAI-compatible")
@@ -65,7 +67,7 @@ _PROFILES = (
     ),
     Profile("groq", "Groq", "https://api.groq.com/openai/v1", limit="max_completion_tokens"),
     Profile("xai", "xAI", "https://api.x.ai/v1", limit="max_completion_tokens", reasoning_apart=True),
-    Profile("deepinfra", "DeepInfra", "https://api.deepinfra.com/v1/openai"),
+    Profile("deepinfra", "DeepInfra", "https://api.deepinfra.com/v1/openai", key_path="../me"),
     Profile(
         "cerebras",
         "Cerebras",
@@ -79,6 +81,7 @@ _PROFILES = (
         "OpenRouter",
         "https://openrouter.ai/api/v1",
         headers={"X-Title": "Trunkline"},
+        key_path="key",
     ),
     Profile("together", "Together AI", "https://api.together.xyz/v1"),
     Profile(

@@ -101,6 +101,22 @@ async def test_a_key_that_is_refused_is_not_kept_unless_nobody_asks(tmp_path: Pa
     assert (done.returncode, list(kept(tmp_path))) == (0, ["openai"])
 
 
+@pytest.mark.parametrize("name", ["openrouter", "deepinfra"])
+async def test_a_list_that_is_for_everybody_proves_no_key(tmp_path: Path, name: str) -> None:
+    async with FakeModels(key=KEY) as fake:
+        write(tmp_path, f'model = "{name}/fake-small"\n[providers.{name}]\nbase_url = "{fake.at(name)}"\n')
+        wrong = await auth(tmp_path, "login", name, "--key-stdin", stdin="another-key-altogether")
+        assert (wrong.returncode, kept(tmp_path)) == (1, {})
+        assert f"{name} does not take it, so it was not kept" in wrong.stderr
+        variable = {f"{name.upper()}_API_KEY": "another-key-altogether"}
+        done = await run(tmp_path, "doctor", "--json", **variable)
+        [model] = [finding for finding in json.loads(done.stdout) if finding["name"] == "model"]
+        assert (model["status"], model["detail"].partition(":")[0]) == ("fail", "AuthFailedError")
+        right = await auth(tmp_path, "login", name, "--key-stdin", stdin=KEY)
+        assert right.stdout.startswith(f"{name} took it, and lists 2 models")
+        assert list(kept(tmp_path)) == [name]
+
+
 async def test_a_provider_that_cannot_be_asked_is_believed_later(tmp_path: Path) -> None:
     async with FakeModels() as fake:
         gone = fake.openai_url
