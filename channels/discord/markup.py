@@ -136,7 +136,9 @@ def _padded(text: str, width: int) -> str:
     return text + " " * (width - _width(text))
 
 
-def _line(inlines: Iterable[Inline]) -> str:
+@lru_cache(maxsize=512)
+def _line(inlines: tuple[Inline, ...]) -> str:
+    # A paragraph is in many pieces that are measured before one of them is shown.
     return "".join(map(_inline, inlines))
 
 
@@ -160,7 +162,7 @@ def _inline(inline: Inline) -> str:
             return f"{escaped(alt)} <{href}>" if alt else f"<{href}>"
 
 
-def _around(mark: str, children: Sequence[Inline]) -> str:
+def _around(mark: str, children: tuple[Inline, ...]) -> str:
     inside = _line(children)
     return f"{mark}{inside}{mark}" if inside.strip() else inside
 

@@ -10,7 +10,7 @@ from markdown_it.token import Token
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gateway.markdown.grammar import block_tokens
+from gateway.markdown.sections import sections
 
 _QUOTE = re.compile(r" {0,3}> ?")
 _MARKER = re.compile(r" *(?:[-+*]|\d{1,9}[.)])( *)")
@@ -76,8 +76,9 @@ def stretches_of(text: str) -> tuple[str, list[Stretch]]:
 
 def _survey(text: str) -> _Survey:
     survey = _Survey(text)
-    for token in block_tokens(text):
-        survey.take(token)
+    for line, tokens in sections(text):
+        for token in tokens:
+            survey.take(token, line)
     return survey
 
 
@@ -115,11 +116,11 @@ class _Survey:
         self._numbers: list[int] = []
         self._cost = 0
 
-    def take(self, token: Token) -> None:
+    def take(self, token: Token, line: int) -> None:
         """Take down the next token."""
         if token.type in _TAKES:
             first, end = token.map or (0, 0)
-            _TAKES[token.type](self, token, first, end)
+            _TAKES[token.type](self, token, line + first, line + end)
 
     def open_list(self, token: Token, first: int, end: int) -> None:
         """A list begins; its first item begins in the same line."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 
 from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock, fence, table
@@ -20,7 +20,9 @@ DEEPEST = 16
 LONGEST_PARSED = 8_000
 """A paragraph with more characters than this stays text: markup costs some 10 µs each."""
 
-_LONGEST_REMEMBERED = 16_000
+FENCES = ("```", "~~~")
+"""What each fence begins with."""
+
 _MOST_BRACKETS = 256
 _WIDEST_TABLE = 20
 _TOO_LONG_A_FENCE = re.compile(r"`{33}|~{33}")
@@ -34,33 +36,12 @@ def normal(text: str) -> str:
     return text.replace("\0", "\ufffd")
 
 
-def block_tokens(text: str) -> Sequence[Token]:
-    """The blocks of a normal text, their words not yet parsed. They are shared, and not to be changed."""
-    # Whoever cuts a text and shows its pieces comes with the same ones again and again in a row.
-    return _remembered(text) if len(text) <= _LONGEST_REMEMBERED else _blocks_of(text)
-
-
-def _blocks_of(text: str) -> Sequence[Token]:
+def parsed_blocks(text: str) -> Sequence[Token]:
+    """The blocks of a normal text, their words not yet parsed."""
     tokens: list[Token] = []
     parser = _parser()
-    # With its last line ended, a fence that nobody closed has as many lines as it has line ends.
-    parser.block.parse(text + "\n", parser, {}, tokens)
+    parser.block.parse(text, parser, {}, tokens)
     return tuple(tokens)
-
-
-_remembered = lru_cache(maxsize=8)(_blocks_of)
-
-
-def fences_are_closed(text: str) -> bool:
-    """Whether each fence of a normal text has a line that closes it."""
-    if "```" not in text and "~~~" not in text:
-        return True
-    # Such a fence spans two lines more than its code; one that nobody closed only that of its opening.
-    return all(
-        token.map is not None and token.map[1] - token.map[0] == token.content.count("\n") + 2
-        for token in block_tokens(text)
-        if token.type == "fence"
-    )
 
 
 def inline_tokens(content: str) -> list[Token] | None:
@@ -114,7 +95,9 @@ def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 def _fence(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     """A fence, unless it is too long to be repeated around every piece of its code."""
     at = state.bMarks[start] + state.tShift[start]
-    return not _TOO_LONG_A_FENCE.match(state.src, at) and fence(state, start, end, silent)
+    if not state.src.startswith(FENCES, at) or _TOO_LONG_A_FENCE.match(state.src, at):
+        return False
+    return fence(state, start, end, silent)
 
 
 def _too_deep(state: StateBlock, start: int, end: int, silent: bool) -> bool:

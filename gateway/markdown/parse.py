@@ -12,13 +12,13 @@ from markdown_it.token import Token
 
 from gateway.markdown.grammar import (
     DEEPEST,
-    block_tokens,
     inline_tokens,
     normal,
     normal_address,
     readable_address,
 )
 from gateway.markdown.links import bare_addresses, host_of, names_another_host
+from gateway.markdown.sections import block_tokens
 from gateway.markdown.tree import (
     Align,
     Block,
@@ -50,7 +50,7 @@ _REMEMBERED = 1_000
 
 def parse_markdown(text: str) -> Tree:
     """The tree of a text: any text has one, also one whose end is still to come."""
-    return tuple(_blocks(iter(block_tokens(normal(text)))))
+    return tuple(_blocks(block_tokens(normal(text))))
 
 
 def _blocks(tokens: Iterator[Token], seen: list[Token] | None = None) -> Iterator[Block]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 from gateway.markdown.borders import Stretch
 from gateway.markdown.clusters import cluster_start
-from gateway.markdown.grammar import fences_are_closed, normal
+from gateway.markdown.grammar import normal
+from gateway.markdown.sections import fences_are_closed
 from gateway.markdown.source import Cut, Source, inside, is_quote, spot, trimmed
 from gateway.markdown.words import as_words, word_cuts
 

@@ -12,7 +12,7 @@ from itertools import islice
 from msgspec import Struct
 
 from gateway.markdown.clusters import tears_a_cluster
-from gateway.markdown.grammar import inline_tokens
+from gateway.markdown.grammar import FENCES, inline_tokens
 
 _SENTENCE = re.compile(
     r"[.!?…][\"'\u201d\u2019»)\]*_~`]*(?=\s)|[\u3002\uff01\uff1f][\u201d\u2019」』\uff09*_~`]*"
@@ -20,7 +20,6 @@ _SENTENCE = re.compile(
 _SPACE = re.compile(r"\s+")
 _PROBES = "\u2005\u2006\u2004\u2008"
 _DEEPEST_MARKS = 8
-_FENCES = ("```", "~~~")
 _UNSTRUCTURED = frozenset(("text", "softbreak", "hardbreak"))
 
 _BLOCK_START = re.compile(
@@ -107,7 +106,7 @@ def _cut(window: str, at: int, marks: list[str]) -> WordCut | None:
         return None
     opening = "".join(marks)
     in_code = opening.endswith("`") and "`" in (head[-1:], window[resume : resume + 1])
-    if in_code or opening.startswith(_FENCES) or _TABLE_START.match(window, resume):
+    if in_code or opening.startswith(FENCES) or _TABLE_START.match(window, resume):
         return None
     return WordCut(at, resume, opening, "".join(reversed(marks)))
 

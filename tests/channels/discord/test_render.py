@@ -23,7 +23,9 @@ from gateway import (
     TextPart,
     ToolCallPart,
     ToolResultPart,
+    parse_markdown,
 )
+from tests.gateway.markdown.documents import work
 
 
 def answer(*parts: Part) -> Message:
@@ -180,6 +182,13 @@ def test_what_is_shown_of_a_growing_answer_stays() -> None:
 )
 def test_names_of_files_are_safe(name: str, safe: str) -> None:
     assert safe_name(name) == safe
+
+
+def test_a_paragraph_is_written_once_however_often_a_page_is_measured() -> None:
+    text = "\n\n".join(f"Ship **{number}** of `many`, *late*" for number in range(40))
+    parse_markdown(text)
+    first = work(lambda: discord_markdown(text))
+    assert work(lambda: discord_markdown(f"{text}\n\nAnd *one* more")) < 0.7 * first
 
 
 WORDS = st.one_of(
