@@ -40,8 +40,8 @@ _MENTION = re.compile(r"(?<=<)(?=[@!#])")
 _LABELLED = re.compile(r"<[a-z][a-z0-9+.-]*:[^<>|]*\|", re.IGNORECASE)
 _FENCE = re.compile(r"\n(?:```+|~~~+)$")
 _STEERING = re.compile(
-    r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?"
-    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]",
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+    r"(?:(?<=\x1b)(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.))?",
     re.DOTALL,
 )
 """What terminals obey; nothing that people read."""
