@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
+from gateway import Adopts, ProviderConfig
+from gateway.deltas import MetadataDelta
 from gateway.errors import AuthFailedError
 from gateway.testing.backend import Backend, failure_of, named
-from gateway.testing.talk import deltas_of, text_of
+from gateway.testing.models import FakeModels
+from gateway.testing.script import Gate, Reply, Say
+from gateway.testing.talk import OPTIONS, deltas_of, text_of, user
+from gateway.testing.tokens import FakeTokens
+from plugins.providers.openai import create
 from tests.plugins.providers.test_contract import BACKENDS
 
 KEYED = [backend for backend in BACKENDS if backend.keyed]
@@ -28,3 +37,39 @@ async def test_no_key_of_several_is_shown_in_an_error(backend: Backend) -> None:
         failure = await failure_of(provider)
         assert type(failure) is AuthFailedError
         assert "stale-key" not in str(failure)
+
+
+async def test_whoever_waited_for_its_turn_shows_the_key_of_now() -> None:
+    async with FakeModels() as fake:
+        limits: dict[str, Any] = {"base_url": fake.openai_url, "concurrency": 1, "max_retries": 0}
+        provider = create(ProviderConfig(id="openai", api_key="old", **limits))
+        assert isinstance(provider, Adopts)
+        gate = asyncio.Event()
+        fake.then(Reply((Say("One"), Gate(gate))))
+        first = asyncio.create_task(deltas_of(provider))
+        second = provider.stream((user("Ho"),), OPTIONS)
+        while not fake.requests:
+            await asyncio.sleep(0)
+        told = await anext(second)
+        assert isinstance(told, MetadataDelta)
+        assert told.rate_limit is not None
+        provider.adopt(ProviderConfig(id="openai", api_key="new", **limits))
+        gate.set()
+        assert text_of([delta async for delta in second]) == "You said: Ho"
+        assert text_of(await first) == "One"
+        await provider.close()
+    assert [asked.headers["authorization"] for asked in fake.requests] == ["Bearer old", "Bearer new"]
+
+
+async def test_where_a_key_is_removed_what_the_settings_have_besides_is_shown_again() -> None:
+    async with FakeModels() as fake, FakeTokens() as tokens:
+        secrets = {"client_id": "me", "client_secret": "right", "token_url": tokens.token_url}
+        given: dict[str, Any] = {"like": "azure", "base_url": fake.at("azure"), "credentials": secrets}
+        provider = create(ProviderConfig(id="office", api_key="of-a-login", **given))
+        assert isinstance(provider, Adopts)
+        await deltas_of(provider)
+        provider.adopt(ProviderConfig(id="office", **given))
+        await deltas_of(provider)
+        await provider.close()
+    shown = [asked.headers.get("api-key") or asked.headers["authorization"] for asked in fake.requests]
+    assert shown == ["of-a-login", "Bearer token-1"]
