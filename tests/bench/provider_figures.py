@@ -74,14 +74,16 @@ def completions(bench: Bench) -> Iterator[Row]:
         "relay": bench.lab.start("completions_relay.py", vendors.address, served=True),
         "ours": bench.lab.gateway(providers=_vendor(vendors)),
     }
+    rivals = _rival(bench, vendors)
     alone = _asked(bench, servers, "vendor/bench-40-12", clients=1, requests=2)
     short = _asked(bench, servers, "vendor/bench-2-0", clients=1, requests=20)
     crowd = _asked(bench, servers, "vendor/bench-32-0", clients=50, requests=8)
+    crowd |= _asked(bench, rivals, "vendor/bench-32-0", clients=10, requests=2)
     many = _asked(bench, servers, "vendor/bench-100-20", clients=200, requests=3, spread=2.0)
     whole = {name: median(median(s.took) for s in seen) for name, seen in alone.items()}
     first = {name: median(median(s.first) for s in seen) * 1e3 for name, seen in short.items()}
     cost = {name: median(s.cpu / s.requests for s in seen) * 1e6 for name, seen in crowd.items()}
-    took = {name: median(median(s.took) for s in seen) * 1e3 for name, seen in crowd.items()}
+    took = {name: median(median(s.took) for s in crowd[name]) * 1e3 for name in servers}
     late = {name: median(quantiles(s.late, n=100)[98] for s in seen) * 1e3 for name, seen in many.items()}
     token = {name: median(s.cpu / len(s.late) for s in seen) * 1e6 for name, seen in many.items()}
     busy = {name: median(s.cpu / s.seconds for s in seen) for name, seen in many.items()}
@@ -91,11 +93,22 @@ def completions(bench: Bench) -> Iterator[Row]:
     )
     yield Row("a completion of 32 tokens, 50 at once", "ms", took["ours"], took["relay"])
     yield Row("a completion of 32 tokens, 50 at once", "µs", cost["ours"], cost["relay"], note="processor")
+    label = "a completion of 32 tokens (floor: litellm's proxy)"
+    note = "processor" if rivals else "not measured: litellm could not be installed"
+    yield Row(label, "µs", cost["ours"], cost.get("litellm"), 0.2, note=note)
     yield Row("a token of 200 streams of 50 tokens/s", "µs", token["ours"], token["relay"], 1.5)
     note = f"{late['ours']:.1f} and {late['relay']:.1f}; core busy {busy['ours']:.0%} and {busy['relay']:.0%}"
     added = late["ours"] - late["relay"]
     yield Row("200 streams of 50 tokens/s: added, p99", "ms", added, goal=20, absolute=True, note=note)
-    bench.lab.stop(*servers.values(), vendors)
+    bench.lab.stop(*servers.values(), *rivals.values(), vendors)
+
+
+def _rival(bench: Bench, vendors: Process) -> dict[str, Process]:
+    """litellm's proxy, where it can be had."""
+    python = _litellm()
+    if python is None:
+        return {}
+    return {"litellm": bench.lab.start("litellm_proxy.py", vendors.address, python=python, served=True)}
 
 
 def _asked(
