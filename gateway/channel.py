@@ -74,8 +74,8 @@ class InboundMessage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     ``revises`` is the key of an earlier message that this one is the new wording of. ``role`` is what the
     sender may do, from whoever knows that for sure; platforms leave it to the rules of their channel.
     ``model`` answers it in place of the session's own. ``before`` is what was said earlier, elsewhere: a
-    session that begins with this message begins with that. ``unattended``: whoever sent it shows no question
-    to anybody, so what would ask a person first is refused at once.
+    session that begins with this message begins with that. ``unattended``: whoever sent it shows its
+    questions to nobody, so a budget that asks first refuses at once; tools wait for whoever else looks on.
     """
 
     session: str
