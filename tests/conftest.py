@@ -16,7 +16,8 @@ from typing import NoReturn
 import hypothesis
 import pytest
 
-# The same examples every time: what is new is looked for with --hypothesis-profile=default, not by chance.
+# The same examples every time, as long as the same modules are imported: constants of theirs are mixed in.
+# What is new is looked for with --hypothesis-profile=default, not by chance.
 hypothesis.settings.register_profile(
     "steady", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
