@@ -1,4 +1,4 @@
-"""Recordings to send, and a tool that sends them."""
+"""Recordings to send, a tool that sends them, and a plugin that hears them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ import base64
 import struct
 from collections.abc import Iterable, Sequence
 
-from gateway import Attachment, Plugin, Tool, ToolOutput, tool_from
+from gateway import (
+    Attachment,
+    Pass,
+    Plugin,
+    Tool,
+    ToolOutput,
+    Transform,
+    TurnContext,
+    UserInput,
+    tool_from,
+)
 
 SILENCE = b"\xf8\xff\xfe"
 """A packet of Opus in which nothing is heard for 20 ms."""
@@ -34,6 +44,19 @@ class Speaking(Plugin):
             return ToolOutput("said", attachments=self._files)
 
         return [tool_from(speak)]
+
+
+class Hearing(Plugin):
+    """Makes words of what is spoken: how much of it there is."""
+
+    name = "hearing"
+
+    async def transform_user_input(self, text: str, ctx: TurnContext) -> UserInput:
+        audio = ctx.inbound.audio
+        if audio is None or audio.url is None:
+            return Pass()
+        kind, _, data = audio.url.partition(";base64,")
+        return Transform(f"{text} {ctx.inbound.kind} {kind} {len(base64.b64decode(data))}".strip())
 
 
 def ogg_opus(seconds: float = 1.0, packets: Sequence[bytes] = ()) -> bytes:

@@ -19,6 +19,7 @@ from channels.discord.fake.nouns import (
     PRIVATE_THREAD,
     PUBLIC_THREAD,
     REPLY,
+    VOICE_MESSAGE,
     Channel,
     Interaction,
     Mentions,
@@ -106,18 +107,22 @@ class People:
         *,
         reply_to: int | None = None,
         attach: Mapping[str, bytes] | None = None,
+        spoken: bool = False,
     ) -> int:
-        """A person writes; ``attach`` are files by name. Returns the message's id."""
+        """A person writes; ``attach`` are files by name, or if ``spoken`` a voice message. Returns its id."""
         if len(text) > _LONGEST:
             raise ValueError(f"people can write {_LONGEST} characters, not {len(text)}")
         channel, author = self._world.room(chat), self._world.user(user)
         found = self._mentioned(text, channel)
         given = [files.attached(self._world.ids.new(), name, data) for name, data in (attach or {}).items()]
+        if spoken:
+            given = [replace(file, duration_secs=1.0, waveform="AAAA") for file in given]
         message = Message(
             id=self._world.ids.new(),
             channel=channel.id,
             author=author.id,
             at=self._world.clock.now(),
+            flags=VOICE_MESSAGE if spoken else 0,
             content=text.strip(),
             kind=DEFAULT if reply_to is None else REPLY,
             attachments=tuple(given),

@@ -14,6 +14,7 @@ from gateway.store import schema as t
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Gate, Reply, Say
 from tests.channels.discord.talking import REGISTER, bot_at, gateway_at, healthy, settings_for, settled, until
+from tests.recordings import Hearing, ogg_opus
 
 
 async def sessions(gateway: Gateway) -> int:
@@ -118,6 +119,14 @@ async def test_changed_messages_may_be_ignored(fake: FakeDiscord, tmp_path: Path
         fake.say(dm, "bye")
         await settled(gateway, 2)
     assert fake.answers(dm) == ["You said: helo", "You said: bye"]
+
+
+async def test_what_is_spoken_is_heard(fake: FakeDiscord, tmp_path: Path) -> None:
+    async with gateway_at(fake, tmp_path, plugins=[Hearing()]) as gateway:
+        fake.say(fake.dm("ada"), "", attach={"voice-message.ogg": ogg_opus()}, spoken=True)
+        await settled(gateway, 1)
+        assert fake.answers(fake.dm("ada")) == [f"You said: audio data:audio/ogg {len(ogg_opus())}"]
+    fake.transcript.check()
 
 
 async def test_a_deleted_message_needs_no_answer_any_more(fake: FakeDiscord, tmp_path: Path) -> None:

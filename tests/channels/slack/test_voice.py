@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
 
 from channels.slack.fake import FakeSlack
-from gateway import Pass, Plugin, Transform, TurnContext, UserInput
 from gateway.testing.faults import FAULTS
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Reply, Use
 from tests.channels.slack.gateways import gateway_at, settled
-from tests.recordings import MP3, Speaking, ogg_opus
+from tests.recordings import MP3, Hearing, Speaking, ogg_opus
 
 CLIP = ("audio_message.m4a", b"\0\0\0 ftypM4A spoken")
-
-
-class Hearing(Plugin):
-    """Makes words of what is spoken: how much of it there is."""
-
-    name = "hearing"
-
-    async def transform_user_input(self, text: str, ctx: TurnContext) -> UserInput:
-        audio = ctx.inbound.audio
-        if audio is None or audio.url is None:
-            return Pass()
-        kind, _, data = audio.url.partition(";base64,")
-        return Transform(f"{text} {ctx.inbound.kind} {kind} {len(base64.b64decode(data))}".strip())
 
 
 async def test_what_is_spoken_is_heard(tmp_path: Path) -> None:

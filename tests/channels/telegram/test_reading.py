@@ -13,6 +13,7 @@ from channels.telegram.fake import FakeTelegram
 from gateway.testing.script import Reply, Say
 from tests.channels.telegram.lab import lab, until
 from tests.channels.telegram.pictures import png
+from tests.recordings import Hearing, ogg_opus
 
 
 async def test_updates_that_come_twice_or_in_disorder_are_answered_once_and_in_order(tmp_path: Path) -> None:
@@ -172,6 +173,14 @@ async def test_a_voice_message_is_audio(tmp_path: Path, fake: FakeTelegram) -> N
         await until(lambda: fake.answers(chat))
         await running.settled()
         assert "cannot listen" in fake.answers(chat)[0]
+    fake.transcript.check()
+
+
+async def test_what_is_spoken_is_heard(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake, Hearing()) as running:
+        fake.send(chat, ogg_opus(), kind="voice", caption="both:")
+        await running.answers(chat, f"You said: both: audio data:audio/ogg {len(ogg_opus())}")
     fake.transcript.check()
 
 
