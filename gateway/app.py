@@ -42,7 +42,7 @@ from gateway.plugin import Plugin, PluginContext
 from gateway.provider import ProviderConfig
 from gateway.registry import AgentSources, ChannelRegistry, PluginRegistry
 from gateway.retention import Retention
-from gateway.routing import Agents, Known, Models, check_agents, check_channels, first_model
+from gateway.routing import Agents, Known, Models, check_agents, check_channels, first_model, stand_by
 from gateway.routing.keys import KeptKeys
 from gateway.routing.logins import Logins
 from gateway.routing.reaching import provider_config
@@ -175,6 +175,10 @@ class Gateway:
     async def recover(self) -> None:
         """Take up what was accepted and not answered, before any channel can bring more."""
         await self.intake.recover()
+
+    async def stand_by(self) -> None:
+        """Load what fallbacks need; for when the gateway has started, as nobody waits for that."""
+        await stand_by(self.profiles.chains(), self.models, self.providers)
 
     def health(self) -> dict[str, tuple[bool, str]]:
         """The state of each part: whether it works, and if not, why."""

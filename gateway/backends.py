@@ -29,13 +29,14 @@ class ProviderEntry(Struct, frozen=True):
     """What is known of a provider before it is made.
 
     ``first_model`` is what a key in the environment stands for while no model is configured. One that is
-    ``optional`` is of no use until the settings, a login or a key say so.
+    ``optional`` is of no use until the settings, a login or a key say so. ``load`` brings its code to memory.
     """
 
     factory: ProviderFactory
     variables: Variables = {}
     first_model: str = ""
     optional: bool = False
+    load: Callable[[], object] | None = None
 
 
 class ProviderRegistry(Registry[Provider]):
@@ -57,14 +58,16 @@ class ProviderRegistry(Registry[Provider]):
         variables: Variables | None = None,
         first_model: str = "",
         optional: bool = False,
+        load: Callable[[], object] | None = None,
     ) -> Unregister:
         """Make the provider known without loading it. Raises AlreadyRegisteredError.
 
-        ``variables`` are those it reads besides ``<ID>_API_KEY``; see ``ProviderEntry``.
+        ``variables`` are those it reads besides ``<ID>_API_KEY``; ``load`` is called in a thread, if the
+        provider may be needed soon; see ``ProviderEntry``.
         """
         if provider_id in self._factories:
             raise AlreadyRegisteredError(f"provider {provider_id!r} is already registered")
-        self._factories[provider_id] = ProviderEntry(factory, variables or {}, first_model, optional)
+        self._factories[provider_id] = ProviderEntry(factory, variables or {}, first_model, optional, load)
 
         def remove() -> None:
             self._factories.pop(provider_id, None)
@@ -127,6 +130,15 @@ class ProviderRegistry(Registry[Provider]):
             if made is None:
                 made = self._entries[provider_id] = await _made(entry.factory, config)
             return made
+
+    async def load(self, provider_id: str) -> None:
+        """Have a provider's code in memory, beside the event loop, so that ``ready`` is quick when it counts.
+
+        Raises what its code raises.
+        """
+        entry = self._entry(self._configure(provider_id))
+        if entry is not None and entry.load is not None:
+            await asyncio.to_thread(entry.load)
 
     def renew(self, provider_id: str) -> None:
         """Let a provider that was made go on with the credentials it has by now. Raises SettingsError."""

@@ -92,6 +92,7 @@ async def serve(settings: Settings, *, open_browser: bool = False) -> int:
         _welcome(gateway, server.url)
         if open_browser:
             await asyncio.to_thread(_show_page, server.url)
+        await gateway.stand_by()
         await gateway.stop.wait()
     return gateway.exit_code
 

@@ -7,6 +7,7 @@ from gateway.routing.fallback import TRIGGERS, Failure, Fallback, exhausted
 from gateway.routing.fitting import unfit, within
 from gateway.routing.models import Known, Models, Route, usual
 from gateway.routing.prices import Prices, Tariff
+from gateway.routing.standby import stand_by
 from gateway.routing.starting import first_model
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "converses",
     "exhausted",
     "first_model",
+    "stand_by",
     "unfit",
     "usual",
     "within",

@@ -94,6 +94,10 @@ class Agents:
         """The model of a session, or of its agent; None for the gateway's."""
         return row.model or self.get(self.chosen(row.agent, channel or row.channel)).model
 
+    def chains(self) -> tuple[str, ...]:
+        """All who answer in others' place, as the settings name them."""
+        return tuple(dict.fromkeys(name for agent in self.all.values() for name in agent.fallback.chain))
+
     def near(self, name: str) -> list[str]:
         """The agents whose names are like this one."""
         return get_close_matches(name, self.all, n=3, cutoff=0.4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 
 from msgspec import Struct
@@ -96,6 +97,7 @@ def make_known(registry: ProviderRegistry) -> None:
         registry.add_factory(
             provider_id,
             lazily(known.module),
+            load=partial(import_module, f"plugins.providers.{known.module}"),
             variables=known.variables,
             first_model=known.first_model,
             optional=True,

@@ -29,6 +29,31 @@ def test_a_signal_stops_it_in_good_order(tmp_path: Path, number: signal.Signals)
         assert running.stop(number) == 0
 
 
+SPARE = """
+from gateway import Plugin
+
+
+class Spare(Plugin):
+    name = "spare"
+
+    async def activate(self, ctx):
+        loaded = lambda: print("the spare is loaded", flush=True)
+        ctx.providers.add_factory("spare", None, load=loaded)
+
+
+plugin = Spare()
+"""
+
+
+def test_who_answers_in_others_place_is_loaded_once_it_is_ready(tmp_path: Path) -> None:
+    (tmp_path / "spare.py").write_text(SPARE)
+    config = tmp_path / "chain.toml"
+    config.write_text('fallback = ["spare/x"]\nplugins.enabled = ["spare.py"]\nserver.port = 0\n')
+    with gateway(tmp_path, "--config", str(config)) as running:
+        assert "the spare is loaded" in running.lines(5)[-1]
+        assert running.stop() == 0
+
+
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     with gateway(tmp_path) as running:
         asked = trunkline("send", "count slowly to 20", "--no-wait", "--url", running.url, home=tmp_path)
