@@ -130,7 +130,7 @@ async def test_an_edit_during_an_outage_is_answered(tmp_path: Path) -> None:
         fake.edit("@ada", ts, "hello")
         await fake.until(lambda: all(one.lost or one.acknowledged for one in fake.deliveries))
         async with gateway_at(fake, tmp_path) as gateway:
-            await settled(gateway, "done", "done")
+            await settled(gateway, "merged", "done")
             assert "You said: hello" in fake.answers("@ada")
     fake.transcript.check()
 
