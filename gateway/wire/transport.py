@@ -62,6 +62,11 @@ class LineReader:
         self._size = 0
         self._after_cr = False
 
+    @property
+    def between(self) -> bool:
+        """Whether the last line was ended, and nothing has come since."""
+        return not self._open and not self._after_cr
+
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that ``chunk`` completes, without their ends."""
         if self._after_cr or b"\r" in chunk:
@@ -103,7 +108,7 @@ class SSEReader:
     blank line.
     """
 
-    __slots__ = ("_data", "_limit", "_lines", "_name", "_size", "_started", "strange")
+    __slots__ = ("_between", "_data", "_limit", "_lines", "_name", "_size", "_started", "strange")
 
     def __init__(self, limit: int = LINE_LIMIT) -> None:
         self._lines = LineReader(limit)
@@ -112,10 +117,26 @@ class SSEReader:
         self._name = b""
         self._size = 0
         self._started = False
+        self._between = True
+        """Whether the last event was ended, and nothing has come since."""
         self.strange = False
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
         """The events that ``chunk`` completes."""
+        return self._whole(chunk) or self._by_line(chunk)
+
+    def _whole(self, chunk: bytes) -> list[StreamEvent]:
+        """The events of a chunk of whole ones with a line of data each, as most backends send; else none.
+
+        Line by line they would take five times as long.
+        """
+        if self._between and chunk.startswith(b"data: ") and chunk.endswith(b"\n\n"):
+            found = chunk[6:-2].split(b"\n\ndata: ")
+            if chunk.count(b"\n") == 2 * len(found) and b"\r" not in chunk and len(chunk) <= self._limit:
+                return [StreamEvent(data) for data in found]
+        return []
+
+    def _by_line(self, chunk: bytes) -> list[StreamEvent]:
         events: list[StreamEvent] = []
         for line in self._lines.feed(chunk):
             if line.startswith(b"data: "):
@@ -124,6 +145,7 @@ class SSEReader:
                 self._field(line)
             else:
                 self._dispatch(events)
+        self._between = not self._data and not self._name and self._lines.between
         return events
 
     def finish(self) -> list[StreamEvent]:

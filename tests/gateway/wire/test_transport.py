@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 from aiohttp import web
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.errors import DeltaParseError, StreamAbortedError, StreamTimeoutError
@@ -65,6 +65,27 @@ def test_002_31_sse_reads_the_same_wherever_the_bytes_are_cut(
     chunks = [stream[a:b] for a, b in itertools.pairwise(places)]
 
     assert read_all(SSEReader(), *chunks) == [(b"", "\n".join(event).encode()) for event in events]
+
+
+_LINES = ("data: a", "data: b", "data:", "data: ", "event: n", ": hello", "id: 7", "data: data: a", "")
+_SOME_ENDS = ("\n", "\n\n", "\r", "\r\n", "")
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from(_LINES), st.sampled_from(_SOME_ENDS)), max_size=5), max_size=4
+    )
+)
+@example([[("data: a", "\r"), ("data: b", "\n\n")]])
+@example([[("data: a", "\n"), ("data: b", "\n\n")]])
+@example([[("event: n", "\n")], [("data: a", "\n\n")]])
+@example([[("data: b", "")], [("data: a", "\n\n")]])
+@example([[("data: b", "\r")], [("data: a", "\n\n")]])
+def test_sse_reads_whole_events_as_it_reads_single_bytes(chunks: list[list[tuple[str, str]]]) -> None:
+    whole = ["".join(line + end for line, end in chunk).encode() for chunk in chunks]
+    single = [bytes([byte]) for byte in b"".join(whole)]
+
+    assert read_all(SSEReader(), *whole) == read_all(SSEReader(), *single)
 
 
 @pytest.mark.parametrize("end", ENDS)
