@@ -1,7 +1,8 @@
 """A feed: the bounded buffer between sessions and one reader.
 
-The reader takes whatever waits at once. When 100 events wait, adjacent text of the same part is merged;
-when that no longer helps the reader is too slow and is dropped. It can resume where it stopped.
+The reader takes whatever waits at once, or has it poured into a sink. When 100 events wait, adjacent text of
+the same part is merged; when that no longer helps the reader is too slow and is dropped. It can resume where
+it stopped.
 """
 
 from __future__ import annotations
@@ -21,11 +22,23 @@ log = structlog.get_logger("trunkline.feed")
 CAPACITY = 100
 _HARD_CAPACITY = 10 * CAPACITY
 
+Sink = Callable[[list[Event]], bool]
+"""Takes events, and returns whether it has enough."""
+
 
 class Feed:
-    """Events for one reader, in order. ``offer`` never waits; ``take`` does."""
+    """Events for one reader, in order. ``offer`` never waits; ``take`` and ``pour`` do."""
 
-    __slots__ = ("_closed", "_events", "_figures", "_full_at", "_on_drop", "_waiter", "capacity")
+    __slots__ = (
+        "_closed",
+        "_enough",
+        "_events",
+        "_figures",
+        "_full_at",
+        "_on_drop",
+        "_sink",
+        "capacity",
+    )
 
     def __init__(
         self,
@@ -39,35 +52,58 @@ class Feed:
         self._events: list[Event] = []
         self._full_at = capacity
         self._closed: Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._sink: Sink | None = None
+        """Where events go; None while nobody waits for them."""
+        self._enough: asyncio.Future[bool | None] | None = None
+        """Done when the reader, who waits, has what it waits for; None if it will never come."""
 
     def offer(self, event: Event) -> None:
         """Add an event. A feed that is closed drops it."""
-        if self._closed is not None or (len(self._events) >= self._full_at and not self._make_room()):
-            return
-        self._events.append(event)
-        if self._waiter is not None:
-            self._wake()
+        if self._sink is not None:
+            self._give(self._sink, [event])
+        elif self._closed is None and (len(self._events) < self._full_at or self._make_room()):
+            self._events.append(event)
+            if self._enough is not None:
+                self._end(True)
 
-    async def take(self, patience: float | None = None) -> list[Event]:
-        """All that waits, at least one event; none if for ``patience`` seconds there is none.
-
-        Raises BackpressureError once the reader was dropped.
-        """
+    async def take(self) -> list[Event]:
+        """All that waits, at least one event. Raises BackpressureError once the reader was dropped."""
         while not self._events:
             if self._closed is not None:
                 raise self._closed
-            if not await self._news(patience):
-                return []
-        events, self._events = self._events, []
-        self._full_at = self.capacity
-        return events
+            self._enough = enough = asyncio.get_running_loop().create_future()
+            await enough
+        return self._taken()
+
+    async def pour(self, sink: Sink, patience: float | None = None) -> bool:
+        """Give ``sink`` all that comes until it has enough; False if that is not within ``patience`` seconds.
+
+        What waits is given together, what comes later as it is offered: no task is woken for it. What the
+        sink raises closes the feed. Raises that, and BackpressureError once the reader was dropped.
+        """
+        if self._closed is not None:
+            raise self._closed
+        loop = asyncio.get_running_loop()
+        self._sink = sink
+        self._enough = enough = loop.create_future()
+        timer = None if patience is None else loop.call_later(patience, self._end, False)
+        if self._events:
+            self._give(sink, self._taken())
+        try:
+            outcome = await enough
+        finally:
+            self._sink = self._enough = None
+            if timer is not None:
+                timer.cancel()
+        if outcome is None and self._closed is not None:
+            raise self._closed
+        return bool(outcome)
 
     def close(self, reason: Exception) -> None:
-        """End the feed: ``take`` raises ``reason`` from now on, and what waited is forgotten."""
+        """End the feed: its reader gets ``reason`` raised from now on, and what waited is forgotten."""
         self._closed = self._closed or reason
         self._events.clear()
-        self._wake()
+        self._end(None)
 
     def _drop(self) -> None:
         log.warning("a reader was too slow and is dropped", waiting=len(self._events))
@@ -76,23 +112,24 @@ class Feed:
         if self._on_drop is not None:
             self._on_drop()
 
-    async def _news(self, patience: float | None) -> bool:
-        """Wait until there is something, or the feed is closed. Returns whether that is so."""
-        loop = asyncio.get_running_loop()
-        self._waiter = waiter = loop.create_future()
-        # A timer of its own costs a quarter of what asyncio.timeout does, and this is done for every token.
-        timer = None if patience is None else loop.call_later(patience, self._wake)
-        try:
-            await waiter
-        finally:
-            if timer is not None:
-                timer.cancel()
-        return bool(self._events) or self._closed is not None
+    def _taken(self) -> list[Event]:
+        events, self._events = self._events, []
+        self._full_at = self.capacity
+        return events
 
-    def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+    def _give(self, sink: Sink, events: list[Event]) -> None:
+        try:
+            if sink(events):
+                self._end(True)
+        except Exception as error:  # noqa: BLE001 - it is raised where the reader waits
+            self.close(error)
+
+    def _end(self, outcome: bool | None) -> None:
+        """Let the reader go on, if it waits; what comes now waits for it."""
+        self._sink = None
+        enough, self._enough = self._enough, None
+        if enough is not None and not enough.done():
+            enough.set_result(outcome)
 
     def _make_room(self) -> bool:
         """Merge what can be merged. When that no longer helps the reader is dropped; then False."""

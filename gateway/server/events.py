@@ -19,15 +19,11 @@ from gateway.frames import Event
 from gateway.host import Host
 from gateway.server.routes import Call, Route
 from gateway.server.sessions import SessionPath
+from gateway.server.streaming import STILL_HERE, Streamed, cut
 
 log = structlog.get_logger("trunkline.events")
 
 _HEARTBEAT = 15.0
-_HEADERS = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-store",
-    "X-Accel-Buffering": "no",
-}
 _Seq = Annotated[int, Meta(ge=0, le=2**53, description="The last event seen; 0 for all")]
 
 
@@ -81,35 +77,31 @@ class EventStreams:
     async def _stream(self, call: Call[SessionPath, After, LastEvent, None]) -> web.StreamResponse:
         session, request = call.path.id, call.request
         seen = call.headers.seen
-        feed = self._host.feed(lambda: _cut(request))
+        feed = self._host.feed(lambda: cut(request))
         await self._host.follow(session, feed, seen if isinstance(seen, int) else call.query.after)
         self._open.add(feed)
         self._host.figures.clients["sse"] += 1
-        response = web.StreamResponse(headers=_HEADERS)
+        stream = Streamed(request)
         try:
-            await response.prepare(request)
-            await response.write(b": connected\n\n")
-            await self._pump(response, feed)
+            await stream.begin(b": connected\n\n")
+            await self._pump(stream, feed)
         except (ConnectionError, BackpressureError, StreamEnd) as error:
             log.debug("a stream ended", session=session, reason=type(error).__name__)
         finally:
             self._open.discard(feed)
             self._host.unfollow(session, feed)
             self._host.figures.clients["sse"] -= 1
-        return response
+        return stream.response
 
-    async def _pump(self, response: web.StreamResponse, feed: Feed) -> None:
+    async def _pump(self, stream: Streamed, feed: Feed) -> None:
         while True:
-            events = await feed.take(self._heartbeat)
-            await response.write(written(events) or b": still here\n\n")
+            before = stream.written
+            await feed.pour(lambda events: stream.put(written(events)), self._heartbeat)
+            if stream.written == before:
+                stream.put(STILL_HERE)
+            await stream.drain()
 
 
 def written(events: Sequence[Event]) -> bytes:
     """Events as they are sent. The JSON holds no line breaks."""
     return b"".join(b"id: %d\ndata: %b\n\n" % (event.seq, event.json) for event in events)
-
-
-def _cut(request: web.Request) -> None:
-    """The reader does not read: its connection is cut, for a farewell would wait as well."""
-    if request.transport is not None:
-        request.transport.abort()

@@ -56,16 +56,69 @@ async def test_a_reader_waits_until_there_is_something():
     assert len(taking.result()) == 1
 
 
-async def test_a_reader_with_little_patience_gets_nothing_and_may_ask_again():
+async def test_what_comes_is_poured_until_the_sink_has_enough():
     feed = Feed()
-    assert await feed.take(0.001) == []
+    got: list[list[int]] = []
+
+    def sink(events: list[Event]) -> bool:
+        got.append([event.seq for event in events])
+        return len(got) == 2
+
     offer(feed, texts(1))
-    assert len(await feed.take(60)) == 1
     async with asyncio.TaskGroup() as tasks:
-        taking = tasks.create_task(feed.take(60))
+        pouring = tasks.create_task(feed.pour(sink))
+        await asyncio.sleep(0)
+        offer(feed, texts(2), first=2)
+        await asyncio.sleep(0)
+        offer(feed, texts(1), first=4)
+    assert pouring.result() is True
+    assert got == [[1], [2]]
+    assert [event.seq for event in await feed.take()] == [3, 4]
+
+
+async def test_a_reader_with_little_patience_gets_what_came_and_may_ask_again():
+    feed = Feed()
+    got: list[Event] = []
+
+    def sink(events: list[Event]) -> bool:
+        got.extend(events)
+        return False
+
+    assert await feed.pour(sink, 0.001) is False
+    offer(feed, texts(2))
+    assert got == []
+    assert await feed.pour(sink, 0.001) is False
+    assert len(got) == 2
+
+
+async def test_a_reader_that_is_cancelled_while_it_waits_leaves_the_rest_to_the_next():
+    feed = Feed()
+    async with asyncio.TaskGroup() as tasks:
+        taking = tasks.create_task(feed.take())
         await asyncio.sleep(0)
         offer(feed, texts(1))
-    assert len(taking.result()) == 1
+        taking.cancel()
+    assert len(await feed.take()) == 1
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_what_a_sink_raises_is_raised_where_the_reader_waits(early: bool):
+    feed = Feed()
+
+    def sink(events: list[Event]) -> bool:
+        raise ConnectionResetError(f"gone at {len(events)}")
+
+    async def read():
+        with pytest.raises(ConnectionResetError, match="gone at 1"):
+            await feed.pour(sink, 60)
+
+    async with asyncio.TaskGroup() as tasks:
+        if early:
+            offer(feed, texts(1))
+        tasks.create_task(read())
+        await asyncio.sleep(0)
+        if not early:
+            offer(feed, texts(1))
 
 
 async def test_a_patient_reader_is_told_of_the_end():
@@ -73,7 +126,7 @@ async def test_a_patient_reader_is_told_of_the_end():
 
     async def read():
         with pytest.raises(BackpressureError):
-            await feed.take(60)
+            await feed.pour(lambda _events: False, 60)
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(read())

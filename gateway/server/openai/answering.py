@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Sequence
+from typing import Protocol
 
 from aiohttp import web
-from msgspec import Struct
 
 from gateway.channel import Receipt
 from gateway.deltas import Complete
 from gateway.errors import BackpressureError, OverloadedError
 from gateway.feed import Feed
-from gateway.frames import Event, MessageFrame
+from gateway.frames import Event, Frame, MessageFrame
 from gateway.host import Host
 from gateway.messages import Message
 from gateway.server.openai.telling import Telling, text_of
+from gateway.server.streaming import cut
 
 _LOOK_SECONDS = 1.0
 """How often to see whether the client is still there, and to tell it that we are."""
 
 
-class Text(Struct, frozen=True):
-    """More of the answer."""
+class Listener(Protocol):
+    """Who is told of an answer."""
 
-    content: str
+    def tell(self, texts: Sequence[str]) -> bool:
+        """More of it. Returns whether nothing more is wanted until ``ready`` is over."""
+        ...
 
+    async def ready(self) -> None: ...
 
-class Waiting(Struct, frozen=True):
-    """Nothing new, for about a second."""
-
-
-class Done(Struct, frozen=True):
-    """The message is settled. ``answer`` is None when nothing was said."""
-
-    answer: Message | None
-
-
-News = Text | Waiting | Done
+    async def wait(self) -> None:
+        """Nothing new for about a second."""
+        ...
 
 
 class ClientLeftError(ConnectionError):
@@ -56,20 +51,18 @@ class Waiters:
         for feed in tuple(self._feeds):
             feed.close(OverloadedError("the gateway stops; this is answered after the restart"))
 
-    async def follow(self, request: web.Request, receipt: Receipt) -> AsyncGenerator[News]:
-        """What happens to a message, ``Done`` last. Close the generator to stop looking.
+    async def follow(self, request: web.Request, receipt: Receipt, listener: Listener) -> Message | None:
+        """Tell what is said in answer to a message. Returns the answer; None if nothing was said.
 
         Raises ClientLeftError when the client is gone, OverloadedError when the gateway stops.
         """
         host, session_id = self._host, receipt.session
-        feed = host.feed(lambda: _cut(request))
+        feed = host.feed(lambda: cut(request))
         self._feeds.add(feed)
         host.figures.clients["openai"] += 1
         try:
             await host.follow(session_id, feed, receipt.seq)
-            async with aclosing(self._news(request, receipt, feed)) as all_news:
-                async for news in all_news:
-                    yield news
+            return await self._told(request, receipt, feed, listener)
         except BackpressureError:
             raise ClientLeftError("the client does not read") from None
         finally:
@@ -77,26 +70,25 @@ class Waiters:
             self._feeds.discard(feed)
             host.unfollow(session_id, feed)
 
-    async def _news(self, request: web.Request, receipt: Receipt, feed: Feed) -> AsyncGenerator[News]:
-        telling = Telling(receipt.answer_id)
-        settled = False
-        while not settled:
+    async def _told(
+        self, request: web.Request, receipt: Receipt, feed: Feed, listener: Listener
+    ) -> Message | None:
+        news = _News(receipt.answer_id, listener)
+        while not news.settled:
             if request.transport is None or request.transport.is_closing():
                 raise ClientLeftError("the client closed its connection")
             # Asked before looking: whatever an idle session had to show is in the feed by now.
-            idle = self._idle(receipt)
-            events = await feed.take(_LOOK_SECONDS)
-            for event in events:
-                if more := telling.more(event.frame):
-                    yield Text(more)
-                settled = settled or _settles(event, receipt)
-            if not events:
-                settled = idle
-                yield Waiting()
+            idle, news.heard = self._idle(receipt), False
+            if await feed.pour(news.take, _LOOK_SECONDS):
+                await listener.ready()
+            elif not news.heard:
+                news.settled = idle
+                await listener.wait()
         answer = self._answer(receipt)
-        if answer is not None and not telling.begun and text_of(answer):
-            yield Text(text_of(answer))
-        yield Done(answer)
+        if answer is not None and not news.begun and (text := text_of(answer)):
+            listener.tell([text])
+            await listener.ready()
+        return answer
 
     def _idle(self, receipt: Receipt) -> bool:
         """Whether the session has nothing left to answer; then this message is settled too."""
@@ -109,18 +101,39 @@ class Waiters:
         return next((message for message in reversed(said) if message.id == receipt.answer_id), None)
 
 
-def _settles(event: Event, receipt: Receipt) -> bool:
-    """Whether nothing more will come for the message."""
-    match event.frame:
-        case Complete(message_id=answer_id):
-            return answer_id == receipt.answer_id
-        case MessageFrame(message=message):
-            return message.id == receipt.answer_id
-        case _:
-            return False
+class _News:
+    """What a session's events say of one answer. ``heard`` is set with every look at some."""
 
+    def __init__(self, answer_id: str, listener: Listener) -> None:
+        self._answer_id = answer_id
+        self._listener = listener
+        self._telling = Telling(answer_id)
+        self.heard = False
+        self.settled = False
 
-def _cut(request: web.Request) -> None:
-    """The client does not read: its connection is cut, for a farewell would wait as well."""
-    if request.transport is not None:
-        request.transport.abort()
+    @property
+    def begun(self) -> bool:
+        """Whether some of the answer was told."""
+        return self._telling.begun
+
+    def take(self, events: list[Event]) -> bool:
+        """Tell what is new. Returns whether to wait before there is more, or there is none."""
+        self.heard = True
+        texts: list[str] = []
+        for event in events:
+            if more := self._telling.more(event.frame):
+                texts.append(more)
+            elif self._settles(event.frame):
+                self.settled = True
+        full = bool(texts) and self._listener.tell(texts)
+        return full or self.settled
+
+    def _settles(self, frame: Frame) -> bool:
+        """Whether nothing more will come for the message."""
+        match frame:
+            case Complete(message_id=answer_id):
+                return answer_id == self._answer_id
+            case MessageFrame(message=message):
+                return message.id == self._answer_id
+            case _:
+                return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
 from typing import Protocol
 
 import msgspec
@@ -18,23 +17,18 @@ from gateway.host import Host
 from gateway.messages import Message, new_id
 from gateway.routing import Agents, Models
 from gateway.server.answers import json_answer
-from gateway.server.openai.answering import Done, Text, Waiters
+from gateway.server.openai.answering import Waiters
 from gateway.server.openai.chat import ChatMessage
 from gateway.server.openai.failures import FailureAnswer, failure, failure_of
 from gateway.server.openai.parse import conversation, session_of_key
 from gateway.server.openai.telling import failure_in
 from gateway.server.sessions import CHANNEL
+from gateway.server.streaming import STILL_HERE, Streamed
 
 log = structlog.get_logger("trunkline.openai")
 
 _BEAT = 15
 """After how many rounds without news a stream says that it is still there."""
-
-_STREAM = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-store",
-    "X-Accel-Buffering": "no",
-}
 
 
 class Form(Protocol):
@@ -94,31 +88,22 @@ class Conversing:
             raise
 
     async def _whole(self, request: web.Request, receipt: Receipt, form: Form) -> web.StreamResponse:
-        answer: Message | None = None
-        async with aclosing(self._waiters.follow(request, receipt)) as all_news:
-            async for news in all_news:
-                if isinstance(news, Done):
-                    answer = news.answer
+        answer = await self._waiters.follow(request, receipt, _Patient())
         if answer is not None and (failed := failure_in(answer)) is not None:
             return _failed(failed.error_name, failed.message, receipt)
         return json_answer(form.whole(answer), headers=_session(receipt))
 
     async def _streamed(self, request: web.Request, receipt: Receipt, form: Form) -> web.StreamResponse:
         """A stream begins with the first text, so that what fails before has a status of its own."""
-        stream = _Stream(request, form, _session(receipt))
+        stream = _Stream(Streamed(request, _session(receipt)), form)
         try:
-            async with aclosing(self._waiters.follow(request, receipt)) as all_news:
-                async for news in all_news:
-                    if isinstance(news, Text):
-                        await stream.write(form.text, news.content)
-                    elif not isinstance(news, Done):
-                        await stream.wait()
-                    elif news.answer is not None and (failed := failure_in(news.answer)) is not None:
-                        if not stream.begun:
-                            return _failed(failed.error_name, failed.message, receipt)
-                        await stream.write(form.broken, failure(failed.error_name, failed.message))
-                    else:
-                        await stream.write(form.last, news.answer)
+            answer = await self._waiters.follow(request, receipt, stream)
+            if answer is None or (failed := failure_in(answer)) is None:
+                await stream.write(form.last, answer)
+            elif stream.begun:
+                await stream.write(form.broken, failure(failed.error_name, failed.message))
+            else:
+                return _failed(failed.error_name, failed.message, receipt)
         except TrunklineError as error:
             if not stream.begun:
                 raise
@@ -126,29 +111,65 @@ class Conversing:
         return stream.response
 
 
+class _Patient:
+    """A listener that wants the whole answer and nothing before."""
+
+    def tell(self, texts: Sequence[str]) -> bool:
+        return False
+
+    async def ready(self) -> None:
+        return
+
+    async def wait(self) -> None:
+        return
+
+
 class _Stream:
-    """A stream that opens when there is something to write."""
+    """A listener that passes on what it hears. It opens the stream when there is something to write."""
 
-    def __init__(self, request: web.Request, form: Form, headers: dict[str, str]) -> None:
-        self.response = web.StreamResponse(headers={**_STREAM, **headers})
-        self.begun = False
-        self._request = request
+    def __init__(self, streamed: Streamed, form: Form) -> None:
+        self._streamed = streamed
         self._form = form
+        self._early: Sequence[str] = ()
         self._waited = 0
 
-    async def write(self, written: Callable[..., bytes], *what: object) -> None:
+    @property
+    def response(self) -> web.StreamResponse:
+        return self._streamed.response
+
+    @property
+    def begun(self) -> bool:
+        return self._streamed.begun
+
+    def tell(self, texts: Sequence[str]) -> bool:
         self._waited = 0
-        head = b""
-        if not self.begun:
-            self.begun = True
-            await self.response.prepare(self._request)
-            head = self._form.first()
-        await self.response.write(head + written(*what))
+        if self._streamed.begun:
+            return self._streamed.put(self._written(texts))
+        self._early = texts
+        return True
+
+    async def ready(self) -> None:
+        if self._streamed.begun:
+            await self._streamed.drain()
+        elif self._early:
+            await self.write(self._written, self._early)
 
     async def wait(self) -> None:
         self._waited += 1
         if self._waited >= _BEAT:
-            await self.write(lambda: b": still here\n\n")
+            self._waited = 0
+            await self.write(lambda: STILL_HERE)
+
+    async def write(self, written: Callable[..., bytes], *what: object) -> None:
+        if not self._streamed.begun:
+            head = self._form.first()
+            await self._streamed.begin(head + written(*what))
+        elif self._streamed.put(written(*what)):
+            await self._streamed.drain()
+
+    def _written(self, texts: Sequence[str]) -> bytes:
+        text = self._form.text
+        return text(texts[0]) if len(texts) == 1 else b"".join(map(text, texts))
 
 
 def _message(asked: Asked) -> tuple[InboundMessage, bool]:

@@ -16,29 +16,33 @@ class Telling:
 
     def __init__(self, answer_id: str) -> None:
         self._answer_id = answer_id
-        self._told: dict[int, str] = {}
+        self._told: dict[int, list[str]] = {}
         self.begun = False
 
     def more(self, frame: Frame) -> str:
         """What to send now; empty for what is no text of the answer."""
-        if not isinstance(frame, TextDelta | PartDelta) or frame.message_id != self._answer_id:
-            return ""
-        told = self._told.get(frame.part_index, "")
         match frame:
-            case TextDelta(kind=kind, content=text) if kind != "reasoning":
-                return self._add(frame.part_index, told + text, text, anew=not told)
-            case PartDelta(part=TextPart(kind=kind, content=text)) if kind != "reasoning":
-                longer = bool(told) and text.startswith(told)
-                more = text[len(told) :] if longer else text
-                return self._add(frame.part_index, text, more, anew=not longer)
+            case TextDelta(kind=kind, content=text) if kind != "reasoning" and self._is_ours(frame):
+                return self._add(self._told.setdefault(frame.part_index, []), text)
+            case PartDelta(part=TextPart(kind=kind, content=text)) if kind != "reasoning" and self._is_ours(
+                frame
+            ):
+                before = "".join(self._told.get(frame.part_index, ()))
+                longer = bool(before) and text.startswith(before)
+                told = self._told[frame.part_index] = [before] if longer else []
+                return self._add(told, text[len(before) :] if longer else text)
             case _:
                 return ""
 
-    def _add(self, index: int, told: str, text: str, *, anew: bool) -> str:
-        self._told[index] = told
-        gap = "\n\n" if anew and text and self.begun else ""
-        self.begun = self.begun or bool(text)
-        return gap + text
+    def _is_ours(self, delta: TextDelta | PartDelta) -> bool:
+        return delta.message_id == self._answer_id
+
+    def _add(self, told: list[str], more: str) -> str:
+        gap = "\n\n" if more and self.begun and not told else ""
+        if more:
+            told.append(more)
+            self.begun = True
+        return gap + more
 
 
 def text_of(answer: Message) -> str:
