@@ -16,9 +16,11 @@ from gateway.cli.drawing import plain
 from gateway.cli.providing import gateway_of, say_who_is_left_out
 from gateway.deltas import Complete, MetadataDelta, TextDelta
 from gateway.errors import (
+    FAILURES,
     AuthFailedError,
     BadRequestError,
     ModelNotFoundError,
+    PluginError,
     ProviderError,
     ProviderResolutionError,
     ProviderUnavailableError,
@@ -27,6 +29,7 @@ from gateway.errors import (
     SettingsError,
     StreamTimeoutError,
     TrunklineError,
+    asked_for,
 )
 from gateway.messages import Message, TextPart, new_id
 from gateway.provider import ChatOptions, Provider
@@ -48,6 +51,7 @@ _WAYS_OUT: Mapping[type[TrunklineError], str] = {
     BadRequestError: "is base_url in [providers.{id}] right, and does the model chat?",
     ProviderResolutionError: "`trunkline providers list` shows those there are",
     SettingsError: "see [providers.{id}] in the settings",
+    PluginError: "the fault is in the plugin that brings it",
 }
 
 
@@ -105,6 +109,10 @@ async def _call(gateway: Gateway, name: str) -> Called:
         error: TrunklineError = StreamTimeoutError(f"no answer within {_SECONDS:.0f} s")
     except (ProviderError, SettingsError) as failure:
         error = failure
+    except FAILURES as failure:
+        if asked_for(failure):
+            raise
+        error = PluginError(f"{type(failure).__name__}: {failure}")
     variable = gateway.providers.variables(provider_id)["api_key"][0]
     advice = next((text for kind, text in _WAYS_OUT.items() if isinstance(error, kind)), _AGAIN)
     return Called(

@@ -11,7 +11,7 @@ import structlog
 from msgspec import Struct
 
 from gateway.backends import ProviderRegistry
-from gateway.errors import ProviderError, SettingsError
+from gateway.errors import FAILURES, TrunklineError, asked_for
 from gateway.provider import ModelInfo
 
 log = structlog.get_logger("trunkline.models")
@@ -72,11 +72,19 @@ class Lists:
                 listed = Listed(tuple(await provider.list_models()))
                 self.heard += 1
                 return listed
-        except (ProviderError, SettingsError, TimeoutError) as error:
-            late = isinstance(error, TimeoutError)
-            said = f"it did not answer within {patience:g} seconds" if late else str(error)
+        except FAILURES as error:
+            if asked_for(error):
+                raise
+            said = _reason(error, patience)
             log.warning("a provider did not list its models", provider=provider_id, reason=said)
             return Listed(self._of_settings(provider_id), said)
 
     def _of_settings(self, provider_id: str) -> tuple[ModelInfo, ...]:
         return tuple(ModelInfo(name, provider_id) for name in self._providers.configured(provider_id).models)
+
+
+def _reason(error: BaseException, patience: float) -> str:
+    """Why a list did not come; a plugin's provider may fail with anything."""
+    if isinstance(error, TimeoutError):
+        return f"it did not answer within {patience:g} seconds"
+    return str(error) if isinstance(error, TrunklineError) else f"{type(error).__name__}: {error}"

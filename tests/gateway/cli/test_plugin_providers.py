@@ -56,7 +56,7 @@ class Bird:
     async def initialize(self, config): ...
 
     async def stream(self, messages, options):
-        writer = AnswerWriter(options.message_id, options.first_part)
+        writer = AnswerWriter(options)
         writer.text(self._word)
         for delta in writer.close(options.model, self.id):
             yield delta
@@ -70,6 +70,15 @@ class Bird:
     async def close(self): ...
 
 
+class Dodo(Bird):
+    async def stream(self, messages, options):
+        raise TypeError("it is extinct")
+        yield
+
+    async def list_models(self):
+        raise TypeError("there are none")
+
+
 class Zoo(Plugin):
     name = "zoo"
 
@@ -78,6 +87,7 @@ class Zoo(Plugin):
         word = ctx.config["word"]
         ctx.providers.add_factory("parrot", lambda config: Bird(config.id, word), first_model="grey")
         ctx.providers.register(Bird("owl", word))
+        ctx.providers.add_factory("dodo", lambda config: Dodo(config.id, word), first_model="last")
         ctx.agents.register_source(Path(ctx.environ["HOME"]) / "keepers")
 
 
@@ -117,7 +127,7 @@ async def told(home: Path, *args: str, by: str) -> dict[str, dict[str, Any]]:
 async def test_the_list_of_providers_has_them(tmp_path: Path, fake: FakeModels) -> None:
     found = await told(tmp_path, "providers", "list", by="id")
     plugins = {name: each["plugin"] for name, each in found.items() if each["plugin"]}
-    assert plugins == {"parrot": "zoo.py", "owl": "zoo.py", "second": "zoo.py"}
+    assert plugins == dict.fromkeys(("parrot", "owl", "second", "dodo"), "zoo.py")
     for name in ("parrot", "owl", "second"):
         assert (found[name]["endpoint"], found[name]["protocol"]) == ("in this process", "its own")
         assert found[name]["problem"] == ""
@@ -137,7 +147,10 @@ async def test_all_that_are_set_up_are_tried(tmp_path: Path, fake: FakeModels) -
         "second": True,
         "parrot": True,
         "owl": True,
+        "dodo": False,
     }
+    assert (found["dodo"]["error"], found["dodo"]["detail"]) == ("PluginError", "TypeError: it is extinct")
+    assert "the plugin that brings it" in found["dodo"]["way_out"]
     assert found["parrot"]["model"] == "grey"
     done = await run(tmp_path, "providers", "test", "owl/grey", "nobody", "--json")
     assert (done.returncode, [each["ok"] for each in json.loads(done.stdout)]) == (1, [True, False])
@@ -146,6 +159,8 @@ async def test_all_that_are_set_up_are_tried(tmp_path: Path, fake: FakeModels) -
 async def test_their_models_are_listed(tmp_path: Path, fake: FakeModels) -> None:
     found = await told(tmp_path, "models", "list", by="model")
     assert {"parrot/grey", "owl/grey", "second/grey", "desk/fake-small", "shop/fake-large"} <= set(found)
+    done = await run(tmp_path, "models", "list")
+    assert "dodo was not reached: TypeError: there are none" in done.stderr
     about = json.loads((await run(tmp_path, "models", "info", "parrot/grey", "--json")).stdout)
     assert (about["endpoint"], about["problem"]) == ("in this process", "")
 
@@ -153,7 +168,7 @@ async def test_their_models_are_listed(tmp_path: Path, fake: FakeModels) -> None
 async def test_the_doctor_tells_of_them(tmp_path: Path, fake: FakeModels) -> None:
     done = await run(tmp_path, "doctor", "--json")
     found = {each["name"]: (each["status"], each["detail"]) for each in json.loads(done.stdout)}
-    assert found["plugin zoo.py"] == ("ok", "loads, and brings owl, parrot")
+    assert found["plugin zoo.py"] == ("ok", "loads, and brings owl, parrot, dodo")
     assert found[f"plugin {tmp_path}/nowhere.py"][0] == "fail"
     assert found["provider parrot"] == ("ok", "Parrot, in this process, by the plugin zoo.py")
     assert found["provider shop"] == ("ok", f"OpenAI-compatible, {fake.openai_url}")
