@@ -180,11 +180,9 @@ class Inflow:
                 rejected: list[Rejected] = []
                 for data in told:
                     try:
-                        message = await self._reader.message(data, room=room)
+                        messages += await self._reader.past(data, room)
                     except MISFITS as error:
                         rejected.append(self._reader.rejected("history", data, error))
-                    else:
-                        messages += [] if message is None else [message]
                 await self._accept(messages, rejected, None)
 
     def _join(self, data: Mapping[str, Any]) -> None:

@@ -39,20 +39,28 @@ class Reader:
         self._sessions: Recent[str] = Recent()
 
     async def message(self, data: Any, *, room: Room | None = None) -> InboundMessage | None:
-        """A new message, or one of a room's history; None when it needs no answer. Raises MISFITS."""
+        """A new message; None when it needs no answer. Raises MISFITS."""
         said = msgspec.structs.replace(read(data, Message), edited_timestamp=None)
         self._places.note(said.channel_id, said.id)
         if said.author.id == self.view.account:
             self._rooms.join(said.channel_id)
         return await self._inbound(said, room)
 
-    async def changed(self, data: Any) -> InboundMessage | None:
+    async def past(self, data: Any, room: Room) -> list[InboundMessage]:
+        """A message of a room's history, and its new wording if it was changed; none when it needs no answer.
+
+        They go together: then what still tells of an older wording tells nothing new. Raises MISFITS.
+        """
+        found = [await self.message(data, room=room), await self.changed(data, room=room)]
+        return [message for message in found if message is not None]
+
+    async def changed(self, data: Any, *, room: Room | None = None) -> InboundMessage | None:
         """A message that was changed; None when it needs no new answer. Raises MISFITS."""
         if self.view.options.edits == "ignore" or not isinstance(data, dict) or "author" not in data:
             return None
         said = read(data, Message)
         # Without this time nobody edited it: the platform showed a link, or opened a thread.
-        return None if said.edited_timestamp is None else await self._inbound(said, None)
+        return None if said.edited_timestamp is None else await self._inbound(said, room)
 
     def removed(self, data: Any) -> list[tuple[str, str]]:
         """Messages that are gone: their sessions and keys, as far as they are known. Raises MISFITS."""

@@ -10,19 +10,28 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
 import structlog
-from msgspec.structs import replace
 
 from channels.slack.api import Api, Json, patiently
 from channels.slack.attachments import attached
 from channels.slack.catching_up import CatchingUp
-from channels.slack.parse import Deleted, Left, Parsed, Pressed, Rules, Seen, Stopped, Written, parse
+from channels.slack.parse import (
+    Deleted,
+    Left,
+    Parsed,
+    Pressed,
+    Rules,
+    Seen,
+    Stopped,
+    Written,
+    parse,
+    revision,
+)
 from gateway import (
     Host,
     InboundMessage,
     InvalidRequestError,
     NotFoundError,
     OverloadedError,
-    Receipt,
     Receive,
     Rejected,
 )
@@ -128,31 +137,34 @@ class Inflow:
             return error
         return None
 
-    async def _store(self, written: Written) -> Receipt | None:
-        """Make a message durable, with its files and how far its room is read."""
+    async def _store(self, written: Written) -> None:
+        """Make a message durable, with its files and how far its room is read.
+
+        One that was changed comes together with its new wording: then what still tells of an older one, or of
+        the message as it was at first, tells nothing new.
+        """
         if self._receive is None:
             raise OverloadedError("the channel is not running")
         message = await attached(written.message, written.files, self._api, self._file_bytes)
         if not written.ts:
-            return (await self._receive(message))[0]
+            await self._receive(message)
+            return
         address = message.address
         self.catching.saw(address.chat, written.ts)
         shard = address.chat if address.thread in (None, written.ts) else f"{address.chat}:{address.thread}"
-        receipts = await self._receive(message, cursor=self.catching.passed(shard, written.ts))
+        both = (message,) if written.edited is None else (message, revision(message, written.edited))
+        await self._receive(*both, cursor=self.catching.passed(shard, written.ts))
         if address.thread == written.ts:
             cursor = self.catching.passed(f"{address.chat}:{address.thread}", written.ts)
             if cursor is not None:
                 await self._receive(cursor=cursor)
-        return receipts[0]
 
     async def _take(self, _chat: str, messages: Iterable[Written]) -> None:
         """Make messages of a history durable, in their order, however long that takes."""
         for written in messages:
             while True:
                 try:
-                    receipt = await self._store(written)
-                    if receipt is not None and receipt.duplicate and written.revision is not None:
-                        await self._store(replace(written, message=written.revision))
+                    await self._store(written)
                 except OverloadedError:
                     await asyncio.sleep(_OVERLOADED_PAUSE)
                     continue

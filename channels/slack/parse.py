@@ -64,12 +64,12 @@ class Seen(Struct, frozen=True):
 
 
 class Written(Struct, frozen=True):
-    """A message for the bot. ``revision`` is its latest wording, when it was read from a history."""
+    """A message for the bot. ``edited`` is the time of its last change, when it was read from a history."""
 
     message: InboundMessage
     ts: str
     files: tuple[Upload, ...] = ()
-    revision: InboundMessage | None = None
+    edited: str | None = None
 
 
 class Deleted(Struct, frozen=True):
@@ -140,7 +140,7 @@ def parse_history(message: Json, chat: str, rules: Rules) -> Parsed:
     """A message from a history, which has no room of its own."""
     found = _written(message, chat, rules, mentioned=False)
     if isinstance(found, Written) and isinstance(message.get("edited"), Mapping) and rules.edits:
-        return Written(found.message, found.ts, found.files, _revision(found.message, message["edited"]))
+        return replace(found, edited=_stamp(cast(Json, message["edited"]), "ts"))
     return found
 
 
@@ -201,12 +201,11 @@ def _changed(event: Json, rules: Rules) -> Parsed:
     found = _written(after, chat, rules, mentioned=meant)
     if not isinstance(found, Written):
         return None
-    return Written(_revision(found.message, cast(Json, edited)), found.ts, found.files)
+    return Written(revision(found.message, _stamp(cast(Json, edited), "ts")), found.ts, found.files)
 
 
-def _revision(message: InboundMessage, edited: Json) -> InboundMessage:
-    """The new wording of a message that was received before."""
-    stamp = _stamp(edited, "ts")
+def revision(message: InboundMessage, stamp: str) -> InboundMessage:
+    """The new wording of a message, from the time of the change."""
     key = message.dedup_key
     return replace(message, dedup_key=f"{key}:e{stamp}", revises=key, alt_key=None, order=_order(stamp))
 

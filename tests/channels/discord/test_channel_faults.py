@@ -154,6 +154,25 @@ async def test_what_was_said_while_no_session_could_be_resumed_is_read_from_the_
     fake.transcript.check()
 
 
+async def test_what_was_changed_while_no_session_could_be_resumed_is_answered_in_its_last_wording(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
+    dm, other = fake.dm("ada"), fake.dm("bob")
+    async with gateway_at(fake, tmp_path) as gateway:
+        known = fake.say(dm, "one")
+        fake.say(other, "hello", "bob")
+        await settled(gateway, 2)
+    fake.expire_sessions()
+    fake.edit(dm, known, "once")
+    new = fake.say(other, "tow", "bob")
+    fake.edit(other, new, "two")
+    async with gateway_at(fake, tmp_path) as gateway:
+        await settled(gateway, 5)
+    assert fake.answers(dm) == ["You said: one", "You said: once"]
+    assert fake.answers(other) == ["You said: hello", "You said: two"]
+    fake.transcript.check()
+
+
 async def test_what_was_said_before_the_first_login_worked_is_read(tmp_path: Path) -> None:
     async with FakeDiscord(figures=replace(relaxed(), identifies=1)) as fake, FakeModels() as models:
         fake.say("general", f"{fake.mention} before there was a gateway")

@@ -228,6 +228,29 @@ async def test_what_was_written_during_an_outage_is_answered_in_order(tmp_path: 
     fake.transcript.check()
 
 
+async def test_what_was_changed_during_an_outage_is_answered_once_in_its_last_wording(tmp_path: Path) -> None:
+    async with FakeSlack(pace=1000) as fake:
+        async with gateway_at(fake, tmp_path) as gateway:
+            known = fake.say("@ada", "one")
+            await settled(gateway, "done")
+        new = fake.say("@bob", "tow")
+        for text in ("to", "two"):
+            fake.edit("@bob", new, text, "bob")
+        for text in ("on", "once"):
+            fake.edit("@ada", known, text)
+        missed = fake.deliveries[1:]
+        await fake.until(lambda: all(one.lost or one.acknowledged for one in missed))
+        async with gateway_at(fake, tmp_path) as gateway:
+            await fake.until(lambda: fake.answers("@bob") and len(fake.answers("@ada")) == 2)
+            for one in missed:
+                late = fake.deliver_raw(one.payload)
+                await fake.until(lambda late=late: late.acknowledged)
+                await until(lambda: gateway.dispatcher.waiting == 0)
+            assert fake.answers("@bob") == ["You said: two"]
+            assert fake.answers("@ada") == ["You said: one", "You said: once"]
+    fake.transcript.check()
+
+
 async def test_a_lost_socket_loses_nothing(tmp_path: Path) -> None:
     async with FakeSlack() as fake, gateway_at(fake, tmp_path) as gateway:
         for number in range(3):

@@ -24,6 +24,7 @@ from channels.slack.parse import (
     parse,
     parse_history,
     press_value,
+    revision,
     user_of,
 )
 from gateway import Address
@@ -193,8 +194,8 @@ def test_a_history_brings_the_first_wording_and_the_last() -> None:
     message = {**PAYLOADS["message_im"]["event"], "edited": {"user": "U1", "ts": "1795000001.000001"}}
     found = parse_history(message, "D1", rules())
     assert isinstance(found, Written)
-    assert found.revision is not None
-    assert found.revision.revises == found.message.dedup_key
+    assert found.edited == "1795000001.000001"
+    assert revision(found.message, found.edited).revises == found.message.dedup_key
 
 
 @pytest.mark.parametrize(
