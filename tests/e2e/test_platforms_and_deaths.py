@@ -40,6 +40,10 @@ plugin = Launching()
 """
 
 
+REFUSED = re.compile("token|invalid_auth")
+"""What a channel says that is not let in; one that is on its way to its platform says other things."""
+
+
 @asynccontextmanager
 async def gateway_in(
     platforms: Town, directory: Path, models: FakeModels, more: str = "", **tables: dict[str, Any]
@@ -53,11 +57,11 @@ async def gateway_in(
 
 
 async def come(gateway: GatewayProcess) -> dict[str, Any]:
-    """Wait until each channel works, or says why it does not. Returns what they say."""
+    """Wait until each channel works, or says that it is not let in. Returns what they say."""
     async with asyncio.timeout(30):
         while True:
             told = (await ask(f"{gateway.url}/api/status"))[1]["channels"]
-            if all(one["ok"] or one.get("detail", "") not in ("", "starting") for one in told.values()):
+            if all(one["ok"] or REFUSED.search(one.get("detail", "")) for one in told.values()):
                 return told
             await asyncio.sleep(0.05)
 
