@@ -31,6 +31,8 @@ KINDS = {
         "--channels",
         "line,telegram.polling,slack.socket",
     ),
+    "both-wordings": ("--seconds", "8", "--rate", "6", "--drain", "20", "--channels", "discord"),
+    "left-standing": ("--seconds", "3", "--rate", "3", "--drain", "60", "--channels", "discord"),
     "no-recovery": ("--seconds", "5", "--drain", "5", *FEW),
 }
 """What is planted in each storm, and what else is peculiar to it."""
@@ -76,6 +78,23 @@ def test_a_gateway_that_sends_again_without_looking_is_found_out(storms: dict[st
     assert all(
         found["channels"][name]["duplicate"] > 0 for name in ("line", "telegram.polling", "slack.socket")
     )
+
+
+def test_a_gateway_that_answers_a_changed_message_in_both_wordings_is_found_out(
+    storms: dict[str, Storm],
+) -> None:
+    status, found = storms["both-wordings"].ended()
+    assert status == 1
+    assert found["duplicate"] > 0
+
+
+def test_a_gateway_that_leaves_the_answer_to_a_deleted_message_is_found_out(
+    storms: dict[str, Storm],
+) -> None:
+    status, found = storms["left-standing"].ended()
+    assert status == 1
+    assert found["lost"] == 0
+    assert found["channels"]["discord"]["orphan"] > 0
 
 
 def test_a_gateway_that_forgets_what_it_accepted_is_found_out(storms: dict[str, Storm]) -> None:

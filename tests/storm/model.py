@@ -27,10 +27,14 @@ BELL = "ring the bell"
 """What people ask for that the gateway asks them about in turn."""
 _PIECE = re.compile(r"(Answer to|part \d of|end of) (q\d+x\d+)")
 _QUESTION = re.compile(r"May (?:I (?:use|run) )?`?ring\b|request has expired|^[✓✗⌛✅] .*\bring\b")
+_FAILURE = "\u26a0"
+"""The sign that what an answer failed with begins with."""
 _PIECES = ("Answer to", *(f"part {n} of" for n in range(6)), "end of")
 _BLOWS = "It blows and it blows"
 _PADDING = f"\n\n{_BLOWS}, from the sea and from the hills, and nobody knows why." + f" {_BLOWS}." * 32
 """What a long answer has between its pieces, so that one message of a platform does not hold it."""
+_SLOWNESS = 40
+"""How much longer it takes then."""
 
 
 def pieces(text: str) -> list[str]:
@@ -51,7 +55,7 @@ def is_whole(text: str) -> bool:
 
 def is_question(text: str) -> bool:
     """Whether a text asks a person about a tool, or says what became of that."""
-    return bool(_QUESTION.search(text)) and not pieces(text)
+    return bool(_QUESTION.search(text)) and not pieces(text) and _FAILURE not in text
 
 
 def is_said(text: str) -> bool:
@@ -60,7 +64,16 @@ def is_said(text: str) -> bool:
 
 
 def _is_long(word: str) -> bool:
-    return int(word.partition("x")[2]) % 7 == 3
+    return _number(word) % 7 == 3
+
+
+def is_slow(word: str) -> bool:
+    """Whether the answer to a word takes so long that people think better of it meanwhile."""
+    return _number(word) % 4 == 1
+
+
+def _number(word: str) -> int:
+    return int(word.partition("x")[2] or 0)
 
 
 class Tripwire(asyncio.Event):
@@ -98,9 +111,10 @@ class Model:
 
     def _moves(self, word: str) -> list[Move]:
         moves: list[Move] = []
+        slowness = _SLOWNESS if is_slow(word) else 1
         for number, piece in enumerate(_PIECES):
             padding = f",{_PADDING}\n\n" if _is_long(word) and piece != _PIECES[-1] else ", "
-            moves += [Pause(self._dice.uniform(1, 12)), Say(f"{piece} {word}{padding}")]
+            moves += [Pause(self._dice.uniform(1, 12) * slowness), Say(f"{piece} {word}{padding}")]
             if number == 0:
                 moves.append(Gate(Tripwire(self._reach, "at the model's first byte")))
             if number == 4:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 
 import aiohttp
 from chat_platform import Platform
 from client import Sent, question, think
+from model import is_slow
 
 _CHATS = 0.15
 """How likely somebody says something to others before they ask the bot."""
-_CHANGES = 0.2
-"""How likely somebody changes what they have just written, and after that changes it again."""
-_DELETES = 0.08
-_SECOND_THOUGHTS = 1.5
+_CHANGES, _SLOW_CHANGES = 0.15, 0.5
+"""How likely somebody changes what they have just written, and what the answer to is slow."""
+_DELETES, _SLOW_DELETES = 0.05, 0.2
+_SECOND_THOUGHTS = 2.5
 """Seconds that it takes them at most."""
+_HESITATES = 1.0
+"""Seconds after which somebody thinks better of what the answer to takes about twice that."""
 
 
 class Person:
@@ -59,20 +63,38 @@ class Person:
         sent.message_id = await self.platform.say(http, self.room, self.name, self._spoken(sent))
         self.sent.append(sent)
 
+    async def hesitate(self, http: aiohttp.ClientSession) -> None:
+        """Write what the answer to is slow, and think better of it while that grows."""
+        await self.say(http)
+        await asyncio.sleep(_HESITATES)
+        if self.platform.tells_deletions and self.number % 2:
+            await self._delete(http)
+        else:
+            await self._change(http)
+
     async def _think_better(self, http: aiohttp.ClientSession, until: Callable[[], bool]) -> None:
         """Change what was just written, or take it away, while it waits, is answered or was."""
-        while self.platform.tells_changes and self._dice.random() < _CHANGES:
+        while self.platform.tells_changes and self._is(_CHANGES, _SLOW_CHANGES):
             await think(self._dice.uniform(0, _SECOND_THOUGHTS), until)
-            before, sent = self.sent[-1], self._thought()
-            sent.message_id, sent.revises = before.message_id, before
-            await self.platform.edit(http, self.room, self.name, sent.message_id or "", self._spoken(sent))
-            before.replaced = True
-            self.sent.append(sent)
-        if self.platform.tells_deletions and self._dice.random() < _DELETES:
+            await self._change(http)
+        if self.platform.tells_deletions and self._is(_DELETES, _SLOW_DELETES):
             await think(self._dice.uniform(0, _SECOND_THOUGHTS), until)
-            last = self.sent[-1]
-            await self.platform.delete(http, self.room, last.message_id or "")
-            last.deleted = True
+            await self._delete(http)
+
+    async def _change(self, http: aiohttp.ClientSession) -> None:
+        before, sent = self.sent[-1], self._thought()
+        sent.message_id, sent.revises = before.message_id, before
+        await self.platform.edit(http, self.room, self.name, sent.message_id or "", self._spoken(sent))
+        before.replaced = True
+        self.sent.append(sent)
+
+    async def _delete(self, http: aiohttp.ClientSession) -> None:
+        last = self.sent[-1]
+        await self.platform.delete(http, self.room, last.message_id or "")
+        last.deleted = True
+
+    def _is(self, likely: float, for_slow: float) -> bool:
+        return self._dice.random() < (for_slow if is_slow(self.sent[-1].word) else likely)
 
     def _thought(self) -> Sent:
         word = f"q{self.number}x{len(self.sent)}"

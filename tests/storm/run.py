@@ -27,7 +27,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from storm import Storm
 
 CHANNELS = ("websocket", *PLATFORMS)
-PLANTED = ("ack-before-commit", "blind-resend", "no-recovery")
+PLANTED = ("ack-before-commit", "blind-resend", "both-wordings", "left-standing", "no-recovery")
 VARIABLE = "TRUNKLINE_TEST_POSTGRES_URL"
 SERVER = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
 EXAMPLE = "postgresql://user:password@host/name"
@@ -37,10 +37,10 @@ PASSED, FAILED, UNTRIED = 0, 1, 2
 DESCRIPTION = """\
 Start a gateway, let people write to it (twelve over websockets; six on each platform, alone with the bot,
 in groups, threads and topics; two bots on Telegram, polling and by webhook; two apps in Slack, by socket
-and by HTTP), who allow tools when they are asked; kill it with SIGKILL once or twice a second, at random
-and at exact instants, start it at once again, make a tenth of all calls to model and platforms fail, and
-then account for every message: was it answered once, whole, in order, in its place, and does everybody see
-that?"""
+and by HTTP), who allow tools when they are asked, and change and delete what they wrote; kill it with
+SIGKILL once or twice a second, at random and at exact instants, start it at once again, make a tenth of all
+calls to model and platforms fail, and then account for every message: was it answered once, whole, in
+order, in its last wording, in its place, and does everybody see that?"""
 
 EPILOG = f"""\
 The exit status is 0 if nothing was lost, doubled, left over or out of order, and enough was killed to say

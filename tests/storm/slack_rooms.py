@@ -13,7 +13,7 @@ class SlackRooms(Platform):
     """Direct messages and public channels of a workspace, each of them one conversation."""
 
     name, kind = "slack.socket", "slack"
-    zeal: ClassVar[Mapping[Spot, float]] = {"direct": 0.5, "group": 0.4, "thread": 0.25}
+    zeal: ClassVar[Mapping[Spot, float]] = {"direct": 0.35, "group": 0.3, "thread": 0.25}
     needs = ("app_token", "signing_secret", "bot_token")
     spots: ClassVar[Sequence[Spot]] = ("direct", "direct", "direct", "direct", "group", "group")
 

@@ -158,11 +158,19 @@ class Storm:
                     await asyncio.sleep(0.1)
                 for person in self._persons:
                     await person.say(http)
-                while not self._is_accepted(engine):
-                    await asyncio.sleep(0.1)
+                await self._accepted(engine)
+                async with asyncio.TaskGroup() as tasks:
+                    for person in self._persons:
+                        if person.platform.tells_changes:
+                            tasks.create_task(person.hesitate(http))
+                await self._accepted(engine)
         except TimeoutError:
             log = end_of(self._directory / "gateway.log")
             raise BrokenStormError(f"the gateway does not come to all its platforms: {log}") from None
+
+    async def _accepted(self, engine: Engine) -> None:
+        while not self._is_accepted(engine):
+            await asyncio.sleep(0.1)
 
     async def _is_ready(self, http: aiohttp.ClientSession) -> bool:
         async with http.get(f"{self._server}/readyz") as response:

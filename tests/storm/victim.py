@@ -20,14 +20,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from failpoints import Failpoints
 from sqlalchemy import Connection, event
 
 from gateway import (
+    Address,
+    InboundMessage,
     OutboundMessage,
     Placed,
     Plugin,
     PluginContext,
+    Receipt,
     Reconciles,
     StoreError,
     Tool,
@@ -35,7 +39,9 @@ from gateway import (
     tool_from,
 )
 from gateway.app import Gateway
+from gateway.channel import Deletes
 from gateway.inbox import ACCEPT, CLAIM
+from gateway.intake import Intake
 from gateway.logs import set_up_logs
 from gateway.outbox import INTEND
 from gateway.server import Server
@@ -126,6 +132,35 @@ class Blind:
         return None
 
 
+class Clinging:
+    """The planted bug, before a channel's own class: it takes nothing away that it placed."""
+
+    async def delete(self, placed: Placed, address: Address) -> None:
+        return
+
+
+class Forgetful(Intake):
+    """The planted bug: it takes a new wording of a message for one more message."""
+
+    async def accept(
+        self,
+        channel: str,
+        messages: Sequence[InboundMessage],
+        extra: Sequence[Op] = (),
+        *,
+        fresh: bool = False,
+    ) -> Sequence[Receipt]:
+        messages = [msgspec.structs.replace(message, revises=None) for message in messages]
+        return await super().accept(channel, messages, extra, fresh=fresh)
+
+
+_SPOILT: Mapping[str | None, tuple[type, type]] = {
+    "blind-resend": (Reconciles, Blind),
+    "left-standing": (Deletes, Clinging),
+}
+"""Which channels have a planted bug, and what is put before their own class."""
+
+
 class Victim(Gateway):
     """A gateway with failpoints in it."""
 
@@ -139,11 +174,14 @@ class Victim(Gateway):
 
     async def recover(self) -> None:
         self.dispatcher.longest_wait = LONGEST_WAIT
-        if self.planted == "blind-resend":
+        if self.planted in _SPOILT:
+            ability, bug = _SPOILT[self.planted]
             for channel in self.channels.list():
-                if isinstance(channel, Reconciles):
+                if isinstance(channel, ability):
                     kind = type(channel)
-                    channel.__class__ = type(kind.__name__, (Blind, kind), {})
+                    channel.__class__ = type(kind.__name__, (bug, kind), {})
+        if self.planted == "both-wordings":
+            self.intake.__class__ = Forgetful
         self.failpoints.reach("before recovery")
         if self.planted != "no-recovery":
             await super().recover()
