@@ -25,6 +25,8 @@ T = TypeVar("T")
 _random_bits = random.Random().getrandbits  # noqa: S311 - ids are no secrets
 """A source of its own: whoever sets the common one going again would make the same ids again."""
 _VARIANTS = "89ab"
+_MESSAGE_BYTES = 700
+"""What a message takes besides what it says."""
 
 
 def new_id() -> str:
@@ -181,6 +183,27 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     def text(self) -> str:
         """The visible text of the message: its text parts joined by blank lines, without reasoning."""
         return "\n\n".join(p.content for p in self.parts if isinstance(p, TextPart) and p.kind != "reasoning")
+
+
+def size_of(message: Message) -> int:
+    """About how many bytes a message takes in memory."""
+    return _MESSAGE_BYTES + sum(map(_content_size, message.parts))
+
+
+def _content_size(part: Part) -> int:
+    match part:
+        case TextPart():
+            return len(part.content)
+        case ToolCallPart():
+            return sum(len(value) for value in part.arguments.values() if isinstance(value, str))
+        case ToolResultPart():
+            return len(part.output) + sum(len(attachment.data) for attachment in part.attachments)
+        case ImagePart():
+            return len(part.data)
+        case FilePart():
+            return len(part.content or "")
+        case ErrorPart():
+            return len(part.message)
 
 
 _part_decoder = msgspec.json.Decoder(Part)

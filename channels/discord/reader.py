@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from sys import intern
 from typing import Any
 
 import aiohttp
@@ -91,8 +92,9 @@ class Reader:
         message = parse.inbound(said, room, view, parts, audio)
         if not (message.text or message.parts or message.audio):
             return None
-        self._sessions.put(said.id, message.session)
-        self._places.titles.put(said.id, " ".join(message.text.split())[:_TITLE].strip())
+        self._sessions.put(said.id, intern(message.session))
+        if message.address.thread == said.id:
+            self._places.titles.put(said.id, " ".join(message.text.split())[:_TITLE].strip())
         return message
 
     async def _files(self, attachments: Sequence[Attachment]) -> tuple[list[Part], Audio | None]:

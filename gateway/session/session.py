@@ -13,7 +13,7 @@ from gateway.deltas import Complete
 from gateway.events import AgentEvent
 from gateway.feed import Feed
 from gateway.frames import Event, Frame, MessageFrame, Replayed, SessionFrame, Totals, TurnStart
-from gateway.messages import Message, now_ms
+from gateway.messages import Message, now_ms, size_of
 from gateway.session.log import SessionRow, hide_message, put_message, read_messages
 from gateway.store import Op, Store
 
@@ -26,6 +26,8 @@ _SEQ_BLOCK = 1 << 20
 _COMMIT_HEADROOM = 1 << 10
 _REPLAYED_MESSAGES = 500
 _TITLE_LENGTH = 60
+_SESSION_BYTES = 3_000
+"""What a session takes besides its log."""
 
 
 class Reader(Protocol):
@@ -65,14 +67,15 @@ class Session:
         self._window = window
         self._render = render
         self._log = log
+        self._log_bytes = _bytes(log)
         self._feeds: list[Reader] = []
         self._model_view = [m for seq, m in log if m.for_model and seq > row.context_from]
         self._whole = not self.saved or len(log) == row.messages
 
     @property
     def weight(self) -> int:
-        """How many messages it keeps in memory."""
-        return len(self._log)
+        """About how many bytes it takes in memory."""
+        return _SESSION_BYTES + self._log_bytes
 
     @property
     def idle(self) -> bool:
@@ -244,10 +247,12 @@ class Session:
 
     def _remember(self, seq: int, message: Message) -> None:
         self._log.append((seq, message))
+        self._log_bytes += size_of(message)
         if message.for_model:
             self._model_view.append(message)
         if len(self._log) > 2 * self._window:
             del self._log[: -self._window]
+            self._log_bytes = _bytes(self._log)
             self._whole = False
         if len(self._model_view) > 2 * self._window:
             del self._model_view[: -self._window]
@@ -255,6 +260,7 @@ class Session:
     def _forget(self, ids: Collection[str]) -> None:
         """Forget what had no outcome, or no longer has one; the next attempt shows it again."""
         self._log = [entry for entry in self._log if entry[1].id not in ids]
+        self._log_bytes = _bytes(self._log)
         self._model_view = [message for message in self._model_view if message.id not in ids]
 
     def _log_start(self) -> int:
@@ -272,6 +278,10 @@ class Session:
             behind = missed[-1].seq if missed else after
             missed += [Event(self.id, behind, frame) for frame in frames]
         return missed
+
+
+def _bytes(log: Iterable[tuple[int, Message]]) -> int:
+    return sum(size_of(message) for _, message in log)
 
 
 def _next_block(seq: int) -> int:

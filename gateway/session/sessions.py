@@ -12,8 +12,10 @@ from gateway.session.log import DROP_SESSION, SessionRow, read_messages, read_se
 from gateway.session.session import Render, Session
 from gateway.store import Store
 
-_ROOM = 200_000
-"""How many messages (and sessions) may be kept in memory; idle sessions beyond that are let go."""
+_ROOM = 128 * 1024 * 1024
+"""How many bytes sessions may take in memory; idle ones beyond that are let go."""
+_LOOKS = 50
+"""How many sessions are looked at to make room: a message has to be quick where all of them are needed."""
 
 
 class Sessions:
@@ -32,6 +34,7 @@ class Sessions:
         self._room = room
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._loader = Loader(store, window)
+        self._weights: dict[str, int] = {}
         self._weight = 0
 
     def get(self, session_id: str) -> Session | None:
@@ -67,6 +70,7 @@ class Sessions:
             row = SessionRow(id=session_id, channel=channel, owner=owner, address=address)
             session = self._keep(Session(row, [], self._store, self._window, self._render))
         self._sessions.move_to_end(session_id)
+        self._weigh(session)
         return session
 
     async def list(
@@ -86,14 +90,13 @@ class Sessions:
         session = await self.find(session_id)
         if session.turn is not None or session.pending:
             raise InvalidStateError(f"session {session_id!r} is answering; stop it first")
-        self._sessions.pop(session_id, None)
-        self._weight -= session.weight + 1
+        self._drop(session_id)
         await self._store.write((DROP_SESSION, (session_id,)))
 
     def drop_if_empty(self, session: Session) -> None:
         """Remove a session that was made for a message which turned out to be another session's."""
-        if session.idle and not session.weight and not session.row.messages:
-            self._sessions.pop(session.id, None)
+        if session.idle and not session.messages() and not session.row.messages:
+            self._drop(session.id)
             if session.saved:
                 self._store.submit([(DROP_SESSION, (session.id,))])
 
@@ -114,17 +117,28 @@ class Sessions:
         if present is not None:
             return present
         self._sessions[session.id] = session
-        self._weight += session.weight + 1
-        if self._weight > self._room:
-            self._make_room()
+        self._weigh(session)
         return session
 
+    def _weigh(self, session: Session) -> None:
+        """Count what a session takes by now: it grows while it is kept."""
+        weight = session.weight
+        self._weight += weight - self._weights.get(session.id, 0)
+        self._weights[session.id] = weight
+        if self._weight > self._room:
+            self._make_room()
+
+    def _drop(self, session_id: str) -> None:
+        self._sessions.pop(session_id, None)
+        self._weight -= self._weights.pop(session_id, 0)
+
     def _make_room(self) -> None:
-        """Let go of the oldest idle sessions, and count anew: sessions grow while they are kept."""
-        self._weight = sum(session.weight + 1 for session in self._sessions.values())
-        for session in tuple(self._sessions.values())[:-1]:
-            if self._weight <= self._room * 9 // 10:
+        """Let go of the oldest idle sessions; one that somebody needs is as good as asked for just now."""
+        for _ in range(min(_LOOKS, len(self._sessions) - 1)):
+            if self._weight <= self._room:
                 return
-            if session.idle:
-                del self._sessions[session.id]
-                self._weight -= session.weight + 1
+            oldest = next(iter(self._sessions.values()))
+            if oldest.idle:
+                self._drop(oldest.id)
+            else:
+                self._sessions.move_to_end(oldest.id)

@@ -10,6 +10,7 @@ import pytest
 from gateway import (
     Address,
     ContentEvent,
+    ImagePart,
     InvalidStateError,
     Message,
     MessageFrame,
@@ -180,7 +181,7 @@ async def a_session(sessions: Sessions, key: str) -> Session:
 
 async def test_idle_sessions_leave_memory_when_it_is_full_and_come_back(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
-    sessions = Sessions(store, window=10, room=10)
+    sessions = Sessions(store, window=10, room=30_000)
     waiting = await a_session(sessions, "waiting")
     waiting.bus.inject_next(Message(session_id="waiting", role="user", parts=(TextPart("later"),)))
     heard = await a_session(sessions, "heard")
@@ -192,4 +193,23 @@ async def test_idle_sessions_leave_memory_when_it_is_full_and_come_back(tmp_path
     assert len(kept) <= 10
     assert "s0" not in kept
     assert texts((await sessions.find("s0")).messages()) == ["s0"]
+    await store.close()
+
+
+async def test_what_sessions_say_counts_and_what_left_them_counts_no_more(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
+    sessions = Sessions(store, window=1, room=100_000)
+    for name in ("first", "long", "last"):
+        await a_session(sessions, name)
+    long = sessions.loaded("long")
+    picture = ImagePart("x" * 90_000, "image/png")
+    await long.note(Message(session_id="long", role="assistant", parts=(picture,)), [])
+    await a_session(sessions, "long")
+    assert {session.id for session in sessions.live()} == {"last", "long"}
+    for _ in range(3):
+        await a_session(sessions, "long")
+    assert long.weight < 6_000
+    await sessions.delete("long")
+    await a_session(sessions, "first")
+    assert {session.id for session in sessions.live()} == {"last", "first"}
     await store.close()
