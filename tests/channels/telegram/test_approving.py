@@ -132,7 +132,9 @@ async def test_what_was_decided_before_a_crash_is_not_taken_for_the_answer(
     fake.transcript.check()
 
 
-async def test_buttons_of_an_earlier_process_have_expired(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_buttons_of_an_earlier_process_have_expired_and_new_ones_decide(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
     chat, shell = fake.private(), Shell()
     async with lab(tmp_path, fake, shell, settings=ASK) as running:
         prompt = await asked(running, chat)
@@ -140,12 +142,15 @@ async def test_buttons_of_an_earlier_process_have_expired(tmp_path: Path, fake: 
         await until(lambda: not prompts(fake, chat))  # it says that it is no longer asked
         fake.world.change(fake.chat(chat).messages[prompt.id], markup=prompt.markup)
     async with lab(tmp_path, fake, shell, settings=ASK, streaming=False) as running:
+        await until(lambda: len(prompts(fake, chat)) == 2)
         query = fake.press(chat, prompt.id, "Allow once")
         await until(lambda: query.answer)
         assert query.answer is not None
         assert "expired" in query.answer["text"]
+        assert shell.ran == []
+        fake.press(chat, prompts(fake, chat)[-1].id, "Allow once")
         await running.settled()
-    assert shell.ran == []
+    assert len(shell.ran) == 1
     fake.transcript.check()
 
 
