@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import structlog
 
-from gateway.channel import ApprovalRequest, AsksApproval, ShowsDecision
+from gateway.channel import ApprovalRequest, AsksApproval, PlacementDeferred, ShowsDecision
 from gateway.errors import NotFoundError, UnauthorizedError
 from gateway.frames import ApprovalAsked, ApprovalResolved
 from gateway.inbox import Entry
@@ -37,6 +37,10 @@ _WORDS: Mapping[str, Decision] = {
 """What a person may write instead of pressing a button."""
 
 
+_AGAIN_SECONDS = 1.0
+"""How long to wait for a platform that cannot be asked to show a request, and does not say how long."""
+
+
 class Approvals:
     """Open requests. Each is answered once, by someone of the session it came from."""
 
@@ -58,8 +62,14 @@ class Approvals:
         self._open[request.id] = (request, future)
         outcome: str = "cancelled"
         try:
-            await self._show(turn, request)
-            outcome = decision = await self._answer(future)
+            frame = ApprovalAsked(request.id, request.tool_name, request.arguments, request.timeout_ms)
+            turn.asked[request.id] = frame
+            turn.session.publish(frame)
+            later = await self._show(request)
+            async with asyncio.TaskGroup() as tasks:
+                if later is not None:
+                    tasks.create_task(self._show_later(request, future, later))
+                outcome = decision = await self._answer(future)
         finally:
             del self._open[request.id]
             turn.asked.pop(request.id, None)
@@ -104,16 +114,24 @@ class Approvals:
         except TimeoutError:
             return "timeout"
 
-    async def _show(self, turn: Turn, request: ApprovalRequest) -> None:
-        frame = ApprovalAsked(request.id, request.tool_name, request.arguments, request.timeout_ms)
-        turn.asked[request.id] = frame
-        turn.session.publish(frame)
-        channel = self._channels.get(turn.address.channel)
+    async def _show(self, request: ApprovalRequest) -> float | None:
+        """Let the channel ask in its room. Returns how many seconds to wait where it is not taken yet."""
+        channel = self._channels.get(request.address.channel)
         if isinstance(channel, AsksApproval):
             try:
                 await channel.ask_approval(request)
+            except PlacementDeferred as deferred:
+                return deferred.seconds or _AGAIN_SECONDS
             except Exception:
-                log.exception("a channel could not ask for an approval", session=turn.session.id)
+                log.exception("a channel could not ask for an approval", session=request.session)
+        return None
+
+    async def _show_later(
+        self, request: ApprovalRequest, decided: asyncio.Future[Decision], seconds: float | None
+    ) -> None:
+        while seconds is not None:
+            await asyncio.wait([decided], timeout=seconds)
+            seconds = None if decided.done() else await self._show(request)
 
     async def _tell(self, request: ApprovalRequest, outcome: str) -> None:
         """Let the channel show what became of the request; nothing depends on it."""

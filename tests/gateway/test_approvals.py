@@ -13,6 +13,7 @@ from gateway import (
     ApprovalRequest,
     ApprovalResolved,
     NotFoundError,
+    PlacementDeferred,
     Plugin,
     PluginContext,
     Tool,
@@ -169,6 +170,41 @@ async def test_a_channel_that_can_ask_asks_in_the_room_the_message_came_from(
         chat.host.approve(shown.approval_id, "once", session="s")
         await chat.answer(answer_id)
         assert shell.ran == ["ls"]
+
+
+async def test_a_room_that_cannot_be_reached_yet_is_asked_as_soon_as_it_can(tmp_path: Path) -> None:
+    class Away(Letterbox):
+        tries = 0
+
+        async def ask_approval(self, request: ApprovalRequest) -> None:
+            self.tries += 1
+            if self.tries < 3:
+                raise PlacementDeferred("not connected yet", 0.001)
+            chat.host.approve(request.id, "once", session="s")
+
+    box, shell = Away(), Shell()
+    async with chatting(tmp_path, shell, **ASK) as chat:
+        chat.gateway.channels.register(box)
+        chat.model.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
+        await chat.answer(await chat.accept("go", channel="letters"))
+    assert (box.tries, shell.ran) == (3, ["ls"])
+
+
+async def test_who_cannot_be_asked_in_its_room_can_still_answer_elsewhere(tmp_path: Path) -> None:
+    class Away(Letterbox):
+        async def ask_approval(self, request: ApprovalRequest) -> None:
+            raise PlacementDeferred("not connected", 3600)
+
+    shell = Shell()
+    async with chatting(tmp_path, shell, **ASK) as chat:
+        chat.gateway.channels.register(Away())
+        chat.model.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
+        answer_id = await chat.accept("go", channel="letters")
+        watcher = await chat.watch()
+        shown = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+        chat.host.approve(shown.approval_id, "once", session="s")
+        await chat.answer(answer_id)
+    assert shell.ran == ["ls"]
 
 
 @pytest.mark.parametrize(("word", "ran"), [("yes", True), ("OK!", True), ("No.", False)])
