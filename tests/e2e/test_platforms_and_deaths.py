@@ -194,7 +194,7 @@ async def test_buttons_of_before_a_crash_say_that_they_are_settled_and_new_ones_
         assert not set(map(str, new)) & set(map(str, old))
         press(platforms, new)
         await until(lambda: prompts(platforms), [[], [], []])
-        await until(lambda: [said[-1].count("It flies.") for said in platforms.answers()], [1, 1, 1])
+        await until(lambda: ["".join(said).count("It flies.") for said in platforms.answers()], [1, 1, 1])
         assert (tmp_path / "launches").read_text() == "launched\n" * 3
         platforms.check()
 
