@@ -10,6 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gateway.assembler import (
+        Assembler,
+    )
     from gateway.auth import (
         bearer_token,
     )
@@ -66,7 +69,6 @@ if TYPE_CHECKING:
         ClientParts,
     )
     from gateway.deltas import (
-        Assembler,
         Complete,
         Delta,
         DeltaWriter,
@@ -351,8 +353,9 @@ _EXPORTS: Mapping[str, str] = {
         "SenderRole Streaming Streams Watermarks"
     ),
     "gateway.client_message": "ClientMessage ClientMsgId ClientParts",
+    "gateway.assembler": "Assembler",
     "gateway.deltas": (
-        "Assembler Complete Delta DeltaWriter MetadataDelta PartDelta RateLimit StopReason TextDelta "
+        "Complete Delta DeltaWriter MetadataDelta PartDelta RateLimit StopReason TextDelta "
         "ToolCallDelta ToolCallStart ToolResultDelta ToolResultEnd ToolResultStart decode_delta "
         "encode_delta"
     ),

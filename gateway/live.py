@@ -97,9 +97,9 @@ async def _stream(turn: Turn, painter: Painter, streaming: Streaming, bell: Bell
         pause = streaming.every
         try:
             if streaming.kind == "draft":
-                await painter.draft(turn.assembler.message())
+                await painter.draft(turn.assembler.preview())
             else:
-                await painter.show(turn.assembler.message(), final=False)
+                await painter.show(turn.assembler.preview(), final=False)
         except PlacementDeferred as deferred:
             pause = max(pause, _AGAIN if deferred.seconds is None else deferred.seconds)
             bell.ring()

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from gateway.assembler import Assembler
 from gateway.cli.blocks import blocks
 from gateway.cli.wire import Ack, Heard, Lost, Refusal
 from gateway.deltas import (
-    Assembler,
     Complete,
     Delta,
     MetadataDelta,

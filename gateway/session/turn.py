@@ -10,9 +10,9 @@ from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 
+from gateway.assembler import Assembler
 from gateway.channel import Address, Sender, SenderRole
 from gateway.deltas import (
-    Assembler,
     Delta,
     DeltaWriter,
     MetadataDelta,

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from gateway.deltas import Assembler, Delta
+from gateway.assembler import Assembler
+from gateway.deltas import Delta
 from gateway.errors import ProviderError
 from gateway.messages import Message
 from gateway.provider import Provider

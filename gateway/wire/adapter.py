@@ -12,7 +12,8 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from gateway.deltas import Assembler, Complete, Delta, DeltaWriter, MetadataDelta, StopReason
+from gateway.assembler import Assembler
+from gateway.deltas import Complete, Delta, DeltaWriter, MetadataDelta, StopReason
 from gateway.messages import Message, Metadata, Part, TextKind, new_id
 from gateway.provider import AuthMethod, Capabilities, ChatOptions, ModelInfo, ProviderConfig
 from gateway.wire.exchange import RequestSpec

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.assembler import Assembler
 from gateway.deltas import (
-    Assembler,
     Complete,
     Delta,
     DeltaWriter,

@@ -20,7 +20,7 @@ from gateway import (
     StreamTimeoutError,
     TextPart,
 )
-from gateway.deltas import Assembler
+from gateway.assembler import Assembler
 from gateway.frames import MessageFrame, TurnStart
 from gateway.routing.fallback import Circuit
 from gateway.testing.chat import ScriptedModel, chatting

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import pytest
 
 from gateway import (
     Address,
+    Message,
     OutboundMessage,
     Placed,
     PlacementDeferred,
@@ -19,11 +20,16 @@ from gateway import (
     Plugin,
     PluginContext,
     Streaming,
+    Tool,
+    ToolCallPart,
+    ToolContext,
+    ToolResultPart,
+    tool_from,
 )
 from gateway.session import Turn
 from gateway.testing.chat import chatting, written
 from gateway.testing.letterbox import Letterbox
-from gateway.testing.script import Gate, Reply, Say
+from gateway.testing.script import Gate, Reply, Say, Use
 
 
 class Window(Letterbox):
@@ -100,6 +106,40 @@ class Bringing(Plugin):
     async def activate(self, ctx: PluginContext) -> None:
         assert ctx.channels is not None
         ctx.channels.register(self._window)
+
+
+class Calls(Window):
+    """Shows calls, and of those that have a result whether that is an error."""
+
+    def pages(self, message: Message, *, final: bool) -> list[str]:
+        results = {part.tool_call_id: part for part in message.parts if isinstance(part, ToolResultPart)}
+        calls = [part.tool_call_id for part in message.parts if isinstance(part, ToolCallPart)]
+        shown = [f"{call} {results[call].is_error if call in results else 'runs'}" for call in calls]
+        return [", ".join([*shown, message.text])]
+
+
+async def test_a_tool_that_runs_is_not_shown_as_one_that_failed(tmp_path: Path) -> None:
+    window, gate = Calls(), asyncio.Event()
+
+    class Slow(Bringing):
+        def tools(self) -> Sequence[Tool]:
+            return [tool]
+
+    async def slow(context: ToolContext) -> str:
+        """Take a while."""
+        context.progress("half of it")
+        await gate.wait()
+        return " and the rest"
+
+    tool = tool_from(slow)
+    async with chatting(tmp_path, Slow(window)) as chat:
+        chat.model.then(Reply((Use("slow", "{}", "c1"),), "tools"), Reply((Say("Done."),)))
+        await window.write(written("hello", channel="window"))
+        await window.until_seen("c1 runs")
+        gate.set()
+        await window.until_final()
+    assert not [page for page, _ in window.seen if "c1 True" in page]
+    assert window.seen[-1] == ("c1 False, Done.", True)
 
 
 async def test_the_room_sees_the_answer_grow(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from gateway.assembler import Assembler
 from gateway.deltas import (
-    Assembler,
     Complete,
     MetadataDelta,
     RateLimit,
