@@ -6,7 +6,7 @@ UV ?= uv
 REQUIREMENTS ?= requirements.txt
 STORM_ARGS ?=
 BENCH_ARGS ?=
-TEST_ARGS ?=
+TEST_ARGS ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -93,6 +94,18 @@ def foreign(request: pytest.FixtureRequest) -> Path:
     if not (folder / "node_modules").is_dir():
         _lacking(f"no packages: run `npm install --no-save --no-package-lock` in {folder}")
     return folder
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which tests were skipped, and why."""
+    skipped = Counter(
+        (report.nodeid.partition("::")[0], report.longrepr[2].removeprefix("Skipped: "))
+        for report in terminalreporter.stats.get("skipped", ())
+    )
+    if skipped:
+        terminalreporter.section("skipped")
+    for (file, reason), count in sorted(skipped.items()):
+        terminalreporter.line(f"{count} of {file}: {reason}")
 
 
 def _lacking(reason: str) -> NoReturn:
