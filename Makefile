@@ -6,29 +6,40 @@ UV ?= uv
 REQUIREMENTS ?= requirements.txt
 STORM_ARGS ?=
 BENCH_ARGS ?=
-TEST_ARGS ?= --numprocesses auto --maxprocesses 4 --dist worksteal
+TEST_ARGS ?= --numprocesses auto --dist worksteal
+# Fast tests hardly wait, so one worker for each core; collecting the folders of slow tests takes seconds in each.
+FAST_ARGS ?= --numprocesses logical --dist worksteal -p no:schemathesis \
+	--ignore tests/e2e --ignore tests/gateway/cli --ignore tests/plugins/cli_backends
 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
+# One stamp for each file of requirements, so that another one is installed although the first is up to date.
+INSTALLED := $(VENV)/.installed-$(notdir $(REQUIREMENTS))
+INSTALLED_DEV := $(VENV)/.installed-dev
 CODE := gateway channels plugins
+# Containers often keep Python from writing bytecode; then every process that a test starts compiles all it imports.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
 	--custom-compile-command "make lock"
 
-.PHONY: help run install test check format storm bench lock schema container clean
+.PHONY: help run install test test-fast check format storm bench audit lock wheels schema container clean
 
 help:  ## list these
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-run: $(VENV)/.installed  ## install what is missing, and start the gateway
+run: $(INSTALLED)  ## install what is missing, and start the gateway
 	@$(BIN)/python -m gateway run $(RUN_ARGS)
 
-install: $(VENV)/.installed  ## make .venv with the pinned dependencies and the command `trunkline`
+install: $(INSTALLED)  ## make .venv with the pinned dependencies and the command `trunkline`
 
-test: $(VENV)/.installed-dev  ## run the tests
-	$(BIN)/python -m pytest $(TEST_ARGS)
+test: $(INSTALLED_DEV)  ## run the tests
+	$(PYTEST) $(TEST_ARGS)
 
-check: $(VENV)/.installed-dev  ## format, lint, types, arrows between packages, settings
+test-fast: $(INSTALLED_DEV)  ## run the tests that need no process, browser or server, within a minute
+	$(PYTEST) $(FAST_ARGS) -m "not slow and not browser and not node and not postgres"
+
+check: $(INSTALLED_DEV)  ## format, lint, types, arrows between packages, settings
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
@@ -36,15 +47,18 @@ check: $(VENV)/.installed-dev  ## format, lint, types, arrows between packages, 
 	$(BIN)/python -W error -m gateway config check --config config/trunkline.toml
 	$(BIN)/python -W error -m gateway config check --config config/example.toml
 
-format: $(VENV)/.installed-dev  ## format the code, and put right what can be
+format: $(INSTALLED_DEV)  ## format the code, and put right what can be
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-storm: $(VENV)/.installed-dev  ## kill real processes at random, and count what was lost or doubled
+storm: $(INSTALLED_DEV)  ## kill real processes at random, and count what was lost or doubled
 	$(BIN)/python tests/storm/run.py $(STORM_ARGS)
 
-bench: $(VENV)/.installed-dev  ## measure against a floor in the same run
+bench: $(INSTALLED_DEV)  ## measure against a floor in the same run
 	$(BIN)/python tests/bench/run.py $(BENCH_ARGS)
+
+audit:  ## compare the pinned dependencies with the database of known vulnerabilities
+	.ci/audit
 
 lock:  ## pin the dependencies anew (needs uv)
 	$(LOCK) pyproject.toml -o requirements.txt
@@ -52,9 +66,15 @@ lock:  ## pin the dependencies anew (needs uv)
 	$(LOCK) pyproject.toml --extra bedrock -c requirements.txt -o requirements-bedrock.txt
 	$(LOCK) pyproject.toml --extra keyring -c requirements.txt -o requirements-keyring.txt
 	$(LOCK) pyproject.toml --extra vertex -c requirements.txt -o requirements-vertex.txt
+	$(LOCK) pyproject.toml --extra otel -c requirements.txt -o requirements-otel.txt
+	$(LOCK) pyproject.toml --group testing -c requirements.txt -o requirements-testing.txt
 	$(LOCK) pyproject.toml --extra postgres --group dev -c requirements.txt -o requirements-dev.txt
 
-schema: $(VENV)/.installed  ## write config/schema.json anew
+wheels: $(INSTALLED_DEV)  ## build the wheels of trunkline and trunkline-testing into dist/
+	$(BIN)/python -m hatchling build --target wheel --directory $(CURDIR)/dist
+	cd packaging/testing && $(CURDIR)/$(BIN)/python -m hatchling build --target wheel --directory $(CURDIR)/dist
+
+schema: $(INSTALLED)  ## write config/schema.json anew
 	$(BIN)/python -m gateway config schema > $(VENV)/schema.json
 	mv $(VENV)/schema.json config/schema.json
 
@@ -70,7 +90,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -m venv $(VENV) || { rm -rf .venv; echo "Python's venv module is missing: apt install python3-venv"; exit 1; }
 
 # The tree itself is put on the path, so no build tool is needed; pip compiles what it installs.
-$(VENV)/.installed: $(REQUIREMENTS) Makefile | $(VENV)/bin/python
+$(INSTALLED): $(REQUIREMENTS) Makefile | $(VENV)/bin/python
 	@echo "installing the dependencies …"
 	@$(PIP) --requirement $(REQUIREMENTS)
 	@$(BIN)/python -c 'import os, sysconfig; open(sysconfig.get_path("purelib") + "/trunkline.pth", "w").write(os.getcwd() + "\n")'
@@ -79,7 +99,7 @@ $(VENV)/.installed: $(REQUIREMENTS) Makefile | $(VENV)/bin/python
 	@$(BIN)/python -m compileall -q $(CODE)
 	@touch $@
 
-$(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
+$(INSTALLED_DEV): requirements-dev.txt $(INSTALLED)
 	@echo "installing what tests and checks need …"
 	@$(PIP) --requirement requirements-dev.txt
 	@touch $@

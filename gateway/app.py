@@ -1,7 +1,7 @@
-"""The composition root: what the gateway is made of, and the order it starts and stops in.
+"""The composition root: builds the gateway's parts, starts them and stops them.
 
-Start: store, registries, plugins (configured ones, then the caller's), sessions, channels, server, and
-last what was accepted before and not answered. Stop: server, channels, sessions, plugins, providers, store.
+Start: store, plugins (configured ones, then the caller's), the pipeline, messages of an earlier process that
+are not answered yet, channels. Stop: channels, running turns, plugins, providers, store.
 """
 
 from __future__ import annotations
@@ -10,75 +10,112 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import structlog
 
 from gateway.access import Access, Who
-from gateway.access.commands import AccessCommands
-from gateway.agent import Agent, Generation
-from gateway.approvals import Approvals
-from gateway.asking import Asking
-from gateway.auth import Auth
-from gateway.backends import ProviderRegistry
-from gateway.bus import ActivityBus
-from gateway.channel import InboundMessage, Responder, ServesHttp
-from gateway.choosing import Choosing
-from gateway.commands import Commands
-from gateway.deadletters import DeadLetters
-from gateway.dispatcher import Dispatcher
-from gateway.enabling import Enabling, PluginResolver
-from gateway.errors import InvalidStateError, SettingsError
-from gateway.figures import Figures
+from gateway.access.approvals import Approvals
+from gateway.access.permissions import Permissions
+from gateway.access.tokens import Auth
+from gateway.commands.access import AccessCommands
+from gateway.commands.model import ModelCommands
+from gateway.commands.session import Commands
+from gateway.commands.usage import SpendingCommands
+from gateway.contract.channel import InboundMessage, Responder, ServesHttp
+from gateway.contract.errors import InvalidStateError, SettingsError
+from gateway.contract.messages import Message
+from gateway.contract.plugin import Plugin, PluginContext
+from gateway.contract.provider import ProviderConfig, TurnOptions
+from gateway.contract.services import AgentService
+from gateway.counters import Counters
+from gateway.delivery.deliverer import Deliverer
+from gateway.extensions.activation import PluginActivator, PluginResolver
+from gateway.extensions.backends import ProviderRegistry
+from gateway.extensions.contributions import ConsoleUI
+from gateway.extensions.deadlines import paused
+from gateway.extensions.loader import BUILTIN_PLUGINS, enabled_channels, load_channel, load_plugin
+from gateway.extensions.registry import AgentSources, ChannelRegistry, PluginRegistry
 from gateway.host import Host, HostLimits
-from gateway.inbox import Inbox
-from gateway.intake import Bounds, Intake
-from gateway.live import Live
-from gateway.loader import BUILTIN_PLUGINS, load_channel, load_plugin
-from gateway.messages import Message
-from gateway.outbox import Outbox
-from gateway.permissions import Permissions
-from gateway.plugin import Plugin, PluginContext
-from gateway.provider import ProviderConfig
-from gateway.registry import AgentSources, ChannelRegistry, PluginRegistry
-from gateway.retention import Retention
-from gateway.routing import Agents, Known, Models, check_agents, check_channels, first_model, stand_by
-from gateway.routing.keys import KeptKeys
-from gateway.routing.logins import Logins
-from gateway.routing.reaching import provider_config
-from gateway.runner import Runner
+from gateway.models import (
+    Agents,
+    ConfiguredModels,
+    Models,
+    Spending,
+    check_agents,
+    check_channels,
+    default_model,
+    preload_fallbacks,
+)
+from gateway.models.credentials import CredentialStore
+from gateway.models.providers import LoginWatcher, provider_config
+from gateway.pipeline.agent import Agent, AgentDefaults
+from gateway.pipeline.intake import Bounds, Intake
+from gateway.pipeline.mailbox import Dispatcher
+from gateway.pipeline.model_call import ModelCaller
+from gateway.pipeline.runner import Runner
+from gateway.pipeline.submission import Submission
+from gateway.pipeline.tools import ToolRunner
 from gateway.session import Sessions
+from gateway.session.bus import ActivityBus
+from gateway.session.dead_letters import DeadLetters
+from gateway.session.log import SessionRow
+from gateway.session.redaction import Redactor
 from gateway.settings import Settings
-from gateway.spending import Spending
-from gateway.spending.commands import SpendingCommands
-from gateway.steps import Steps
+from gateway.settings.secrets import secrets_in
 from gateway.store import Store
-from gateway.submission import Submission
+from gateway.store.inbox import Inbox
+from gateway.store.outbox import Outbox
+from gateway.store.retention import Retention
+from gateway.store.steps import Steps
 from gateway.supervisor import Supervisor
-from gateway.toolbox import Toolbox
-from gateway.ui import ConsoleUI
 from gateway.version import VERSION
 
 log = structlog.get_logger("trunkline")
 
+STORE_FAILED = 70
+"""Exit status after a failure of the store while the gateway was running."""
+
 Fatal = Callable[[BaseException], None]
 
 _STEP_SECONDS = 10
-"""How long one step of stopping may take before the next one follows."""
+"""Time limit of one step of stopping; then the next one begins."""
 
 
 def die(error: BaseException) -> None:
-    """End the process at once: the store failed, and what cannot be stored must not be acknowledged."""
-    log.critical("the store failed; the gateway ends so that it can be started again", error=str(error))
-    os._exit(70)
+    """End the process at once, because messages that cannot be stored must not be acknowledged."""
+    # Not SystemExit: stopping in order would wait for turns that cannot be committed.
+    log.critical("the store failed; the gateway exits so that it can be restarted", error=str(error))
+    os._exit(STORE_FAILED)
+
+
+@dataclass(frozen=True)
+class RunningGateway:
+    """The parts of a gateway that exist only while it runs, because they need the open store."""
+
+    store: Store
+    sessions: Sessions
+    access: Access
+    approvals: Approvals
+    spending: Spending
+    dispatcher: Dispatcher
+    intake: Intake
+    submission: Submission
+    dead_letters: DeadLetters
+    host: Host
 
 
 class Gateway:
-    """A gateway, put together from settings. ``running`` starts it and, at the end, stops it.
+    """A gateway, composed from settings. ``running`` starts it and, at the end of the block, stops it.
 
-    ``plugins`` are registered after the configured ones, so their hooks compose after them.
+    ``plugins`` are registered after the configured ones, so their hooks run after them.
     ``resolve_plugin`` finds the configured ones by name: None from it leaves one out, and without it all of
-    them are left out. A configured plugin that fails is left out too; one of the caller's raises PluginError.
+    them are left out. A plugin that fails ends the start with SettingsError or PluginActivationError, unless
+    its settings say ``optional = true``; one of the caller's raises PluginError.
     """
 
     def __init__(
@@ -92,247 +129,322 @@ class Gateway:
     ) -> None:
         self.settings = settings
         self.activity = ActivityBus()
-        self.figures = Figures()
-        self.agents = AgentSources()
+        self.counters = Counters()
+        self.agents: AgentService = AgentSources()
+        """The agent registry that plugins receive: the gateway's own, or one that a plugin published."""
+        self._agent_registries: list[AgentService] = [self.agents]
         self.channels = ChannelRegistry()
         self.providers = ProviderRegistry(self._provider_config)
-        self.models = Models(self.providers, Known.of(settings))
+        self.models = Models(self.providers, ConfiguredModels.of(settings))
         self.profiles = Agents.of(settings, self.models)
-        self.registry = PluginRegistry(self._context)
-        self.enabling = Enabling(self.registry, self.providers, settings.plugins)
+        self.registry = PluginRegistry(self._context, lambda name: self.activator.settings(name))
+        self.activator = PluginActivator(self.registry, self.providers, settings.plugins)
         self.supervisors: list[Supervisor] = []
         self.left_out: dict[str, str] = {}
-        """Channels that could not be made, and why."""
+        """Channels that could not be created, with the reason."""
         self.model = settings.model or ""
         self.ready = False
         self._environ = environ or {}
-        self._kept = KeptKeys(settings.data_dir)
+        self._kept = CredentialStore(settings.data_dir)
+        self.redactor = Redactor()
         self._plugins = plugins
         self._resolve_plugin = resolve_plugin
         self._on_fatal = on_fatal
         self._sessions: Sessions | None = None
+        """Set before plugins are activated, which are given the sessions before the other parts exist."""
+        self._parts: RunningGateway | None = None
         self._background: list[asyncio.Task[None]] = []
-        self._submission: Submission | None = None
         self.stop = asyncio.Event()
         self.exit_code = 0
-        """The exit status a plugin asked for when it stopped the gateway."""
+        """The exit status that a plugin requested when it stopped the gateway."""
 
     @property
-    def sessions(self) -> Sessions:
-        """The sessions. Raises InvalidStateError before the gateway has started."""
-        if self._sessions is None:
-            raise InvalidStateError("sessions are not yet initialised")
-        return self._sessions
+    def parts(self) -> RunningGateway:
+        """The parts of the running gateway. Raises InvalidStateError before the gateway has started."""
+        if self._parts is None:
+            raise InvalidStateError("the gateway has not started yet")
+        return self._parts
 
     def shutdown(self, code: int = 0) -> None:
-        """Ask the gateway to end in good order; ``trunkline run`` exits with the code that came first."""
+        """Stop the gateway in order. ``trunkline run`` exits with the code of the first call."""
         if not self.stop.is_set():
             self.exit_code = code
             self.stop.set()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Host]:
-        """Start; hand out the host; stop when the block ends."""
+        """Start the gateway, yield its host, and stop the gateway when the block ends."""
         settings = self.settings
         async with AsyncExitStack() as stack:
-            self.store = self.open_store()
-            stack.push_async_callback(_end, "store", self.store.close)
-            stack.push_async_callback(_end, "providers", self.providers.close)
-            stack.push_async_callback(_end, "plugins", self.registry.shutdown)
-            self._sessions = Sessions(self.store, settings.history_window, render=self.registry.render)
-            self.access = Access(self.store, settings.rules, self.channels)
-            self.access.revoked.add(self._end_turns_of)
-            await self.access.load()
-            await self._register_plugins()
+            store = await self.open_store()
+            stack.push_async_callback(_stop_step, "store", store.close)
+            stack.push_async_callback(_stop_step, "providers", self.providers.close)
+            stack.push_async_callback(_stop_step, "plugins", self.registry.shutdown)
+            sessions = self._sessions = Sessions(
+                store, settings.history_window, render=self.registry.render, redactor=self.redactor
+            )
+            access = Access(store, settings.rules, self.channels)
+            access.revoked.add(self._end_turns_of)
+            await access.load()
+            await self._register_plugins(sessions, access)
             await asyncio.to_thread(self._kept.load)
+            self._mask_secrets()
             check_channels(settings, self.profiles)
             check_agents(settings, self.providers, (tool.name for tool in self.registry.get_tools()))
             await self._choose_model()
+            permissions = self._permissions()
             async with asyncio.TaskGroup() as tasks:
-                host = self._assemble(tasks)
-                self._register_channels()
+                self._background.append(tasks.create_task(store.monitor.run(), name="store monitor"))
+                self._parts = self._assemble(tasks, permissions, store, sessions, access)
+                self._register_channels(self._parts)
                 await self.recover()
-                self._start_channels(tasks)
-                retention = Retention(self.store, settings.store.keep_days)
+                self._start_channels(tasks, self._parts.intake)
+                retention = Retention(store, settings.store.keep_days)
                 self._background.append(tasks.create_task(retention.run(), name="retention"))
-                logins = Logins(self._kept, self.providers, self.models, self._choose_model)
+                logins = LoginWatcher(self._kept, self.providers, self.models, self._credentials_changed)
                 self._background.append(tasks.create_task(logins.run(), name="logins"))
                 self.ready = True
                 try:
-                    yield host
+                    yield self._parts.host
                 finally:
                     self.ready = False
+                    # Channels end first, so that nothing new is accepted while the running turns end.
                     await self.stop_background()
-                    await self._drain()
+                    await self._drain(self._parts)
+
+    def _mask_secrets(self) -> None:
+        """Redact the secrets of the settings, the environment and logins from now on."""
+        environ = secrets_in(self._environ)
+        self.redactor.replace((*self.settings.secrets(), *environ, *self._kept.secrets()))
+
+    async def _credentials_changed(self) -> None:
+        self._mask_secrets()
+        await self._choose_model()
 
     async def _choose_model(self) -> None:
-        self.model = self.settings.model or await first_model(self._environ, self.providers)
+        self.model = self.settings.model or await default_model(self._environ, self.providers)
 
-    def open_store(self) -> Store:
-        """The store that the gateway writes to."""
-        return Store.open(self.settings.store_url, self.settings.durability, self._on_fatal)
+    async def open_store(self) -> Store:
+        """Open the store that the gateway writes to; wait while it is unavailable, up to ``store.wait_ms``.
+
+        Raises StoreError.
+        """
+        settings = self.settings
+        seconds = settings.store.wait_ms / 1000
+        return await Store.open_when_available(
+            settings.store_url, settings.durability, self._on_fatal, seconds, self.stop
+        )
 
     async def recover(self) -> None:
-        """Take up what was accepted and not answered, before any channel can bring more."""
-        await self.intake.recover()
+        """Queue the unanswered messages of an earlier process, before channels can add new ones."""
+        await self.parts.intake.recover()
 
     async def stand_by(self) -> None:
-        """Load what fallbacks need; for when the gateway has started, as nobody waits for that."""
-        await stand_by(self.profiles.chains(), self.models, self.providers)
+        """Load the data that fallbacks need. Called after the start, which it would delay."""
+        await preload_fallbacks(self.profiles.fallback_names(), self.models, self.providers)
 
     def health(self) -> dict[str, tuple[bool, str]]:
-        """The state of each part: whether it works, and if not, why."""
+        """Return for each part whether it works, and if not, why."""
         states = {s.channel.id: s.health() for s in self.supervisors}
         return (
             {"gateway": (self.ready, "" if self.ready else "starting")}
+            | ({"store": self.parts.store.monitor.health()} if self.ready else {})
             | {name: (state.ok, state.detail) for name, state in states.items()}
             | {name: (False, reason) for name, reason in self.left_out.items()}
+            | {f"plugin {Path(n).stem}": (False, why) for n, why in self.activator.failed.items()}
         )
 
-    def _assemble(self, tasks: asyncio.TaskGroup) -> Host:
+    def is_ready(self) -> bool:
+        """Return whether every part works that is not an optional channel."""
+        channels = self.settings.channels
+        optional = {name for name, channel in channels.items() if channel.optional}
+        return all(ok for part, (ok, _) in self.health().items() if part.partition(".")[0] not in optional)
+
+    def _assemble(
+        self,
+        tasks: asyncio.TaskGroup,
+        permissions: Permissions,
+        store: Store,
+        sessions: Sessions,
+        access: Access,
+    ) -> RunningGateway:
+        """Build the parts in the order of processing, each from those before it."""
         settings, limits = self.settings, self.settings.limits
-        self.approvals = Approvals(self.channels, limits.approval_timeout_ms)
-        models, steps = self.models, Steps(self.store)
-        outbox, inbox = Outbox(self.store, self.channels), Inbox(self.store)
-        permissions, longest = self._permissions(), limits.tool_output_bytes
-        toolbox = Toolbox(self.registry, permissions, self.approvals, self.activity, longest)
-        self.spending = Spending.of(settings, self.store, models, self.access, self.approvals)
-        agent = Agent(
-            self.registry,
-            models,
-            self.profiles,
-            toolbox,
-            steps,
-            Asking(self.registry, self.profiles, toolbox, self.spending),
-            self.activity,
-            Generation(lambda: self.model, limits.max_llm_calls, settings.steer),
+        approvals = Approvals(store, access, self.channels, limits.approval_timeout_ms)
+        spending = Spending.of(settings, store, self.models, access, approvals)
+        inbox = Inbox(store, settings.store.keep_days)
+        deliverer = Deliverer(Outbox(store, self.channels), tasks)
+        tool_runner = ToolRunner(
+            self.registry, permissions, approvals, self.activity, limits.tool_output_bytes
         )
-        runner = Runner(
-            self.store,
-            inbox,
-            self.registry,
-            self.access,
-            agent,
-            steps,
-            outbox,
-            Live(tasks),
-            self.figures,
-            str(settings.data_dir),
+        agent = self._agent(tool_runner, store, spending)
+        cwd = str(settings.data_dir)
+        runner = Runner(inbox, self.registry, access, agent, Steps(store), deliverer, self.counters, cwd)
+        dispatcher = Dispatcher(tasks, runner, store, inbox, limits.max_attempts, limits.session_inbox)
+        intake = Intake(
+            store, inbox, sessions, dispatcher, access, self._bounds(), self.counters, approvals, deliverer
         )
-        self.dispatcher = Dispatcher(tasks, runner, self.store, limits.max_attempts)
-        self.intake = self._intake(inbox)
-        self._submission = Submission(self.intake, inbox, self.sessions)
-        self.dead_letters = DeadLetters(self.store, self.intake.take_up)
+        sessions.post = intake.post
+        submission = Submission(intake, inbox, sessions, self.profiles)
         token = settings.server.token
-        self.host = Host(
-            intake=self.intake,
-            submission=self._submission,
+        host = Host(
+            intake=intake,
+            submission=submission,
             inbox=inbox,
-            sessions=self.sessions,
+            sessions=sessions,
             registry=self.registry,
-            approvals=self.approvals,
-            access=self.access,
+            approvals=approvals,
+            access=access,
             auth=Auth(token.get_secret_value() if token else None),
             limits=HostLimits(limits.frame_bytes, limits.frames_per_second, limits.websocket_queue),
-            figures=self.figures,
+            counters=self.counters,
             model=lambda: self.model,
+            model_of=self._model_for,
             version=VERSION,
         )
-        return self.host
+        dead_letters = DeadLetters(store, intake.take_up)
+        return RunningGateway(
+            store,
+            sessions,
+            access,
+            approvals,
+            spending,
+            dispatcher,
+            intake,
+            submission,
+            dead_letters,
+            host,
+        )
 
-    def _intake(self, inbox: Inbox) -> Intake:
+    def _agent(self, tool_runner: ToolRunner, store: Store, spending: Spending) -> Agent:
+        return Agent(
+            self.registry,
+            self.models,
+            self.profiles,
+            tool_runner,
+            Steps(store),
+            ModelCaller(self.registry, self.profiles, tool_runner, spending, self.counters),
+            self.activity,
+            AgentDefaults(lambda: self.model, self.settings.limits.max_llm_calls, self.settings.steer),
+        )
+
+    def _bounds(self) -> Bounds:
         limits = self.settings.limits
-        return Intake(
-            self.store,
-            inbox,
-            self.sessions,
-            self.dispatcher,
-            self.access,
-            Bounds(limits.session_inbox, limits.global_inbox, limits.backlog_minutes),
-            self.figures,
-            self.approvals.overhear,
+        return Bounds(
+            limits.session_inbox,
+            limits.session_backlog,
+            limits.sender_backlog,
+            limits.global_inbox,
+            limits.backlog_minutes,
         )
 
     def _permissions(self) -> Permissions:
         rules = dict(self.settings.permissions)
-        default = rules.pop("*", "allow")
-        permissions = Permissions(rules, default if isinstance(default, str) else "deny")
-        permissions.check({tool.name: tool for tool in self.registry.get_tools()})
+        default = rules.pop("*", None)
+        permissions = Permissions(rules, default if default is None or isinstance(default, str) else "deny")
+        tools = {tool.name: tool for tool in self.registry.get_tools()}
+        permissions.check(tools, self._tool_to_come)
         return permissions
 
-    async def _register_plugins(self) -> None:
+    def _tool_to_come(self, name: str) -> bool:
+        """Return whether an unregistered tool may exist: of a backend, or of a plugin that failed."""
+        backend, colon, _ = name.partition(":")
+        return (bool(colon) and self.providers.serves(backend)) or self.activator.may_contribute(name)
+
+    async def _register_plugins(self, sessions: Sessions, access: Access) -> None:
         own: dict[str, Callable[[], Plugin]] = {
-            "commands": lambda: Commands(self.registry, self.sessions, self.profiles, lambda: self.model),
-            "choosing": lambda: Choosing(self.sessions, self.models, self.profiles, lambda: self.model),
-            "access": lambda: AccessCommands(self.access),
-            "spending": self._spending_commands,
+            "commands": lambda: Commands(self.registry, sessions, self.profiles, lambda: self.model),
+            "choosing": lambda: ModelCommands(sessions, self.models, self.profiles, lambda: self.model),
+            "access": lambda: AccessCommands(access),
+            "spending": lambda: SpendingCommands(lambda: self.parts.spending, access.policy, self._model_of),
         }
-        await self.enabling.enable(tuple(own), lambda name: own[name]())
+        await self.activator.activate(tuple(own), lambda name: own[name](), built_in=True)
         await self.enable_plugins()
+        self.activator.check()
 
     async def enable_plugins(self) -> None:
-        """Register the built-in plugins, those of the settings and the caller's; take in their agents."""
-        await self.enabling.enable(BUILTIN_PLUGINS, load_plugin)
+        """Register the built-in plugins, those of the settings and the caller's; load their agents."""
+        await self.activator.activate(BUILTIN_PLUGINS, load_plugin, built_in=True)
         if self._resolve_plugin is not None:
-            await self.enabling.enable(self.settings.plugins.enabled, self._resolve_plugin)
+            resolve = self._load if self._resolve_plugin is load_plugin else self._resolve_plugin
+            await self.activator.activate(self.settings.plugins.enabled, resolve)
         for plugin in self._plugins:
             await self.registry.register(plugin)
-        await asyncio.to_thread(self.profiles.take_in, self.agents.list())
+        await asyncio.to_thread(self.profiles.add_folders, self._agent_folders())
 
-    def _spending_commands(self) -> Plugin:
-        return SpendingCommands(lambda: self.spending, self.access.door, self._model_of)
+    def _publish_agents(self, registry: AgentService) -> None:
+        """Give this registry to plugins that are activated later; agents of earlier ones remain."""
+        self.agents = registry
+        if registry not in self._agent_registries:
+            self._agent_registries.append(registry)
+
+    def _agent_folders(self) -> list[Path]:
+        return list(dict.fromkeys(folder for one in self._agent_registries for folder in one.list()))
+
+    def _load(self, name: str) -> Plugin:
+        return load_plugin(name, self.settings.plugin_base(name))
+
+    def check_permissions(self) -> None:
+        """Raise SettingsError for a permission rule that matches no tool."""
+        self._permissions()
 
     def _model_of(self, session_id: str) -> str:
-        session = self.sessions.get(session_id)
+        session = self.parts.sessions.get(session_id)
         return (self.profiles.model_of(session.row) if session else None) or self.model
 
-    def _register_channels(self) -> None:
-        """Make the channels that are enabled; one whose settings are wrong is left out, and says so."""
-        for name, channel in self.settings.channels.items():
-            for account in self.settings.accounts(name) if channel.enabled else ():
-                channel_id = name if account is None else f"{name}.{account}"
-                if self.channels.get(channel_id) is not None:
-                    continue  # a plugin brought it
-                try:
-                    self.channels.register(load_channel(self.host, self.settings, name, account))
-                except SettingsError as error:
-                    log.error("a channel was left out", channel=channel_id, error=str(error))
-                    self.left_out[channel_id] = str(error)
-        self.access.door.check()
+    def _model_for(self, channel: str, row: SessionRow | None) -> str:
+        if row is not None:
+            return self.profiles.model_of(row) or self.model
+        return self.profiles.get(self.profiles.choose(None, channel)).model or self.model
 
-    def _start_channels(self, tasks: asyncio.TaskGroup) -> None:
+    def _register_channels(self, parts: RunningGateway) -> None:
+        """Create the enabled channels. One with wrong settings is left out and reported as unhealthy."""
+        for name, account, channel_id in enabled_channels(self.settings):
+            if self.channels.get(channel_id) is not None:
+                continue  # a plugin registered it
+            try:
+                self.channels.register(load_channel(parts.host, self.settings, name, account))
+            except SettingsError as error:
+                log.error("left out a channel with wrong settings", channel=channel_id, error=str(error))
+                self.left_out[channel_id] = str(error)
+        parts.access.policy.check()
+
+    def _start_channels(self, tasks: asyncio.TaskGroup, intake: Intake) -> None:
         for channel in self.channels.list():
-            supervisor = Supervisor(channel, self.intake.receiver(channel.id))
+            supervisor = Supervisor(channel, intake.receiver(channel.id))
             self.supervisors.append(supervisor)
             self._background.append(tasks.create_task(supervisor.run(), name=f"channel {channel.id}"))
 
     async def stop_background(self) -> None:
-        """Cancel what runs beside the sessions, channels first; what lingers is cancelled again."""
+        """Cancel the background tasks, channels first. Tasks that do not end in time are cancelled again."""
+        # Twice, because a library may swallow the first cancellation.
         for _ in range(2):
             for task in self._background:
                 task.cancel()
             _, lingering = await asyncio.wait(self._background, timeout=_STEP_SECONDS)
             if not lingering:
                 return
-            log.error("these did not stop in time", tasks=[task.get_name() for task in lingering])
+            log.error("background tasks did not stop in time", tasks=[task.get_name() for task in lingering])
 
-    async def _drain(self) -> None:
-        """Let running turns end; those that do not in time are answered after the restart."""
-        if not await self.dispatcher.drain(self.settings.limits.drain_seconds):
-            log.warning("some turns did not end in time; they are answered after the restart")
-            self.dispatcher.cancel()
-        if self._submission is not None:
-            self._submission.close()
+    async def _drain(self, parts: RunningGateway) -> None:
+        """Wait for running turns. Those that do not end in time are answered after the restart."""
+        if not await parts.dispatcher.drain(self.settings.limits.drain_seconds):
+            log.warning("some turns did not end in time; they will be answered after the restart")
+            parts.dispatcher.cancel()
+        parts.submission.close()
 
     def _end_turns_of(self, who: Who) -> None:
-        """Whoever is let out gets no further word, not even of the answer that is being made."""
-        for session in self.sessions.live():
+        """Abort the running turns of a user whose access was revoked."""
+        for session in self.parts.sessions.live():
             turn = session.turn
-            if turn is not None and self.access.door.who(turn.entry.channel, turn.entry.inbound) == who:
+            if (
+                turn is not None
+                and self.parts.access.policy.who(turn.entry.channel, turn.entry.inbound) == who
+            ):
                 turn.abort()
 
     def routes(self) -> list[Any]:
-        """The routes that channels add to the server."""
+        """Return the routes that channels add to the server."""
         return [
             route
             for channel in self.channels.list()
@@ -344,8 +456,9 @@ class Gateway:
         contributions, name = registry.contributions, plugin.name
         return PluginContext(
             cwd=str(self.settings.data_dir),
-            environ=self._environ,
-            config=self.enabling.options(name),
+            # Read-only copies: a plugin sees neither the keys of model providers nor what others are set to.
+            environ=MappingProxyType({n: self._environ[n] for n in plugin.environ if n in self._environ}),
+            config=MappingProxyType(deepcopy(dict(self.activator.options(name)))),
             registry=registry,
             get_plugin=registry.get,
             set_status_line=lambda segments: contributions.set_status(name, segments),
@@ -361,14 +474,23 @@ class Gateway:
             sessions=self._sessions,
             activity=self.activity,
             agents=self.agents,
+            set_agents_registry=self._publish_agents,
         )
 
     async def _submit(
-        self, message: InboundMessage, responder: Responder | None = None, *, exclusive: bool = False
+        self,
+        message: InboundMessage,
+        responder: Responder | None = None,
+        *,
+        exclusive: bool = False,
+        model: str | None = None,
+        agent: str | None = None,
+        options: TurnOptions | None = None,
     ) -> Message | None:
-        if self._submission is None:
-            raise InvalidStateError("sessions are not yet initialised")
-        return await self._submission.submit(message, responder, exclusive=exclusive)
+        with paused():
+            return await self.parts.submission.submit(
+                message, responder, exclusive=exclusive, model=model, agent=agent, options=options
+            )
 
     def _provider_config(self, provider_id: str) -> ProviderConfig:
         variables = self.providers.variables(provider_id)
@@ -376,10 +498,10 @@ class Gateway:
         return provider_config(self.settings, self._environ, provider_id, variables, kept, self._kept)
 
 
-async def _end(part: str, close: Callable[[], Awaitable[None]]) -> None:
-    """One step of stopping: if it fails or takes too long, the next ones still follow."""
+async def _stop_step(part: str, close: Callable[[], Awaitable[None]]) -> None:
+    """Run one step of stopping. If it fails or takes too long, the next steps still run."""
     try:
         async with asyncio.timeout(_STEP_SECONDS):
             await close()
     except Exception:
-        log.exception("stopping a part failed", part=part)
+        log.exception("failed to stop a part", part=part)

@@ -1,10 +1,9 @@
-"""Fetching what a message names: from public addresses alone, however they are reached.
+"""Requests to addresses that messages name: to public addresses only.
 
-Whoever writes to the bot, and any model, may name an address. None of them may make the gateway ask this
-machine, its network or a cloud's metadata service. So there is one door: ``fetch``. It judges the very
-address that a connection goes to, after names were resolved, on every hop of a redirect; a name that changes
-its mind between a look and a connection gains nothing. What operators write into the settings, such as the
-address of a model server, is theirs to say and not judged here.
+Users and models may name addresses, but must not make the gateway call its own machine, network or a cloud's
+metadata service. So all such requests go through ``fetch``. It checks the address that a socket is about to
+connect to, after name resolution and on every redirect, so a name that resolves differently a moment later
+gains nothing. Addresses in the settings, such as a model server's, are the operator's and not checked here.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import aiohttp
 from msgspec import Struct
 from yarl import URL
 
-from gateway.errors import AddressRefusedError, FetchError
+from gateway.contract.errors import AddressRefusedError, FetchError
 
 Network = IPv4Network | IPv6Network
 
@@ -30,7 +29,7 @@ LONGEST_ADDRESS = 8192
 
 _REFUSED = "not a public address"
 _TRANSLATED = IPv6Network("64:ff9b::/96")
-"""IPv4 addresses as networks without IPv4 write them: judged by what they stand for."""
+"""NAT64 (RFC 6052): the embedded IPv4 address is checked."""
 _NOT_PUBLIC: tuple[Network, ...] = tuple(
     map(
         ip_network,
@@ -54,7 +53,7 @@ _UNICAST = IPv6Network("2000::/3")
 
 
 class Reach(Struct, frozen=True):
-    """How far a fetch may go: networks that are allowed though they are not public, bytes, and seconds."""
+    """Limits of a fetch: private networks that are allowed, bytes of the answer, and seconds in all."""
 
     allow: tuple[Network, ...] = ()
     most_bytes: int = 5_000_000
@@ -62,11 +61,11 @@ class Reach(Struct, frozen=True):
 
 
 REACH = Reach()
-"""The usual one."""
+"""The default limits."""
 
 
 class Fetched(Struct, frozen=True):
-    """What was fetched: from where in the end, as what it was sent, and its bytes."""
+    """A fetched document: its final address, the media type that the server declared, and its bytes."""
 
     url: str
     mime_type: str
@@ -74,7 +73,7 @@ class Fetched(Struct, frozen=True):
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is of the internet at large: of no private network, and no way into one."""
+    """Return whether an IP address is public, and not a translation of a private one."""
     ip = _plain(address)
     if isinstance(ip, IPv6Address) and ip not in _UNICAST:
         return False
@@ -82,10 +81,10 @@ def is_public(address: str) -> bool:
 
 
 async def fetch(url: str, reach: Reach = REACH) -> Fetched:
-    """Fetch from an http or https address. Proxies are not used: they would choose the way.
+    """Fetch an http or https address, without a proxy: a proxy would resolve the name itself.
 
-    Raises AddressRefusedError if it, or what it redirects to, lies where messages may not reach, and
-    FetchError if nothing comes of it.
+    Raises AddressRefusedError if it, or an address that it redirects to, is not allowed, and FetchError if
+    the request fails.
     """
     address = _address(url)
     try:
@@ -102,16 +101,16 @@ async def fetch(url: str, reach: Reach = REACH) -> Fetched:
     except TimeoutError:
         raise FetchError(f"{_place(address)} did not answer within {reach.seconds:g} s") from None
     except (aiohttp.ClientError, OSError, ValueError):
-        raise FetchError(f"{_place(address)} does not answer as a web server does") from None
-    raise FetchError(f"{_place(address)} redirects in circles")
+        raise FetchError(f"{_place(address)} did not answer with valid HTTP") from None
+    raise FetchError(f"{_place(address)} redirects too often")
 
 
 class _NotPublic(OSError):
-    """How the door is shut; the connector tries the other addresses of a name, and tells if none is left."""
+    """A refused address. The connector tries the other addresses of the name before it raises this."""
 
 
 def _session(reach: Reach) -> aiohttp.ClientSession:
-    """A session for one fetch: nothing of it is kept, and its sockets are made by the door alone."""
+    """Return a session for one fetch, without cookies, whose sockets are created by ``_socket``."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
             socket_factory=partial(_socket, reach.allow), force_close=True, use_dns_cache=False
@@ -124,7 +123,7 @@ def _session(reach: Reach) -> aiohttp.ClientSession:
 
 
 def _socket(allow: Sequence[Network], info: tuple[Any, ...]) -> socket.socket:
-    """The socket for a connection, if it may be made. This is the door."""
+    """Create the socket for a connection. Raises _NotPublic if its address is not allowed."""
     family, kind, protocol, _, address = info
     ip = _plain(address[0])
     if not (is_public(address[0]) or any(ip in network for network in allow)):
@@ -133,7 +132,7 @@ def _socket(allow: Sequence[Network], info: tuple[Any, ...]) -> socket.socket:
 
 
 def _plain(address: str) -> IPv4Address | IPv6Address:
-    """An address without its zone; one of IPv4 that is written as one of IPv6 is what it stands for."""
+    """Return an address without its zone, and an IPv4 address that is embedded in IPv6 as IPv4."""
     ip = ip_address(address.partition("%")[0])
     if isinstance(ip, IPv6Address):
         if ip.ipv4_mapped is not None:
@@ -148,9 +147,9 @@ def _address(url: str) -> URL:
         address = URL(url) if len(url) <= LONGEST_ADDRESS else URL()
         host, port = address.host, address.port
     except ValueError:
-        raise FetchError("what was named is no web address") from None
+        raise FetchError("this is not a web address") from None
     if address.scheme not in ("http", "https") or not host or not port:
-        raise FetchError("only what has an http or https address can be fetched")
+        raise FetchError("only http and https addresses can be fetched")
     if address.user is not None or address.password is not None:
         raise FetchError(f"{_place(address)}: an address with a name or password in it is not fetched")
     return address
@@ -160,12 +159,12 @@ async def _content(address: URL, answer: aiohttp.ClientResponse, most: int) -> F
     if answer.status != 200:
         raise FetchError(f"{_place(address)} answered with status {answer.status}")
     if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise FetchError(f"{_place(address)} sent it compressed, which was not asked for")
+        raise FetchError(f"{_place(address)} sent a compressed answer that was not requested")
     pieces, size = list[bytes](), 0
     while piece := await answer.content.readany():
         size += len(piece)
         if size > most:
-            raise FetchError(f"{_place(address)} has more than {most} bytes there")
+            raise FetchError(f"{_place(address)} sent more than {most} bytes")
         pieces.append(piece)
     return Fetched(str(address), answer.content_type, b"".join(pieces))
 

@@ -1,4 +1,4 @@
-"""The host: what channels and the server may ask of the running gateway."""
+"""The host: the interface of the running gateway for channels and the server."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from gateway.access import Access
-from gateway.approvals import Approvals, Decision
-from gateway.auth import Auth
-from gateway.channel import Cursor, InboundMessage, Receipt, Responder
-from gateway.feed import Feed
-from gateway.figures import Figures
-from gateway.inbox import Inbox
-from gateway.intake import Intake
-from gateway.messages import Message
-from gateway.plugin import MentionCompletion, SlashCommand, StatusSegment
-from gateway.registry import PluginRegistry
+from gateway.access.approvals import Approvals, Decision
+from gateway.access.tokens import Auth
+from gateway.contract.channel import Cursor, InboundMessage, Receipt, Responder
+from gateway.contract.messages import Message
+from gateway.contract.plugin import MentionCompletion, SlashCommand, StatusSegment
+from gateway.contract.provider import TurnOptions
+from gateway.contract.services import Unregister
+from gateway.counters import Counters
+from gateway.extensions.registry import PluginRegistry
+from gateway.pipeline.intake import Intake
+from gateway.pipeline.submission import Submission
 from gateway.session import Session, Sessions
-from gateway.submission import Submission
+from gateway.session.feed import Feed
+from gateway.session.log import SessionRow
+from gateway.store.inbox import Inbox
 
 
 class HostLimits(Struct, frozen=True):
-    """Bounds for connections: bytes of a frame, frames per second, events kept for a slow reader."""
+    """Limits of connections: bytes in a frame, frames per second, events buffered for a slow reader."""
 
     frame_bytes: int = 1_000_000
     frames_per_second: int = 200
@@ -30,7 +33,7 @@ class HostLimits(Struct, frozen=True):
 
 
 class Host:
-    """The running gateway, as its edges see it."""
+    """The running gateway, as channels and the server see it."""
 
     def __init__(
         self,
@@ -44,14 +47,15 @@ class Host:
         access: Access,
         auth: Auth,
         limits: HostLimits,
-        figures: Figures,
+        counters: Counters,
         model: Callable[[], str],
+        model_of: Callable[[str, SessionRow | None], str],
         version: str,
     ) -> None:
         self.sessions = sessions
         self.auth = auth
         self.limits = limits
-        self.figures = figures
+        self.counters = counters
         self.version = version
         self._intake = intake
         self._submission = submission
@@ -60,84 +64,123 @@ class Host:
         self._approvals = approvals
         self._access = access
         self._model = model
+        self._model_of = model_of
 
     @property
     def model(self) -> str:
-        """The model that answers where nothing else is chosen."""
+        """The default model."""
         return self._model()
 
+    def model_of(self, channel: str, row: SessionRow | None = None) -> str:
+        """Return the model that answers in a session; without ``row``, in a new session of the channel."""
+        return self._model_of(channel, row)
+
     def commands(self) -> Sequence[SlashCommand]:
-        """The slash commands, by name."""
+        """Return the slash commands, sorted by name."""
         return sorted(self._registry.get_commands().values(), key=lambda command: command.name)
 
     async def press(self, key: str) -> bool:
-        """Run the plugin's handler of a key, such as ``ctrl+t``. Returns whether the key is used up."""
+        """Run a plugin's handler for a key such as ``ctrl+t``. Returns whether it handled the key."""
         return await self._registry.contributions.press(key)
 
     async def complete(self, partial: str, trigger: str = "@") -> Sequence[MentionCompletion]:
-        """What plugins offer to complete a mention with."""
+        """Return the completions that plugins offer for a mention."""
         return await self._registry.contributions.complete(trigger, partial)
 
+    def shortcuts(self) -> Sequence[str]:
+        """Return the keys that plugins handle, such as ``ctrl+t``."""
+        return self._registry.get_shortcuts()
+
+    def triggers(self) -> Sequence[str]:
+        """Return the characters that begin a mention which plugins complete, such as ``@``."""
+        return self._registry.get_mention_triggers()
+
+    def on_contributions(self, listener: Callable[[], None]) -> Unregister:
+        """Call ``listener`` when status line, keys or triggers change, until the result is called."""
+        on_change = self._registry.contributions.on_change
+        removes = [on_change(kind, listener) for kind in ("status", "shortcut", "mention")]
+
+        def remove() -> None:
+            for one in removes:
+                one()
+
+        return remove
+
     def status_line(self) -> Sequence[StatusSegment]:
-        """What plugins show in the status line."""
+        """Return the segments that plugins show in the status line."""
         return self._registry.get_status_segments()
 
     async def accept(self, channel: str, message: InboundMessage, *, fresh: bool = False) -> Receipt:
-        """Commit one message and hand it on. ``fresh`` says that its session's id was just minted."""
+        """Commit one message and dispatch it. ``fresh``: its session id was just created."""
         return (await self._intake.accept(channel, (message,), fresh=fresh))[0]
 
     async def submit(
-        self, message: InboundMessage, responder: Responder | None = None, *, exclusive: bool = False
+        self,
+        message: InboundMessage,
+        responder: Responder | None = None,
+        *,
+        exclusive: bool = False,
+        model: str | None = None,
+        agent: str | None = None,
+        options: TurnOptions | None = None,
     ) -> Message | None:
         """Accept a message, wait for its outcome and return the answer; see ``Submission.submit``."""
-        return await self._submission.submit(message, responder, exclusive=exclusive)
+        return await self._submission.submit(
+            message, responder, exclusive=exclusive, model=model, agent=agent, options=options
+        )
 
     def feed(self, on_drop: Callable[[], None]) -> Feed:
-        """A feed for one reader; ``on_drop`` is called when the reader turns out to be too slow."""
-        return Feed(self.limits.queue, on_drop, self.figures)
+        """Return a feed for one reader; ``on_drop`` is called when a slow reader is disconnected."""
+        return Feed(self.limits.queue, on_drop, self.counters)
 
-    async def follow(self, session_id: str, feed: Feed, after: int) -> None:
-        """Let a feed read a session from now on, after what it missed. Raises NotFoundError."""
+    async def follow(
+        self,
+        session_id: str,
+        feed: Feed,
+        after: int,
+        characters: int | None = None,
+        *,
+        viewer: bool = True,
+    ) -> None:
+        """Send a session's events to a feed, after those that it missed; see ``Session.follow``.
+
+        Raises NotFoundError.
+        """
         session = await self.sessions.find(session_id)
-        await session.follow(feed, after)
+        await session.follow(feed, after, characters, viewer=viewer)
 
     def unfollow(self, session_id: str, feed: Feed) -> None:
-        """Let a feed go."""
+        """Stop sending a session's events to a feed."""
         session = self.sessions.get(session_id)
         if session is not None:
-            session.unfollow(feed)
+            session.remove_sink(feed)
 
     async def abort(self, session_id: str) -> bool:
-        """Stop the answer that is being made in a session, or in the one that its chat continues.
+        """Stop the running answer of a session, or of the session that its chat was moved to.
 
-        Returns whether there was one. Raises NotFoundError.
+        Returns, once the stop is durable, whether there was one. Raises NotFoundError.
         """
-        continued = self._access.moving.session_of(session_id)
-        found = [await self.sessions.find(continued)]
-        if continued != session_id and (own := self.sessions.get(session_id)) is not None:
-            found.append(own)  # what was asked before the chat was moved
-        turns = [session.turn for session in found if session.turn is not None]
-        for turn in turns:
-            turn.abort()
-        return bool(turns)
+        await self.sessions.find(self._access.moved_chats.session_of(session_id))
+        return await self._intake.stop(session_id)
 
-    def withdraw(self, session_id: str, dedup_key: str) -> bool:
-        """A message was deleted by its writer: an answer that is not finished ends, or never begins.
+    async def withdraw(self, channel: str, account: str, dedup_key: str) -> bool:
+        """Mark a message without a finished answer as deleted, for example when its HTTP client disconnects.
 
-        Returns whether there was such a message.
+        Returns, once that is durable, whether there was such a message. Channels report deletions as signals
+        of ``receive`` instead.
         """
-        both = {session_id, self._access.moving.session_of(session_id)}
-        sessions = [session for name in both if (session := self.sessions.get(name)) is not None]
-        return any(self._intake.withdraw(session, dedup_key) for session in sessions)
+        return await self._intake.withdraw(channel, account, dedup_key)
 
-    def approve(self, approval_id: str, decision: Decision, *, session: str, user: str | None = None) -> None:
-        """Pass a person's word on; see ``Approvals.resolve``."""
-        self._approvals.resolve(approval_id, decision, session=session, user=user)
+    async def approve(
+        self, approval_id: str, decision: Decision, *, session: str, user: str | None = None
+    ) -> None:
+        """Decide a tool approval; returns once that is durable. See ``Approvals.resolve``."""
+        await self._approvals.resolve(approval_id, decision, session=session, user=user)
 
     async def cursors(self, channel: str) -> Sequence[Cursor]:
-        """How far a channel's platforms were read before."""
-        return await self._inbox.cursors(channel)
+        """Return the positions up to which a channel has read its platforms."""
+        return await self._inbox.read_cursors(channel)
 
     def live(self, session_id: str) -> Session | None:
-        """A session that is in memory."""
+        """Return a session if it is in memory."""
         return self.sessions.get(session_id)

@@ -1,7 +1,8 @@
-"""Whose turn it is to call a platform, so that its limits are used and not crossed.
+"""Pacing of platform calls: each call waits until the platform's rate limits allow it.
 
-A call names the keys whose limits it counts against: everything, its room, its method. It waits until all of
-them have room, and then takes it from all at once. Nobody polls: a key that is waited for has one timer.
+A call names the keys of the limits that it counts against, for example all calls, its chat and its method. It
+waits until all of them allow a call, and then counts against all at once. Nothing polls: a key with waiting
+calls has one timer.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from typing import Protocol
 from msgspec import Struct
 
 Key = str | tuple[str, ...]
-"""What a limit is counted for: a kind of thing, or a kind and the names of one such thing."""
+"""The subject of a limit: a kind such as "chat", or a kind with the name of one such thing."""
 
 _FORGET_EVERY = 60.0
 
 
 class Limit(Struct, frozen=True):
-    """At most ``count`` turns in any ``seconds``.
+    """At most ``count`` calls in any period of ``seconds``.
 
-    ``burst`` of them may come at once, by default all; the others are spread over the time.
+    ``burst`` of them may come at once, by default all; the others are spread evenly over the period.
     """
 
     count: int
@@ -35,23 +36,23 @@ class Limit(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.count < 1 or self.seconds <= 0 or (self.burst is not None and self.burst < 1):
-            raise ValueError(f"a limit lets something through: {self}")
+            raise ValueError(f"a limit needs a positive count, period and burst: {self}")
 
     def times(self, factor: float) -> Limit:
-        """So many times as much; of a limit that would let less than one turn through, the time grows."""
+        """Return the limit multiplied by a factor. Below one call per period, the period grows instead."""
         count = self.count * factor
         burst = None if self.burst is None else max(1, int(self.burst * factor))
         return Limit(int(count), self.seconds, burst) if count >= 1 else Limit(1, self.seconds / count, burst)
 
 
 class Timer(Protocol):
-    """Something that will happen, and may be called off."""
+    """A scheduled callback."""
 
     def cancel(self) -> None: ...
 
 
 class Clock(Protocol):
-    """What a Pacer takes for time, in seconds. An event loop is one."""
+    """The time source of a Pacer, in seconds. An event loop is one."""
 
     def time(self) -> float: ...
 
@@ -59,13 +60,13 @@ class Clock(Protocol):
 
 
 class Pacer:
-    """Turns for calls, as the limits of their keys allow.
+    """Admits calls as the limits of their keys allow.
 
-    ``limits`` are by kind; a key of a kind without a limit only waits when it is held. Calls with the same
-    keys have their turns in order. Calls with different keys, say of different rooms, take turns, so that a
-    busy room keeps no other one waiting. Urgent calls come first. A key that is not in use is forgotten.
+    ``limits`` are by kind; a key of a kind without a limit only waits while it is held. Calls with the same
+    keys are admitted in order. Calls with different keys, for example of different chats, alternate, so that
+    a busy chat does not delay the others. Urgent calls come first. Unused keys are forgotten.
 
-    ``clock`` is for tests; it is the running event loop else.
+    ``clock`` is for tests; the default is the running event loop.
     """
 
     def __init__(self, limits: Mapping[str, Limit], clock: Clock | None = None) -> None:
@@ -77,33 +78,33 @@ class Pacer:
         self._forgetting = False
 
     def __len__(self) -> int:
-        """How many keys are remembered."""
+        """Return the number of keys in use."""
         return len(self._gates)
 
     @asynccontextmanager
     async def turn(self, *keys: Key, urgent: bool = False) -> AsyncGenerator[None]:
-        """Wait for a turn, and make the call inside. Who is cancelled while waiting uses nothing up."""
+        """Wait until a call is admitted; it is made in the block. A cancelled wait is not counted."""
         await self._admission(tuple(dict.fromkeys(keys)), urgent)
         yield
 
     def hold(self, key: Key, seconds: float) -> None:
-        """No turns for this key for so long, as the platform asked. A hold is never made shorter."""
+        """Admit no calls for a key for ``seconds``, as the platform asked. A longer hold stays in force."""
         gate = self._gate(key)
         gate.held_until = max(gate.held_until, self._time().time() + seconds)
 
     def held(self, key: Key) -> float:
-        """For how many seconds a key is still held."""
+        """Return the seconds for which a key is still held."""
         gate = self._gates.get(key)
         return 0.0 if gate is None else max(0.0, gate.held_until - self._time().time())
 
     def wait(self, *keys: Key) -> float:
-        """In how many seconds these keys have room for one more turn, behind those who wait already."""
+        """Estimate the seconds until these keys admit one more call, after those that wait already."""
         gates = [self._gates[key] for key in keys if key in self._gates]
         queues = (gate.queue_seconds() for gate in gates)
         return max(0.0, _free_at(gates) - self._time().time()) + max(queues, default=0.0)
 
     def set_limit(self, key: Key, limit: Limit) -> None:
-        """A limit that was learned or has changed: of a kind, or of one key until that is forgotten."""
+        """Set the limit of a kind, or of one key until that is forgotten."""
         if isinstance(key, str):
             self._limits[key] = limit
             affected = [gate for gate in self._gates.values() if gate.kind == key and not gate.own_limit]
@@ -120,6 +121,7 @@ class Pacer:
     def _gate(self, key: Key) -> _Gate:
         gate = self._gates.get(key)
         if gate is None:
+            # Keys of chats come and go without end, so each is created on use and forgotten when idle.
             kind = key if isinstance(key, str) else key[0]
             gate = self._gates[key] = _Gate(kind, self._limits.get(kind))
             self._forget_later()
@@ -141,6 +143,7 @@ class Pacer:
         try:
             await waiter
         except asyncio.CancelledError:
+            # A call may be cancelled in the step that admitted it: its share of the limits is given back.
             if waiter.cancelled():
                 lane.waiters.pop(waiter, None)
             else:
@@ -148,13 +151,14 @@ class Pacer:
             raise
 
     def _admit(self, lane: _Lane, first_in_line: bool = False) -> None:
-        """Give turns to a lane until it has to wait for a gate, or stand in line behind others."""
+        """Admit calls of a lane until it has to wait for a gate or for other lanes."""
         now = self._time().time()
         while waiter := lane.next_waiter():
             gate = max(lane.gates, key=_Gate.free_at)
             if gate.free_at() > now:
                 self._queue(lane, gate)
                 return
+            # The first lane of a gate's queue is not held up by the lanes after it.
             if not first_in_line and (line := next((gate for gate in lane.gates if gate.waiting), None)):
                 self._queue(lane, line)
                 return
@@ -167,7 +171,7 @@ class Pacer:
         del self._lanes[lane.urgent, lane.keys]
 
     def _queue(self, lane: _Lane, gate: _Gate) -> None:
-        """Let a lane wait at a gate. It keeps its place among all lanes until it has had its turn."""
+        """Queue a lane at a gate. It keeps its place among all lanes until one of its calls is admitted."""
         if lane.ticket is None:
             lane.ticket = next(self._tickets)
         lane.queued = True
@@ -175,7 +179,7 @@ class Pacer:
         self._time_gate(gate)
 
     def _open(self, gate: _Gate) -> None:
-        """The time of a gate has come: let through who is first in line, as long as it is free."""
+        """Admit the first lanes in the queue of a gate, as long as its limit allows."""
         gate.timer = None
         now = self._time().time()
         while gate.waiting and gate.free_at() <= now:
@@ -185,7 +189,7 @@ class Pacer:
         self._time_gate(gate)
 
     def _time_gate(self, gate: _Gate) -> None:
-        """See to it that a gate opens when it is free, if somebody waits there."""
+        """Set the timer of a gate with waiting lanes to the moment when its limit allows a call."""
         when = gate.free_at()
         if not gate.waiting or (gate.timer is not None and gate.timer_at <= when):
             return
@@ -214,7 +218,7 @@ class Pacer:
 
 
 class _Gate:
-    """One key: what was let through lately, and who waits."""
+    """The state of one key: recent calls and waiting lanes."""
 
     __slots__ = (
         "_spread_until",
@@ -242,7 +246,7 @@ class _Gate:
         self._spread_until = 0.0
 
     def free_at(self) -> float:
-        """When there is room for a turn."""
+        """Return the time at which the limit allows a call."""
         limit, free = self.limit, self.held_until
         if limit is None:
             return free
@@ -253,14 +257,14 @@ class _Gate:
         return free
 
     def queue_seconds(self) -> float:
-        """About how long it takes until all who stand in line here have had a turn."""
+        """Estimate the seconds until all calls that wait here are admitted."""
         if not self.waiting:
             return 0.0
         each = 0.0 if self.limit is None else self.limit.seconds / self.limit.count
         return sum(len(lane.waiters) for _, _, lane in self.waiting) * each
 
     def take(self, now: float) -> None:
-        """Use up one turn."""
+        """Count one call."""
         if self.limit is not None:
             self._taken.append(now)
             while len(self._taken) > self.limit.count:
@@ -268,19 +272,19 @@ class _Gate:
             self._spread_until = max(now, self._spread_until) + self.limit.seconds / self.limit.count
 
     def give_back(self, taken: float) -> None:
-        """A turn that was used up at that time was not used."""
+        """Uncount a call that was counted at that time and not made."""
         if self.limit is not None and taken in self._taken:
             self._taken.remove(taken)
             self._spread_until -= self.limit.seconds / self.limit.count
 
     def is_idle(self, now: float) -> bool:
-        """Whether to forget all this makes no difference."""
+        """Return whether the key can be forgotten without effect."""
         over = now if self.limit is None or not self._taken else self._taken[-1] + self.limit.seconds
         return not self.lanes and max(over, self.held_until) <= now
 
 
 class _Lane:
-    """Calls with the same keys, in order. It waits at one gate at a time."""
+    """A queue of calls with the same keys. It waits at one gate at a time."""
 
     __slots__ = ("gates", "keys", "queued", "ticket", "urgent", "waiters")
 
@@ -296,12 +300,12 @@ class _Lane:
             gate.lanes += 1
 
     def leave(self) -> None:
-        """Nobody waits in it any more."""
+        """Note that the lane is empty."""
         for gate in self.gates:
             gate.lanes -= 1
 
     def next_waiter(self) -> asyncio.Future[float] | None:
-        """The first one that still waits."""
+        """Return the first call that is still waiting."""
         while self.waiters:
             waiter = next(iter(self.waiters))
             if not waiter.cancelled():

@@ -1,6 +1,6 @@
-"""What is known of a recording without hearing it: how long it is, and roughly where it is loud.
+"""The duration of a voice recording and the packet sizes that show where it is loud, without decoding it.
 
-Only Opus in an Ogg file is read, which is what messengers call a voice message.
+Only Opus in an Ogg file is read, the format of voice messages on Telegram and Discord.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 _PAGE = struct.Struct("<4sBxqI8xB")
-"""An Ogg page: its mark, version, time in samples (-1: none ends here), stream, number of laces."""
+"""An Ogg page: magic, version, time in samples (-1: no packet ends here), stream, number of laces."""
 _RATE = 48_000
 _HEAD_BYTES = 19
 _HEADERS = 2
-"""Packets at the beginning that are no sound."""
+"""Packets at the beginning that hold metadata instead of sound."""
 
 
 class Recording(Struct, frozen=True):
-    """Opus in an Ogg file. ``sizes`` are the bytes of its packets, in order, all of which last equally long:
-    an encoder spends more of them where there is more to hear."""
+    """An Opus recording in an Ogg file.
+
+    ``sizes`` are the sizes in bytes of its packets, in order. All packets have the same duration, and an
+    encoder spends more bytes on louder ones.
+    """
 
     seconds: float
     sizes: tuple[int, ...]
@@ -38,7 +41,7 @@ class _Page(Struct, frozen=True, gc=False):
 
 
 def recording_of(data: bytes) -> Recording | None:
-    """The recording that a file holds; None for anything else, and for one that is broken off."""
+    """Return the recording in a file; None for other formats and for truncated files."""
     pages = [*_pages(data)]
     if not pages or pages[-1].end != len(data) or len({page.stream for page in pages}) != 1:
         return None
@@ -51,7 +54,7 @@ def recording_of(data: bytes) -> Recording | None:
 
 
 def _pages(data: bytes) -> Iterator[_Page]:
-    """The pages in order; it ends where none is whole."""
+    """Yield the pages in order, up to the first incomplete one."""
     at = 0
     while at + _PAGE.size <= len(data):
         mark, version, time, stream, count = _PAGE.unpack_from(data, at)
@@ -64,7 +67,7 @@ def _pages(data: bytes) -> Iterator[_Page]:
 
 
 def _packets(laces: bytes) -> Iterator[int]:
-    """The sizes of packets: one ends with the first lace that is not full."""
+    """Yield the sizes of packets. A packet ends with the first lace below 255."""
     size = 0
     for lace in laces:
         size += lace

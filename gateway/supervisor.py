@@ -1,4 +1,4 @@
-"""Keeping channels running: one that ends or fails is started again, later each time."""
+"""The supervisor: restarts a channel that ends or fails, with backoff."""
 
 from __future__ import annotations
 
@@ -7,44 +7,53 @@ from collections.abc import Sequence
 
 import structlog
 
-from gateway.channel import Channel, Health, PlacementDeferred, PlacementRefused, Receive, ReportsHealth
-from gateway.errors import FAILURES, TrunklineError, asked_for
+from gateway.backoff import Backoff
+from gateway.contract.channel import (
+    Channel,
+    Health,
+    PlacementDeferred,
+    PlacementRefused,
+    Receive,
+    ReportsHealth,
+)
+from gateway.contract.errors import CATCHABLE, TrunklineError, is_cancellation_requested
 
 log = structlog.get_logger("trunkline.channels")
 
 _NAMED = (TrunklineError, PlacementDeferred, PlacementRefused)
-_FAILED = "a channel failed and will be started again"
-_LONGEST = 60.0
+_FAILED = "a channel failed and will be restarted"
+_BACKOFF = Backoff(1, 60)
 _STEADY = 60.0
+"""Seconds that a channel must have run for its next failure to count as the first."""
 
 
 class Supervisor:
-    """Runs one channel for as long as it is wanted."""
+    """Runs one channel until cancelled."""
 
     def __init__(self, channel: Channel, receive: Receive) -> None:
         self.channel = channel
         self._receive = receive
         self._failure: str | None = None
-        self._told = ""
+        self._logged = ""
         self._running = False
 
     async def run(self) -> None:
         """Run the channel until cancelled."""
-        delay = 1.0
+        failures = 0
         task = asyncio.current_task()
         while True:
             begun = asyncio.get_running_loop().time()
             await self._once()
             if task is not None and task.cancelling():
-                # It ended or failed in answer to its cancellation: that is no reason to start it again.
+                # A library may turn the cancellation into another error: that must not restart the channel.
                 raise asyncio.CancelledError
             if asyncio.get_running_loop().time() - begun > _STEADY:
-                delay, self._told = 1.0, ""
-            await asyncio.sleep(delay)
-            delay = min(_LONGEST, delay * 2)
+                failures, self._logged = 0, ""
+            failures += 1
+            await asyncio.sleep(_BACKOFF.pause(failures))
 
     def health(self) -> Health:
-        """Whether the channel works, as far as it can tell."""
+        """Return whether the channel works, and why not."""
         if self._failure is not None:
             return Health(ok=False, detail=self._failure)
         if isinstance(self.channel, ReportsHealth):
@@ -55,29 +64,28 @@ class Supervisor:
         self._running, self._failure = True, None
         try:
             await self.channel.run(self._receive)
-            self._failure = "it ended by itself"
-        except FAILURES as error:
-            if asked_for(error):
+            self._failure = "the channel ended by itself"
+        except CATCHABLE as error:
+            if is_cancellation_requested(error):
                 raise
-            error = _single(error)
+            error = _unwrap(error)
             self._failure = f"{type(error).__name__}: {error}"
-            self._tell(error, self._failure)
+            self._log_failure(error, self._failure)
         finally:
             self._running = False
 
-    def _tell(self, error: BaseException, reason: str) -> None:
-        """Tell the operator. What has a name says all there is to say, and is no news the next time; where it
-        came from only tells of what nobody foresaw."""
+    def _log_failure(self, error: BaseException, reason: str) -> None:
+        """Log a failure: a known error without traceback, and only on debug level when it repeats."""
         if not isinstance(error, _NAMED):
             log.exception(_FAILED, channel=self.channel.id, reason=reason)
         else:
-            (log.debug if reason == self._told else log.error)(
+            (log.debug if reason == self._logged else log.error)(
                 _FAILED, channel=self.channel.id, reason=reason
             )
-        self._told = reason
+        self._logged = reason
 
 
-def _single(error: BaseException) -> BaseException:
-    """What went wrong, without the task groups around it, where it was one thing."""
+def _unwrap(error: BaseException) -> BaseException:
+    """Return the only error in nested task groups, or the group if there are several."""
     inside: Sequence[BaseException] = getattr(error, "exceptions", ())
-    return _single(inside[0]) if len(inside) == 1 else error
+    return _unwrap(inside[0]) if len(inside) == 1 else error

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import uuid
@@ -16,6 +17,7 @@ from typing import NoReturn
 
 import hypothesis
 import pytest
+import structlog
 
 # The same examples every time, as long as the same modules are imported: constants of theirs are mixed in.
 # What is new is looked for with --hypothesis-profile=default, not by chance.
@@ -27,6 +29,17 @@ hypothesis.settings.load_profile("steady")
 # No test may write into the keyring of whoever runs it.
 os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.fail.Keyring"
 
+# Reading all authorities takes 30 ms for each client of httpx, and no test may reach a server that has one.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "no_authority.pem")
+
+# Rich draws a traceback with all its variables in 2 s; where structlog is not set up, tests may log hundreds.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
+
 _MARKED = {
     "postgres_url": pytest.mark.postgres,
     "chromium_path": pytest.mark.browser,
@@ -35,9 +48,32 @@ _MARKED = {
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
+_SLOW = ("e2e", "gateway/cli", "plugins/cli_backends")
+"""Folders whose tests run processes."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Run two workers for each core: half of their time tests wait, for timers and other processes.
+
+    With ``--numprocesses logical`` it is one for each core.
+    """
+    cores = len(os.sched_getaffinity(0))
+    return cores if config.option.numprocesses == "logical" else min(8, 2 * cores)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was collected out of the garbage collector, which looks at all of it again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by the services they ask for, so that ``-m 'not browser'`` leaves those out."""
+    slow = tuple(f"{Path(__file__).parent / folder}{os.sep}" for folder in _SLOW)
     for item in items:
+        if str(item.path).startswith(slow):
+            item.add_marker(pytest.mark.slow)
         for fixture in getattr(item, "fixturenames", ()):
             if fixture in _MARKED:
                 item.add_marker(_MARKED[fixture])

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from gateway.app import STORE_FAILED
+from gateway.cli.options import FAILED, INTERRUPTED, REFUSED, UNAVAILABLE
 from gateway.settings import Settings, load_settings
-from gateway.settings.spelling import ANY_NAME, known_keys
+from gateway.settings.validation import ANY_NAME, known_keys
+from gateway.version import VERSION
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = {
@@ -20,10 +28,14 @@ EXTRAS = {
     "requirements-dev.txt": ("postgres", "bedrock", "keyring", "vertex"),
     "requirements-bedrock.txt": ("bedrock",),
     "requirements-keyring.txt": ("keyring",),
+    "requirements-otel.txt": ("otel",),
     "requirements-postgres.txt": ("postgres",),
+    "requirements-testing.txt": (),
     "requirements-vertex.txt": ("vertex",),
 }
 """Which extras each requirements file holds."""
+GROUPS = {"requirements-dev.txt": "dev", "requirements-testing.txt": "testing"}
+"""Which dependency group a requirements file holds."""
 REQUIREMENTS = list(EXTRAS)
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
@@ -43,7 +55,7 @@ def wanted(name: str) -> list[Requirement]:
     extras = PROJECT["project"]["optional-dependencies"]
     lines = [*PROJECT["project"]["dependencies"]]
     lines += [line for extra in EXTRAS[name] for line in extras[extra]]
-    lines += PROJECT["dependency-groups"]["dev"] if name == "requirements-dev.txt" else []
+    lines += PROJECT["dependency-groups"][GROUPS[name]] if name in GROUPS else []
     return [Requirement(line) for line in lines]
 
 
@@ -73,12 +85,145 @@ def test_tests_run_against_the_versions_that_are_installed_for_use():
     assert used == {name: tested.get(name) for name in used}
 
 
+def test_every_extra_has_a_file_that_make_lock_writes():
+    extras = set(PROJECT["project"]["optional-dependencies"]) - set(GROUPS.values())
+    assert {(extra,) for extra in extras} <= set(EXTRAS.values())
+    lock = re.findall(r"-o (requirements\S*\.txt)$", read("Makefile"), re.MULTILINE)
+    assert sorted(lock) == sorted(EXTRAS) == sorted(path.name for path in ROOT.glob("requirements*.txt"))
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The tree's Makefile and requirements, with a Python that only writes down how it is called."""
+    for path in (ROOT / "Makefile", *ROOT.glob("requirements*.txt")):
+        (tmp_path / path.name).symlink_to(path)
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\n')
+    python.chmod(0o755)
+    return tmp_path
+
+
+def installed(tree: Path, *goals: str) -> list[str]:
+    """The files of requirements that `make` installs."""
+    calls = tree / "calls"
+    calls.write_text("")
+    subprocess.run(["make", *goals], cwd=tree, check=True, capture_output=True)
+    return re.findall(r"--requirement (\S+)", calls.read_text())
+
+
+def test_postgresql_can_be_added_as_the_readme_says(tree: Path):
+    (command,) = re.findall(r"`make (install REQUIREMENTS=\S+)`", read("README.md"))
+    assert installed(tree, "run") == ["requirements.txt"]
+    assert installed(tree, *command.split()) == ["requirements-postgres.txt"]
+    assert installed(tree, *command.split()) == []
+    assert installed(tree, "run") == []
+
+
+@pytest.mark.parametrize("name", sorted(set(EXTRAS) - {"requirements-dev.txt"}))
+def test_each_file_of_requirements_is_installed_once_beside_the_others(tree: Path, name: str):
+    assert installed(tree, "install", f"REQUIREMENTS={name}") == [name]
+    assert installed(tree, "test") == ([] if name == "requirements.txt" else ["requirements.txt"]) + [
+        "requirements-dev.txt"
+    ]
+    assert installed(tree, "install", f"REQUIREMENTS={name}") == []
+
+
+def build(folder: Path, into: Path) -> Path:
+    """The wheel of the distribution in a folder."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(into)]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return max(into.glob("*.whl"), key=lambda path: path.stat().st_mtime_ns)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheels of trunkline and of trunkline-testing."""
+    pytest.importorskip("hatchling")
+    into = tmp_path_factory.mktemp("wheels")
+    return build(ROOT, into), build(ROOT / "packaging/testing", into)
+
+
+def test_the_two_wheels_hold_all_modules_and_none_twice(wheels: tuple[Path, Path]):
+    held = [{name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name} for wheel in wheels]
+    packages = (ROOT / package for package in ("gateway", "channels", "plugins"))
+    modules = {str(path.relative_to(ROOT)) for package in packages for path in package.rglob("*.py")}
+    assert modules <= held[0] | held[1]
+    assert held[0] & held[1] == set()
+    assert {name for name in held[0] if "/fake/" in name or "trial" in name or "testing/" in name} == set()
+    assert "channels/slack/fake/schema.json" in held[1]
+    assert "gateway/testing/fake_platform/page/dom.js" in held[1]
+
+
+def test_the_wheels_have_one_version_and_the_extra_names_the_second():
+    second: dict[str, Any] = tomllib.loads(read("packaging/testing/pyproject.toml"))["project"]
+    assert f"trunkline=={VERSION}" in second["dependencies"]
+    assert PROJECT["project"]["optional-dependencies"]["testing"] == [f"trunkline-testing=={VERSION}"]
+    assert set(PROJECT["dependency-groups"]["testing"]) == {
+        line for line in second["dependencies"] if not line.startswith("trunkline")
+    }
+
+
+def test_fakes_and_trials_come_with_the_second_wheel(wheels: tuple[Path, Path], tmp_path: Path):
+    home, installed = tmp_path / "home", tmp_path / "installed"
+    home.mkdir()
+    site = {"PYTHONPATH": f"{installed}{os.pathsep}{sysconfig.get_path('purelib')}"}
+
+    def trunkline(*arguments: str) -> subprocess.CompletedProcess[str]:
+        # -S leaves out the file that puts the checkout on the path.
+        command = [sys.executable, "-S", "-m", "gateway", *arguments]
+        environ = {**os.environ, **site, "HOME": str(home), "NO_COLOR": "1"}
+        return subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, check=False)
+
+    ZipFile(wheels[0]).extractall(installed)
+    assert trunkline("version").returncode == 0
+    for command in (("dev", "fake", "slack"), ("providers", "test", "openai", "--fake")):
+        done = trunkline(*command)
+        assert (done.returncode, "pip install 'trunkline[testing]'" in done.stderr) == (REFUSED, True), done
+    ZipFile(wheels[1]).extractall(installed)
+    assert "--pace" in trunkline("dev", "fake", "slack", "--help").stdout
+    tried = trunkline("providers", "test", "openai", "--fake")
+    assert tried.returncode == 0, tried
+
+
+AUDITS = {
+    "nothing found": ("echo No known vulnerabilities found", 0, "No known"),
+    "an incomplete mirror": ("echo x could not be audited", 0, "pip-audit did not check 1 of the packages"),
+    "something found": ("echo Found 2 known vulnerabilities in 1 package; exit 1", 1, "Found 2"),
+    "cut off": ("echo ConnectionError; exit 1", 0, "pip-audit did not run: it ended with status 1"),
+}
+
+
+@pytest.mark.parametrize("case", AUDITS)
+def test_the_audit_fails_for_what_it_finds_alone(tmp_path: Path, case: str):
+    script, status, said = AUDITS[case]
+    program = tmp_path / "pip-audit"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    (tmp_path / "database").touch()
+    done = audit(TRUNKLINE_PIP_AUDIT=str(program), TRUNKLINE_AUDIT_DATABASE=(tmp_path / "database").as_uri())
+    assert (done.returncode, said in done.stdout) == (status, True), done
+
+
+def test_the_audit_says_so_where_its_database_cannot_be_reached():
+    done = audit(TRUNKLINE_AUDIT_DATABASE="http://127.0.0.1:1/")
+    assert done.returncode == 0
+    assert "pip-audit did not run: the database of vulnerabilities cannot be reached" in done.stdout
+
+
+def audit(**environ: str) -> subprocess.CompletedProcess[str]:
+    """Run the audit of CI."""
+    return subprocess.run(
+        [ROOT / ".ci/audit"], env={**os.environ, **environ}, capture_output=True, text=True, check=False
+    )
+
+
 def test_the_example_holds_every_setting_with_a_comment():
     lines = read("config/example.toml").splitlines()
     keys, section = set[tuple[str, ...]](), ()
     for line in lines:
         if table := re.match(r'(?:# )?\[([\w."/-]+)\]', line):
-            section = tuple(table[1].split("."))
+            section = tuple(re.findall(r'"[^"]*"|[^.]+', table[1]))
         elif key := re.match(r'(?:# )?("\*"|\w+) = .*\S {2,}# \S', line):
             keys.add((*section, key[1]))
     for known in known_keys(Settings):
@@ -115,7 +260,26 @@ def test_the_smallest_configuration_is_the_defaults():
 def test_the_service_lets_running_turns_end():
     unit = dict(re.findall(r"^(\w+)=(.*)$", read("config/trunkline.service"), re.MULTILINE))
     assert int(unit["TimeoutStopSec"]) > Settings().limits.drain_seconds + 5
-    assert unit["RestartPreventExitStatus"] == "2"
+
+
+@pytest.mark.parametrize("status", range(256))
+def test_the_service_restarts_after_every_exit_status_but_that_of_a_wrong_setting(status: int):
+    """How systemd reads the unit: Restart=always restarts whatever the status, but for those listed."""
+    unit = dict(re.findall(r"^(\w+)=(.*)$", read("config/trunkline.service"), re.MULTILINE))
+    prevented = {int(number) for number in unit["RestartPreventExitStatus"].split()}
+    assert unit["Restart"] == "always"
+    assert unit["StartLimitIntervalSec"] == "0", "or systemd gives up after a few restarts"
+    assert (status in prevented) == (status == REFUSED)
+
+
+def test_the_statuses_of_what_may_pass_are_not_the_status_of_a_wrong_setting():
+    assert {FAILED, INTERRUPTED, STORE_FAILED, UNAVAILABLE} == {1, 130, 70, 75}
+
+
+def test_the_container_is_restarted_when_it_is_dead_and_not_when_a_platform_is_away():
+    (check,) = re.findall(r"^HEALTHCHECK .*\n.*$", read("Containerfile"), re.MULTILINE)
+    assert "/healthz" in check
+    assert "/readyz" not in check
 
 
 def test_the_container_takes_what_the_tree_has():
@@ -124,3 +288,12 @@ def test_the_container_takes_what_the_tree_has():
     assert {f"!{name}" for name in copied} == set(
         re.findall(r"^!.*$", read(".containerignore"), re.MULTILINE)
     )
+
+
+def test_the_image_collects_the_licenses_of_its_packages(tmp_path: Path):
+    (script,) = re.findall(r"^RUN (packages=.*?done)$", read("Containerfile"), re.MULTILINE | re.DOTALL)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(["sh", "-ec", script], cwd=tmp_path, env={"PATH": path}, check=True)
+    for package in ("python_telegram_bot", "psycopg"):
+        texts = [file.read_text() for file in tmp_path.glob(f"licenses/{package}-*/**/LICENSE*")]
+        assert any("GNU LESSER GENERAL PUBLIC LICENSE" in text.upper() for text in texts), package

@@ -8,10 +8,13 @@ import re
 import socket
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from gateway.app import Gateway
+from gateway.cli import app
 from gateway.server import Server
 from gateway.settings import load_settings
 
@@ -21,7 +24,10 @@ READMES = [
     ROOT / "channels/README.md",
     ROOT / "plugins/README.md",
     ROOT / "plugins/providers/README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
 ]
+VARIABLES = dict.fromkeys(("TELEGRAM_TOKEN", "DISCORD_TOKEN", "SLACK_BOT_TOKEN", "SLACK_APP_TOKEN"), "x" * 40)
+VARIABLES |= {"TRUNKLINE_TOKEN": "0123456789abcdef" * 4, "POSTGRES_PASSWORD": "secret"}
 
 
 def python_of(readme: Path) -> str:
@@ -41,7 +47,37 @@ def loaded(name: str, code: str, folder: Path) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("readme", READMES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_command_that_is_named_exists(readme: Path) -> None:
+    """A word after a command is a subcommand only where the command has any."""
+    root: Any = get_command(app)
+    for line in re.findall(r"\btrunkline ([a-z][^`\n]*)", readme.read_text(encoding="utf-8")):
+        command = root
+        for word in line.split():
+            if not hasattr(command, "commands") or not word.isalpha() or not word.islower():
+                break
+            if command is root and word not in root.commands:
+                break  # prose such as "trunkline is"
+            assert word in command.commands, line
+            command = command.commands[word]
+        flags = {
+            flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)
+        }
+        used = set(re.findall(r"(?<!\S)--[a-z-]+", line.split("|")[0])) - {"--help"}
+        assert used <= flags, line
+
+
+@pytest.mark.parametrize(
+    "readme", [READMES[1], *READMES[4:]], ids=lambda path: f"{path.parent.name}/{path.name}"
+)
+def test_every_table_of_settings_is_accepted(readme: Path, tmp_path: Path) -> None:
+    for table in re.findall(r"```toml\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL):
+        file = tmp_path / "trunkline.toml"
+        file.write_text(table, encoding="utf-8")
+        load_settings(file, environ=VARIABLES, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_every_link_leads_somewhere(readme: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)", readme.read_text(encoding="utf-8"))
     assert [link for link in links if not (readme.parent / link).exists()] == []
@@ -57,8 +93,7 @@ def test_the_first_screen_is_short_and_begins_with_a_command() -> None:
 
 @pytest.mark.parametrize(("guests", "reply"), [('["owner"]', "built-in demo"), ("[]", "not on the list")])
 async def test_the_plugin_of_the_readme_does_what_it_says(tmp_path: Path, guests: str, reply: str) -> None:
-    from gateway.cli.asking import exchange
-    from gateway.cli.send import Wish
+    from gateway.cli.chat.send import SendRequest, exchange
 
     plugin = loaded("guest_list", python_of(READMES[0]), tmp_path).plugin
     file = tmp_path / "trunkline.toml"
@@ -67,7 +102,7 @@ async def test_the_plugin_of_the_readme_does_what_it_says(tmp_path: Path, guests
     )
     gateway = Gateway(load_settings(file, flags={"server": {"port": 0}}), plugins=[plugin])
     async with gateway.running(), Server(gateway) as server:
-        said = await exchange(server.url, None, Wish("s", "Hello"))
+        said = await exchange(server.url, None, SendRequest("s", "Hello"))
     assert said.answer is not None
     assert reply in said.answer.text
 
@@ -86,7 +121,7 @@ async def test_the_channel_of_the_readme_receives_and_sends(tmp_path: Path) -> N
     async with asyncio.timeout(30), gateway.running() as host, asyncio.TaskGroup() as tasks:
         channel = module.create(host, "lines", {"port": port})
         gateway.channels.register(channel)
-        running = tasks.create_task(channel.run(gateway.intake.receiver("lines")))
+        running = tasks.create_task(channel.run(gateway.parts.intake.receiver("lines")))
         answer = await _asked(port, b"Hello over a line\n")
         running.cancel()
     assert answer.startswith("> Hello over a line\n")

@@ -1,10 +1,10 @@
-"""Discord: a bot in servers, threads and direct messages."""
+"""Discord channel for servers, threads and direct messages."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gateway import Channel, Host
+from gateway.channel import Channel, Host
 
 if TYPE_CHECKING:
     from channels.discord.options import Options
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> Any:
 
 
 def create(host: Host, channel_id: str, options: Options) -> Channel:
-    """The channel of one bot, ready to run. Raises SettingsError when its token cannot be one."""
+    """Return the channel of one bot, ready to run. Raises SettingsError if its token is not well-formed."""
     from channels.discord.channel import DiscordChannel
 
     return DiscordChannel(host, channel_id, options)

@@ -1,8 +1,8 @@
-"""Discord's REST API by way of discord.py, in the gateway's terms: done, not done, or nobody knows.
+"""Discord's REST API on top of discord.py; each call is reported as applied, not applied, or uncertain.
 
-discord.py keeps the addresses in its classes, for the whole process, and waits and repeats by itself. Here
-each bot has its own address, and whoever calls is told at once how long to wait: only the caller knows
-whether what it wanted to say is still worth waiting for.
+discord.py keeps the addresses in its classes, for the whole process, and waits and retries by itself. Here
+each bot has its own address, and the caller gets the wait time at once: only the caller knows whether its
+message is still worth the wait.
 """
 
 from __future__ import annotations
@@ -15,28 +15,32 @@ from typing import Any, NoReturn, cast
 
 import aiohttp
 import discord
+import structlog
 from discord.http import HTTPClient, Ratelimit, Route
 
 from channels.discord.files import Upload, form_of
-from gateway import Limit, Pacer, PlacementDeferred, PlacementRefused, PlacementUncertain
+from gateway.channel import Limit, Pacer, PlacementDeferred, PlacementRefused, PlacementUncertain
+
+log = structlog.get_logger("trunkline.discord")
 
 _TIMEOUT = aiohttp.ClientTimeout(total=15)
 _UPLOAD_TIMEOUT = aiohttp.ClientTimeout(total=120)
 _LONGEST_ASKED = 3600.0
 _NO_TOKEN = 60.0
+_REFUSED_TOKEN = "Discord refuses the token"  # noqa: S105 - says what is wrong with it
 _RETRIES = 6
 
 _ALL, _SPARE = "all", "spare"
 _LIMITS = {_ALL: Limit(50, 1.03), _SPARE: Limit(20, 1.03)}
-"""Discord takes 50 calls a second of a bot. What can be left out leaves room for the answers."""
+"""Discord allows a bot 50 calls per second. Optional calls leave capacity for the answers."""
 
-ARCHIVED, THREAD_EXISTS, NO_HISTORY = 50083, 160004, 160002
+ARCHIVED, THREAD_EXISTS, NO_HISTORY, INVALID_FORM = 50083, 160004, 160002, 50035
 VOICE_STAYS, NO_VOICE = 50162, frozenset({50013, 50159, 50160, 50161, 50173})
-"""What a call may be refused for that can be helped."""
+"""Error codes of refusals that the channel can work around."""
 
 
 class Later(Exception):
-    """The call was not made, or refused: it may be made again in ``seconds``."""
+    """The call was not made, or was rate limited: it may be retried in ``seconds``."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"wait {seconds:.2f} s")
@@ -44,11 +48,11 @@ class Later(Exception):
 
 
 class Broken(Exception):
-    """The platform failed on its side; the call may have been applied."""
+    """Discord failed with a server error; the call may or may not have been applied."""
 
 
 class Refused(Exception):
-    """The platform said no. ``code`` is its own number for why."""
+    """Discord refused the call. ``code`` is Discord's own error number."""
 
     def __init__(self, status: int, code: int, text: str) -> None:
         super().__init__(f"{status} {text} ({code})")
@@ -57,10 +61,10 @@ class Refused(Exception):
 
 
 class Bucket(Ratelimit):
-    """Counts the calls of one kind; says how long to wait instead of waiting."""
+    """Rate-limit bucket of one kind of call, which reports the wait time instead of waiting."""
 
     async def acquire(self) -> None:
-        """Take a place. Raises Later when the window is used up."""
+        """Reserve a call. Raises Later if the window is used up."""
         while True:
             now = self._loop.time()
             self._last_request = now
@@ -70,7 +74,7 @@ class Bucket(Ratelimit):
                 break
             if self.expires is not None:
                 raise Later(self.expires - now)
-            # Nothing is known of this bucket yet: the first answer tells.
+            # Nothing is known of this bucket yet: the first response reports its limits.
             future: asyncio.Future[Any] = self._loop.create_future()
             self._pending_requests.append(future)
             await future
@@ -79,7 +83,7 @@ class Bucket(Ratelimit):
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.outgoing -= 1
-        if kind is not None:  # no answer told what is left: if it was less, the next one says so
+        if kind is not None:  # without a response the count is a guess: the next one corrects it
             self.remaining = min(self.limit, self.remaining + 1)
         if self.expires is None:
             self.remaining = max(self.remaining, self.limit - self.outgoing)
@@ -87,7 +91,7 @@ class Bucket(Ratelimit):
 
 
 class Rest(HTTPClient):
-    """discord.py's client for one bot at its own address."""
+    """discord.py's HTTP client for one bot at its own address."""
 
     def __init__(self, base: str, pacer: Pacer) -> None:
         super().__init__(asyncio.get_running_loop())
@@ -96,14 +100,15 @@ class Rest(HTTPClient):
         self._held: dict[str, float] = {}
 
     def get_ratelimit(self, key: str) -> Ratelimit:
-        """The bucket of a key."""
+        """Return the bucket of a key."""
         if key not in self._buckets:
             self._buckets[key] = Bucket(None)
             self._try_clear_expired_ratelimits()
         return self._buckets[key]
 
     async def request(self, route: Route, *, spare: bool = False, **kwargs: Any) -> Any:
-        """One call, made once, at its turn among all calls. What is to ``spare`` waits for none.
+        """Make one call without retries when the total rate limit allows. A call with ``spare`` does not
+        wait.
 
         Raises Later, Broken, what discord.py raises, and what aiohttp raises.
         """
@@ -139,10 +144,10 @@ class Rest(HTTPClient):
 
 
 async def _asked_to_wait(response: aiohttp.ClientResponse) -> tuple[float, bool]:
-    """How long a 429 asks to wait, and whether that is for all calls."""
+    """Return the seconds that a 429 asks to wait, and whether the wait applies to all calls."""
     header = response.headers.get("Retry-After", "1")
     seconds = float(header) if header.replace(".", "", 1).isdecimal() else 1.0
-    # Without this header the answer is not the API's: the address is banned, everything has to stop.
+    # A 429 without this header is not from the API: the IP address is banned, so all calls have to stop.
     everywhere = "Via" not in response.headers or "X-RateLimit-Global" in response.headers
     try:
         told = await response.json()
@@ -150,12 +155,12 @@ async def _asked_to_wait(response: aiohttp.ClientResponse) -> tuple[float, bool]
         seconds = exact if math.isfinite(exact) else seconds
         everywhere = everywhere or bool(told.get("global"))
     except (aiohttp.ClientError, ValueError, TypeError, KeyError, LookupError, AttributeError):
-        pass  # the ban's answer is a page, not JSON
+        pass  # the ban's response is an HTML page, not JSON
     return min(_LONGEST_ASKED, max(0.0, seconds)) + 0.01, everywhere
 
 
 class Api:
-    """What the channel says to Discord. It is open while somebody uses it."""
+    """REST client of the channel. It is open while at least one user of it is inside ``opened``."""
 
     def __init__(self, base: str, token: Callable[[], str], pace: float = 1.0) -> None:
         self._base = base
@@ -165,10 +170,12 @@ class Api:
         self._users = 0
         self._opening = asyncio.Lock()
         self.me: Mapping[str, Any] = {}
+        self.problem = ""
+        """Error text while Discord rejects the token; empty since a call succeeded."""
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[Rest]:
-        """The connection, logged in. Raises Refused, Later, Broken and what aiohttp raises."""
+        """Open the connection and log in. Raises Refused, Later, Broken and what aiohttp raises."""
         self._users += 1
         try:
             yield await self._open()
@@ -189,7 +196,7 @@ class Api:
         spare: bool = False,
         **gaps: str,
     ) -> Any:
-        """One call; what is to ``spare`` is not made where others wait.
+        """Make one call; a call with ``spare`` is skipped if other calls wait.
 
         Raises Refused, Later, Broken, and what aiohttp raises.
         """
@@ -202,13 +209,22 @@ class Api:
         if query:
             arguments["params"] = dict(query)
         async with self.opened() as rest:
+            ours = not any(name.endswith("_token") for name in gaps)
             try:
-                return await rest.request(Route(verb, path, **gaps), **arguments)
+                told = await rest.request(Route(verb, path, **gaps), **arguments)
             except discord.HTTPException as error:
+                if error.status == 401 and ours:
+                    if not self.problem:
+                        log.error(_REFUSED_TOKEN, call=f"{verb} {path}")
+                    self.problem = _REFUSED_TOKEN
                 raise Refused(error.status, error.code, error.text) from error
+            if ours:
+                self.problem = ""
+            return told
 
     async def insist(self, verb: str, path: str, body: object = None, **rest: Any) -> Any:
-        """A call that is worth waiting for. Raises Refused, and after some tries what ``call`` raises."""
+        """Make a call that is worth retrying. Raises Refused, and after the last retry what ``call``
+        raises."""
         for tries in range(_RETRIES):
             try:
                 return await self.call(verb, path, body, **rest)
@@ -221,7 +237,8 @@ class Api:
         return await self.call(verb, path, body, **rest)
 
     async def place(self, verb: str, path: str, body: object, **rest: Any) -> Mapping[str, Any]:
-        """A call that places or changes a message. Raises as a channel's ``send`` does, and Refused."""
+        """Make a call that sends or edits a message. Raises the errors of a channel's ``send``, and
+        Refused."""
         try:
             return cast("Mapping[str, Any]", await self.call(verb, path, body, **rest))
         except Later as later:
@@ -232,11 +249,11 @@ class Api:
             raise PlacementUncertain(str(error) or type(error).__name__) from error
         except Refused as refused:
             if refused.status == 401 and "webhook_token" not in rest:
-                raise PlacementDeferred("Discord refuses the token", _NO_TOKEN) from refused
+                raise PlacementDeferred(_REFUSED_TOKEN, _NO_TOKEN) from refused
             raise
 
     async def download(self, url: str) -> bytes:
-        """A file of a message. Raises Refused and what aiohttp raises."""
+        """Download a file of a message. Raises Refused and what aiohttp raises."""
         async with self.opened() as rest:
             try:
                 return await rest.get_from_cdn(url)
@@ -261,5 +278,5 @@ class Api:
 
 
 def refuse(refused: Refused) -> NoReturn:
-    """Say that a message will never be placed."""
+    """Raise the error for a message that Discord will never accept."""
     raise PlacementRefused(str(refused)) from refused

@@ -1,4 +1,4 @@
-"""The Discord channel: one bot. Its connection, what it hears and what it says, put together."""
+"""Discord channel of one bot: connects the gateway connection, the inflow and the sender."""
 
 from __future__ import annotations
 
@@ -24,37 +24,32 @@ from channels.discord.prompts import Prompts
 from channels.discord.reader import Reader
 from channels.discord.render import Page, Style, pages
 from channels.discord.rooms import Rooms
-from gateway import (
+from gateway import Message, SettingsError
+from gateway.channel import (
     Address,
     ApprovalRequest,
+    Backoff,
     Cursor,
     Health,
     Host,
-    Message,
     OutboundMessage,
     Placed,
     PlacementDeferred,
     Receive,
-    SettingsError,
     Streaming,
 )
 
 log = structlog.get_logger("trunkline.discord")
 
-_SHORTEST, _LONGEST = 0.25, 60.0
+_BACKOFF = Backoff(0.25, 60)
 _EVERY = 1.2
-"""Seconds between two showings of an answer: Discord takes five edits in five seconds."""
+"""Seconds between two edits of a growing answer: Discord allows five edits in five seconds."""
 
 
 class DiscordChannel:
-    """A bot. ``run`` listens; everything else may be called before and after."""
+    """Channel of one bot. All methods except ``run`` may be called before and after ``run``."""
 
     def __init__(self, host: Host, channel_id: str, options: Options) -> None:
-        token = options.token.get_secret_value()
-        if not token.strip():
-            raise SettingsError(f"channels.{channel_id}.token: is missing; it is on the bot's page")
-        if token != token.strip() or not token.isascii() or not token.isprintable():
-            raise SettingsError(f"channels.{channel_id}.token: is no token; it must not hold blanks")
         self.id = channel_id
         self._host = host
         self._options = options
@@ -67,7 +62,7 @@ class DiscordChannel:
         self._why = "logging in"
 
     async def run(self, receive: Receive) -> None:
-        """Listen until cancelled. Raises SettingsError when Discord does not want the bot as it is."""
+        """Receive events until cancelled. Raises SettingsError if Discord rejects the bot or its settings."""
         try:
             async with AsyncExitStack() as stack:
                 await self._log_in(stack)
@@ -81,61 +76,61 @@ class DiscordChannel:
             self._keeper = None
 
     async def send(self, outbound: OutboundMessage) -> Placed:
-        """Place a message."""
+        """Send a message."""
         return await self._places.send(outbound)
 
     async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
-        """Make a message show its page."""
+        """Replace the content of a message with a page."""
         await self._places.edit(placed, outbound)
 
     async def delete(self, placed: Placed, address: Address) -> None:
-        """Take a message away."""
+        """Delete a message."""
         await self._places.delete(placed)
 
     async def find(self, outbound: OutboundMessage) -> Placed | None:
-        """Look for a message that may have been placed."""
+        """Search for a message after an uncertain send."""
         return await self._places.find(outbound)
 
     def watermark(self, address: Address) -> str | None:
-        """The newest message of a room that was seen."""
+        """Return the newest message id seen in a chat."""
         return self._places.newest(address)
 
     def pages(self, message: Message, *, final: bool) -> Sequence[Page]:
-        """An answer as messages."""
+        """Render an answer as messages."""
         return pages(message, self._style, final=final)
 
     def streaming(self, address: Address) -> Streaming | None:
-        """Answers are edited while they are made."""
+        """Return the preview mode: answers are edited while they are generated."""
         return Streaming("edit", _EVERY) if self._options.streaming else None
 
     async def typing(self, address: Address) -> None:
-        """Show that an answer is being made."""
+        """Show the typing indicator."""
         await self._places.typing(address)
 
-    async def ask_approval(self, request: ApprovalRequest) -> None:
+    async def ask_approval(self, request: ApprovalRequest) -> Placed:
         """Ask with buttons."""
-        await self._prompts.ask(request)
+        return await self._prompts.ask(request)
 
     async def approval_decided(self, request: ApprovalRequest, outcome: str) -> None:
-        """Show what became of it."""
+        """Show the decision."""
         await self._prompts.decided(request, outcome)
 
     def health(self) -> Health:
-        """Whether something is heard: the gateway answers every heartbeat."""
-        why = self._why if self._keeper is None else self._keeper.trouble()
+        """Return the health of the connection: the gateway acknowledges every heartbeat."""
+        why = self._why if self._keeper is None else self._keeper.trouble() or self._api.problem
         return Health(ok=not why, detail=why)
 
     async def _log_in(self, stack: AsyncExitStack) -> None:
-        """Open the API, however long it is away. Raises Refused when it does not want this bot."""
-        pause = _SHORTEST
+        """Open the API, retrying while it cannot be reached. Raises Refused if Discord rejects the bot."""
+        failures = 0
         while True:
             try:
                 await stack.enter_async_context(self._api.opened())
             except UNREACHABLE as error:
                 self._why = f"logging in: {error or type(error).__name__}"
                 log.info("logging in to Discord again", reason=self._why)
-                await asyncio.sleep(error.seconds if isinstance(error, Later) else pause)
-                pause = min(_LONGEST, pause * 2)
+                failures += 1
+                await asyncio.sleep(error.seconds if isinstance(error, Later) else _BACKOFF.pause(failures))
             else:
                 return
 
@@ -145,7 +140,7 @@ class DiscordChannel:
         commands = self._host.commands()
         view = View(self.id, account, self._options, frozenset(command.name for command in commands))
         reader = Reader(self._api, self._rooms, self._places, view)
-        inflow = Inflow(receive, self._host, reader, self._rooms, History(self._api), kept)
+        inflow = Inflow(receive, reader, self._rooms, History(self._api), kept)
         interactions = Interactions(self._api, self._rooms, self._places, self._prompts, view)
         self._keeper = Keeper(
             self._api, self._options, inflow, reader, kept, receive, interactions.take, tasks
@@ -156,7 +151,7 @@ class DiscordChannel:
         await self._keeper.run()
 
     async def _register(self, kept: Kept, receive: Receive) -> None:
-        """Tell Discord of the commands, when it was not told of just these."""
+        """Register the commands unless the same ones were registered before."""
         registered = registrations(self._host.commands())
         while True:
             try:
@@ -175,7 +170,7 @@ class DiscordChannel:
                 await asyncio.sleep(60)
 
     async def _ask_room(self, key: str) -> Any:
-        """A room by its id. Raises LookupError when the bot cannot have it."""
+        """Fetch a channel by its id. Raises LookupError if the bot has no access to it."""
         try:
             return await self._api.insist("GET", "/channels/{channel_id}", channel_id=key)
         except Refused as refused:

@@ -1,4 +1,4 @@
-"""The bot's commands, as Discord knows them: what people type, and what stands in the menus."""
+"""The bot's commands as registered with Discord: slash commands and context menus."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _CHAT, _USER, _MESSAGE, _STRING = 1, 2, 3, 3
 _MOST_CHAT = 100
 _LONGEST = 6000
 _ADMINISTRATOR = "8"
-"""Whose menu shows what is for admins, until a server's settings say otherwise."""
+"""Permission that a user needs to see admin commands, unless a server's settings override it."""
 _EVERYWHERE = [0, 1]
 
 
 def registrations(commands: Iterable[SlashCommand]) -> list[dict[str, Any]]:
-    """What is registered with Discord. Names that it does not take are left out."""
+    """Return the commands to register. Names that Discord does not accept are left out."""
     known = {command.name: _typed(command) for command in commands if _is_name(command.name)}
     known.setdefault(ASK, _described(ASK, "Ask something", required=True))
     chat = [body for _, body in sorted(known.items())]
@@ -35,12 +35,12 @@ def registrations(commands: Iterable[SlashCommand]) -> list[dict[str, Any]]:
 
 
 def print_of(app: str, registered: Sequence[Any]) -> str:
-    """A print of the commands: another one means that Discord has to be told."""
+    """Return a hash of the commands; a different one means that they have to be registered again."""
     return hashlib.blake2b(msgspec.json.encode([app, registered]), digest_size=16).hexdigest()
 
 
 async def register(api: Api, app: str, registered: Sequence[Any]) -> bool:
-    """Tell Discord of the commands. Returns whether it took them."""
+    """Register the commands. Returns whether Discord accepted them."""
     try:
         await api.insist("PUT", "/applications/{application_id}/commands", registered, application_id=app)
     except Refused as refused:

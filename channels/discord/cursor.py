@@ -1,4 +1,4 @@
-"""How far a bot has read, and how often it may still log in: what is kept between two processes."""
+"""Persistent state of a bot between two processes: the read position and the remaining logins."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import msgspec
 from msgspec import Struct
 
 from channels.discord.wire import EPOCH_MS
-from gateway import Cursor, now_ms
+from gateway import now_ms
+from gateway.channel import Cursor
 
 SESSION, BUDGET, COMMANDS, DM_PREFIX = "", "identify", "commands", "dm:"
-"""The shards of a bot's cursors."""
+"""Shard names of a bot's cursors."""
 
 T = TypeVar("T")
 _MARGIN_MS = 60_000
@@ -21,7 +22,8 @@ _APART_MS = 5_000
 
 
 class Position(Struct, frozen=True, array_like=True):
-    """A session to resume, and ``seen``: every message up to this id was read. 0 is nothing yet."""
+    """Session to resume, and ``seen``: all messages up to this id were read. 0 means that nothing was read
+    yet."""
 
     session: str | None = None
     seq: int | None = None
@@ -30,43 +32,45 @@ class Position(Struct, frozen=True, array_like=True):
 
     @property
     def resumable(self) -> bool:
-        """Whether there is a session to go on with."""
+        """Return whether there is a session to resume."""
         return self.session is not None and self.seq is not None
 
     @property
     def floor(self) -> int:
-        """From where to read again: rooms do not tell strictly in the order of ids."""
+        """Message id to read again from: one minute before ``seen``, because channels do not deliver
+        strictly by id."""
         return max(0, self.seen - (_MARGIN_MS << 22))
 
 
 class Budget(Struct, frozen=True, array_like=True):
-    """Logins: Discord ends all sessions of a bot, and its token, after 1000 in a day.
+    """Login budget: after 1000 logins in a day, Discord ends all sessions of a bot and resets its token.
 
-    There are ``left`` of them at the time ``at`` (milliseconds), and slowly more.
+    ``left`` logins remain at the time ``at`` (milliseconds), and the number grows slowly. An ``at`` in the
+    future comes from a clock that was ahead, and counts as now.
     """
 
     left: float = _BURST
     at: int = 0
 
     def after(self, now: int) -> Budget:
-        """What there is at a later time."""
+        """Return the budget at a later time."""
         gained = max(0, now - self.at) * _PER_DAY / _DAY_MS
-        return Budget(min(_BURST, self.left + gained), max(now, self.at))
+        return Budget(min(_BURST, self.left + gained), now)
 
     def wait(self, now: int) -> float:
-        """Seconds until the next login."""
-        apart = max(0, self.at + _APART_MS - now) if self.at and self.left < _BURST else 0
+        """Return the seconds until the next login."""
+        apart = max(0, min(self.at, now) + _APART_MS - now) if self.at and self.left < _BURST else 0
         short = max(0.0, 1 - self.after(now).left) * _DAY_MS / _PER_DAY
         return max(apart, short) / 1000
 
     def spend(self, now: int) -> Budget:
-        """One login."""
+        """Return the budget after one login."""
         there = self.after(now)
         return Budget(there.left - 1, there.at)
 
 
 class Kept:
-    """What an earlier process kept."""
+    """State stored by an earlier process."""
 
     def __init__(self, cursors: Iterable[Cursor], account: str) -> None:
         self.account = account
@@ -74,32 +78,32 @@ class Kept:
 
     @property
     def position(self) -> Position:
-        """Where to go on reading."""
+        """Position to resume from."""
         return _read(self._values.get(SESSION), Position)
 
     @property
     def budget(self) -> Budget:
-        """Logins that are left."""
+        """Remaining logins."""
         return _read(self._values.get(BUDGET), Budget)
 
     @property
     def commands(self) -> str:
-        """Which commands the platform was told of."""
+        """Hash of the commands that were registered last."""
         return self._values.get(COMMANDS, "")
 
     @property
     def dms(self) -> set[str]:
-        """The direct conversations there were."""
+        """Ids of the known direct messages' channels."""
         return {shard.removeprefix(DM_PREFIX) for shard in self._values if shard.startswith(DM_PREFIX)}
 
     def cursor(self, value: Position | Budget) -> Cursor:
-        """A value to be kept."""
+        """Return a value as a cursor to store."""
         shard = SESSION if isinstance(value, Position) else BUDGET
         return Cursor(self.account, msgspec.json.encode(value).decode(), shard)
 
 
 def first_seen() -> int:
-    """The ``seen`` of a bot that begins to listen: everything from now on is its business."""
+    """Return the ``seen`` of a new bot: only messages from now on are read."""
     return max(0, now_ms() - EPOCH_MS + _MARGIN_MS) << 22
 
 

@@ -1,4 +1,4 @@
-"""Files on their way out and in."""
+"""Files of messages, received and sent."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ import msgspec
 from msgspec import Struct
 
 from channels.discord.wire import VOICE_FLAG, Attachment
-from gateway import Audio, FilePart, ImagePart, Part, Recording, recording_of
+from gateway import FilePart, ImagePart, Part
+from gateway.channel import Audio, Recording, recording_of
 
 MOST_FILES = 10
-"""Files that a message can have."""
+"""Maximum number of files in a message."""
 MOST_FILE_BYTES = 10 * 1024 * 1024
 MOST_BYTES = 24 * 1024 * 1024
 _CDN_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _UNSAFE = re.compile(r"[^\w.\-]+")
 _TEXTUAL = ("text/", "application/json", "application/xml", "application/javascript", "application/toml")
 _POINTS, _POINTS_A_SECOND = 256, 10
-"""How finely a voice message is drawn, at most."""
+"""Maximum number of points in the waveform of a voice message."""
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(10))})
 
 
 class Upload(Struct, frozen=True):
-    """A file to be sent: its name, what it holds, and in words what can be seen on it.
+    """A file to send: name, content, and a description of the picture.
 
-    What is known of a ``recording`` is said where it is sent as a voice message.
+    The data of a ``recording`` is used if the file is sent as a voice message.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Upload(Struct, frozen=True):
 
 
 def safe_name(name: str, otherwise: str = "file") -> str:
-    """A file name without anything that a file system or a person could take for something else."""
+    """Return a safe file name, without path parts or misleading characters."""
     last = PurePosixPath(name.replace("\\", "/").replace("\0", "")).name
     tidy = _UNSAFE.sub("_", last).strip("._-")[-100:]
     if not tidy or tidy.partition(".")[0].lower() in _DEVICES:
@@ -53,7 +54,7 @@ def safe_name(name: str, otherwise: str = "file") -> str:
 
 
 def form_of(body: Mapping[str, Any], uploads: Sequence[Upload]) -> list[dict[str, Any]]:
-    """A body with files, as fields of a form."""
+    """Return a body with files as form fields."""
     spoken = bool(body.get("flags", 0) & VOICE_FLAG)
     described = [
         {"id": index, "filename": upload.name}
@@ -82,7 +83,7 @@ def form_of(body: Mapping[str, Any], uploads: Sequence[Upload]) -> list[dict[str
 
 
 def upload_of(part: ImagePart | FilePart) -> Upload | None:
-    """A part as a file to be sent; None when there is nothing in it that could be."""
+    """Return a part as a file to send; None if it has no content that can be sent."""
     if isinstance(part, FilePart):
         if part.content is None:
             return None
@@ -93,7 +94,7 @@ def upload_of(part: ImagePart | FilePart) -> Upload | None:
 
 
 def decoded(data: str, mime_type: str, name: str, description: str | None = None) -> Upload | None:
-    """What stands in base64, as a file to be sent; None when it is no base64."""
+    """Decode base64 to a file to send; None if it is invalid."""
     try:
         raw = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
@@ -106,7 +107,7 @@ def decoded(data: str, mime_type: str, name: str, description: str | None = None
 
 
 def is_ours(url: str, api_base_url: str) -> bool:
-    """Whether a file may be loaded from an address: from Discord's own hosts, or the API's."""
+    """Return whether files may be downloaded from a URL: only from Discord's own hosts, or the API's."""
     parts = urlsplit(url)
     return (parts.scheme == "https" and parts.hostname in _CDN_HOSTS) or (
         parts.hostname is not None
@@ -115,7 +116,7 @@ def is_ours(url: str, api_base_url: str) -> bool:
 
 
 def received(attachment: Attachment, data: bytes) -> Part | Audio:
-    """A file that somebody sent."""
+    """Return a received file as a part."""
     kind = (attachment.content_type or "").partition(";")[0].strip().lower()
     name = safe_name(attachment.filename)
     encoded = base64.b64encode(data).decode()
@@ -129,7 +130,7 @@ def received(attachment: Attachment, data: bytes) -> Part | Audio:
 
 
 def grouped(uploads: Iterable[Upload]) -> list[tuple[Upload, ...]]:
-    """Files in as few messages as can hold them."""
+    """Group files into as few messages as possible."""
     groups: list[list[Upload]] = []
     size = 0
     for upload in uploads:
@@ -142,7 +143,7 @@ def grouped(uploads: Iterable[Upload]) -> list[tuple[Upload, ...]]:
 
 
 def _drawn(recording: Recording | None) -> dict[str, Any]:
-    """How long a voice message is, and what is drawn for it: how much each moment took to encode."""
+    """Return duration and waveform of a voice message; the waveform is the encoded size of each moment."""
     if recording is None:
         return {}
     sizes = recording.sizes

@@ -1,4 +1,4 @@
-"""What stands in rooms: read again after a gap."""
+"""Chat history, read again after a gap."""
 
 from __future__ import annotations
 
@@ -9,47 +9,72 @@ from typing import Any, cast
 import aiohttp
 import structlog
 
-from channels.discord.api import Api, Broken, Refused
+from channels.discord.api import Api, Broken, Later, Refused
 from channels.discord.placing import MESSAGES
+from gateway.channel import Backoff
 
 log = structlog.get_logger("trunkline.discord")
 
 _PAGE = 100
-_MOST_PAGES = 50
-_AGAIN = 5.0
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+"""Seconds between attempts to read a history. The longest pause is short because the channel is not
+ready while a history is unread; the rate limiter keeps to the platform's limits anyway."""
 
 
 class History:
-    """Reads rooms by way of the API."""
+    """History reader on top of the API. ``problem`` names the history that could not be read yet; it is empty
+    otherwise.
 
-    def __init__(self, api: Api) -> None:
+    A history is retried until Discord returns it or refuses it permanently, first after ``pause`` seconds,
+    then with increasing pauses.
+    """
+
+    def __init__(self, api: Api, pause: float = _SHORTEST_PAUSE) -> None:
+        self.problem = ""
         self._api = api
+        self._backoff = Backoff(pause, _LONGEST_PAUSE)
 
     async def after(self, room: str, floor: int) -> AsyncIterator[list[Any]]:
-        """The messages behind an id, oldest first, in portions. A room that is closed has none."""
-        for _ in range(_MOST_PAGES):
+        """Yield the messages after an id in batches, oldest first; none if the bot has no access to the
+        chat."""
+        while True:
             told = await self._portion(room, floor)
             if told:
                 yield told
-            if len(told) < _PAGE:
+            newest = max((_id_of(message) for message in told), default=0)
+            if len(told) < _PAGE or newest <= floor:
                 return
-            floor = max(_id_of(message) for message in told)
-        log.warning("a room has more that was missed than is read", room=room)
+            floor = newest
 
     async def _portion(self, room: str, floor: int) -> list[Any]:
+        failures = 0
         while True:
+            pause = self._backoff.pause(failures + 1)
             try:
-                told = await self._api.insist(
+                told = await self._api.call(
                     "GET", MESSAGES, query={"after": str(floor), "limit": _PAGE}, channel_id=room
                 )
+                if not isinstance(told, list):  # as an empty page it would lose the messages in it
+                    raise Broken("an answer that is no list")
             except Refused as refused:
-                log.info("a room cannot be read", room=room, reason=str(refused))
-                return []
+                if refused.status != 401:
+                    log.info("a room cannot be read", room=room, reason=str(refused))
+                    self.problem = ""
+                    return []
+                reason = str(refused)
+            except Later as later:
+                reason, pause = str(later), later.seconds
             except (Broken, aiohttp.ClientError, OSError) as error:
-                log.warning("what was missed cannot be read yet", reason=str(error) or type(error).__name__)
-                await asyncio.sleep(_AGAIN)
+                reason = str(error) or type(error).__name__
             else:
-                return sorted(cast("list[Any]", told), key=_id_of) if isinstance(told, list) else []
+                self.problem = ""
+                return sorted(cast("list[Any]", told), key=_id_of)
+            failures += 1
+            if failures > 1:
+                if not self.problem:
+                    log.warning("what was missed cannot be read yet", room=room, reason=reason)
+                self.problem = f"what was missed cannot be read yet in {room}: {reason}"
+            await asyncio.sleep(pause)
 
 
 def _id_of(message: Any) -> int:

@@ -1,7 +1,7 @@
-"""The inflow: what the gateway connection tells, made durable in its order.
+"""Inflow: makes the events of the gateway connection durable, in order.
 
-An event counts as read when everything before it is durable. What comes after a gap (the session could not be
-resumed) waits until the gap is filled from the rooms' histories.
+An event counts as read when all earlier events are durable. If a session could not be resumed, its later
+events wait until the gap is filled from the chats' histories.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import msgspec
 import structlog
@@ -20,7 +20,7 @@ from channels.discord.link import Event
 from channels.discord.reader import MISFITS, Reader
 from channels.discord.rooms import Room, Rooms, room_of
 from channels.discord.wire import Guild, GuildId, Ready, read, snowflake
-from gateway import Cursor, InboundMessage, OverloadedError, Receive, Rejected
+from gateway.channel import Cursor, InboundMessage, OverloadedError, Receive, Rejected, Signal
 
 log = structlog.get_logger("trunkline.discord")
 
@@ -28,25 +28,17 @@ _BATCH = 50
 _SAVED_EVERY = 100
 _AGAIN = 0.5
 _SPEECH = ("MESSAGE_CREATE", "MESSAGE_UPDATE")
+_DELETED = ("MESSAGE_DELETE", "MESSAGE_DELETE_BULK")
 _PENDING_SECONDS = 30.0
 MOST_WAITING = 20_000
 
 
-class Withdraws(Protocol):
-    """Whoever is told that a message was deleted."""
-
-    def withdraw(self, session_id: str, dedup_key: str) -> bool: ...
-
-
 class Inflow:
-    """Takes events in their order. ``position`` is how far they are durable."""
+    """Ordered intake of events. ``position`` is the durable read position."""
 
-    def __init__(
-        self, receive: Receive, host: Withdraws, reader: Reader, rooms: Rooms, history: History, kept: Kept
-    ) -> None:
+    def __init__(self, receive: Receive, reader: Reader, rooms: Rooms, history: History, kept: Kept) -> None:
         self.position = kept.position
         self._receive = receive
-        self._host = host
         self._reader = reader
         self._rooms = rooms
         self._history = history
@@ -54,7 +46,6 @@ class Inflow:
         self._dms = kept.dms
         self._events: deque[Event] = deque()
         self._news = asyncio.Event()
-        self._parked: list[InboundMessage] = []
         self._floor: int | None = None
         self._late: dict[str, int] = {}
         self._awaited: set[str] = set()
@@ -63,29 +54,33 @@ class Inflow:
         self._unsaved = 0
 
     @property
+    def problem(self) -> str:
+        """Name of the history that could not be read yet; empty if there is none."""
+        return self._history.problem
+
+    @property
     def waiting(self) -> int:
-        """Events that are heard and not durable."""
+        """Number of events that were received but are not durable."""
         return len(self._events)
 
     async def begin(self) -> None:
-        """Remember since when this bot listens, if it is new here."""
+        """Store the time at which a new bot started to receive."""
         if not self._seen:
             self._seen = first_seen()
             self.position = Position(seen=self._seen)
             await self._receive(cursor=self._kept.cursor(self.position))
 
     def offer(self, event: Event) -> None:
-        """One more event."""
+        """Queue an event."""
         self._events.append(event)
         self._news.set()
 
     async def run(self) -> None:
-        """Take events until cancelled. Raises what ``receive`` raises, but for overload."""
+        """Process events until cancelled. Raises the errors of ``receive``, except overload."""
         while True:
             if not self._events:
                 self._news.clear()
-                await self._wait()
-            await self._unpark()
+                await self._news.wait()
             batch = [self._events.popleft() for _ in range(min(_BATCH, len(self._events)))]
             while batch:
                 run = _speeches(batch)
@@ -95,15 +90,8 @@ class Inflow:
                 else:
                     await self._take(batch.pop(0))
 
-    async def _wait(self) -> None:
-        try:
-            async with asyncio.timeout(_AGAIN if self._parked else None):
-                await self._news.wait()
-        except TimeoutError:
-            pass  # what is parked is tried again
-
     async def _take_speeches(self, events: Sequence[Event]) -> None:
-        """Messages in a row: their files are loaded together."""
+        """Process consecutive messages together, so that their files are downloaded concurrently."""
         read_ = await asyncio.gather(*map(self._read, events))
         messages = [found for found in read_ if isinstance(found, InboundMessage)]
         rejected = [found for found in read_ if isinstance(found, Rejected)]
@@ -123,17 +111,21 @@ class Inflow:
 
     async def _take(self, event: Event) -> None:
         rejected: list[Rejected] = []
+        signals: Sequence[Signal] = ()
         if event.durable is not None:
             await asyncio.wait([event.durable])
             self._unsaved = _SAVED_EVERY
         try:
-            await self._apply(event.name, event.data)
+            if event.name in _DELETED:
+                signals = self._reader.removed(event.data)
+            else:
+                await self._apply(event.name, event.data)
         except MISFITS as error:
             rejected.append(self._reader.rejected(event.name, event.data, error))
-        await self._commit((), rejected, event.seq)
+        await self._commit((), rejected, event.seq, signals)
 
     async def _apply(self, name: str, data: Any) -> None:
-        """An event that is no message. Raises MISFITS."""
+        """Process an event other than a message. Raises MISFITS."""
         match name:
             case "READY":
                 await self._begin(read(data, Ready))
@@ -141,9 +133,6 @@ class Inflow:
                 await self._furnish(read(data, Guild))
             case "GUILD_DELETE":
                 self._awaited.discard(read(data, GuildId).id)
-            case "MESSAGE_DELETE" | "MESSAGE_DELETE_BULK":
-                for session, key in self._reader.removed(data):
-                    self._host.withdraw(session, key)
             case "THREAD_MEMBERS_UPDATE":
                 self._join(cast("Mapping[str, Any]", data))
             case _ if name.startswith(("CHANNEL_", "THREAD_")) and isinstance(data, dict):
@@ -152,7 +141,7 @@ class Inflow:
                 pass
 
     async def _begin(self, ready: Ready) -> None:
-        """A new session: what happened since the old one is not told by it."""
+        """Begin a new session, and read the direct messages since the old one, which it does not repeat."""
         floor = self._floor = Position(seen=self._seen).floor
         self._awaited = {guild.id for guild in ready.guilds}
         self._awaited_until = asyncio.get_running_loop().time() + _PENDING_SECONDS
@@ -162,7 +151,7 @@ class Inflow:
         await self._catch_up([Room(key, "dm") for key in sorted(self._dms)], floor)
 
     async def _furnish(self, guild: Guild) -> None:
-        """A server and its rooms."""
+        """Record the channels of a server, and read what was missed in them."""
         channels = [*guild.channels, *guild.threads]
         for channel in channels:
             self._rooms.put(room_of(channel, self._kept.account))
@@ -173,7 +162,7 @@ class Inflow:
         self._awaited.discard(guild.id)
 
     async def _catch_up(self, rooms: Iterable[Room], floor: int) -> None:
-        """Read what stands in rooms since the gap began."""
+        """Read the messages in chats since the gap began."""
         for room in rooms:
             async for told in self._history.after(room.id, floor):
                 messages: list[InboundMessage] = []
@@ -190,7 +179,7 @@ class Inflow:
             self._rooms.join(read(data["id"], str))
 
     async def _know_dm(self, message: InboundMessage) -> None:
-        """Remember direct conversations: Discord does not list them."""
+        """Store the channels of direct messages, because Discord does not list them."""
         address = message.address
         if not address.group and address.chat not in self._dms:
             await self._receive(
@@ -199,69 +188,78 @@ class Inflow:
             self._dms.add(address.chat)
 
     async def _commit(
-        self, messages: Sequence[InboundMessage], rejected: Sequence[Rejected], seq: int | None
+        self,
+        messages: Sequence[InboundMessage],
+        rejected: Sequence[Rejected],
+        seq: int | None,
+        signals: Sequence[Signal] = (),
     ) -> None:
-        """Make durable what was read, and how far."""
+        """Make the messages and the read position durable."""
         self._unsaved += 1
         if seq is not None and self.position.session is not None:
             self.position = msgspec.structs.replace(self.position, seq=seq)
-        save = messages or rejected or self._unsaved >= _SAVED_EVERY
-        await self._accept(messages, rejected, self._cursor() if save else None)
+        save = messages or rejected or signals or self._unsaved >= _SAVED_EVERY
+        cursor = self._cursor() if save else None
+        if signals:
+            await self._signal(signals, cursor)
+        else:
+            await self._accept(messages, rejected, cursor)
+
+    async def _signal(self, signals: Sequence[Signal], cursor: Cursor | None) -> None:
+        """Make deletions durable with the cursor, before any later event."""
+        while True:
+            try:
+                await self._receive(cursor=cursor, signals=signals)
+            except OverloadedError:
+                await asyncio.sleep(_AGAIN)
+            else:
+                return
 
     def _cursor(self) -> Cursor | None:
-        """Where to go on reading; None as long as something before it is not durable."""
+        """Return the cursor to store; None while an earlier event is not durable."""
         if self._floor is not None and not self._awaits():
             self._late = dict.fromkeys(self._awaited, self._floor)
             self._floor = None
-        if self._floor is not None or self._parked or not self.position.resumable:
+        if self._floor is not None or not self.position.resumable:
             return None
         self._unsaved = 0
         self.position = msgspec.structs.replace(self.position, seen=self._seen)
         return self._kept.cursor(self.position)
 
     def _awaits(self) -> bool:
-        """Whether servers are still to be furnished; one that is away for long is not waited for."""
+        """Return whether servers are still expected to send their data; there is a timeout for unavailable
+        ones."""
         return bool(self._awaited) and asyncio.get_running_loop().time() < self._awaited_until
 
     async def _accept(
         self, messages: Sequence[InboundMessage], rejected: Sequence[Rejected], cursor: Cursor | None
     ) -> None:
-        """Hand in what was read. Messages of sessions that are full wait here, in their order."""
-        full = {message.session for message in self._parked}
-        ready = [message for message in messages if message.session not in full]
-        late = [message for message in messages if message.session in full]
+        """Submit what was read, retrying while the gateway is overloaded; the cursor is submitted last."""
+        if not (messages or rejected or cursor is not None):
+            return
         try:
-            if ready or rejected or cursor is not None:
-                await self._receive(*ready, cursor=None if late else cursor, rejected=rejected)
-        except OverloadedError:
-            await self._accept_singly(ready, rejected)
-        self._parked += late
-        while len(self._parked) > MOST_WAITING:
-            await asyncio.sleep(_AGAIN)
-            await self._unpark()
-
-    async def _accept_singly(self, messages: Iterable[InboundMessage], rejected: Sequence[Rejected]) -> None:
-        full: set[str] = set()
-        if rejected:
-            await self._receive(rejected=rejected)
+            await self._receive(*messages, cursor=cursor, rejected=rejected)
+            return
+        except OverloadedError as error:
+            log.warning("Discord has to wait", reason=str(error))
         for message in messages:
-            try:
-                if message.session in full:
-                    raise OverloadedError("its session is full")
-                await self._receive(message)
-            except OverloadedError:
-                full.add(message.session)
-                self._parked.append(message)
+            await self._insist(message)
+        await self._insist(cursor=cursor, rejected=rejected)
 
-    async def _unpark(self) -> None:
-        """Try again what did not find room."""
-        if self._parked:
-            parked, self._parked = self._parked, []
-            await self._accept_singly(parked, ())
+    async def _insist(
+        self, *messages: InboundMessage, cursor: Cursor | None = None, rejected: Sequence[Rejected] = ()
+    ) -> None:
+        while True:
+            try:
+                await self._receive(*messages, cursor=cursor, rejected=rejected)
+            except OverloadedError:
+                await asyncio.sleep(_AGAIN)
+            else:
+                return
 
 
 def _speeches(events: Sequence[Event]) -> list[Event]:
-    """The messages that stand first."""
+    """Return the messages at the start of the events."""
     found: list[Event] = []
     for event in events:
         if event.name not in _SPEECH:
@@ -271,7 +269,7 @@ def _speeches(events: Sequence[Event]) -> list[Event]:
 
 
 def _id_of(data: Any) -> int:
-    """The id of a message, 0 for none."""
+    """Return the id of a message; 0 if it has none."""
     try:
         return int(snowflake(data["id"]))
     except MISFITS:

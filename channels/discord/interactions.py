@@ -1,7 +1,8 @@
-"""Commands and buttons: what people do with the bot other than write to it.
+"""Commands and buttons: interactions of users other than messages.
 
-A command is made durable, then acknowledged within Discord's three seconds ("… is thinking"); its answer
-takes that place. A button is for an approval, which only lives as long as the process: nothing is kept of it.
+A command is made durable, then acknowledged within Discord's limit of three seconds ("… is thinking"); its
+answer replaces that text. A button belongs to an approval, which lives only as long as the process, so
+nothing of it is stored.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from channels.discord.placing import Places
 from channels.discord.prompts import PREFIX, Prompts, expired, whisper
 from channels.discord.rooms import Room, Rooms, room_of
 from channels.discord.wire import Interaction, read
-from gateway import InboundMessage, OverloadedError, Receive
+from gateway.channel import InboundMessage, OverloadedError, Receive
 
 log = structlog.get_logger("trunkline.discord")
 
@@ -34,7 +35,7 @@ _BUSY = "Too much is waiting to be answered. Please try again in a moment."
 
 
 class Interactions:
-    """Takes what people do. Each is taken at once, beside the stream of messages."""
+    """Intake of interactions. Each is processed at once, independent of the order of messages."""
 
     def __init__(self, api: Api, rooms: Rooms, places: Places, prompts: Prompts, view: View) -> None:
         self.view = view
@@ -44,7 +45,8 @@ class Interactions:
         self._prompts = prompts
 
     async def take(self, data: Any, receive: Receive) -> None:
-        """Take one. Raises MISFITS for what is none, and what ``receive`` raises but for overload."""
+        """Process an interaction. Raises MISFITS for an invalid one, and the errors of ``receive`` except
+        overload."""
         interaction = read(data, Interaction)
         if interaction.type == _PRESSED:
             await self._press(interaction)
@@ -54,7 +56,7 @@ class Interactions:
     async def _press(self, interaction: Interaction) -> None:
         person, data = interaction.person, interaction.data
         if person is not None and data is not None and data.custom_id.startswith(PREFIX):
-            await self._respond(interaction, self._prompts.press(data.custom_id, person.id))
+            await self._respond(interaction, await self._prompts.press(data.custom_id, person.id))
         else:
             await self._respond(interaction, expired())
 
@@ -73,21 +75,24 @@ class Interactions:
                 deferral.set_result(worked)
 
     async def _accept(self, interaction: Interaction, message: InboundMessage, receive: Receive) -> bool:
-        """Make a command durable, and say so. Returns whether "… is thinking" stands there."""
+        """Make a command durable, and acknowledge it. Returns whether "… is thinking" is shown."""
         try:
             (receipt,) = await receive(message)
         except OverloadedError:
             await self._respond(interaction, whisper(_BUSY))
             return False
+        if receipt.refused:
+            await self._respond(interaction, whisper(_BUSY))
+            return False
         if receipt.ignored:
             await self._respond(interaction, whisper(_STRANGER))
             return False
-        if receipt.duplicate:  # it was acknowledged when it came first; if not, its time is over
+        if receipt.duplicate:  # it was acknowledged on its first arrival; if not, its three seconds are over
             return True
         return await self._respond(interaction, {"type": _DEFER})
 
     async def _respond(self, interaction: Interaction, body: dict[str, Any]) -> bool:
-        """Answer an interaction, which can be done once. Returns whether it is answered."""
+        """Respond to an interaction, which is possible once. Returns whether it has a response."""
         for _ in range(_TRIES):
             try:
                 await self._api.call(
@@ -108,7 +113,7 @@ class Interactions:
         return False
 
     def _room(self, interaction: Interaction) -> Room:
-        """The room it happened in. Raises msgspec.ValidationError."""
+        """Return the chat of an interaction. Raises msgspec.ValidationError."""
         key = interaction.channel_id
         if key is None:
             raise msgspec.ValidationError("an interaction without a room")

@@ -1,4 +1,4 @@
-"""The keeper of the gateway connection: connects, resumes, logs in anew, and always a little later."""
+"""Keeper of the gateway connection: connects, resumes and logs in again, with increasing pauses."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from channels.discord.link import (
 )
 from channels.discord.options import Options
 from channels.discord.reader import MISFITS, Reader
-from gateway import InboundMessage, Receipt, Receive, Rejected, now_ms
+from gateway import now_ms
+from gateway.channel import Backoff, InboundMessage, Receipt, Receive, Rejected
 
 log = structlog.get_logger("trunkline.discord")
 
-_SHORTEST, _LONGEST = 0.2, 60.0
+_BACKOFF = Backoff(0.2, 60, jitter=-0.5)
 _TRIES_TO_RESUME = 4
 _NEW_SESSION_AFTER = 1.0
 _STARTED = ("READY", "RESUMED")
@@ -39,7 +40,7 @@ Interact = Callable[[Any, Receive], Awaitable[None]]
 
 
 class Keeper:
-    """Keeps one connection. Its tasks live in the group it is given."""
+    """Keeper of one connection. Its tasks run in the given task group."""
 
     def __init__(
         self,
@@ -67,13 +68,13 @@ class Keeper:
         self._why = "connecting"
 
     def trouble(self) -> str:
-        """Why the connection does not count as working; empty when it does."""
+        """Return the reason why the connection does not count as working; empty if it works."""
         if not self._started:
             return self._why
-        return trouble(self._socket)
+        return trouble(self._socket) or self._inflow.problem
 
     async def run(self) -> None:
-        """Keep the connection until cancelled. Raises FatalClosure, and Refused for a wrong token."""
+        """Keep the connection open until cancelled. Raises FatalClosure, and Refused for a wrong token."""
         failures = 0
         while True:
             try:
@@ -91,11 +92,10 @@ class Keeper:
                 self._position = Position()
             log.info("connecting to Discord again", reason=self._why)
             if failures > 1:
-                pause = min(_LONGEST, _SHORTEST * 2.0 ** (failures - 1))
-                await asyncio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311 - no secret
+                await asyncio.sleep(_BACKOFF.pause(failures))
 
     async def _once(self) -> None:
-        """One connection, until it ends."""
+        """Run one connection until it ends."""
         async with self._api.opened() as rest:
             resume = self._position if self._position.resumable else None
             url = self._options.gateway_url or (resume.url if resume is not None else None)
@@ -110,7 +110,8 @@ class Keeper:
                 await socket.leave()
 
     async def _may_log_in(self, rest: Rest, url: str | None) -> str:
-        """Wait until the bot may log in, and write down that it does. Returns where the gateway is."""
+        """Wait until the login budget allows a login, and store that it is used. Returns the gateway's
+        address."""
         while True:
             try:
                 named, left, seconds = await gateway_of(rest)
@@ -145,7 +146,7 @@ class Keeper:
         self._inflow.offer(event)
 
     def reject(self, raw: str, why: str) -> None:
-        """Put a frame aside that is none."""
+        """Quarantine an invalid frame."""
         rejected = self._reader.rejected("frame", raw, why)
         self._tasks.create_task(self._quarantine(rejected))
 
@@ -153,7 +154,7 @@ class Keeper:
         await self._receive(rejected=[rejected])
 
     async def _take(self, data: Any, durable: asyncio.Future[None]) -> None:
-        """An interaction, at once: it has to be answered within three seconds."""
+        """Process an interaction at once: the response is due within three seconds."""
 
         async def receive(*messages: InboundMessage, **more: Any) -> Sequence[Receipt]:
             receipts = await self._receive(*messages, **more)

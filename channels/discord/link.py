@@ -1,7 +1,7 @@
-"""The gateway connection: discord.py's websocket, watched over here.
+"""Gateway connection: discord.py's websocket under the channel's supervision.
 
-discord.py keeps the heartbeat, unpacks and resumes. What happens is not given to its own parsers, where one
-malformed event would end everything: each event is handed on as it came.
+discord.py sends heartbeats, decompresses and resumes. Events bypass its parsers, where one malformed event
+would end the connection: each event is passed on as it arrived.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ UNREACHABLE = (aiohttp.ClientError, OSError, TimeoutError, Later, Broken)
 _SILENT_SECONDS = 100.0
 _CLOSING_SECONDS = 2.0
 _KEPT_OPEN = 4000
-"""A close code after which the session can be resumed; after 1000 or 1001 it could not."""
+"""Close code that keeps the session resumable; 1000 and 1001 would end it."""
 
 
 class Event(Struct, frozen=True):
-    """Something that happened. ``seq`` is its number in the session.
+    """A received event. ``seq`` is its number in the session.
 
-    What is taken beside the stream is ``durable`` when that is done.
+    For an event that is processed outside of the ordered stream, ``durable`` is done when it is stored.
     """
 
     name: str
@@ -54,15 +54,15 @@ class Event(Struct, frozen=True):
 
 Hear = Callable[[Event], None]
 Reject = Callable[[str, str], None]
-"""Takes a frame that is none, and why."""
+"""Callback for an invalid frame, with the reason."""
 
 
 class FatalClosure(Exception):
-    """There is no use in trying again before somebody changes something."""
+    """A retry cannot fix the connection: settings here or at Discord have to change first."""
 
 
 class Disconnected(Exception):
-    """The connection is over. ``resumable`` says whether the session is not."""
+    """The connection ended. ``resumable`` says whether the session can be resumed."""
 
     def __init__(self, why: str, *, resumable: bool) -> None:
         super().__init__(why)
@@ -111,26 +111,26 @@ class Socket(DiscordWebSocket):
         await self.send_as_json({"op": self.IDENTIFY, "d": data})
 
     async def received_message(self, msg: Any, /) -> None:
-        """Take a frame. One that makes no sense is put aside; the connection stays."""
+        """Process a frame. An invalid one is quarantined; the connection stays open."""
         self.heard_at = time.monotonic()
         try:
             await super().received_message(msg)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            if self._keep_alive is None:  # without a greeting there can be no heartbeat
+            if self._keep_alive is None:  # without the hello frame there can be no heartbeat
                 raise aiohttp.ClientError("the gateway did not say hello") from error
             self._reject(msg if isinstance(msg, str) else repr(msg), f"{type(error).__name__}: {error}")
 
     async def leave(self) -> None:
-        """Close so that the session stays, and do not wait long for the other side."""
+        """Close so that the session stays resumable, with a short wait for the other side."""
         try:
             async with asyncio.timeout(_CLOSING_SECONDS):
                 await self.close(_KEPT_OPEN)
         except (TimeoutError, aiohttp.ClientError, OSError):
-            pass  # whoever does not answer is gone
+            pass  # the other side does not answer: treat it as closed
 
 
 class Link(Protocol):
-    """What the connection tells its keeper."""
+    """Keeper of a connection, as the connection calls it."""
 
     def hear(self, event: Event) -> None: ...
 
@@ -138,7 +138,7 @@ class Link(Protocol):
 
 
 async def connect(rest: Rest, url: str, token: str, position: Position | None, link: Link) -> Socket:
-    """Connect and resume, or log in where there is no position.
+    """Connect and resume, or log in without a stored position.
 
     Raises Disconnected, FatalClosure and what aiohttp raises.
     """
@@ -159,7 +159,7 @@ async def connect(rest: Rest, url: str, token: str, position: Position | None, l
 
 
 async def poll(socket: Socket) -> None:
-    """Take what comes next. Raises Disconnected, FatalClosure and what aiohttp raises."""
+    """Process the next frame. Raises Disconnected, FatalClosure and what aiohttp raises."""
     try:
         await socket.poll_event()
     except ReconnectWebSocket as again:
@@ -173,7 +173,7 @@ async def poll(socket: Socket) -> None:
 
 
 def trouble(socket: Socket | None) -> str:
-    """Why a connection does not count as working; empty when it does."""
+    """Return the reason why the connection does not count as working; empty if it works."""
     if socket is None or not socket.open:
         return "not connected"
     silent = time.monotonic() - socket.heard_at
@@ -181,7 +181,7 @@ def trouble(socket: Socket | None) -> str:
 
 
 async def gateway_of(rest: Rest) -> tuple[str, int, float]:
-    """Where the gateway is, how many logins are left today, and seconds until there are more.
+    """Return the gateway's address, the remaining logins of today, and the seconds until they are reset.
 
     Raises Refused, and what aiohttp raises.
     """

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from unicodedata import east_asian_width
 
-from gateway import (
+from gateway.markdown import (
     Block,
     Break,
     Cell,
@@ -23,6 +23,7 @@ from gateway import (
     Inline,
     ItemList,
     Link,
+    Math,
     Paragraph,
     Quote,
     Rule,
@@ -148,6 +149,8 @@ def _inline(inline: Inline) -> str:
             return escaped(text)
         case Code(text):
             return code(text)
+        case Math(source):
+            return "\n".join(map(escaped, source.split("\n")))
         case Break():
             return "\n"
         case Strong(children):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+
+from gateway import SettingsError
 
 Strategy = Literal["thread", "chat", "chat_user"]
 When = Literal["mention", "reply", "command", "always"]
@@ -65,3 +68,19 @@ class Options(BaseModel):
         description="How many times the published limits it may call, where more is granted",
     )
     tools: bool = Field(default=True, description="Whether answers tell which tools were used")
+
+    def check(self, channel_id: str) -> None:
+        """Raise SettingsError if the token cannot be one."""
+        token = self.token.get_secret_value()
+        if not token.strip():
+            raise SettingsError(f"channels.{channel_id}.token: is missing; it is on the bot's page")
+        if token.split() != [token] or not token.isascii() or not token.isprintable():
+            raise SettingsError(f"channels.{channel_id}.token: is no token; it must not hold blanks")
+
+    @staticmethod
+    def questions(given: Mapping[str, str]) -> Mapping[str, str]:
+        """The settings that a first setup asks for, each with where to find it."""
+        asked = {
+            "token": "discord.com/developers/applications, your application, Bot: Reset Token shows it once."
+        }
+        return {key: how for key, how in asked.items() if key not in given}

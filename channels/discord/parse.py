@@ -11,7 +11,8 @@ from msgspec import Struct
 from channels.discord.options import Options
 from channels.discord.rooms import Room
 from channels.discord.wire import DEFAULT, EPOCH_MS, REPLY, Interaction, Message, Quoted, User
-from gateway import Address, Audio, InboundMessage, Part, Sender, SessionKey
+from gateway import Part
+from gateway.channel import Address, Audio, InboundMessage, Sender, SessionKey
 
 ASK = "ask"
 """The command that talks to the model where messages are not read."""
@@ -76,7 +77,9 @@ def inbound(
         text=text_of(message, view),
         parts=tuple(parts),
         order=min(max(0, order), _LATEST),
+        sent_at=(int(message.id) >> 22) + EPOCH_MS,
         revises=revises,
+        in_reply_to=None if message.referenced_message is None else message.referenced_message.id,
         audio=audio,
     )
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from channels.discord.api import (
     ARCHIVED,
+    INVALID_FORM,
     NO_HISTORY,
     NO_VOICE,
     THREAD_EXISTS,
@@ -26,7 +27,7 @@ from channels.discord.api import (
 )
 from channels.discord.render import Page
 from channels.discord.wire import DEFAULT, REPLY, VOICE_FLAG, Snowflake, read, snowflake
-from gateway import Address, OutboundMessage, Placed, PlacementDeferred, PlacementUncertain
+from gateway.channel import Address, OutboundMessage, Placed, PlacementDeferred, PlacementUncertain
 
 log = structlog.get_logger("trunkline.discord")
 
@@ -234,7 +235,7 @@ class Places:
         page = cast("Page", outbound.page)
         body = _body(page) | {"nonce": outbound.nonce, "enforce_nonce": True}
         if (message := self._referred(room, outbound)) is not None:
-            body["message_reference"] = {"message_id": message, "fail_if_not_exists": False}
+            body["message_reference"] = {"message_id": message}
         if page.is_voice:
             body = body | {"flags": VOICE_FLAG}
         told = await self._insist(room, body, page, spare=not outbound.final)
@@ -253,6 +254,12 @@ class Places:
                 )
             except Refused as refused:
                 if refused.code == NO_HISTORY and "message_reference" in body:
+                    del body["message_reference"]
+                elif refused.code == INVALID_FORM and "In message_reference: Unknown message" in str(refused):
+                    # A preview without a reference could not be found again after a crash, to take it away
+                    # when the deletion of the question is heard. A final answer is found by its words.
+                    if spare:
+                        raise PlacementDeferred("the question is gone") from refused
                     del body["message_reference"]
                 elif refused.code in NO_VOICE and body["flags"] & VOICE_FLAG:
                     body["flags"] = SUPPRESS_EMBEDS
@@ -309,13 +316,12 @@ class Places:
         """Look for a message of ours behind the question, and behind the page before it."""
         asked = (outbound.address.reply_to or "0").split(":")[0]
         after = max(int(asked), int(outbound.watermark or "0"))
-        wanted = self._referred(room, outbound)
         for _ in range(_SEARCHED_PAGES):
             history = await self._history(room, after)
             for found in history:
                 if f"{room}:{found.id}" in outbound.others:
                     continue
-                if self._is_answer(found, room, outbound) and found.referred == wanted:
+                if self._is_answer(found, room, outbound):
                     self.note(room, found.id)
                     return Placed(f"{room}:{found.id}")
             if len(history) < _SEARCHED:
@@ -339,9 +345,12 @@ class Places:
         said = found.type in (DEFAULT, REPLY) and found.interaction_metadata is None
         if not (mine and said) or found.components or found.content.startswith(PROMPT):
             return False
-        if outbound.part or found.referred is not None or room == outbound.address.reply_to:
-            return True
-        # The answer of a command that stands apart: there only its words tell it from others.
+        wanted = self._referred(room, outbound)
+        stands_alone = outbound.part or room == outbound.address.reply_to
+        if found.referred is not None or (wanted is None and stands_alone):
+            return found.referred == wanted
+        # The answer of a command that stands apart, or one whose question was deleted before it was placed:
+        # there only its words tell it from others.
         page = cast("Page | None", outbound.page)
         return page is not None and found.content == page.text.strip()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Any, Literal
 
 from channels.discord.api import Api, Refused, refuse
@@ -11,13 +10,20 @@ from channels.discord.files import Upload
 from channels.discord.markup import code, fenced
 from channels.discord.placing import MESSAGE, MESSAGES, PROMPT, QUIET, SUPPRESS_EMBEDS, Places, Recent
 from channels.discord.wire import snowflake
-from gateway import ApprovalRequest, Host, NotFoundError, UnauthorizedError
+from gateway.channel import (
+    ApprovalRequest,
+    Host,
+    InvalidRequestError,
+    NotFoundError,
+    Placed,
+    PlacementRefused,
+    UnauthorizedError,
+)
 
 Decision = Literal["once", "always", "deny"]
 
 PREFIX = "approve:"
 _DECISIONS: dict[str, Decision] = {"o": "once", "a": "always", "d": "deny"}
-_LABELS = (("o", "Allow once", 3), ("a", "Always allow", 1), ("d", "Deny", 4))
 _OUTCOMES = {
     "once": "✅ Allowed once.",
     "always": "✅ Always allowed here.",
@@ -38,13 +44,13 @@ class Prompts:
         self._sessions: Recent[str] = Recent()
         self._asked: Recent[tuple[str, str, str]] = Recent()
 
-    async def ask(self, request: ApprovalRequest) -> None:
-        """Ask. Raises as a channel does."""
+    async def ask(self, request: ApprovalRequest) -> Placed:
+        """Ask. Returns the question's place; raises as a channel does."""
         self._sessions.put(request.id, request.session)
         shown, upload = _arguments(request)
         body: dict[str, Any] = {
             "content": f"{_title(request)}\n{shown}",
-            "components": [{"type": 1, "components": _buttons(request.id)}],
+            "components": [{"type": 1, "components": _buttons(request)}],
             "allowed_mentions": QUIET,
             "flags": SUPPRESS_EMBEDS,
             "nonce": hashlib.blake2b(request.id.encode(), digest_size=12).hexdigest(),
@@ -60,6 +66,7 @@ class Prompts:
         message = snowflake(told.get("id"))
         self._places.note(room, message)
         self._asked.put(request.id, (room, message, body["content"]))
+        return Placed(message, int(message))
 
     async def decided(self, request: ApprovalRequest, outcome: str) -> None:
         """Show what became of a request. Raises as a channel does."""
@@ -78,15 +85,15 @@ class Prompts:
         except Refused as refused:
             refuse(refused)
 
-    def press(self, custom_id: str, user: str) -> dict[str, Any]:
+    async def press(self, custom_id: str, user: str) -> dict[str, Any]:
         """Somebody pressed a button. Returns what Discord is answered."""
         approval, _, letter = custom_id.removeprefix(PREFIX).rpartition(":")
         decision, session = _DECISIONS.get(letter), self._sessions.get(approval)
         if decision is None or session is None:
             return expired()
         try:
-            self._host.approve(approval, decision, session=session, user=user)
-        except NotFoundError:
+            await self._host.approve(approval, decision, session=session, user=user)
+        except (NotFoundError, InvalidRequestError):
             return expired()
         except UnauthorizedError:
             return whisper("Only the person whose message asked for this may decide it.")
@@ -108,16 +115,24 @@ def _title(request: ApprovalRequest) -> str:
 
 
 def _arguments(request: ApprovalRequest) -> tuple[str, Upload | None]:
-    """The real arguments; the whole of long ones is a file."""
-    text = json.dumps(request.arguments, ensure_ascii=False, indent=1, default=str)
-    if len(text) <= _SHOWN:
-        return fenced(text, "json"), None
-    whole = Upload("arguments.json", text.encode(errors="replace"), "application/json")
-    return fenced(text[:_SHOWN]) + "\n-# This is only the beginning; the file has the whole.", whole
+    """Every argument; long values are cut in the middle, and then a file has them in full.
+
+    Raises PlacementRefused if there are too many.
+    """
+    try:
+        return fenced(request.whole(_SHOWN), "json"), None
+    except PlacementRefused:
+        shown = request.shortened(_SHOWN)
+    whole = Upload("arguments.json", request.in_full(), "application/json")
+    return fenced(shown) + "\n-# The file has the arguments in full.", whole
 
 
-def _buttons(approval: str) -> list[dict[str, Any]]:
+def _buttons(request: ApprovalRequest) -> list[dict[str, Any]]:
+    """The buttons. What "always" is good for stands on its button; a label may have 80 characters."""
+    labels = [("o", "Allow once", 3), ("d", "Deny", 4)]
+    if request.always is not None:
+        labels.insert(1, ("a", f"Always: {request.always}", 1))
     return [
-        {"type": 2, "style": style, "label": label, "custom_id": f"{PREFIX}{approval}:{letter}"}
-        for letter, label, style in _LABELS
+        {"type": 2, "style": style, "label": label, "custom_id": f"{PREFIX}{request.id}:{letter}"}
+        for letter, label, style in labels
     ]

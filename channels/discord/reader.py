@@ -1,10 +1,9 @@
-"""Reading events: from what Discord sends to what the gateway is given, files and all."""
+"""Conversion of Discord's events to gateway messages, including their files."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from sys import intern
 from typing import Any
 
 import aiohttp
@@ -15,10 +14,11 @@ from channels.discord import parse
 from channels.discord.api import Api, Broken, Later, Refused
 from channels.discord.files import is_ours, received
 from channels.discord.parse import View
-from channels.discord.placing import Places, Recent
+from channels.discord.placing import Places
 from channels.discord.rooms import Room, Rooms
 from channels.discord.wire import Attachment, Deleted, Message, read
-from gateway import Audio, FilePart, InboundMessage, Part, Rejected
+from gateway import FilePart, Part
+from gateway.channel import Audio, InboundMessage, Rejected, Withdrawal
 
 log = structlog.get_logger("trunkline.discord")
 
@@ -26,21 +26,20 @@ _LOADING_SECONDS = 20.0
 _KEPT_RAW = 64_000
 _TITLE = 80
 MISFITS = (msgspec.ValidationError, ValueError, TypeError, LookupError, AttributeError, OverflowError)
-"""What reading an event fails with that is not what it should be."""
+"""Errors that reading an invalid event raises."""
 
 
 class Reader:
-    """Reads one bot's events. ``withdrawn`` finds the session of a message that is gone."""
+    """Reader for the events of one bot."""
 
     def __init__(self, api: Api, rooms: Rooms, places: Places, view: View) -> None:
         self.view = view
         self._api = api
         self._rooms = rooms
         self._places = places
-        self._sessions: Recent[str] = Recent()
 
     async def message(self, data: Any, *, room: Room | None = None) -> InboundMessage | None:
-        """A new message; None when it needs no answer. Raises MISFITS."""
+        """Return a new message; None if it needs no answer. Raises MISFITS."""
         said = msgspec.structs.replace(read(data, Message), edited_timestamp=None)
         self._places.note(said.channel_id, said.id)
         if said.author.id == self.view.account:
@@ -56,22 +55,21 @@ class Reader:
         return [message for message in found if message is not None]
 
     async def changed(self, data: Any, *, room: Room | None = None) -> InboundMessage | None:
-        """A message that was changed; None when it needs no new answer. Raises MISFITS."""
+        """Return an edited message; None if it needs no new answer. Raises MISFITS."""
         if self.view.options.edits == "ignore" or not isinstance(data, dict) or "author" not in data:
             return None
         said = read(data, Message)
-        # Without this time nobody edited it: the platform showed a link, or opened a thread.
+        # Without this time no user edited it: Discord added a link preview, or opened a thread.
         return None if said.edited_timestamp is None else await self._inbound(said, room)
 
-    def removed(self, data: Any) -> list[tuple[str, str]]:
-        """Messages that are gone: their sessions and keys, as far as they are known. Raises MISFITS."""
+    def removed(self, data: Any) -> list[Withdrawal]:
+        """Return the deleted messages, including those that were not for the bot. Raises MISFITS."""
         gone = read(data, Deleted)
         keys = (*gone.ids, *(() if gone.id is None else (gone.id,)))
-        found = [(self._sessions.get(key), key) for key in keys]
-        return [(session, key) for session, key in found if session is not None]
+        return [Withdrawal(self.view.account, key) for key in keys]
 
     def rejected(self, key: str, raw: object, why: object) -> Rejected:
-        """An event that nobody could read, for the quarantine."""
+        """Return an event that could not be read, for quarantine."""
         if not isinstance(raw, str):
             try:
                 raw = msgspec.json.encode(raw).decode()
@@ -92,7 +90,6 @@ class Reader:
         message = parse.inbound(said, room, view, parts, audio)
         if not (message.text or message.parts or message.audio):
             return None
-        self._sessions.put(said.id, intern(message.session))
         if message.address.thread == said.id:
             self._places.titles.put(said.id, " ".join(message.text.split())[:_TITLE].strip())
         return message
@@ -129,5 +126,5 @@ class Reader:
 
 
 def _sound(text: str) -> str:
-    """A text that any database takes."""
+    """Return a text that every database accepts."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")

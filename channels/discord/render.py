@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from msgspec import Struct
 
 from channels.discord.files import MOST_FILE_BYTES, Upload, decoded, grouped, safe_name, upload_of
 from channels.discord.markup import code, discord_markdown, escaped, unpinged
-from gateway import (
-    ErrorPart,
-    FilePart,
-    ImagePart,
-    Message,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-    split_markdown,
-)
+from gateway import ErrorPart, FilePart, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart
+from gateway.channel import verb_of
+from gateway.markdown import split_markdown
 
 LIMIT = 2000
 """Code points of a message."""
@@ -48,7 +42,7 @@ class Style(Struct, frozen=True):
 
 def pages(message: Message, style: Style, *, final: bool) -> list[Page]:
     """The messages that an answer takes. None while there is nothing to show."""
-    texts = [text for text in _texts(message, style) if text.strip()]
+    texts = list(islice(filter(str.strip, _texts(message, style)), style.max_pages + 1))
     if not final:
         return [Page(text) for text in texts[: style.max_pages]]
     uploads, note = _uploads(message)
@@ -73,7 +67,11 @@ def _texts(message: Message, style: Style) -> Iterator[str]:
     page = ""
     for source, ready in _sections(message, style):
         room = LIMIT - len(page) - 2 if len(page) <= _LEAD else LIMIT
-        pieces = [source] if ready else map(discord_markdown, split_markdown(source, room, _measure))
+        pieces = (
+            [source]
+            if ready
+            else map(discord_markdown, split_markdown(source, room, _measure, most=style.max_pages + 2))
+        )
         for piece in pieces:
             joined = f"{page}{_between(page, ready)}{piece}"
             if page and len(joined) > LIMIT:
@@ -96,6 +94,8 @@ def _sections(message: Message, style: Style) -> Iterator[tuple[str, bool]]:
     results = {part.tool_call_id: part for part in message.parts if isinstance(part, ToolResultPart)}
     for part in message.parts:
         match part:
+            case TextPart(content, "notice"):
+                yield f"*{content}*", False
             case TextPart(content, kind) if kind != "reasoning":
                 yield content, False
             case ToolCallPart() if style.tools:
@@ -113,7 +113,9 @@ def _measure(piece: str) -> int:
 def _tool_line(call: ToolCallPart, result: ToolResultPart | None) -> str:
     """A tool's call and what became of it, small."""
     about = _about(call.arguments)
-    line = f"-# 🔧 {code(_flat(call.tool_name))}{f' {code(about)}' if about else ''}"
+    verb = verb_of(result)
+    name = escaped(_flat(verb)) if verb else code(_flat(call.tool_name))
+    line = f"-# 🔧 {name}{f' {code(about)}' if about else ''}"
     if result is None:
         return f"{line} …"
     took = None if result.metadata is None else result.metadata.duration_ms

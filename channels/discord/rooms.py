@@ -1,4 +1,4 @@
-"""The rooms that a bot knows: what kind each is, and which thread belongs to which channel."""
+"""Known chats of a bot: the kind of each, and the parent channel of each thread."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from channels.discord.wire import DM, GROUP_DM, THREADS, Channel, read
 
 RoomKind = Literal["dm", "channel", "thread"]
 Ask = Callable[[str], Awaitable[Any]]
-"""Asks Discord for a channel by its id. Raises LookupError when there is none for the bot."""
+"""Function that fetches a Discord channel by its id. Raises LookupError if the bot has no access to it."""
 
 _MOST = 50_000
 
 
 class Room(Struct, frozen=True):
-    """A room. ``joined`` says that the bot takes part in the thread."""
+    """A chat. ``joined`` is true if the bot is a member of the thread."""
 
     id: str
     kind: RoomKind
@@ -28,7 +28,7 @@ class Room(Struct, frozen=True):
 
 
 def room_of(channel: Channel, me: str) -> Room:
-    """A room as Discord describes it."""
+    """Return a chat from Discord's description."""
     if channel.type in (DM, GROUP_DM):
         return Room(channel.id, "dm")
     if channel.type in THREADS:
@@ -38,14 +38,14 @@ def room_of(channel: Channel, me: str) -> Room:
 
 
 class Rooms:
-    """Learns rooms from what happens, and asks for those that it has not heard of."""
+    """Cache of chats, filled from events; unknown chats are fetched."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._rooms: OrderedDict[str, Room] = OrderedDict()
 
     def put(self, room: Room) -> Room:
-        """A room is new, or known better."""
+        """Add or update a chat."""
         known = self._rooms.get(room.id)
         if known is not None and known.joined and not room.joined:
             room = msgspec.structs.replace(room, joined=True)
@@ -56,21 +56,21 @@ class Rooms:
         return room
 
     def known(self, key: str) -> Room | None:
-        """A room that was heard of."""
+        """Return a known chat."""
         return self._rooms.get(key)
 
     def join(self, key: str) -> None:
-        """The bot takes part in a thread."""
+        """Record that the bot joined a thread."""
         room = self._rooms.get(key)
         if room is not None and room.kind == "thread":
             self.put(msgspec.structs.replace(room, joined=True))
 
     def forget(self, key: str) -> None:
-        """A room is gone."""
+        """Remove a chat."""
         self._rooms.pop(key, None)
 
     async def of(self, key: str, guild: str | None, kind: int | None, me: str) -> Room:
-        """The room that a message stands in; ``kind`` is what the message itself says of it, if it does."""
+        """Return the chat of a message; ``kind`` is the kind that the message itself names, if any."""
         if guild is None:
             return Room(key, "dm")
         room = self._rooms.get(key)
@@ -84,7 +84,7 @@ class Rooms:
             return Room(key, "channel")
 
     def hear(self, name: str, data: Mapping[str, Any], me: str) -> None:
-        """An event that tells of rooms. Raises msgspec.ValidationError."""
+        """Process an event about chats. Raises msgspec.ValidationError."""
         if name in ("CHANNEL_CREATE", "CHANNEL_UPDATE", "THREAD_CREATE", "THREAD_UPDATE"):
             self.put(room_of(read(data, Channel), me))
         elif name in ("CHANNEL_DELETE", "THREAD_DELETE"):

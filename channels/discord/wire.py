@@ -1,4 +1,4 @@
-"""What Discord says, as far as the channel listens: shapes that are checked when an event is read."""
+"""Discord's objects, as far as the channel uses them; they are validated when an event is read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 Snowflake = Annotated[str, Meta(pattern=r"\A(?:[0-9]{1,18}|[1-8][0-9]{18})\Z")]
-"""An id: the time it was made, and a number. It fits into 63 bits."""
+"""A snowflake id: creation time and a number. It fits into 63 bits."""
 Words = Annotated[str, Meta(max_length=20_000)]
 Name = Annotated[str, Meta(max_length=2_000)]
 
 DEFAULT, REPLY = 0, 19
-"""The kinds of messages that people write."""
+"""Message types that users write."""
 DM, GROUP_DM = 1, 3
 THREADS = (10, 11, 12)
 VOICE_FLAG = 1 << 13
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class User(Struct, frozen=True):
-    """Who wrote."""
+    """Author of a message."""
 
     id: Snowflake
     username: Name = ""
@@ -32,12 +32,12 @@ class User(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What people call them."""
+        """Display name."""
         return self.global_name or self.username
 
 
 class Attachment(Struct, frozen=True):
-    """A file on a message."""
+    """A file of a message."""
 
     id: Snowflake
     filename: Name
@@ -51,19 +51,19 @@ class Attachment(Struct, frozen=True):
 
     @property
     def is_voice(self) -> bool:
-        """Whether somebody spoke it."""
+        """Return whether it is a voice message."""
         return self.waveform is not None
 
 
 class Reference(Struct, frozen=True):
-    """The message that another one answers."""
+    """Reference to the message that is replied to."""
 
     message_id: Snowflake | None = None
     channel_id: Snowflake | None = None
 
 
 class Quoted(Struct, frozen=True):
-    """That message, as it stands in the one that answers it."""
+    """The message that is replied to, as included in the reply."""
 
     id: Snowflake
     author: User
@@ -71,7 +71,7 @@ class Quoted(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True):
-    """A message, new or changed, or from a room's history."""
+    """A new or edited message, or one from the history."""
 
     id: Snowflake
     channel_id: Snowflake
@@ -90,7 +90,7 @@ class Message(Struct, frozen=True):
 
 
 class Deleted(Struct, frozen=True):
-    """Messages that are gone."""
+    """Deleted messages."""
 
     channel_id: Snowflake
     id: Snowflake | None = None
@@ -98,13 +98,13 @@ class Deleted(Struct, frozen=True):
 
 
 class ThreadMember(Struct, frozen=True):
-    """The bot's own place in a thread; it is there when the bot is."""
+    """The bot's membership in a thread; only set if it is a member."""
 
     user_id: Snowflake | None = None
 
 
 class Channel(Struct, frozen=True):
-    """A room."""
+    """A channel of any kind."""
 
     id: Snowflake
     type: int = 0
@@ -116,7 +116,7 @@ class Channel(Struct, frozen=True):
 
 
 class Guild(Struct, frozen=True):
-    """A server and its rooms."""
+    """A server with its channels."""
 
     id: Snowflake
     channels: tuple[Channel, ...] = ()
@@ -125,7 +125,7 @@ class Guild(Struct, frozen=True):
 
 
 class GuildId(Struct, frozen=True):
-    """A server by its id."""
+    """Id of a server."""
 
     id: Snowflake
 
@@ -139,21 +139,21 @@ class Ready(Struct, frozen=True):
 
 
 class Option(Struct, frozen=True):
-    """What a person filled in."""
+    """An option of a command, with its value."""
 
     name: Name
     value: str | int | float | bool | None = None
 
 
 class Resolved(Struct, frozen=True):
-    """What an interaction is about."""
+    """Objects that an interaction refers to."""
 
     messages: Mapping[str, Quoted] = {}
     users: Mapping[str, User] = {}
 
 
 class InteractionData(Struct, frozen=True):
-    """What a person did: the command or the button."""
+    """The command or the button that was used."""
 
     name: Name = ""
     type: int = 1
@@ -164,13 +164,13 @@ class InteractionData(Struct, frozen=True):
 
 
 class Member(Struct, frozen=True):
-    """Somebody in a server."""
+    """A member of a server."""
 
     user: User
 
 
 class Interaction(Struct, frozen=True):
-    """A person used a command (2) or pressed a button (3)."""
+    """A user ran a command (2) or pressed a button (3)."""
 
     id: Snowflake
     application_id: Snowflake
@@ -185,15 +185,15 @@ class Interaction(Struct, frozen=True):
 
     @property
     def person(self) -> User | None:
-        """Who did it."""
+        """The user of the interaction."""
         return self.user or (None if self.member is None else self.member.user)
 
 
 def read(value: Any, kind: type[T]) -> T:
-    """A value in its shape. Raises msgspec.ValidationError."""
+    """Convert a value to a type. Raises msgspec.ValidationError."""
     return msgspec.convert(value, kind)
 
 
 def snowflake(value: Any) -> str:
-    """An id. Raises msgspec.ValidationError."""
+    """Convert an id. Raises msgspec.ValidationError."""
     return str(msgspec.convert(value, Snowflake))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gateway import Channel, Host
+from gateway.channel import Channel, Host
 
 if TYPE_CHECKING:
     from channels.slack.options import Options

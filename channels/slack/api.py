@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 from urllib.parse import urljoin, urlsplit
@@ -15,7 +15,7 @@ from slack_sdk.errors import SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 
 from channels.slack.pace import Pace
-from gateway import PlacementDeferred, PlacementRefused, PlacementUncertain
+from gateway.channel import PlacementDeferred, PlacementRefused, PlacementUncertain
 
 Json = dict[str, Any]
 
@@ -35,6 +35,9 @@ _UNCLEAR = frozenset({"fatal_error", "internal_error", "request_timeout", "servi
 _LATER = frozenset(
     {"accesslimited", "invalid_auth", "not_authed", "token_expired", "team_access_not_granted"}
 )
+_REVOKED = frozenset({"account_inactive", "token_revoked"})
+_TOKEN = _REVOKED | {"invalid_auth", "not_authed", "token_expired"}
+"""What Slack says of a token that it does not accept."""
 _LATER_SECONDS = 60.0
 _PAGE = 200
 _HOPS = 4
@@ -49,9 +52,19 @@ class RefusedError(PlacementRefused):
 
 
 class Api:
-    """Calls of one account. Raises PlacementDeferred, PlacementUncertain or RefusedError."""
+    """Calls of one account. Raises PlacementDeferred, PlacementUncertain or RefusedError.
 
-    def __init__(self, token: str, base_url: str, pace: float = 1.0) -> None:
+    ``on_wrong_token`` is called with the reason when Slack refuses the token.
+    """
+
+    def __init__(
+        self,
+        token: str,
+        base_url: str,
+        pace: float = 1.0,
+        on_wrong_token: Callable[[str], None] = lambda _reason: None,
+    ) -> None:
+        self._on_wrong_token = on_wrong_token
         base = base_url if base_url.endswith("/") else f"{base_url}/"
         # The library would send again what may have been applied.
         self.client = AsyncWebClient(
@@ -98,6 +111,10 @@ class Api:
             raise PlacementDeferred(f"{method}: {type(error).__name__}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise PlacementUncertain(f"{method}: {type(error).__name__}") from error
+        except (AttributeError, LookupError, TypeError, ValueError) as error:  # the library cannot read it
+            raise PlacementUncertain(f"{method}: an answer of an unexpected shape") from error
+        if not isinstance(answer.data, dict):
+            raise PlacementUncertain(f"{method}: an answer of an unexpected shape")
         return cast(Json, answer.data)
 
     async def pages(
@@ -108,11 +125,9 @@ class Api:
         while True:
             answer = await self.call(method, urgent=urgent, limit=_PAGE, cursor=cursor, **arguments)
             rows: object = answer.get(key)
-            yield (
-                [cast(Json, row) for row in cast(list[object], rows) if isinstance(row, dict)]
-                if isinstance(rows, list)
-                else []
-            )
+            if not isinstance(rows, list):  # taken for an empty page, what stands there would be lost
+                raise PlacementUncertain(f"{method}: an answer without {key}")
+            yield [cast(Json, row) for row in cast(list[object], rows) if isinstance(row, dict)]
             told: object = answer.get("response_metadata")
             cursor = cast(Json, told).get("next_cursor") if isinstance(told, dict) else None
             if not cursor:
@@ -192,7 +207,9 @@ class Api:
             return PlacementDeferred(f"{method}: Slack asked to wait", wait)
         if status >= 500 or name in _UNCLEAR or not name:
             return PlacementUncertain(f"{method}: status {status} {name or type(error).__name__}")
-        if name in _LATER:
+        if name in _TOKEN:
+            self._on_wrong_token(name)
+        if name in _LATER or (name in _REVOKED and method != "auth.test"):
             return PlacementDeferred(f"{method}: {name}", _LATER_SECONDS)
         return RefusedError(method, name, str(told.get("needed") or ""))
 

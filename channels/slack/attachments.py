@@ -11,15 +11,8 @@ from msgspec.structs import replace
 from channels.slack.api import Api
 from channels.slack.parse import Upload
 from channels.slack.render import safe_name
-from gateway import (
-    Audio,
-    FilePart,
-    ImagePart,
-    InboundMessage,
-    Part,
-    PlacementDeferred,
-    PlacementRefused,
-)
+from gateway import FilePart, ImagePart, Part
+from gateway.channel import Audio, InboundMessage, PlacementDeferred, PlacementRefused
 
 log = structlog.get_logger("trunkline.slack")
 

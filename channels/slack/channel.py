@@ -18,12 +18,12 @@ from channels.slack.render import Page, pages
 from channels.slack.sockets import Sockets
 from channels.slack.web import Webhook
 from channels.slack.workspace import Workspace
-from gateway import (
+from gateway import Message
+from gateway.channel import (
     Address,
     ApprovalRequest,
     Health,
     Host,
-    Message,
     OutboundMessage,
     Placed,
     PlacementDeferred,
@@ -46,7 +46,6 @@ class SlackChannel:
     """Reads by Socket Mode or HTTP, writes by the Web API."""
 
     def __init__(self, host: Host, channel_id: str, options: Options) -> None:
-        options.check(channel_id)
         self.id = channel_id
         self._options = options
         self._host = host
@@ -130,9 +129,9 @@ class SlackChannel:
         """Show that an answer is being made."""
         await self._of(address).presence.thinking(address)
 
-    async def ask_approval(self, request: ApprovalRequest) -> None:
+    async def ask_approval(self, request: ApprovalRequest) -> Placed:
         """Ask with buttons."""
-        await self._of(request.address).prompts.ask(request)
+        return await self._of(request.address).prompts.ask(request)
 
     async def approval_decided(self, request: ApprovalRequest, outcome: str) -> None:
         """Show a decision."""
@@ -159,6 +158,7 @@ class SlackChannel:
     def health(self) -> Health:
         """Whether Slack answers, and a socket is open where there has to be one."""
         problems = [f"{one.team} {one.problem}".strip() for one in self._workspaces if one.problem]
+        problems += [one.inflow.catching.problem for one in self._workspaces if one.inflow.catching.problem]
         if self._sockets is not None and self._sockets.problem:
             problems.append(self._sockets.problem)
         elif self._missing > 0 and not problems:
@@ -202,7 +202,7 @@ class SlackChannel:
 
     async def _left(self, workspace: Workspace) -> None:
         """The app was removed from a workspace."""
-        log.warning("the app was removed from a workspace", channel=self.id, team=workspace.team)
+        log.error("the app was removed from a workspace", channel=self.id, team=workspace.team)
         if self._installations is None:
             workspace.problem = "the app was removed"
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import time
@@ -19,6 +18,7 @@ from channels.slack.parse import (
     Left,
     Parsed,
     Pressed,
+    Revoked,
     Rules,
     Seen,
     Stopped,
@@ -26,14 +26,14 @@ from channels.slack.parse import (
     parse,
     revision,
 )
-from gateway import (
-    Host,
+from gateway.channel import (
     InboundMessage,
     InvalidRequestError,
-    NotFoundError,
     OverloadedError,
     Receive,
     Rejected,
+    StopRequest,
+    Withdrawal,
 )
 
 log = structlog.get_logger("trunkline.slack")
@@ -42,6 +42,8 @@ _PATIENCE = 2.3
 """Seconds of the three that Slack waits; what takes longer is acknowledged when Slack asks again."""
 _LONGEST_RAW = 100_000
 _OVERLOADED_PAUSE = 1.0
+_MOST_UNDER_WAY = 1_000
+"""Deliveries that wait for the history of their room; the history brings the others."""
 
 
 class Inflow:
@@ -50,20 +52,20 @@ class Inflow:
     def __init__(
         self,
         api: Api,
-        host: Host,
         *,
         file_bytes: int,
-        on_press: Callable[[Pressed], Awaitable[None]],
+        on_press: Callable[[Pressed], Awaitable[Awaitable[None] | None]],
         on_stop: Callable[[Stopped], Awaitable[None]],
         on_leave: Callable[[], Awaitable[None]],
+        on_revoke: Callable[[], Awaitable[None]],
     ) -> None:
         self.catching = CatchingUp(api, self._take)
         self._api = api
-        self._host = host
         self._file_bytes = file_bytes
         self._on_press = on_press
         self._on_stop = on_stop
         self._on_leave = on_leave
+        self._on_revoke = on_revoke
         self._rules: Rules | None = None
         self._receive: Receive | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -77,6 +79,7 @@ class Inflow:
     def ended(self) -> None:
         """Take nothing any more."""
         self._receive = self._tasks = None
+        self.catching.ended()
         self._under_way.clear()
 
     async def commit(self, payload: Json) -> bool:
@@ -96,19 +99,26 @@ class Inflow:
             return False
 
     async def _act(self, parsed: Parsed) -> bool:
+        assert self._receive is not None
+        assert self._rules is not None
         match parsed:
             case Written():
                 return await self._written(parsed)
             case Seen(chat, ts):
                 self.catching.saw(chat, ts)
-            case Deleted(session, key):
-                self._host.withdraw(session, key)
+            case Deleted(key):
+                await self._receive(signals=[Withdrawal(self._rules.team, key)])
             case Pressed():
-                self._later(self._on_press(parsed))
+                told = await self._on_press(parsed)
+                if told is not None:
+                    self._later(told)
             case Stopped():
-                self._later(self._stop(parsed))
+                await self._receive(signals=[StopRequest(parsed.session)])
+                self._later(self._on_stop(parsed))
             case Left():
                 self._later(self._on_leave())
+            case Revoked():
+                self._later(self._on_revoke())
             case None:
                 pass
         return True
@@ -116,9 +126,14 @@ class Inflow:
     async def _written(self, written: Written) -> bool:
         """A message: after what was missed in its room, and in time or when Slack asks again."""
         assert self._tasks is not None
-        key = written.message.dedup_key
+        key, chat = written.message.dedup_key, written.message.address.chat
         task = self._under_way.get(key)
         if task is None:
+            if _is_listed(written):
+                self.catching.arrived(chat, written.ts)
+                if len(self._under_way) >= _MOST_UNDER_WAY:
+                    self.catching.again(chat)
+                    return False
             task = self._under_way[key] = self._tasks.create_task(self._in_turn(written))
             task.add_done_callback(lambda _done: self._under_way.pop(key, None))
         if not await patiently(_PATIENCE, task):
@@ -130,10 +145,18 @@ class Inflow:
         return True
 
     async def _in_turn(self, written: Written) -> Exception | None:
+        chat, listed = written.message.address.chat, _is_listed(written)
         try:
-            await self.catching.done(written.message.address.chat)
+            # What no history tells of comes only once, and need not wait for one that cannot be read.
+            if listed or not self.catching.fails(chat):
+                await self.catching.done(chat)
             await self._store(written)
+        except InvalidRequestError as error:
+            self.catching.committed(chat, written.ts, (), ())  # it goes to the quarantine
+            return error
         except Exception as error:  # noqa: BLE001 - handed to who waits; the task's group must not end
+            if listed:
+                self.catching.again(chat)
             return error
         return None
 
@@ -149,15 +172,19 @@ class Inflow:
         if not written.ts:
             await self._receive(message)
             return
-        address = message.address
-        self.catching.saw(address.chat, written.ts)
-        shard = address.chat if address.thread in (None, written.ts) else f"{address.chat}:{address.thread}"
-        both = (message,) if written.edited is None else (message, revision(message, written.edited))
-        await self._receive(*both, cursor=self.catching.passed(shard, written.ts))
+        address, catching = message.address, self.catching
+        catching.saw(address.chat, written.ts)
+        thread = f"{address.chat}:{address.thread}"
+        shards = [address.chat if address.thread in (None, written.ts) else thread]
         if address.thread == written.ts:
-            cursor = self.catching.passed(f"{address.chat}:{address.thread}", written.ts)
+            shards.append(thread)
+        both = (message,) if written.edited is None else (message, revision(message, written.edited))
+        cursors = [catching.cursor(shard, written.ts) for shard in shards]
+        await self._receive(*both, cursor=cursors[0])
+        for cursor in cursors[1:]:
             if cursor is not None:
                 await self._receive(cursor=cursor)
+        catching.committed(address.chat, written.ts, shards, cursors)
 
     async def _take(self, _chat: str, messages: Iterable[Written]) -> None:
         """Make messages of a history durable, in their order, however long that takes."""
@@ -170,6 +197,7 @@ class Inflow:
                     continue
                 except InvalidRequestError as error:
                     await self.reject({"message": _plain(written.message)}, error)
+                    self.catching.committed(written.message.address.chat, written.ts, (), ())
                 break
 
     async def reject(self, payload: Json, error: Exception) -> bool:
@@ -189,11 +217,6 @@ class Inflow:
             return False
         return True
 
-    async def _stop(self, stopped: Stopped) -> None:
-        with contextlib.suppress(NotFoundError):
-            await self._host.abort(stopped.session)
-        await self._on_stop(stopped)
-
     def _later(self, work: Awaitable[None]) -> None:
         """Do something after the acknowledgement."""
 
@@ -207,6 +230,11 @@ class Inflow:
             self._tasks.create_task(quietly())
         elif isinstance(work, Coroutine):
             work.close()
+
+
+def _is_listed(written: Written) -> bool:
+    """Return whether the history of its room has a message, so that it can be read again."""
+    return written.message.original.startswith(f"{written.message.address.chat}:")
 
 
 def _plain(message: InboundMessage) -> Json:

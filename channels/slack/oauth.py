@@ -19,7 +19,8 @@ from aiohttp import web
 
 from channels.slack.api import Api, Json
 from channels.slack.manifest import SCOPES
-from gateway import PlacementDeferred, PlacementRefused, PlacementUncertain, SettingsError
+from gateway import SettingsError
+from gateway.channel import PlacementDeferred, PlacementRefused, PlacementUncertain
 
 log = structlog.get_logger("trunkline.slack")
 
@@ -63,7 +64,7 @@ class Installations:
         return {str(team): str(token) for team, token in cast(Json, found).items()}
 
     def _write(self) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self._file.with_name(f"{self._file.name}.{secrets.token_hex(4)}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -73,6 +74,18 @@ class Options(BaseModel):
         le=1000,
         description="How many times the published limits it may call, where more is granted",
     )
+
+    @staticmethod
+    def questions(given: Mapping[str, str]) -> Mapping[str, str]:
+        """The settings that a first setup asks for, each with where to find it."""
+        asked = {
+            "bot_token": "api.slack.com/apps, your app, OAuth & Permissions: Bot User OAuth Token, xoxb-…"
+        }
+        if given.get("mode", "socket") == "socket":
+            asked |= {"app_token": "Basic Information, App-Level Tokens: one with connections:write, xapp-…"}
+        else:
+            asked |= {"signing_secret": "Basic Information, App Credentials: the Signing Secret"}
+        return {key: how for key, how in asked.items() if key not in given}
 
     def check(self, channel_id: str) -> None:
         """Raises SettingsError that names what is missing."""

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from time import monotonic
 
-from gateway import Limit, Pacer
+from gateway.channel import Limit, Pacer
 
 _MINUTE = 60.5
 """Seconds; a little more than Slack counts, as calls travel."""

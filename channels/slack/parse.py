@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from channels.slack.markup import mentions, plain
-from gateway import Address, InboundMessage, Sender, SessionKey
+from gateway.channel import Address, InboundMessage, Sender, SessionKey
 
 Json = Mapping[str, Any]
 
@@ -73,9 +73,8 @@ class Written(Struct, frozen=True):
 
 
 class Deleted(Struct, frozen=True):
-    """A message that its writer took away."""
+    """A message that its writer deleted."""
 
-    session: str
     dedup_key: str
 
 
@@ -101,7 +100,11 @@ class Left(Struct, frozen=True):
     """The app was removed from the workspace: its token is worth nothing any more."""
 
 
-Parsed = Left | Seen | Written | Deleted | Stopped | Pressed | None
+class Revoked(Struct, frozen=True):
+    """Tokens of the workspace were revoked, the bot's perhaps among them."""
+
+
+Parsed = Left | Revoked | Seen | Written | Deleted | Stopped | Pressed | None
 
 
 def parse(payload: Json, rules: Rules, now: int) -> Parsed:
@@ -126,6 +129,8 @@ def parse_event(event: Json, rules: Rules) -> Parsed:
         return Stopped(_session(rules, chat, thread, _text(event, "user")), chat, thread)
     if kind == "app_uninstalled":
         return Left()
+    if kind == "tokens_revoked":
+        return Revoked()
     if kind not in ("message", "app_mention"):
         return None
     subtype = event.get("subtype")
@@ -165,7 +170,9 @@ def _written(event: Json, chat: str, rules: Rules, *, mentioned: bool) -> Parsed
         address=_address(rules, chat, _thread(rules, chat, thread, ts), ts),
         sender=Sender(_person(rules, user)),
         text=words,
-        order=_order(ts),
+        order=order_of(ts),
+        in_reply_to=thread,
+        sent_at=order_of(ts) // 1000,
     )
     return Written(message, ts, _files(event))
 
@@ -207,14 +214,14 @@ def _changed(event: Json, rules: Rules) -> Parsed:
 def revision(message: InboundMessage, stamp: str) -> InboundMessage:
     """The new wording of a message, from the time of the change."""
     key = message.dedup_key
-    return replace(message, dedup_key=f"{key}:e{stamp}", revises=key, alt_key=None, order=_order(stamp))
+    return replace(message, dedup_key=f"{key}:e{stamp}", revises=key, alt_key=None, order=order_of(stamp))
 
 
 def _deleted(message: object, chat: str, rules: Rules) -> Parsed:
     if not isinstance(message, Mapping):
         return None
     found = _written(cast(Json, message), chat, rules, mentioned=True)
-    return Deleted(found.message.session, found.message.dedup_key) if isinstance(found, Written) else None
+    return Deleted(found.message.dedup_key) if isinstance(found, Written) else None
 
 
 def _command(payload: Json, rules: Rules, now: int) -> Written:
@@ -245,7 +252,7 @@ def _asked_about(payload: Json, rules: Rules) -> Parsed:
         address=_address(rules, chat, thread, ts),
         sender=Sender(_person(rules, user)),
         text=plain(_text(said, "text", ""), rules.bot_user),
-        order=_order(stamp),
+        order=order_of(stamp),
     )
     return Written(message, ts, _files(said))
 
@@ -320,8 +327,9 @@ def _address(rules: Rules, chat: str, thread: str | None, reply_to: str | None) 
     return Address(rules.channel, rules.team, chat, thread, reply_to, group=not _is_direct(chat))
 
 
-def _order(ts: str) -> int:
-    return int(ts.replace(".", ""))
+def order_of(ts: str) -> int:
+    """Return a message's place in Slack's order, from its timestamp."""
+    return int(ts.replace(".", "")) if _STAMP.fullmatch(ts) else 0
 
 
 def _object(given: Json, key: str) -> Json:

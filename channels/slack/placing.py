@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from channels.slack.api import Api, Json, RefusedError
 from channels.slack.render import File, Text, blocks, note, stream
-from gateway import Address, OutboundMessage, Placed, PlacementDeferred, PlacementUncertain
+from gateway.channel import Address, OutboundMessage, Placed, PlacementDeferred, PlacementUncertain
 
 log = structlog.get_logger("trunkline.slack")
 
@@ -94,7 +94,7 @@ class Placing:
             unfurl_media=False,
             **_content(page, outbound.nonce),
         )
-        ts = str(answer["ts"])
+        ts = _ts(answer)
         _keep(self._whole, ts, True)
         if not outbound.final:
             _keep(self._unfinished, ts, monotonic())
@@ -133,7 +133,7 @@ class Placing:
         if not self.bot_user:
             raise PlacementDeferred("it is not known yet which messages are the bot's", _SOON)
         file = self._uploads.get(nonce)
-        if file is not None and await self._is_shared(file, address.chat):
+        if file is not None and await is_shared(self._api, file, address.chat):
             return Placed(_FILE + file)
         unnamed: str | None = None
         after = max(outbound.watermark or "0", address.reply_to or "0")
@@ -186,7 +186,7 @@ class Placing:
             ):
                 self._may_stream = False
             return None
-        ts = str(answer["ts"])
+        ts = _ts(answer)
         _keep(self._streams, ts, _Stream(shown))
         return Placed(ts)
 
@@ -268,34 +268,54 @@ class Placing:
         address, content = outbound.address, base64.b64decode(page.data)
         stem, dot, ending = page.name.rpartition(".")
         name = f"{stem or page.name}-{outbound.nonce}{dot}{ending if stem else ''}"
-        begun = await self._api.call("files.getUploadURLExternal", filename=name, length=len(content))
-        file = str(begun["file_id"])
-        try:
-            await self._api.post(str(begun["upload_url"]), data=content)
-        except PlacementUncertain as error:
-            raise PlacementDeferred(str(error), 1.0) from error  # an upload alone shows nothing to anybody
+        file = await upload(self._api, name, content)
         _keep(self._uploads, outbound.nonce, file)
-        await self._api.call(
-            "files.completeUploadExternal",
-            files=[{"id": file, "title": page.name}],
-            channel_id=address.chat,
-            thread_ts=address.thread,
-            initial_comment=page.note or None,
-        )
+        await share(self._api, file, page.name, address, page.note)
         return Placed(_FILE + file)
 
-    async def _is_shared(self, file: str, chat: str) -> bool:
-        try:
-            answer = await self._api.call("files.info", file=file)
-        except RefusedError:
-            return False
-        return chat in str(cast(Mapping[str, Any], answer.get("file", {})).get("shares"))
+
+async def upload(api: Api, name: str, content: bytes) -> str:
+    """Upload a file, which nobody sees until it is shared. Returns its id."""
+    try:
+        begun = await api.call("files.getUploadURLExternal", filename=name, length=len(content))
+        await api.post(str(begun["upload_url"]), data=content)
+    except PlacementUncertain as error:
+        raise PlacementDeferred(str(error), 1.0) from error  # an upload alone shows nothing to anybody
+    return str(begun["file_id"])
+
+
+async def share(api: Api, file: str, title: str, address: Address, comment: str = "") -> None:
+    """Show an uploaded file in a room, as a message of its own."""
+    await api.call(
+        "files.completeUploadExternal",
+        files=[{"id": file, "title": title}],
+        channel_id=address.chat,
+        thread_ts=address.thread,
+        initial_comment=comment or None,
+    )
+
+
+async def is_shared(api: Api, file: str, chat: str) -> bool:
+    """Return whether a file is shown in a room."""
+    try:
+        answer = await api.call("files.info", file=file)
+    except RefusedError:
+        return False
+    return chat in str(cast(Mapping[str, Any], answer.get("file", {})).get("shares"))
 
 
 def _content(page: Text, nonce: str | None) -> Json:
     """What a message shows. Blocks are always said: text alone would take them away on an update."""
     told: Json = {"blocks": blocks(page.markdown), "text": note(page.markdown) or " "}
     return told if nonce is None else {**told, "metadata": _metadata(nonce)}
+
+
+def _ts(answer: Json) -> str:
+    """Where a message stands that was placed. Raises ValueError if Slack did not say."""
+    ts = answer.get("ts")
+    if not isinstance(ts, str) or not ts:
+        raise ValueError("Slack did not say where the message is")
+    return ts
 
 
 def _metadata(nonce: str) -> Json:

@@ -10,7 +10,7 @@ import structlog
 from msgspec import Struct
 
 from channels.slack.api import Api, RefusedError
-from gateway import Address, PlacementDeferred, PlacementUncertain
+from gateway.channel import Address, PlacementDeferred, PlacementUncertain
 
 log = structlog.get_logger("trunkline.slack")
 

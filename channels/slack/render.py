@@ -16,26 +16,17 @@ from msgspec import Struct
 
 from channels.slack.markup import escaped
 from channels.slack.rich_text import rich_text, shows_links_honestly
-from gateway import (
-    ErrorPart,
-    FilePart,
-    ImagePart,
-    Message,
-    Part,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-    parse_markdown,
-    plain_text,
-    split_markdown,
-)
+from gateway import ErrorPart, FilePart, ImagePart, Message, Part, TextPart, ToolCallPart, ToolResultPart
+from gateway.channel import verb_of
+from gateway.markdown import parse_markdown, plain_text, split_markdown
 
 LONGEST_PAGE = 3_800
 """Characters of Markdown; what it is shown as stays below what ``chat.update`` takes."""
 _BYTES_FOR_EACH = 2.5
 _LONGEST_NOTE = 2_900
 _LONGEST_CALL = 80
-_SPECIAL = re.compile(r"([\\`*_~\[\]<>#|])")
+# Not the opening brackets: behind a backslash they begin a formula.
+_SPECIAL = re.compile(r"([\\`*_~\]<>#|$])")
 _MENTION = re.compile(r"(?<=<)(?=[@!#])")
 _LABELLED = re.compile(r"<[a-z][a-z0-9+.-]*:[^<>|]*\|", re.IGNORECASE)
 _FENCE = re.compile(r"\n(?:```+|~~~+)$")
@@ -75,7 +66,7 @@ def pages(message: Message, *, final: bool, most: int = 6, tools: bool = True) -
     """
     told = message.parts if tools else [part for part in message.parts if not isinstance(part, _TOOLS)]
     markdown = "\n\n".join(_paragraphs(told, final=final))
-    pieces = split_markdown(markdown, LONGEST_PAGE, measure)
+    pieces = split_markdown(markdown, LONGEST_PAGE, measure, most=most + 1)
     texts = [Text(piece, piece) for piece in pieces]
     if texts and not final:
         texts[-1] = Text(pieces[-1], _open_end(pieces[-1], markdown))
@@ -141,7 +132,8 @@ def _paragraphs(parts: Sequence[Part], *, final: bool) -> Iterator[str]:
 
 def _said(part: Part) -> str:
     if isinstance(part, TextPart):
-        return "" if part.kind == "reasoning" else _STEERING.sub("", part.content).strip("\n")
+        text = "" if part.kind == "reasoning" else _STEERING.sub("", part.content).strip("\n")
+        return f"*{text}*" if text and part.kind == "notice" else text
     if isinstance(part, ErrorPart):
         return f"⚠️ {_literal(part.message or part.error_name)}"
     if isinstance(part, FilePart) and part.content is None:
@@ -152,15 +144,17 @@ def _said(part: Part) -> str:
 def _result(part: ToolResultPart, call: ToolCallPart | None) -> str:
     mark = "❌" if part.is_error else "✅"
     took = part.metadata.duration_ms if part.metadata else None
-    name = _call(call) if call is not None else _code(part.title or "tool")
+    name = _call(call, verb_of(part)) if call is not None else _code(part.title or "tool")
     return f"{mark} {name}" + (f" {_seconds(took)}" if took is not None else "")
 
 
-def _call(call: ToolCallPart) -> str:
+def _call(call: ToolCallPart, verb: str | None = None) -> str:
     given = ", ".join(
         value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
         for value in call.arguments.values()
     )
+    if verb:
+        return f"{_literal(verb)} {_code(given)}" if given.strip() else _literal(verb)
     return _code(f"{call.tool_name} {given}".strip())
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-import gateway as md
+from gateway import markdown as md
 
 Element = dict[str, Any]
 
@@ -23,9 +23,12 @@ def rich_text(tree: md.Tree) -> list[Element]:
 
 
 def shows_links_honestly(tree: md.Tree) -> bool:
-    """Whether Slack may read the Markdown itself: every link says where it leads, and there is no picture."""
+    """Return whether Slack may read the Markdown itself: honest links, no picture, and no formula.
+
+    Slack would take the backslashes and underlines of a formula for markup.
+    """
     return not any(
-        isinstance(one, md.Image) or (isinstance(one, md.Link) and one.shown_differs)
+        isinstance(one, md.Image | md.Math) or (isinstance(one, md.Link) and one.shown_differs)
         for one in _every_inline(tree)
     )
 
@@ -128,6 +131,8 @@ def _inlines(inlines: Iterable[md.Inline], style: Mapping[str, bool] = {}) -> It
         match inline:
             case md.Text(text) if text:
                 yield _text(text, style)
+            case md.Math(source):
+                yield _text(source, style)
             case md.Code(text) if text:
                 yield _text(text, {**style, "code": True})
             case md.Break():

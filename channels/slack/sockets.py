@@ -11,7 +11,7 @@ import aiohttp
 import structlog
 
 from channels.slack.api import Api, Json
-from gateway import PlacementDeferred, PlacementRefused, PlacementUncertain
+from gateway.channel import Backoff, PlacementDeferred, PlacementRefused, PlacementUncertain
 
 log = structlog.get_logger("trunkline.slack")
 
@@ -23,7 +23,7 @@ Handle = Callable[[str, Json, Json], Awaitable[Answer]]
 _HEARTBEAT = 10.0
 _LARGEST_FRAME = 4 * 1024 * 1024
 _AT_ONCE = 64
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 30.0
+_BACKOFF = Backoff(0.2, 30)
 
 
 class Sockets:
@@ -40,7 +40,7 @@ class Sockets:
 
     async def run(self) -> None:
         """Stay connected until cancelled."""
-        pause = _SHORTEST_PAUSE
+        failures = 1
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
         async with (
             aiohttp.ClientSession(timeout=timeout, trust_env=True) as http,
@@ -53,8 +53,8 @@ class Sockets:
                 except (PlacementDeferred, PlacementUncertain, aiohttp.ClientError, TimeoutError) as error:
                     self.problem = str(error) or type(error).__name__
                     log.info("no connection to Slack", reason=self.problem)
-                    await asyncio.sleep(pause)
-                    pause = min(_LONGEST_PAUSE, pause * 2)
+                    await asyncio.sleep(_BACKOFF.pause(failures))
+                    failures += 1
                     continue
                 if not self._live:
                     self._on_gap()
@@ -63,9 +63,9 @@ class Sockets:
                 begun = asyncio.get_running_loop().time()
                 await leaving.wait()
                 lasted = asyncio.get_running_loop().time() - begun
-                pause = _SHORTEST_PAUSE if lasted > pause else min(_LONGEST_PAUSE, pause * 2)
+                failures = 1 if lasted > _BACKOFF.pause(failures) else failures + 1
                 if not self._live:
-                    await asyncio.sleep(pause / 2)
+                    await asyncio.sleep(_BACKOFF.pause(failures) / 2)
 
     async def _open(self, http: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
         """A new connection. Raises PlacementRefused when the token does not do."""

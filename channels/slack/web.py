@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -19,20 +20,34 @@ Handle = Callable[[str, Json, Mapping[str, Any]], Awaitable[tuple[bool, Json | N
 
 _WINDOW = 300
 """Seconds that a request's time may be off."""
+_BODY_SECONDS = 10.0
+"""How long a body may take; Slack itself gives up after three seconds."""
 _TIME = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 
 class Webhook:
     """The one address that Slack sends to."""
 
-    def __init__(self, secret: str, handle: Handle, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        secret: str,
+        handle: Handle,
+        clock: Callable[[], float] = time.time,
+        body_seconds: float = _BODY_SECONDS,
+    ) -> None:
         self._secret = secret.encode()
         self._handle = handle
         self._clock = clock
+        self._body_seconds = body_seconds
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Answer one request: 200 once it is durable, 503 so that Slack comes again."""
-        body = await request.read()
+        try:
+            # Before the signature can be checked: anyone may have sent this.
+            async with asyncio.timeout(self._body_seconds):
+                body = await request.read()
+        except TimeoutError:
+            return web.Response(status=408, text="the body did not arrive in time")
         if not self.is_genuine(request.headers, body):
             return web.Response(status=401, text="the signature is not valid")
         payload = _payload(request.content_type, body)

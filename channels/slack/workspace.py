@@ -16,7 +16,7 @@ from channels.slack.parse import Rules, Stopped, user_of
 from channels.slack.placing import Placing
 from channels.slack.presence import Presence
 from channels.slack.prompts import Prompts
-from gateway import (
+from gateway.channel import (
     Address,
     Cursor,
     Host,
@@ -28,11 +28,12 @@ from gateway import (
     Receipt,
     Receive,
     Rejected,
+    Signal,
 )
 
 log = structlog.get_logger("trunkline.slack")
 
-_PROBE_SECONDS, _SWEEP_SECONDS = 30.0, 5.0
+_PROBE_SECONDS, _SWEEP_SECONDS, _AGAIN_SECONDS = 30.0, 5.0, 2.0
 
 
 class Workspace:
@@ -53,17 +54,17 @@ class Workspace:
         """Whether it is the one that ``bot_token`` opens."""
         self.problem = "starting"
         """What does not work; empty while all does."""
-        self.api = Api(token, options.api_base_url, options.pace)
+        self.api = Api(token, options.api_base_url, options.pace, self._refused)
         self.placing = Placing(self.api, streams=options.streaming)
         self.presence = Presence(self.api, options.thinking)
         self.prompts = Prompts(self.api, host)
         self.inflow = Inflow(
             self.api,
-            host,
             file_bytes=options.file_bytes,
             on_press=self.prompts.pressed,
             on_stop=self._stopped,
             on_leave=lambda: left(self),
+            on_revoke=self._revoked,
         )
         self._over = asyncio.Event()
         self._host = host
@@ -144,13 +145,16 @@ class Workspace:
         """``receive``, which also remembers for whom an answer will be."""
 
         async def listening(
-            *messages: InboundMessage, cursor: Cursor | None = None, rejected: Sequence[Rejected] = ()
+            *messages: InboundMessage,
+            cursor: Cursor | None = None,
+            rejected: Sequence[Rejected] = (),
+            signals: Sequence[Signal] = (),
         ) -> Sequence[Receipt]:
             for message in messages:
                 address = message.address
                 if address.reply_to is not None:
                     self.placing.heard(address.chat, address.reply_to, user_of(message.sender.id))
-            return await receive(*messages, cursor=cursor, rejected=rejected)
+            return await receive(*messages, cursor=cursor, rejected=rejected, signals=signals)
 
         return listening
 
@@ -161,6 +165,18 @@ class Workspace:
     async def _stopped(self, stopped: Stopped) -> None:
         await self.presence.idle(stopped.chat, stopped.thread)
 
+    def _refused(self, reason: str) -> None:
+        """Slack does not accept the token: say so at once, whatever call it was."""
+        problem = f"Slack refuses the bot's token: {reason}"
+        if self.problem != problem and self.team:
+            log.error(problem, channel=self._channel_id, team=self.team)
+            self.problem = problem
+
+    async def _revoked(self) -> None:
+        """Slack says that tokens were revoked; whether ours still does is asked."""
+        self._refused("tokens_revoked")
+        await self._ask()
+
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
@@ -170,12 +186,27 @@ class Workspace:
         """Ask now and then whether the Web API and the token still do."""
         while True:
             await asyncio.sleep(_PROBE_SECONDS)
+            await self._ask()
+
+    async def _ask(self) -> None:
+        """Ask whether the Web API and the token still do, until Slack says so or not.
+
+        One answer that asks to wait says nothing about that, so the next one is not left to the next probe.
+        """
+        while True:
             try:
                 await self.api.call("auth.test", urgent=False)
-                self.problem = ""
             except (RefusedError, PlacementDeferred, PlacementUncertain) as error:
-                self.problem = str(error)
                 log.warning("Slack does not answer as it should", team=self.team, reason=str(error))
+                if _is_of_token(error):
+                    return
+                self.problem = str(error)
+                if isinstance(error, RefusedError):
+                    return
+                await asyncio.sleep(getattr(error, "seconds", None) or _AGAIN_SECONDS)
+            else:
+                self.problem = ""
+                return
 
 
 def _is_of_token(error: Exception) -> bool:

@@ -1,10 +1,10 @@
-"""Telegram: private chats, groups and forums, by the Bot API."""
+"""Telegram channel for private chats, groups and forums, using the Bot API."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gateway import Channel, Host
+from gateway.channel import Channel, Host
 
 if TYPE_CHECKING:
     from channels.telegram.options import Options
@@ -13,7 +13,8 @@ __all__ = ["Options", "create"]
 
 
 def create(host: Host, channel_id: str, options: Options) -> Channel:
-    """The channel of one bot, ready to run. Raises SettingsError where the settings do not fit together."""
+    """Return the channel of one bot, ready to run. Raises SettingsError if the settings contradict each
+    other."""
     from channels.telegram.channel import TelegramChannel
 
     return TelegramChannel(host, channel_id, options)

@@ -1,7 +1,9 @@
-"""The Bot API by python-telegram-bot's ``Bot``: raw answers, and errors that say whether a call was applied.
+"""Bot API client on top of python-telegram-bot's ``Bot``: raw results, and errors that say whether a call was
+applied.
 
-The library makes the requests; what carries them is ours, because its own tells apart neither a call that
-never left from one whose answer was lost, nor what it does not know from what it cannot read.
+The library builds the requests; ``Transport`` replaces its HTTP layer, because the library's own does not
+distinguish a call that was never sent from a lost response, nor an unknown response from an unreadable
+one.
 """
 
 from __future__ import annotations
@@ -26,22 +28,22 @@ _MOST_BYTES = 64 * 1024 * 1024
 
 
 class CallError(TelegramError):
-    """A call failed."""
+    """Base class for failed calls."""
 
 
 class NotSentError(CallError):
-    """The request never left: nobody listens there, or its name is not known."""
+    """The request was not sent: the connection was refused, or the host name could not be resolved."""
 
 
 class UnansweredError(CallError):
-    """The request left, and no answer of the Bot API came back: it may have been applied, or not."""
+    """The request was sent, but no Bot API response arrived: the call may or may not have been applied."""
 
 
 class RefusedError(CallError):
     """The Bot API answered with an error: nothing was applied.
 
-    ``code`` is its HTTP status, ``reason`` its words without ``Bad Request:`` and the like. ``retry_after``
-    is in seconds, ``migrated_to`` the new number of a group that became a supergroup.
+    ``code`` is the HTTP status, ``reason`` the description without ``Bad Request:`` and similar prefixes.
+    ``retry_after`` is in seconds, ``migrated_to`` is the new id of a group that became a supergroup.
     """
 
     def __init__(
@@ -54,14 +56,14 @@ class RefusedError(CallError):
         self.migrated_to = migrated_to
 
     def says(self, *words: str) -> bool:
-        """Whether its reason holds one of these."""
+        """Return whether the reason contains one of the given texts, ignoring case."""
         reason = self.reason.lower()
         return any(word.lower() in reason for word in words)
 
 
 class Transport(BaseRequest):
-    """Carries requests by aiohttp. Between ``initialize`` and ``shutdown`` connections are kept open; before
-    and after that each request has one of its own."""
+    """HTTP transport on aiohttp. Connections are kept open between ``initialize`` and ``shutdown``; outside
+    of that, each request opens its own."""
 
     __slots__ = ("_http",)
 
@@ -70,11 +72,11 @@ class Transport(BaseRequest):
 
     @property
     def read_timeout(self) -> float:
-        """Seconds that an answer may take."""
+        """Timeout of a response, in seconds."""
         return _CALL_SECONDS
 
     async def initialize(self) -> None:
-        """Keep connections open from now on."""
+        """Open a session that keeps its connections alive."""
         if self._http is None:
             self._http = _session()
 
@@ -94,7 +96,7 @@ class Transport(BaseRequest):
         connect_timeout: Any = BaseRequest.DEFAULT_NONE,
         pool_timeout: Any = BaseRequest.DEFAULT_NONE,
     ) -> tuple[int, bytes]:
-        """One request. Raises NotSentError, UnansweredError or RefusedError."""
+        """Make one request. Raises NotSentError, UnansweredError or RefusedError."""
         data = _body(request_data)
         seconds = read_timeout if isinstance(read_timeout, int | float) else _CALL_SECONDS
         if isinstance(data, aiohttp.FormData):
@@ -116,7 +118,7 @@ class Transport(BaseRequest):
 
     @staticmethod
     def parse_json_payload(payload: bytes) -> dict[str, Any]:
-        """What an answer says. Raises UnansweredError if that cannot be read."""
+        """Decode a response. Raises UnansweredError if it is not valid JSON or has no result."""
         try:
             said: object = decoded(payload)
         except ValueError as error:
@@ -127,12 +129,13 @@ class Transport(BaseRequest):
 
 
 class Client(Bot):
-    """A bot at the Bot API. ``call`` makes any call, also one that the library does not know yet."""
+    """Bot API client of one bot. ``call`` makes any call, including those that the library does not support
+    yet."""
 
     __slots__ = ("_transports",)
 
     def __init__(self, token: str, base_url: str) -> None:
-        logging.getLogger("telegram").setLevel(logging.INFO)  # what it tells of below that holds the token
+        logging.getLogger("telegram").setLevel(logging.INFO)  # lower levels log the token
         calls, polls = Transport(), Transport()
         super().__init__(
             token,
@@ -145,11 +148,11 @@ class Client(Bot):
             self._transports = (calls, polls)
 
     def __repr__(self) -> str:
-        """Without the token, which the library's own holds."""
+        """Return a text without the token, which the library's own ``__repr__`` contains."""
         return type(self).__name__
 
     async def call(self, method: str, *, seconds: float | None = None, **arguments: Any) -> Any:
-        """The raw result of a method. Raises NotSentError, UnansweredError or RefusedError."""
+        """Return the raw result of a method. Raises NotSentError, UnansweredError or RefusedError."""
         try:
             return await self._post(
                 method, arguments, read_timeout=_CALL_SECONDS if seconds is None else seconds
@@ -160,8 +163,11 @@ class Client(Bot):
             raise UnansweredError(type(error).__name__) from None
 
     async def fetch(self, file_id: str, most: int) -> bytes:
-        """The bytes of a file. Raises ValueError if it has more than ``most``, and what ``call`` raises."""
+        """Download a file. Raises ValueError if it exceeds ``most`` bytes, and the errors of ``call``."""
         found = await self.call("getFile", file_id=file_id)
+        if not isinstance(found, dict):
+            raise UnansweredError("getFile: an answer without the file")
+        found = cast("dict[str, Any]", found)
         path, size = found.get("file_path"), found.get("file_size") or 0
         if not isinstance(path, str) or not isinstance(size, int) or size > most:
             raise ValueError("the file is too large")
@@ -172,7 +178,7 @@ class Client(Bot):
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[None]:
-        """Keep connections open as long as the block runs."""
+        """Keep connections open while the block runs."""
         try:
             for transport in self._transports:
                 await transport.initialize()
@@ -183,20 +189,21 @@ class Client(Bot):
 
 
 def upload(data: bytes, name: str) -> InputFile:
-    """A file as an argument of a call."""
+    """Return a file as an argument of a call."""
     return InputFile(data, filename=name)
 
 
 def media(kind: Literal["photo", "audio", "document"], data: bytes, name: str, caption: str) -> InputMedia:
-    """A file with what stands below it, as the new content of a message."""
+    """Return a file with its caption, as the new content of a message."""
     made = {"photo": InputMediaPhoto, "audio": InputMediaAudio, "document": InputMediaDocument}[kind]
     return made(data, caption=caption or None, filename=name)
 
 
 def _session() -> aiohttp.ClientSession:
-    """Connections, through the proxy that the environment names.
+    """Open a session that uses the proxy from the environment.
 
-    Where it names none, aiohttp is not let look for one: it does so anew in a thread for every request.
+    ``trust_env`` is off if the environment names no proxy: otherwise aiohttp looks for one in a thread, for
+    every request.
     """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
@@ -206,7 +213,7 @@ def _session() -> aiohttp.ClientSession:
 
 
 def _body(request: RequestData | None) -> aiohttp.FormData | Mapping[str, str] | None:
-    """The fields of a request, as a form; with files it has several parts."""
+    """Return the fields of a request as a form; a request with files becomes a multipart form."""
     if request is None:
         return None
     if not request.contains_files:
@@ -220,7 +227,7 @@ def _body(request: RequestData | None) -> aiohttp.FormData | Mapping[str, str] |
 
 
 async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    """The content of an answer, within bounds."""
+    """Read a response body. Raises UnansweredError if it exceeds the size limit."""
     pieces: list[bytes] = []
     size = 0
     async for piece in answer.content.iter_any():
@@ -232,7 +239,7 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def _refusal(status: int, content: bytes) -> CallError:
-    """What an answer with an error means. 5xx may come from before or after the call was applied."""
+    """Map an error response to an exception. A 5xx response does not tell whether the call was applied."""
     try:
         said: Any = decoded(content)
         reason = str(said["description"])

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-import msgspec
 import structlog
 
-from channels.telegram.api import CallError, RefusedError
+from channels.telegram.api import CallError, RefusedError, upload
 from channels.telegram.courier import Courier
 from channels.telegram.outcome import SAME
 from channels.telegram.render import OUTCOMES, QUESTION, TextPage, code, cut
 from channels.telegram.styling import styled
 from channels.telegram.wire import CallbackQuery
-from gateway import ApprovalRequest, Host, NotFoundError, PlacementDeferred, UnauthorizedError
+from gateway.channel import (
+    ApprovalRequest,
+    Host,
+    InvalidRequestError,
+    NotFoundError,
+    Placed,
+    PlacementDeferred,
+    PlacementRefused,
+    UnauthorizedError,
+)
 
 log = structlog.get_logger("trunkline.telegram")
 
@@ -24,60 +33,74 @@ Decision = Literal["once", "always", "deny"]
 _ATTEMPTS = 3
 _LONGEST_WAIT = 20.0
 _MOST_ARGUMENTS = 2500
+_MOST_WITH_FILE = 800
+"""Maximum characters of arguments in a caption; with the tool's name they stay below Telegram's limit of
+1,024."""
 _MOST_NAME = 100
 _MARK = "a"
-_BUTTONS: Mapping[str, tuple[Decision, str]] = {
-    "o": ("once", "Allow once"),
-    "a": ("always", "Always allow"),
-    "d": ("deny", "Deny"),
-}
+_DECISIONS: Mapping[str, Decision] = {"o": "once", "a": "always", "d": "deny"}
+_MOST_PRESSED = 1000
 _SAID: Mapping[str, str] = {"once": "Allowed once.", "always": "Always allowed.", "deny": "Denied."}
 _EXPIRED = "This question has expired."
 
 
 class _Prompt(NamedTuple):
     request: ApprovalRequest
+    under_file: bool
+    """True if the question is the caption of a file with the complete arguments."""
     message_id: int | None = None
-    """None while nobody knows where it stands, or whether it does."""
+    """Id of the message with the question; None until it is known, as the send may have failed."""
 
 
 class Approvals:
-    """The questions that are open, and the messages they stand in."""
+    """Open approval requests and the messages that show them."""
 
     def __init__(self, host: Host, courier: Courier) -> None:
         self._host = host
         self._courier = courier
         self._open: dict[str, _Prompt] = {}
+        self._said: OrderedDict[str, tuple[str, bool, bool]] = OrderedDict()
 
-    async def ask(self, request: ApprovalRequest) -> None:
-        """Show the question. Raises as ``Channel.send`` does."""
-        shown = styled(_question(request))
-        markup = {"inline_keyboard": [[_button(request.id, letter) for letter in _BUTTONS]]}
-        self._open[request.id] = _Prompt(request)
+    async def ask(self, request: ApprovalRequest) -> Placed:
+        """Show the question. Raises the errors of ``Channel.send``."""
+        question, content = _question(request)
+        shown = styled(question)
+        page = TextPage(shown.text, shown.entities)
+        file = None if content is None else upload(content, "arguments.json")
+        markup = {"inline_keyboard": _buttons(request)}
+        self._open[request.id] = _Prompt(request, file is not None)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                number = await self._courier.say(request.address, shown.text, shown.entities, markup)
+                number = await self._courier.say(request.address, page, markup, file)
             except PlacementDeferred as deferred:
                 if attempt == _ATTEMPTS:
                     raise
                 await asyncio.sleep(min(_LONGEST_WAIT, deferred.seconds or 1.0))
             else:
                 self._stands(request.id, number)
-                return
+                return Placed(str(number), number)
+        raise AssertionError("the last attempt returns or raises")
 
     async def decided(self, request: ApprovalRequest, outcome: str) -> None:
-        """Show what became of a question; its buttons go. Raises as ``Channel.edit`` does."""
+        """Replace a question by its outcome, without buttons. Raises the errors of ``Channel.edit``."""
         prompt = self._open.pop(request.id, None)
         if prompt is not None and prompt.message_id is not None:
             shown = styled(
                 f"{OUTCOMES.get(outcome, OUTCOMES['cancelled'])}: {code(cut(request.tool_name, _MOST_NAME))}"
             )
             page = TextPage(shown.text, shown.entities)
-            await self._courier.change(request.address, prompt.message_id, page)
+            place = request.address, prompt.message_id
+            await self._courier.change(*place, page, under_file=prompt.under_file)
+
+    async def decide(self, query: CallbackQuery) -> None:
+        """Store the decision of a pressed button durably; ``pressed`` answers the button afterwards."""
+        self._said[query.id] = await self._decide(query)
+        while len(self._said) > _MOST_PRESSED:
+            self._said.popitem(last=False)
 
     async def pressed(self, query: CallbackQuery) -> None:
-        """Somebody pressed a button: pass their word on, and tell them what came of it."""
-        said, alert, expired = self._decide(query)
+        """Show the result of a decision to the user that pressed the button."""
+        said, alert, expired = self._said.pop(query.id, (_EXPIRED, True, True))
         answer: dict[str, Any] = {"callback_query_id": query.id, "text": said, "show_alert": alert}
         try:
             await self._courier.attend("answerCallbackQuery", **answer)
@@ -88,43 +111,60 @@ class Approvals:
             if not (isinstance(error, RefusedError) and error.says(SAME)):
                 log.info("a pressed button was not answered", reason=str(error))
 
-    def _decide(self, query: CallbackQuery) -> tuple[str, bool, bool]:
-        """What to say to whoever pressed, whether loudly, and whether the buttons are of no more use."""
+    async def _decide(self, query: CallbackQuery) -> tuple[str, bool, bool]:
+        """Return the text to show, whether to show it as an alert, and whether the buttons have to be
+        removed."""
         mark, _, rest = query.data.partition(":")
         approval_id, _, letter = rest.rpartition(":")
         prompt = self._open.get(approval_id)
-        if mark != _MARK or letter not in _BUTTONS or prompt is None:
+        if mark != _MARK or letter not in _DECISIONS or prompt is None:
             return _EXPIRED, True, True
         if query.message is not None:
             self._stands(approval_id, query.message.message_id)
-        decision = _BUTTONS[letter][0]
+        decision = _DECISIONS[letter]
         try:
-            self._host.approve(
+            await self._host.approve(
                 approval_id, decision, session=prompt.request.session, user=str(query.sender.id)
             )
-        except NotFoundError:
+        except (NotFoundError, InvalidRequestError):
             return _EXPIRED, True, True
         except UnauthorizedError:
             return "Only the person whose message asked for this may decide it.", True, False
         return _SAID[decision], False, False
 
     def _stands(self, approval_id: str, message_id: int) -> None:
-        """Where a question stands is known now, unless it was decided meanwhile."""
+        """Record the id of the message with a question, unless the question was decided in the meantime."""
         prompt = self._open.get(approval_id)
         if prompt is not None:
             self._open[approval_id] = prompt._replace(message_id=message_id)
 
 
-def _button(approval_id: str, letter: str) -> Mapping[str, str]:
-    return {"text": _BUTTONS[letter][1], "callback_data": f"{_MARK}:{approval_id}:{letter}"}
+def _buttons(request: ApprovalRequest) -> list[list[Mapping[str, str]]]:
+    """Return rows of buttons. The "always" button names its scope and has its own row, as it is longer."""
+    once, deny = _button(request.id, "o", "Allow once"), _button(request.id, "d", "Deny")
+    if request.always is None:
+        return [[once, deny]]
+    return [[once, deny], [_button(request.id, "a", f"Always: {request.always}")]]
 
 
-def _question(request: ApprovalRequest) -> str:
-    """What is asked, with the real arguments."""
+def _button(approval_id: str, letter: str, label: str) -> Mapping[str, str]:
+    return {"text": label, "callback_data": f"{_MARK}:{approval_id}:{letter}"}
+
+
+def _question(request: ApprovalRequest) -> tuple[str, bytes | None]:
+    """Return the question with all arguments, and a file with the arguments if they had to be shortened.
+
+    Raises PlacementRefused if the arguments are too large even for a file.
+    """
+    asked = f"**{QUESTION} {code(request.tool_name)}?**"
     try:
-        arguments = msgspec.json.format(msgspec.json.encode(request.arguments), indent=2).decode()
-    except (TypeError, ValueError):
-        arguments = repr(dict(request.arguments))
-    fence = "`" * (3 + arguments.count("```"))
-    shown = f"\n\n{fence}json\n{cut(arguments, _MOST_ARGUMENTS)}\n{fence}" if request.arguments else ""
-    return f"**{QUESTION} {code(cut(request.tool_name, _MOST_NAME))}?**{shown}"
+        arguments = request.whole(_MOST_ARGUMENTS)
+    except PlacementRefused:
+        shown = _fenced(request.shortened(_MOST_WITH_FILE))
+        return f"{asked}\n\n{shown}\n\nThe file has the arguments in full.", request.in_full()
+    return (f"{asked}\n\n{_fenced(arguments, 'json')}" if request.arguments else asked), None
+
+
+def _fenced(text: str, language: str = "") -> str:
+    fence = "`" * (3 + text.count("```"))
+    return f"{fence}{language}\n{text}\n{fence}"

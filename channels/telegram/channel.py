@@ -1,10 +1,9 @@
-"""The Telegram channel: one bot."""
+"""Telegram channel of one bot."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,17 +18,16 @@ from channels.telegram.pace import Pace
 from channels.telegram.parse import Self, is_group
 from channels.telegram.polling import POLL_SECONDS, poll
 from channels.telegram.pulse import Pulse
-from channels.telegram.receiving import Receiving, Signal
+from channels.telegram.receiving import Receiving
 from channels.telegram.render import Page, pages_of
 from channels.telegram.webhook import PROBE_SECONDS, Webhook
-from channels.telegram.wire import CallbackQuery, StoppedGeneration
-from gateway import (
+from channels.telegram.wire import CallbackQuery
+from gateway import Message
+from gateway.channel import (
     Address,
     ApprovalRequest,
     Health,
     Host,
-    Message,
-    NotFoundError,
     OutboundMessage,
     Placed,
     Receive,
@@ -40,17 +38,17 @@ log = structlog.get_logger("trunkline.telegram")
 
 _DRAFTS_EVERY, _EDITS_EVERY = 1.0, 4.0
 _SILENCE = 2.5
-"""Of how many polls or probes the answers may be missing."""
+"""Number of poll or probe intervals without a response after which the channel is unhealthy."""
 _MOST_DRAFTS, _MOST_MARKS = 1000, 10_000
 _KEPT_EVERY = 5
-"""A draft that does not grow is shown again each time typing was shown so often."""
+"""An unchanged draft is sent again at every fifth typing indicator."""
 _MOST_COMMANDS = 100
 _MOST_DESCRIPTION = 256
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
 
 
 class TelegramChannel:
-    """A bot: reads what is meant for it, and writes answers."""
+    """Channel of one bot: receives the messages for the bot and sends its answers."""
 
     def __init__(self, host: Host, channel_id: str, options: Options) -> None:
         self.id = channel_id
@@ -59,25 +57,24 @@ class TelegramChannel:
         token = options.token.get_secret_value()
         self._account = token.partition(":")[0]
         self._client = Client(token, options.api_base_url)
-        self._courier = Courier(self._client, Pace(options.pace))
-        self._approvals = Approvals(host, self._courier)
         self._webhook = _webhook(options)
         every = POLL_SECONDS if self._webhook is None else PROBE_SECONDS
         self._pulse = Pulse(channel_id, _SILENCE * every)
-        self._drafts: OrderedDict[tuple[str, int], str] = OrderedDict()
+        self._courier = Courier(self._client, Pace(options.pace), self._pulse.refused)
+        self._approvals = Approvals(host, self._courier)
         self._previews: dict[Address, tuple[OutboundMessage, int]] = {}
         self._marked: set[tuple[str, str]] = set()
 
     async def run(self, receive: Receive) -> None:
-        """Read until cancelled."""
+        """Receive updates until cancelled."""
         async with self._client.connected(), asyncio.TaskGroup() as tasks:
             me = await self._introduce()
             files = Files(self._client, self._options.file_bytes)
 
-            def act(signal: Signal) -> None:
-                tasks.create_task(self._act(signal))
+            def act(query: CallbackQuery) -> None:
+                tasks.create_task(self._act(query))
 
-            receiving = Receiving(receive, me, files, self._courier.note, act)
+            receiving = Receiving(receive, me, files, self._courier.note, act, self._approvals.decide)
             await receiving.restore(await self._host.cursors(self.id))
             tasks.create_task(receiving.run())
             if self._webhook is None:
@@ -90,36 +87,36 @@ class TelegramChannel:
                     self._webhook.receiving = None
 
     async def send(self, outbound: OutboundMessage) -> Placed:
-        """Place one page."""
+        """Send one page."""
         self._previews.pop(outbound.address, None)
         placed = await self._courier.place(outbound)
         await self._unmark(outbound)
         return placed
 
     async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
-        """Make a message show a page."""
+        """Replace the content of a message with a page."""
         number, preview = int(placed.platform_id), not outbound.final
         await self._courier.change(outbound.address, number, outbound.page, preview=preview)
         await self._unmark(outbound)
 
     async def delete(self, placed: Placed, address: Address) -> None:
-        """Remove a message."""
+        """Delete a message."""
         await self._courier.delete(address, int(placed.platform_id))
 
     async def find(self, outbound: OutboundMessage) -> Placed | None:
-        """Look whether a page stands that may have been placed."""
+        """Return the message of a page after an uncertain send; None if there is none."""
         return await self._courier.find(outbound)
 
     def watermark(self, address: Address) -> str | None:
-        """The number of the newest message known."""
+        """Return the newest known message id."""
         return self._courier.watermark(address)
 
     def pages(self, message: Message, *, final: bool) -> Sequence[Page]:
-        """An answer as messages of Telegram."""
+        """Render an answer as Telegram messages."""
         return pages_of(message, final=final, most=self._options.pages, tools=self._options.tools)
 
     def streaming(self, address: Address) -> Streaming | None:
-        """Private chats see drafts, groups see edits; these are few a minute."""
+        """Return the preview mode: drafts in private chats, edits at a lower rate in groups."""
         if not self._options.streaming:
             return None
         return (
@@ -127,18 +124,15 @@ class TelegramChannel:
         )
 
     async def draft(self, outbound: OutboundMessage) -> None:
-        """Show what there is of an answer, with a button that stops it."""
+        """Show the current part of an answer as a draft, with a Stop button."""
         number = int(outbound.nonce[:7], 16) or 1
-        self._drafts[outbound.address.chat, number] = outbound.message.session_id
-        while len(self._drafts) > _MOST_DRAFTS:
-            self._drafts.popitem(last=False)
         if len(self._previews) >= _MOST_DRAFTS:
             self._previews.clear()
         self._previews[outbound.address] = outbound, 0
         await self._courier.draft(outbound, number)
 
     async def typing(self, address: Address) -> None:
-        """Show that the bot is at work: by its name, and on the message if so wished."""
+        """Show the typing indicator, and mark the user's message with ``thinking`` if it is set."""
         topic = {} if address.thread is None else {"message_thread_id": int(address.thread)}
         emoji, asked = self._options.thinking, (address.chat, address.reply_to or "")
         if emoji and asked not in self._marked:
@@ -149,24 +143,24 @@ class TelegramChannel:
         await self._courier.sign(address, "sendChatAction", action="typing", **topic)
         await self._keep_draft(address)
 
-    async def ask_approval(self, request: ApprovalRequest) -> None:
-        """Ask in the room, with buttons."""
-        await self._approvals.ask(request)
+    async def ask_approval(self, request: ApprovalRequest) -> Placed:
+        """Ask in the chat, with buttons."""
+        return await self._approvals.ask(request)
 
     async def approval_decided(self, request: ApprovalRequest, outcome: str) -> None:
-        """Show what was decided."""
+        """Show the decision."""
         await self._approvals.decided(request, outcome)
 
     def routes(self) -> Sequence[Any]:
-        """Where Telegram delivers, if it does."""
+        """Return the webhook route; empty when polling."""
         return () if self._webhook is None else self._webhook.routes()
 
     def health(self) -> Health:
-        """Whether Telegram answers."""
+        """Return the health of the connection to Telegram."""
         return self._pulse.health()
 
     async def _introduce(self) -> Self:
-        """Get to know each other: who the bot is there, and which commands it knows."""
+        """Fetch the bot's own name, remove a webhook when polling, and publish the commands."""
         found = await self._insist("getMe")
         if self._webhook is None:
             await self._insist("deleteWebhook", drop_pending_updates=False)
@@ -185,7 +179,7 @@ class TelegramChannel:
         )
 
     async def _insist(self, method: str, **arguments: Any) -> Any:
-        """A call that has to succeed before the next one. Raises RefusedError where it is a wrong one."""
+        """Retry a call until it succeeds. Raises RefusedError if the request is invalid (400)."""
         while True:
             try:
                 answer = await self._client.call(method, **arguments)
@@ -198,7 +192,7 @@ class TelegramChannel:
                 return answer
 
     async def _tell_commands(self) -> Mapping[str, str]:
-        """Let the platform offer the commands. Returns what each is called there."""
+        """Publish the command menu. Returns the gateway's command name for each name on Telegram."""
         known = {command.name.lower().replace("-", "_"): command for command in self._host.commands()}
         offered = [
             {
@@ -214,33 +208,22 @@ class TelegramChannel:
             log.warning("Telegram does not offer the commands", channel=self.id, reason=refused.reason)
         return {name: command.name for name, command in known.items()}
 
-    async def _act(self, signal: Signal) -> None:
+    async def _act(self, query: CallbackQuery) -> None:
         try:
-            if isinstance(signal, CallbackQuery):
-                await self._approvals.pressed(signal)
-            else:
-                await self._stop(signal)
+            await self._approvals.pressed(query)
         except Exception:
             log.exception("a button could not be acted upon", channel=self.id)
 
-    async def _stop(self, stopped: StoppedGeneration) -> None:
-        """Somebody pressed Stop under a draft."""
-        session = self._drafts.get((str(stopped.chat.id), stopped.draft_id))
-        if session is not None:
-            try:
-                await self._host.abort(session)
-            except NotFoundError:
-                log.info("there is nothing to stop", session=session)
-
     async def _unmark(self, outbound: OutboundMessage) -> None:
-        """The answer stands: its question needs no mark any more."""
+        """Remove the mark from the user's message after the last page of the answer."""
         address = outbound.address
         if self._options.thinking and outbound.final and outbound.part == outbound.parts - 1:
             self._marked.discard((address.chat, address.reply_to or ""))
             await self._react(address, [])
 
     async def _keep_draft(self, address: Address) -> None:
-        """Drafts go after half a minute: show one again while nothing comes to it, as in a long tool."""
+        """Send the draft again while the answer does not grow, as during a long tool call: Telegram removes
+        drafts after 30 seconds."""
         shown, typed = self._previews.get(address, (None, 0))
         if shown is None:
             return

@@ -1,4 +1,4 @@
-"""Files that people sent, as parts of their messages."""
+"""Download of files that users sent, as parts of their messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from channels.telegram.api import CallError, Client, NotSentError, RefusedError, UnansweredError
 from channels.telegram.parse import Attached, Heard
 from channels.telegram.pictures import picture_type, safe_name
-from gateway import Audio, FilePart, ImagePart, InboundMessage, Part
+from gateway import FilePart, ImagePart, Part
+from gateway.channel import Audio, InboundMessage
 
 log = structlog.get_logger("trunkline.telegram")
 
@@ -20,11 +21,13 @@ _ATTEMPTS = 3
 _PAUSE = 0.5
 _LONGEST_PAUSE = 5.0
 _AT_ONCE = 4
+_SECONDS = 20.0
+"""Timeout of a file in seconds: later messages of the bot are not accepted until it ends."""
 _MOST_TEXT = 200_000
 
 
 class Files:
-    """Takes in files of at most ``most`` bytes."""
+    """Downloader for files of at most ``most`` bytes."""
 
     def __init__(self, client: Client, most: int) -> None:
         self._client = client
@@ -32,7 +35,8 @@ class Files:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def complete(self, heard: Sequence[Heard]) -> list[InboundMessage]:
-        """Messages with their files; what cannot be had is told in words instead."""
+        """Return messages with their files; a file that could not be downloaded is replaced by a note in
+        the text."""
         async with asyncio.TaskGroup() as tasks:
             made = [tasks.create_task(self._complete(one)) for one in heard]
         return [task.result() for task in made]
@@ -44,8 +48,9 @@ class Files:
         for file in heard.files:
             name = safe_name(file.name)
             try:
-                data = await self._fetch(file)
-            except (ValueError, CallError) as error:
+                async with asyncio.timeout(_SECONDS):
+                    data = await self._fetch(file)
+            except (ValueError, CallError, TimeoutError) as error:
                 log.info("a file was not taken in", reason=str(error), size=file.file.file_size)
                 why = str(error) if isinstance(error, ValueError) else "it could not be fetched"
                 notes.append(f"[{name}: {why}]")
@@ -58,7 +63,7 @@ class Files:
         return replace(message, text=text, parts=tuple(parts))
 
     async def _fetch(self, file: Attached) -> bytes:
-        """The bytes. Raises ValueError if there are too many, and what the last attempt raised."""
+        """Download a file. Raises ValueError if it is too large, and the error of the last attempt."""
         if file.file.file_size > self._most:
             raise ValueError(f"it has more than {self._most:,} bytes")
         async with self._turns:
@@ -77,7 +82,7 @@ class Files:
 
 
 def part_of(file: Attached, name: str, data: bytes) -> Part:
-    """A file as a part: pictures and texts with what they hold, others by name."""
+    """Return a file as a part: pictures and texts with their content, other files by name only."""
     mime = picture_type(data)
     if mime is not None:
         shown = base64.b64encode(data).decode()
@@ -90,7 +95,8 @@ def part_of(file: Attached, name: str, data: bytes) -> Part:
 
 
 def _audio(file: Attached, data: bytes) -> Audio:
-    """A voice message that holds itself: the platform's own links hold the bot's token, and end."""
+    """Return a voice message with its data inline: Telegram's file links contain the bot's token and
+    expire."""
     return Audio(url=f"data:{file.mime};base64,{base64.b64encode(data).decode()}", mime_type=file.mime)
 
 

@@ -1,9 +1,9 @@
-"""Finding a message that may have been placed, on a platform without a key for what is sent and without a
+"""Search for a message that may have been sent, on a platform without idempotency keys and without a message
 history for bots.
 
-But it tells a bot that asks to change nothing about a message whether that message is its own, somebody
-else's, or not there. That is not enough where several conversations go on in one room, nor after a question
-about a tool: so a message of the bot is given a button for a moment, as the answer to that shows the message.
+A no-op edit tells a bot whether a message is its own, another sender's, or missing. That is not enough if
+several conversations share a chat, or after a question about a tool: then the bot adds a button to its
+message for a moment, because the response to that edit contains the message.
 """
 
 from __future__ import annotations
@@ -11,28 +11,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, cast
+
+import structlog
 
 from channels.telegram.api import CallError, Client, RefusedError
 from channels.telegram.known import Known
 from channels.telegram.outcome import FOREIGN, MISSING, SAME, outcome
 from channels.telegram.pace import Pace
 from channels.telegram.parse import room_of
-from channels.telegram.render import is_question
-from gateway import OutboundMessage, PlacementDeferred
+from channels.telegram.render import TextPage, is_question
+from gateway.channel import OutboundMessage, PlacementDeferred
+
+log = structlog.get_logger("trunkline.telegram")
 
 _AHEAD = 40
 _ATTEMPTS = 8
 _PAUSE = 0.2
 _LONGEST_PAUSE = 5.0
+_HAS_FILE = "no text in the message"
+"""Telegram's error for a text edit of a message with a file."""
 _BUTTON: Mapping[str, Any] = {"inline_keyboard": [[{"text": "…", "callback_data": "-"}]]}
 
 Shown = Mapping[str, Any]
-"""A message of the bot as the platform shows it; empty where it only said that it is the bot's."""
+"""A message of the bot as the platform shows it; empty if the platform only confirmed that the bot wrote
+it."""
 
 
 class Finding:
-    """Looks for messages. ``locks`` gives whoever calls about a room its turn."""
+    """Search for messages. ``locks`` returns the lock that serializes the calls about a chat."""
 
     def __init__(
         self,
@@ -48,8 +55,8 @@ class Finding:
         self._looked: dict[str, tuple[int, int]] = {}
 
     async def find(self, outbound: OutboundMessage, chat: str) -> int | None:
-        """The number of a message in a room, if it stands there. Raises PlacementDeferred if that is not to
-        be found out now; it goes on later from where it was."""
+        """Return the id of a message in a chat; None if it does not exist. Raises PlacementDeferred if the
+        platform cannot be asked now; the next call continues the search from there."""
         others = set(map(int, outbound.others))
         number, end = self._looked.get(outbound.nonce) or self._range(outbound, chat)
         while number < end:
@@ -63,8 +70,8 @@ class Finding:
         return None
 
     def _range(self, outbound: OutboundMessage, chat: str) -> tuple[int, int]:
-        """The numbers that a message may have: after what was the newest when it was about to be placed, and
-        not far after what is the newest now."""
+        """Return the range of ids that a message may have: it starts after the newest id known before the
+        send, and ends shortly after the newest id known now."""
         row = room_of(chat)
         mark = int(outbound.watermark or outbound.address.reply_to or 0)
         placed = [int(number) for room, number in outbound.elsewhere if room_of(room) == row]
@@ -72,21 +79,52 @@ class Finding:
         return mark + 1, newest + _AHEAD + 1
 
     async def _is_it(self, outbound: OutboundMessage, chat: str, number: int) -> bool:
-        """Whether a message stands that the bot wrote, to answer what this one answers."""
+        """Return whether a message was written by the bot as an answer to the same message as this one."""
         shown = await self._own(chat, number)
         marked = shown == {}
         if marked:
             shown = await self._mark(chat, number, reply_markup=_BUTTON)
-        if not shown:
+        if shown is None:
             return False
-        if not is_question(str(shown.get("text", ""))) and fits(shown, outbound):
+        if not shown:
+            if await self._becomes(outbound, chat, number):
+                return True
+            await self._mark(chat, number)
+            return False
+        # A question with a file has its text in the caption.
+        words = str(shown.get("text") or shown.get("caption") or "")
+        if not is_question(words) and fits(shown, outbound):
             return True
         if marked:
             await self._mark(chat, number)
         return False
 
+    async def _becomes(self, outbound: OutboundMessage, chat: str, number: int) -> bool:
+        """Return whether a message without visible content accepts the text of the page: only an existing
+        message of the bot does."""
+        page = outbound.page
+        if not isinstance(page, TextPage):
+            return False
+        try:
+            async with self._locks(chat), self._pace.turn(chat):
+                await self._client.call(
+                    "editMessageText",
+                    chat_id=int(chat),
+                    message_id=number,
+                    text=page.text,
+                    entities=[*page.entities],
+                )
+        except RefusedError as refused:
+            if refused.says(*MISSING, FOREIGN, _HAS_FILE):
+                return False
+            if not refused.says(SAME):
+                raise outcome(self._pace, chat, refused) from refused
+        except CallError as error:
+            raise PlacementDeferred(str(error)) from error
+        return True
+
     async def _own(self, chat: str, number: int) -> Shown | None:
-        """A message that the bot wrote, which has no buttons now; None if there is none."""
+        """Return a message of the bot, without its buttons; None if the bot wrote no message with this id."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return await self._probe(chat, number)
@@ -105,14 +143,15 @@ class Finding:
             return await self._edit(chat, number)
 
     async def _mark(self, chat: str, number: int, **markup: Any) -> Shown | None:
-        """Give a message a button, or take it away. Returns it as it stands then."""
+        """Add a button to a message, or remove it. Returns the message as it is then."""
         async with self._locks(chat), self._pace.turn(chat):
             return await self._edit(chat, number, **markup)
 
     async def _edit(self, chat: str, number: int, **markup: Any) -> Shown | None:
-        """Change the buttons of a message. Returns it if it is the bot's own."""
+        """Change the buttons of a message. Returns the message if the bot wrote it, empty if its content
+        is not shown, None if it is missing or another sender's."""
         try:
-            shown: Shown = await self._client.call(
+            shown: object = await self._client.call(
                 "editMessageReplyMarkup", chat_id=int(chat), message_id=number, **markup
             )
         except RefusedError as refused:
@@ -124,12 +163,15 @@ class Finding:
             return {} if refused.says(SAME) else None
         except CallError as error:
             raise PlacementDeferred(str(error)) from error
+        if not isinstance(shown, Mapping):
+            log.warning("Telegram does not show a message that it changed", chat=chat, number=number)
+            return {}
         self._known.note(chat, number)
-        return shown
+        return cast(Shown, shown)
 
 
 def fits(shown: Shown, outbound: OutboundMessage) -> bool:
-    """Whether a message stands in the topic of another, and does not answer something else."""
+    """Return whether a message is in the topic of another and does not answer a different message."""
     address = outbound.address
     topic = shown.get("message_thread_id") if shown.get("is_topic_message") else None
     if str(topic or "") != (address.thread or ""):

@@ -1,4 +1,4 @@
-"""What is known of the messages that exist: the newest of each row of numbers, and the bot's own."""
+"""Known messages: the newest id of each id sequence, and the bot's own messages."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ _REMEMBERED = 10_000
 
 
 class Known:
-    """The messages that a process has heard of."""
+    """Message ids that this process has seen."""
 
     def __init__(self) -> None:
         self._newest: dict[str, int] = {}
         self._own: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     def note(self, chat: str, number: int) -> None:
-        """A message with this number exists."""
+        """Record that a message with this id exists."""
         row = room_of(chat)
         self._newest[row] = max(number, self._newest.get(row, 0))
 
     def newest(self, chat: str) -> int:
-        """The newest number in a room's row; 0 if none is known."""
+        """Return the newest id in a chat's id sequence; 0 if none is known."""
         return self._newest.get(room_of(chat), 0)
 
     def remember(self, chat: str, number: int) -> int:
-        """The bot wrote this one, and it is known what it is."""
+        """Record that the bot wrote this message and that its content is known."""
         self.note(chat, number)
         self._own[chat, number] = None
         while len(self._own) > _REMEMBERED:
@@ -34,5 +34,5 @@ class Known:
         return number
 
     def is_own(self, chat: str, number: int) -> bool:
-        """Whether it is known what this one is."""
+        """Return whether this is a message of the bot with known content."""
         return (chat, number) in self._own

@@ -1,8 +1,9 @@
-"""The settings of a Telegram bot: ``[channels.telegram]``, or of one of its accounts."""
+"""Settings of a Telegram bot: ``[channels.telegram]``, or one of its accounts."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ Strategy = Literal["chat", "chat_user", "thread"]
 
 
 class Options(BaseModel):
-    """How to reach Telegram, and how to behave there."""
+    """Connection and behaviour of one Telegram bot."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -59,6 +60,12 @@ class Options(BaseModel):
         le=1000,
         description="How many times the published limits it may call, where more is granted",
     )
+
+    @staticmethod
+    def questions(given: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the settings that the first setup asks for, each with a hint where to find the value."""
+        asked = {"token": "Write /newbot to @BotFather on Telegram; it answers with the bot's token."}
+        return {key: how for key, how in asked.items() if key not in given}
 
     @field_validator("token")
     @classmethod

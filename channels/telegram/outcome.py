@@ -1,10 +1,10 @@
-"""What an error means for the message that a call was about."""
+"""Mapping of call errors to the delivery errors of a message."""
 
 from __future__ import annotations
 
 from channels.telegram.api import CallError, NotSentError, RefusedError
 from channels.telegram.pace import Pace
-from gateway import PlacementDeferred, PlacementRefused, PlacementUncertain
+from gateway.channel import PlacementDeferred, PlacementRefused, PlacementUncertain
 
 SAME = "message is not modified"
 FOREIGN = "can't be edited"
@@ -14,7 +14,8 @@ _WAIT_FOR_TOKEN = 60.0
 
 
 def outcome(pace: Pace, chat: str, error: CallError) -> Exception:
-    """The error as ``Channel.send`` raises it. Where the platform asked to wait, the room is held."""
+    """Return the error that ``Channel.send`` raises. If the platform asked to wait, calls about the chat
+    are held."""
     if isinstance(error, NotSentError):
         return PlacementDeferred(str(error))
     if not isinstance(error, RefusedError):

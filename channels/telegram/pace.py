@@ -1,7 +1,8 @@
-"""How fast the bot may write: so many calls in so many seconds, and what the platform asked it to wait.
+"""Rate limits for the bot's calls, and the waits that the platform asked for.
 
-The platform publishes round figures only: about one message a second in a room with short bursts, twenty a
-minute in a group, thirty a second altogether. Here it is a little less: calls travel.
+Telegram publishes approximate limits only: about one message per second in a chat, with short bursts, 20 per
+minute in a group, 30 per second in total. The limits here are slightly lower, because network delays can move
+calls closer together.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 
 from channels.telegram.parse import is_group
-from gateway import Clock, Limit, Pacer
+from gateway.channel import Clock, Limit, Pacer
 
 _LIMITS: Mapping[str, Limit] = {
     "all": Limit(30, 1.03, burst=10),
@@ -19,36 +20,36 @@ _LIMITS: Mapping[str, Limit] = {
     "previews": Limit(10, 66.0),
     "drafts": Limit(4, 5.5),
 }
-"""Previews in groups, and drafts in private chats, leave room for the answers themselves."""
+"""Previews in groups and drafts in private chats have lower limits, to leave capacity for the answers."""
 
 
 class Pace:
-    """Gives turns to calls about rooms; holds are for a room, or for a method that is about none.
+    """Rate limiter for calls about chats. A hold applies to a chat, or to a method that concerns no chat.
 
-    ``pace`` is how many times the platform's figures are allowed.
+    ``pace`` multiplies the platform's limits.
     """
 
     def __init__(self, pace: float = 1.0, clock: Clock | None = None) -> None:
         self._pacer = Pacer({kind: limit.times(pace) for kind, limit in _LIMITS.items()}, clock)
 
     def turn(self, chat: str, *, preview: bool = False) -> AbstractAsyncContextManager[None]:
-        """Wait until a call about a room may be made; what is no preview goes first."""
+        """Wait until a call about a chat may be made; other calls go before previews."""
         return self._pacer.turn(*_keys(chat, preview=preview), urgent=not preview)
 
     def probe(self) -> AbstractAsyncContextManager[None]:
-        """Wait until the platform may be asked something that shows nothing in any room."""
+        """Wait until a call may be made that shows nothing in any chat."""
         return self._pacer.turn("all")
 
     def wait(self, chat: str) -> float:
-        """Seconds until there is room for a preview."""
+        """Return the seconds until a preview may be sent."""
         return self._pacer.wait(*_keys(chat, preview=True))
 
     def hold(self, name: str, seconds: float) -> None:
-        """The platform wants no more of this for so long."""
+        """Stop calls about a chat or of a method for this many seconds, as the platform asked."""
         self._pacer.hold(("room", name), seconds)
 
     def held(self, name: str) -> float:
-        """Seconds until it wants more, as it said."""
+        """Return the remaining seconds of a hold."""
         return self._pacer.held(("room", name))
 
 

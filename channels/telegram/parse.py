@@ -1,4 +1,4 @@
-"""Updates of the Bot API, and what they mean to the gateway. Pure: raw JSON in, values out."""
+"""Conversion of Bot API updates to gateway events. Pure: raw JSON in, values out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from channels.telegram.wire import (
     StoppedGeneration,
     Update,
 )
-from gateway import Address, InboundMessage, Rejected, Sender, SessionKey
+from gateway.channel import Address, InboundMessage, Rejected, Sender, SessionKey
 
 _MOST_RAW = 100_000
 _MOST_QUOTED = 500
@@ -31,7 +31,7 @@ FileKind = Literal["picture", "file", "voice"]
 
 
 class Self(Struct, frozen=True):
-    """The bot: its channel, its own number and name, and how it is set up."""
+    """The bot as updates see it: its channel, id, user name and options."""
 
     channel: str
     id: int
@@ -40,7 +40,7 @@ class Self(Struct, frozen=True):
     strategy: str = "thread"
     edits: bool = True
     commands: Mapping[str, str] = {}
-    """The names of commands, as typed on the platform, and what they are called here."""
+    """Gateway command names by the names typed on Telegram."""
 
 
 class Attached(Struct, frozen=True):
@@ -53,7 +53,8 @@ class Attached(Struct, frozen=True):
 
 
 class Heard(Struct, frozen=True):
-    """A message for the bot. Its files are still on the platform. ``album`` holds it together with others."""
+    """A message for the bot. Its files are not downloaded yet. ``album`` is the id shared by an album's
+    messages."""
 
     inbound: InboundMessage
     files: tuple[Attached, ...] = ()
@@ -61,17 +62,17 @@ class Heard(Struct, frozen=True):
 
 
 Event = Heard | CallbackQuery | StoppedGeneration | Rejected | None
-"""What an update means; None if it is not for the bot."""
+"""Meaning of an update; None if the update is not for the bot."""
 
 
 def update_id_of(raw: object) -> int | None:
-    """The number of an update, whatever else is wrong with it."""
+    """Return the id of an update, even if the rest of it is invalid; None if it has none."""
     found: object = raw.get("update_id") if isinstance(raw, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 2**63 else None
 
 
 def parse_update(raw: object, me: Self) -> Event:
-    """What an update means. One that cannot be read is Rejected, never an error."""
+    """Return the meaning of an update. Returns Rejected, never raises, for one that cannot be read."""
     try:
         update = msgspec.convert(raw, Update)
         return _event(update, me)
@@ -80,7 +81,7 @@ def parse_update(raw: object, me: Self) -> Event:
 
 
 def rejected(raw: object, me: Self, reason: str) -> Rejected:
-    """An update in quarantine."""
+    """Return an update for quarantine, with the reason."""
     number = update_id_of(raw)
     try:
         text = msgspec.json.encode(raw).decode()
@@ -90,7 +91,7 @@ def rejected(raw: object, me: Self, reason: str) -> Rejected:
 
 
 def message_ids(raw: object) -> Iterable[tuple[int, int]]:
-    """The rooms and numbers of all messages that an update tells of."""
+    """Return chat id and message id of each message in an update."""
     try:
         update = msgspec.convert(raw, Update)
     except (msgspec.ValidationError, ValueError, RecursionError):
@@ -102,13 +103,22 @@ def message_ids(raw: object) -> Iterable[tuple[int, int]]:
         yield update.callback_query.message.chat.id, update.callback_query.message.message_id
 
 
+def stopped_session(stopped: StoppedGeneration, me: Self) -> str:
+    """Return the session of an answer that a user stopped; only private chats show drafts with a Stop
+    button."""
+    chat = str(stopped.chat.id)
+    thread = None if stopped.message_thread_id is None else str(stopped.message_thread_id)
+    user = chat if me.strategy == "chat_user" else None
+    return str(SessionKey(me.channel, str(me.id), chat, thread if me.strategy == "thread" else None, user))
+
+
 def room_of(chat: str) -> str:
-    """The row of message numbers that a room belongs to: supergroups have their own, all others share one."""
+    """Return the message id sequence of a chat: each supergroup has its own, all other chats share one."""
     return chat if int(chat) < _FIRST_SUPERGROUP else ""
 
 
 def is_group(chat: str) -> bool:
-    """Whether a room is more than a private chat."""
+    """Return whether a chat is anything but a private chat."""
     return chat.startswith("-")
 
 
@@ -160,9 +170,9 @@ def _inbound(update: Update, message: Message, me: Self, text: str, *, edited: b
     key = f"{chat}:{message.message_id}"
     return InboundMessage(
         session=str(SessionKey(me.channel, str(me.id), chat, thread, user)),
-        # Somebody may change a message twice within the second that the platform counts in.
+        # A message can be edited twice within one second, the resolution of the platform's timestamps.
         dedup_key=f"{key}:e{message.edit_date}-{_digest(text)}" if edited else key,
-        # Numbers of updates jump back after a quiet week; with the time one is never that of another.
+        # Update ids restart at random after a week without updates; with the timestamp they stay unique.
         alt_key=f"{update.update_id}:{message.edit_date or message.date}",
         revises=key if edited else None,
         address=Address(
@@ -176,6 +186,8 @@ def _inbound(update: Update, message: Message, me: Self, text: str, *, edited: b
         sender=sender,
         text=text.replace("\0", "\ufffd"),
         order=message.message_id,
+        in_reply_to=None if (replied := _answered(message)) is None else str(replied.message_id),
+        sent_at=message.date * 1000,
     )
 
 
@@ -184,7 +196,7 @@ def _digest(text: str) -> str:
 
 
 def _sender(message: Message) -> Sender:
-    """Who wrote. Whoever writes in the name of a room is that room."""
+    """Return the sender. A message sent on behalf of a chat has that chat as its sender."""
     if message.sender_chat is not None:
         return Sender(str(message.sender_chat.id), message.sender_chat.title)
     if message.sender is None:
@@ -193,14 +205,15 @@ def _sender(message: Message) -> Sender:
 
 
 def _is_own(message: Message, me: Self) -> bool:
-    """Whether a bot wrote it: this one, or another that must not be answered for ever."""
+    """Return whether a bot wrote it: this one, or another, which is ignored to prevent endless loops."""
     sender = message.sender
     in_name_of_room = message.sender_chat is not None
     return sender is not None and (sender.id == me.id or (sender.is_bot and not in_name_of_room))
 
 
 def _words(text: str, entities: Sequence[Entity], me: Self) -> tuple[str, Literal["", "own", "other"]]:
-    """The text without the bot's name, and whether it is a command: the bot's own or another's."""
+    """Return the text without the bot's name, and whether it is a command of this bot, of another, or
+    none."""
     command = _COMMAND.match(text)
     if command is not None and any(e.type == "bot_command" and e.offset == 0 for e in entities):
         name, named = command[1].lower(), command[2]
@@ -224,7 +237,7 @@ def _without_name(text: str, me: Self) -> str:
 
 
 def _plainly(words: str, message: Message, *, edited: bool) -> str:
-    """What was forwarded or written anew is no command, whatever it looks like."""
+    """Prevent a forwarded or edited text from being read as a command, by a prefix."""
     if message.forward_origin is not None:
         return f"Forwarded:\n{words}" if words else ""
     if edited and words.lstrip().startswith("/"):
@@ -233,7 +246,7 @@ def _plainly(words: str, message: Message, *, edited: bool) -> str:
 
 
 def _is_meant(message: Message, call: str, entities: Sequence[Entity], text: str, me: Self) -> bool:
-    """Whether something said in a group is for the bot."""
+    """Return whether a message in a group is for the bot."""
     if call:
         return call == "own"
     if me.groups == "always":
@@ -247,7 +260,7 @@ def _is_meant(message: Message, call: str, entities: Sequence[Entity], text: str
 
 
 def _names(entity: Entity, text: str, me: Self) -> bool:
-    """Whether an entity is the bot's name."""
+    """Return whether an entity mentions the bot."""
     if entity.type == "text_mention":
         return entity.user is not None and entity.user.id == me.id
     if entity.type != "mention" or not me.username:
@@ -258,7 +271,7 @@ def _names(entity: Entity, text: str, me: Self) -> bool:
 
 
 def _answered(message: Message) -> Replied | None:
-    """The message that this one answers: not the one that opened its topic, which is not meant."""
+    """Return the message that this one replies to; None if that is only the message that opened the topic."""
     replied = message.reply_to_message
     if replied is None or replied.forum_topic_created is not None:
         return None
@@ -266,7 +279,8 @@ def _answered(message: Message) -> Replied | None:
 
 
 def _quoted(message: Message, me: Self) -> str:
-    """What is answered, above the answer: what somebody else said, or a part that was picked out."""
+    """Return the replied text as a quote to put above the reply: another sender's message, or the selected
+    part."""
     replied = _answered(message)
     picked = message.quote.text if message.quote is not None else ""
     own = replied is not None and replied.sender is not None and replied.sender.id == me.id
@@ -297,7 +311,7 @@ def _files(message: Message) -> Iterable[Attached]:
 
 
 def _told(message: Message) -> str:
-    """What a message without words is, where there is no file of it to take in."""
+    """Return a placeholder for a message without text or file, such as a sticker; empty for other kinds."""
     for name in ("sticker", "location", "contact", "poll"):
         if getattr(message, name) is not None:
             return f"[{name}]"

@@ -1,4 +1,4 @@
-"""What a file is by its bytes, and how it may be called. Pure."""
+"""File types by content, and safe file names. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TYPES = (
     (b"GIF89a", "image/gif"),
 )
 _SIZED = (0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)
-"""The kinds of JPEG's segments that hold a size."""
+"""JPEG segment types that contain the picture's size."""
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
 _LONGEST_NAME = 100
 _MOST_EDGES, _MOST_RATIO = 10_000, 20
@@ -21,14 +21,14 @@ _MOST_PHOTO = 10 * 1024 * 1024
 
 
 def picture_type(data: bytes) -> str | None:
-    """The type of a picture that models take, by its first bytes; None for anything else."""
+    """Return the type of a picture that models accept, by its first bytes; None for anything else."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next((mime for lead, mime in _TYPES if data.startswith(lead)), None)
 
 
 def is_photo(data: bytes) -> bool:
-    """Whether the platform shows it as a picture; other pictures it takes as files."""
+    """Return whether Telegram accepts the data as a photo; it accepts other pictures only as documents."""
     size = _size(data)
     if size is None or len(data) > _MOST_PHOTO:
         return False
@@ -36,7 +36,7 @@ def is_photo(data: bytes) -> bool:
 
 
 def safe_name(given: str) -> str:
-    """A file's name without anything that could mean a place: one plain word, with its suffix."""
+    """Return a file name without path parts, control characters and device names, and with its suffix."""
     name = PurePosixPath(given.replace("\\", "/")).name
     name = "".join(c for c in name if unicodedata.category(c)[0] not in "CZ" or c == " ").strip(" .")
     if not name or _DEVICES.fullmatch(name.split(".")[0]):
@@ -48,7 +48,7 @@ def safe_name(given: str) -> str:
 
 
 def _size(data: bytes) -> tuple[int, int] | None:
-    """Width and height of a PNG or a JPEG, in pixels."""
+    """Return width and height of a PNG or JPEG, in pixels; None for other data."""
     if picture_type(data) == "image/png" and len(data) >= 24:
         return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
     return _jpeg_size(data) if picture_type(data) == "image/jpeg" else None

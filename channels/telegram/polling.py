@@ -1,4 +1,4 @@
-"""Fetching updates: one long poll after the other, each confirming what the ones before it brought."""
+"""Long polling for updates: each poll confirms the updates of the previous ones."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import structlog
 
-from channels.telegram.api import CallError, Client, RefusedError
+from channels.telegram.api import CallError, Client, RefusedError, UnansweredError
 from channels.telegram.parse import update_id_of
 from channels.telegram.pulse import Pulse
 from channels.telegram.receiving import Receiving
 from channels.telegram.wire import KINDS
-from gateway import OverloadedError
+from gateway.channel import OverloadedError
 
 log = structlog.get_logger("trunkline.telegram")
 
@@ -23,10 +23,12 @@ _OVERLOADED = 1.0
 
 
 async def poll(client: Client, receiving: Receiving, pulse: Pulse) -> None:
-    """Poll until cancelled. The next poll, which lets the platform forget, follows the commit."""
+    """Poll until cancelled. The next poll, which confirms the updates, starts only after they are
+    committed."""
     while True:
         offset = receiving.state.offset
-        # While it is not known that the platform answers, it is asked for what there is, without waiting.
+        # Poll without waiting until a response proves that the platform works, so that health recovers at
+        # once.
         wait = POLL_SECONDS if pulse.health().ok else 0
         try:
             batch = await client.call(
@@ -42,13 +44,16 @@ async def poll(client: Client, receiving: Receiving, pulse: Pulse) -> None:
                 await _forget_webhook(client)
             await pulse.failed(error)
             continue
+        if not isinstance(batch, list):
+            await pulse.failed(UnansweredError("getUpdates: an answer that is no list"))
+            continue
         pulse.beat()
-        if isinstance(batch, list) and batch:
+        if batch:
             await _take(receiving, cast("list[Any]", batch), offset)
 
 
 async def _take(receiving: Receiving, batch: list[Any], offset: int) -> None:
-    """Take a batch in; where there is no room for all of it, one by one."""
+    """Take a batch in; if the inbox has no room for all of it, take its updates one by one."""
     batch = sorted(batch, key=lambda raw: update_id_of(raw) or 0)
     numbers = [number for number in map(update_id_of, batch) if number is not None]
     try:

@@ -1,4 +1,4 @@
-"""Whether the connection to Telegram really works: it answered not long ago, and did not refuse."""
+"""Health of the connection to Telegram: it is healthy if the last response is recent and was not an error."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import asyncio
 import structlog
 
 from channels.telegram.api import CallError, RefusedError
-from gateway import Health
+from gateway.channel import Backoff, Health
 
 log = structlog.get_logger("trunkline.telegram")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_BACKOFF = Backoff(0.5, 30)
 _WRONG_TOKEN = "Telegram does not accept the token"  # noqa: S105 - says what is wrong with it
 _WRONG_TOKEN_PAUSE = 30.0
 _CONFLICT_PAUSE = 3.0
 
 
 class Pulse:
-    """Beats when the platform answers; without a beat for ``seconds`` the connection is not healthy."""
+    """Health tracker: unhealthy after ``seconds`` without a ``beat``."""
 
     def __init__(self, channel: str, seconds: float) -> None:
         self._channel = channel
@@ -28,34 +28,40 @@ class Pulse:
         self._detail = "starting"
 
     def beat(self) -> None:
-        """The platform answered as it should."""
+        """Record a successful response."""
         if self._failures:
             log.info("Telegram answers again", channel=self._channel)
         self._last = asyncio.get_running_loop().time()
         self._failures = 0
         self._detail = ""
 
+    def refused(self) -> None:
+        """Record that the platform rejected the token, in any call."""
+        if self._detail != _WRONG_TOKEN:
+            log.error(_WRONG_TOKEN, channel=self._channel)
+        self._detail = _WRONG_TOKEN
+
     def answered(self) -> None:
-        """The platform answered; whether it works is yet to be seen."""
+        """Record a response that does not prove that receiving works."""
         self._failures = 0
 
     def complain(self, detail: str) -> None:
-        """The platform answered, but says that something is wrong."""
+        """Record a problem that the platform reported in a successful response."""
         self._detail = detail
 
     async def failed(self, error: CallError) -> None:
-        """A call failed: wait before the next one, each time longer."""
+        """Record a failed call, and wait before the next one with exponential backoff."""
         said, pause = _meaning(error)
         self._failures += 1
         if said != self._detail:
             log.warning("Telegram cannot be reached", channel=self._channel, reason=said)
         self._detail = said
         if pause is None:
-            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._failures - 1, 10))
+            pause = _BACKOFF.pause(self._failures)
         await asyncio.sleep(pause)
 
     def health(self) -> Health:
-        """The state of the connection."""
+        """Return the health of the connection."""
         if self._detail or self._last is None:
             return Health(ok=False, detail=self._detail)
         silent = asyncio.get_running_loop().time() - self._last
@@ -65,7 +71,7 @@ class Pulse:
 
 
 def _meaning(error: CallError) -> tuple[str, float | None]:
-    """An error in words, and how long to wait, if it says so."""
+    """Return an error as text, and the seconds to wait if the error determines them."""
     if not isinstance(error, RefusedError):
         return str(error), None
     if error.code in (401, 404):

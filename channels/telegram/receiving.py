@@ -1,13 +1,13 @@
-"""From updates to the gateway: what they say is durable before the platform is told so.
+"""Intake of updates: their content is durable before they are confirmed to the platform.
 
-The pictures of an album come one by one. They wait for each other, in the cursor that is committed with what
-was read, and become one message.
+Telegram sends the pictures of an album as separate updates. They are kept in the cursor, which is committed
+with the messages, until the album is complete, and become one message.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,24 +16,29 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from channels.telegram.files import Files
-from channels.telegram.parse import Heard, Self, message_ids, parse_update, rejected, update_id_of
+from channels.telegram.parse import (
+    Heard,
+    Self,
+    message_ids,
+    parse_update,
+    rejected,
+    stopped_session,
+    update_id_of,
+)
 from channels.telegram.wire import CallbackQuery, StoppedGeneration
-from gateway import Cursor, InboundMessage, OverloadedError, Receive, Rejected
+from gateway.channel import Cursor, InboundMessage, OverloadedError, Receive, Rejected, StopRequest
 
 log = structlog.get_logger("trunkline.telegram")
 
-Signal = CallbackQuery | StoppedGeneration
-"""What is acted upon at once, and is of no use later."""
-
 _QUIET = 1.0
-"""Seconds after which nothing more is expected to come to an album."""
+"""Seconds without a new piece after which an album counts as complete."""
 _AGAIN = 2.0
 _REMEMBERED = 200
 
 
 class State(Struct, frozen=True, omit_defaults=True):
-    """How far a bot was read: the number of the next update; pieces of albums that are not complete, as they
-    came; and updates that were pieces of complete ones."""
+    """Read position of a bot: the id of the next update, the raw pieces of incomplete albums, and the ids
+    of updates that belonged to complete ones."""
 
     offset: int = 0
     albums: tuple[Any, ...] = ()
@@ -46,11 +51,11 @@ class _Piece(Struct, frozen=True):
     album: str
     message: InboundMessage
     at: float
-    """When it came, in the loop's time."""
+    """Time of arrival, in seconds of the event loop's clock."""
 
 
 class Receiving:
-    """Takes updates in, for one bot."""
+    """Intake of updates for one bot."""
 
     def __init__(
         self,
@@ -58,7 +63,8 @@ class Receiving:
         me: Self,
         files: Files,
         note: Callable[[str, int], None],
-        act: Callable[[Signal], None],
+        act: Callable[[CallbackQuery], None],
+        decide: Callable[[CallbackQuery], Awaitable[None]],
     ) -> None:
         self.state = State()
         self._receive = receive
@@ -66,12 +72,13 @@ class Receiving:
         self._files = files
         self._note = note
         self._act = act
+        self._decide = decide
         self._lock = asyncio.Lock()
         self._pieces: list[_Piece] = []
         self._waiting = asyncio.Event()
 
     async def restore(self, cursors: Iterable[Cursor]) -> None:
-        """Go on where an earlier process was."""
+        """Restore the position of an earlier process."""
         for cursor in cursors:
             if cursor.account == str(self._me.id) and not cursor.shard:
                 try:
@@ -82,9 +89,10 @@ class Receiving:
         await self._keep([(raw, one) for raw, one in heard if isinstance(one, Heard)])
 
     async def take(self, raws: Sequence[Any], offset: int = 0) -> None:
-        """Make updates durable, and then act upon the others. Raises OverloadedError; nothing was taken then.
+        """Commit the updates, then act on pressed buttons. Raises OverloadedError; nothing was committed
+        then.
 
-        ``offset`` is the number of the update to come next, where numbers matter.
+        ``offset`` is the id of the next update when polling; 0 for a webhook.
         """
         events = [(raw, parse_update(raw, self._me)) for raw in raws]
         for raw in raws:
@@ -96,16 +104,24 @@ class Receiving:
         refused = [one for _, one in events if isinstance(one, Rejected)]
         refused += [one for one in plain if isinstance(one, Rejected)]
         messages = [one for one in plain if isinstance(one, InboundMessage)]
+        stops = [
+            StopRequest(stopped_session(one, self._me))
+            for _, one in events
+            if isinstance(one, StoppedGeneration)
+        ]
+        for _, event in events:
+            if isinstance(event, CallbackQuery):  # durable before the update is confirmed to Telegram
+                await self._decide(event)
         async with self._lock:
             waiting = _together(self._pieces, pieces)
             ready = [one for one in waiting if any(_follows(message, one) for message in messages)]
-            await self._commit([*_albums(ready), *messages], waiting, ready, refused, offset)
+            await self._commit([*_albums(ready), *messages], waiting, ready, refused, offset, stops)
         for _, event in events:
-            if isinstance(event, CallbackQuery | StoppedGeneration):
+            if isinstance(event, CallbackQuery):
                 self._act(event)
 
     async def run(self) -> None:
-        """Hand over albums when they are complete, until cancelled."""
+        """Submit albums when they are complete, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await self._waiting.wait()
@@ -118,7 +134,7 @@ class Receiving:
             await asyncio.sleep(max(0.0, wait))
 
     async def _hand_over(self, now: float) -> None:
-        """Commit the albums that nothing more came to for a while."""
+        """Commit the albums that received no new piece for ``_QUIET`` seconds."""
         async with self._lock:
             newest = _newest(self._pieces)
             ready = [piece for piece in self._pieces if newest[piece.album] + _QUIET <= now]
@@ -131,24 +147,25 @@ class Receiving:
         ready: Sequence[_Piece],
         refused: Sequence[Rejected],
         offset: int,
+        stops: Sequence[StopRequest] = (),
     ) -> None:
-        """Messages and the new state, in one transaction."""
+        """Commit messages, stop requests and the new state in one transaction."""
         left = [piece for piece in waiting if piece not in ready]
         done = (*self.state.done, *(piece.update_id for piece in ready))[-_REMEMBERED:]
         state = State(offset or self.state.offset, tuple(piece.raw for piece in left), done)
-        if state == self.state and not messages and not refused:
+        if state == self.state and not (messages or refused or stops):
             return
         value = msgspec.json.encode(state).decode()
         cursor = Cursor(str(self._me.id), value)
-        await self._receive(*messages, cursor=cursor, rejected=refused)
+        await self._receive(*messages, cursor=cursor, rejected=refused, signals=stops)
         self.state = state
         self._set_pieces(left)
 
     async def _complete(self, heard: Sequence[tuple[Any, Heard]]) -> list[InboundMessage | Rejected]:
-        """Messages with their files, however strange one of them is."""
+        """Return messages with their files; a message that fails is rejected, and the others continue."""
         try:
             return [*await self._files.complete([one for _, one in heard])]
-        except Exception:  # one strange file must not keep back the others
+        except Exception:  # one invalid file must not block the other messages
             log.exception("files could not be taken in")
         made: list[InboundMessage | Rejected] = []
         for raw, one in heard:
@@ -182,7 +199,7 @@ class Receiving:
 
 
 def _newest(pieces: Sequence[_Piece]) -> Mapping[str, float]:
-    """When the last piece of each album came."""
+    """Return the arrival time of the last piece of each album."""
     newest: dict[str, float] = {}
     for piece in pieces:
         newest[piece.album] = max(piece.at, newest.get(piece.album, 0.0))
@@ -190,22 +207,23 @@ def _newest(pieces: Sequence[_Piece]) -> Mapping[str, float]:
 
 
 def _quiet_at(pieces: Sequence[_Piece]) -> float:
-    """When the next album is complete."""
+    """Return the time at which the next album counts as complete."""
     return min(_newest(pieces).values(), default=0.0) + _QUIET
 
 
 def _together(before: Sequence[_Piece], new: Sequence[_Piece]) -> list[_Piece]:
-    """All pieces, each once."""
+    """Return all pieces without duplicates."""
     return list({piece.update_id: piece for piece in (*before, *new)}.values())
 
 
 def _follows(message: InboundMessage, piece: _Piece) -> bool:
-    """Whether a message was written in the same room after a piece of an album: the album is complete."""
+    """Return whether a message was written in the same chat after a piece of an album: the album is
+    complete then."""
     return message.address.chat == piece.message.address.chat and message.order > piece.message.order
 
 
 def _albums(pieces: Sequence[_Piece]) -> list[InboundMessage]:
-    """Each album as one message, which is known as its first piece."""
+    """Return each album as one message with the identity of its first piece."""
     albums: dict[str, list[InboundMessage]] = {}
     for piece in sorted(pieces, key=lambda piece: piece.message.order):
         albums.setdefault(piece.album, []).append(piece.message)

@@ -1,4 +1,4 @@
-"""Answers as messages of Telegram: texts with entities, pictures, files. Pure."""
+"""Rendering of answers as Telegram messages: texts with entities, pictures, files. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,9 @@ from msgspec import Struct
 
 from channels.telegram.pictures import is_photo, picture_type, safe_name
 from channels.telegram.styling import MOST_ENTITIES, Entity, is_blank, styled
-from gateway import (
-    ErrorPart,
-    FilePart,
-    ImagePart,
-    Message,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-    recording_of,
-    split_markdown,
-)
+from gateway import ErrorPart, FilePart, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart
+from gateway.channel import recording_of, verb_of
+from gateway.markdown import split_markdown
 
 MOST_TEXT = 4096
 MOST_CAPTION = 1024
@@ -37,38 +29,40 @@ OUTCOMES: Mapping[str, str] = {
     "timeout": "⌛ Not allowed: nobody answered in time",
     "cancelled": "✗ No longer asked",
 }
-"""What messages begin with that are no answers, but ask whether a tool may run, or say what was decided."""
+"""First words of messages that are approval outcomes; with ``QUESTION`` they distinguish questions from
+answers."""
 
 _MOST_ARGUMENT = 60
 _MOST_ERROR = 300
 _SPOKEN = ("audio/mpeg", "audio/mp3", "audio/mp4", "audio/m4a", "audio/x-m4a")
-"""What is shown as a voice message besides Opus in an Ogg file."""
+"""Audio types sent as voice messages, in addition to Opus in an Ogg file."""
 _WHOLE = "answer.md"
 _NOTHING = "(There is nothing to say.)"
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+.!~|<>&-])")
+# Not the opening brackets: a backslash before them begins a formula.
+_SPECIAL = re.compile(r"([\\`*_{}\])#+.!~|<>&$-])")
 _TERMINAL = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\|$)|[PX^_][^\x1b]*(?:\x1b\\|$)|.?)"
 )
-"""What terminals take for orders: colours, titles, links."""
+"""Terminal escape sequences: colours, titles, links."""
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 
 
 def is_question(text: str) -> bool:
-    """Whether a message of the bot is about whether a tool may run."""
+    """Return whether a message of the bot asks for a tool approval or shows its outcome."""
     return text.startswith((QUESTION, *OUTCOMES.values()))
 
 
 class TextPage(Struct, frozen=True):
-    """A message of text."""
+    """A text message."""
 
     text: str
     entities: tuple[Entity, ...] = ()
 
 
 class FilePage(Struct, frozen=True):
-    """A message with a file; a ``photo`` is shown as a picture, a ``voice`` and an ``audio`` can be played.
+    """A message with a file: ``photo`` is shown as a picture, ``voice`` and ``audio`` can be played.
 
-    ``seconds`` is how long it is, where that is known.
+    ``seconds`` is the duration, if known.
     """
 
     kind: Literal["photo", "voice", "audio", "document"]
@@ -82,17 +76,19 @@ Page = TextPage | FilePage
 
 
 def pages_of(message: Message, *, final: bool, most: int = 6, tools: bool = True) -> list[Page]:
-    """The message, whole or so far, as messages of the platform; files come with the final one.
+    """Render a complete or partial message as Telegram messages; only a final one includes files.
 
-    ``tools`` says whether it tells which tools were used.
+    ``most`` limits the text messages; a longer answer is also attached as a file. ``tools`` shows which tools
+    were used.
     """
-    pieces = (_TERMINAL.sub("", piece) for piece in _pieces(message, final, tools))
-    source = "\n\n".join(_closed(piece) for piece in pieces if piece.strip())
-    texts = [page for piece in _split(source) if (page := _text_page(piece)) is not None]
+    said = (_TERMINAL.sub("", piece) for piece in _pieces(message, final, tools))
+    source = "\n\n".join(_closed(piece) for piece in said if piece.strip())
+    pieces = _split(source, most + 1)
+    texts = [page for piece in pieces if (page := _text_page(piece)) is not None]
     pages: list[Page] = list(texts[:most])
     if not final:
         return pages
-    if len(texts) > most:
+    if len(pieces) > most:
         pages.append(FilePage("document", _WHOLE, source.encode(errors="replace"), "The whole answer."))
     pages += _uploads(message)
     if not pages and message.metadata.stop_reason != "cancelled":
@@ -101,7 +97,7 @@ def pages_of(message: Message, *, final: bool, most: int = 6, tools: bool = True
 
 
 def code(text: str) -> str:
-    """A short text as Markdown's code, whatever stands in it."""
+    """Return a short text as Markdown inline code, whichever backticks it contains."""
     words = " ".join(text.split()) or " "
     longest = max(map(len, re.findall(r"`+", words)), default=0)
     fence = "`" * (longest + 1)
@@ -110,17 +106,17 @@ def code(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A text as Markdown that shows it as it is."""
+    """Escape a text for Markdown, so that it is shown literally."""
     return _SPECIAL.sub(r"\\\1", text)
 
 
 def cut(text: str, most: int) -> str:
-    """A text of at most so many code points."""
+    """Shorten a text to at most ``most`` code points."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _pieces(message: Message, final: bool, tools: bool) -> Iterator[str]:
-    """What is to be read, as Markdown; lines of tools that follow each other stay together."""
+    """Yield the readable content as Markdown; consecutive tool lines form one piece."""
     results = {part.tool_call_id: part for part in message.parts if isinstance(part, ToolResultPart)}
     lines: list[str] = []
     for part in message.parts:
@@ -140,6 +136,8 @@ def _pieces(message: Message, final: bool, tools: bool) -> Iterator[str]:
 
 def _said(part: object) -> str | None:
     match part:
+        case TextPart(content, "notice"):
+            return f"*{content}*"
         case TextPart(content, kind):
             return None if kind == "reasoning" else content
         case ErrorPart(_, words):
@@ -151,10 +149,10 @@ def _said(part: object) -> str | None:
 
 
 def _tool(call: ToolCallPart, result: ToolResultPart | None, final: bool) -> str:
-    """One line for a tool: what became of it, its name, what it was to do, how long it took."""
+    """Return the line for a tool call: state, name, main argument and duration."""
     failed = final if result is None else result.is_error
     mark = "✗" if failed else "⏳" if result is None else "✓"
-    verb = result.display.verb if result is not None and result.display is not None else None
+    verb = verb_of(result)
     words = [f"{mark} {plain(verb)}" if verb else f"{mark} {code(call.tool_name)}"]
     argument = _argument(call.arguments)
     if argument:
@@ -166,7 +164,7 @@ def _tool(call: ToolCallPart, result: ToolResultPart | None, final: bool) -> str
 
 
 def _argument(arguments: Mapping[str, object]) -> str:
-    """The argument that tells most: the first that is text or a number."""
+    """Return the main argument: the first that is a non-empty text or a number."""
     for value in arguments.values():
         if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
             return str(value)
@@ -178,7 +176,7 @@ def _seconds(ms: int) -> str:
 
 
 def _closed(markdown: str) -> str:
-    """Markdown that ends no code of what follows: a fence that is open is closed."""
+    """Close an open code fence, so that it does not include the text that follows."""
     fence = ""
     for line in markdown.split("\n"):
         found = _FENCE.fullmatch(line)
@@ -192,12 +190,12 @@ def _closed(markdown: str) -> str:
     return f"{markdown}\n{fence}" if fence else markdown
 
 
-def _split(source: str) -> Sequence[str]:
-    return split_markdown(source, MOST_TEXT, _room) if source.strip() else ()
+def _split(source: str, most: int) -> Sequence[str]:
+    return split_markdown(source, MOST_TEXT, _room, most=most) if source.strip() else ()
 
 
 def _room(markdown: str) -> int:
-    """The room a piece takes: of code points, or of entities where these are more of what there may be."""
+    """Return the size of a piece in code points, or in scaled entities if those reach their limit first."""
     shown = styled(markdown)
     return max(len(shown.text), math.ceil(shown.count * MOST_TEXT / MOST_ENTITIES))
 
@@ -219,7 +217,7 @@ def _uploads(message: Message) -> Iterable[FilePage]:
 
 
 def _file(encoded: str, mime: str, name: str, caption: str) -> Iterable[FilePage]:
-    """A file that is base64; one that cannot be read or is too large is left out."""
+    """Yield a file from base64; skip one that is invalid, empty or too large."""
     try:
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""Markdown as Telegram shows it: a text and its entities, never a parse mode. Pure.
+"""Conversion of Markdown to Telegram text with entities, without a parse mode. Pure.
 
 Offsets and lengths of entities count UTF-16 units; the limits of texts count code points.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gateway import (
+from gateway.markdown import (
     Block,
     Break,
     Code,
@@ -25,6 +25,7 @@ from gateway import (
     Item,
     ItemList,
     Link,
+    Math,
     Paragraph,
     Quote,
     Rule,
@@ -53,7 +54,7 @@ _ADDRESS = re.compile(
     r"https?://(?:(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)+[A-Za-z][A-Za-z0-9-]{1,62}"
     r"|\d{1,3}(?:\.\d{1,3}){3})(?::[1-9]\d{0,3})?(?:[/?#][!-~]*)?"
 )
-"""What the platform is sure to take for an address; it refuses whole messages for the sake of one."""
+"""Addresses that Telegram certainly accepts; one invalid address makes it refuse the whole message."""
 _MOST_ADDRESS = 2000
 _WIDE = re.compile("[\U00010000-\U0010ffff]")
 _LANGUAGE = re.compile(r"[\w+#.-]{1,40}")
@@ -62,40 +63,41 @@ _RULE = "———"
 
 
 class Styled(Struct, frozen=True):
-    """A text and what is special about parts of it."""
+    """A text and its entities."""
 
     text: str = ""
     entities: tuple[Entity, ...] = ()
     count: int = 0
-    """How many entities there would be, if there could be as many as that."""
+    """Number of entities before the limit of ``MOST_ENTITIES`` was applied."""
 
 
 @lru_cache(maxsize=8)
 def styled(markdown: str) -> Styled:
-    """Markdown as text and entities, without the space around it, which the platform takes away."""
-    # A piece is measured, and then shown; pages that are full come again while an answer grows.
+    """Convert Markdown to text and entities, without surrounding whitespace, which Telegram removes as
+    well."""
+    # Cached: each piece is measured and then rendered, and full pages repeat while an answer grows.
     writer = _Writer()
     writer.blocks(parse_markdown(markdown))
     return writer.done()
 
 
 def utf16(text: str) -> int:
-    """How many UTF-16 units a text has."""
+    """Return the length of a text in UTF-16 units."""
     return len(text) if text.isascii() else len(text) + len(_WIDE.findall(text))
 
 
 def is_blank(text: str) -> bool:
-    """Whether there is nothing to see in a text."""
+    """Return whether a text has no visible characters."""
     return all(unicodedata.category(letter) in ("Zs", "Zl", "Zp", "Cc", "Cf", "Mn") for letter in text)
 
 
 def inert(text: str) -> str:
-    """A text that notifies nobody: names in it are read, but call no one."""
+    """Disable mentions in a text: names stay readable but notify no user."""
     return _MENTION.sub(_INERT, text)
 
 
 class _Writer:
-    """Writes a tree, and notes where entities begin and end."""
+    """Writer for a Markdown tree that records the position of each entity."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -106,11 +108,11 @@ class _Writer:
         self._linking = False
 
     def done(self) -> Styled:
-        """What was written."""
+        """Return the written text with its entities."""
         return _trimmed("".join(self._pieces), list(_apart(self._entities)))
 
     def blocks(self, blocks: Iterable[Block], between: str = "\n\n") -> None:
-        """Blocks, one below the other."""
+        """Write blocks, one below the other."""
         for number, block in enumerate(blocks):
             if number:
                 self._line(between)
@@ -135,7 +137,7 @@ class _Writer:
                 self._write(_RULE)
 
     def _quote(self, children: tuple[Block, ...]) -> None:
-        """Quotes hold no quotes on the platform; an inner one is led by a mark."""
+        """Write a quote; Telegram does not nest quotes, so that an inner one gets a leading mark."""
         if self._quoting:
             self._write("» ")
             self.blocks(children)
@@ -166,8 +168,8 @@ class _Writer:
 
     def _inline(self, inline: Inline) -> None:
         match inline:
-            case Text(text):
-                self._write(inert(text))
+            case Text(text) | Math(text):
+                self._lines(text)
             case Code(text):
                 self._code(text)
             case Break():
@@ -182,6 +184,13 @@ class _Writer:
                 self._link(inline)
             case Image(alt, href, host):
                 self._link(Link((Text(f"🖼 {alt or host}"),), href, host))
+
+    def _lines(self, text: str) -> None:
+        first, *others = text.split("\n")
+        self._write(inert(first))
+        for line in others:
+            self._line("\n")
+            self._write(inert(line))
 
     def _link(self, link: Link) -> None:
         label = inline_text(link.children)
@@ -229,7 +238,7 @@ class _Writer:
 
 
 def _grid(table: Table) -> str:
-    """A table in letters of one width."""
+    """Render a table for a monospaced font."""
     rows = [[inline_text(cell).replace("\n", " ") for cell in row] for row in (table.header, *table.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -238,7 +247,7 @@ def _grid(table: Table) -> str:
 
 
 def _apart(entities: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-    """Entities without what the platform does not take: styles and links over code."""
+    """Remove the parts of styles that overlap code, which Telegram does not accept."""
     code = sorted(
         (one["offset"], one["offset"] + one["length"]) for one in entities if one["type"] in ("code", "pre")
     )
@@ -258,7 +267,7 @@ def _apart(entities: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
 
 
 def _trimmed(text: str, entities: list[dict[str, Any]]) -> Styled:
-    """Without the space around it; entities move along, and those of nothing but space go."""
+    """Remove surrounding whitespace; entities are shifted, and those of whitespace only are dropped."""
     kept = text.strip()
     cut, end = utf16(text[: len(text) - len(text.lstrip())]), utf16(kept)
     moved: list[Entity] = []

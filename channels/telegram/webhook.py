@@ -1,6 +1,6 @@
-"""Being delivered to: Telegram posts each update to the gateway's own server.
+"""Webhook: Telegram posts each update to the gateway's HTTP server.
 
-It proves itself by a secret. An update is acknowledged when it is durable; what is not, comes again.
+Requests carry a secret. The response 200 follows when the update is durable; Telegram repeats all others.
 """
 
 from __future__ import annotations
@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Sequence
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import structlog
 from aiohttp import web
 
-from channels.telegram.api import CallError, Client
+from channels.telegram.api import CallError, Client, UnansweredError
 from channels.telegram.pulse import Pulse
 from channels.telegram.receiving import Receiving
 from channels.telegram.wire import KINDS, decoded
-from gateway import OverloadedError
+from gateway.channel import OverloadedError
 
 log = structlog.get_logger("trunkline.telegram")
 
@@ -28,7 +29,7 @@ _LATER = {"Retry-After": "2"}
 
 
 class Webhook:
-    """The address that Telegram delivers to. While there is no ``receiving``, it is told to come later."""
+    """Webhook endpoint. Without ``receiving`` it answers 503, so that Telegram tries again later."""
 
     def __init__(self, url: str, secret: str) -> None:
         self.receiving: Receiving | None = None
@@ -36,11 +37,11 @@ class Webhook:
         self._secret = secret.encode()
 
     def routes(self) -> Sequence[web.AbstractRouteDef]:
-        """The one route."""
+        """Return the webhook's only route."""
         return [web.post(urlsplit(self._url).path or "/", self._deliver)]
 
     async def keep(self, client: Client, pulse: Pulse) -> None:
-        """Tell Telegram where to deliver, and look now and then whether it does, until cancelled."""
+        """Register the webhook at Telegram and check it periodically, until cancelled."""
         known = False
         while True:
             try:
@@ -52,6 +53,9 @@ class Webhook:
                         allowed_updates=[*KINDS],
                     )
                 info = await client.call("getWebhookInfo")
+                if not isinstance(info, dict):
+                    raise UnansweredError("getWebhookInfo: an answer of an unexpected shape")
+                info = cast("dict[str, Any]", info)
             except CallError as error:
                 await pulse.failed(error)
                 continue

@@ -1,6 +1,6 @@
-"""Updates as the Bot API writes them: of each object the fields that are used here.
+"""Bot API updates as sent on the wire, with the fields that the channel uses.
 
-What is not named here is passed over, so that what the platform adds later breaks nothing.
+Unknown fields are ignored, so that additions to the platform break nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 Number = Annotated[int, Meta(ge=-(2**53), le=2**53)]
-"""Any number of the platform: none is larger, and a store takes no larger ones."""
+"""Any number of the platform. Telegram's are at most 2**53, and the store accepts no larger ones."""
 
 
 class User(Struct, frozen=True):
-    """A person, or a bot."""
+    """A user or a bot."""
 
     id: Number
     is_bot: bool = False
@@ -26,12 +26,12 @@ class User(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What people call them."""
+        """Display name: first and last name, or the user name."""
         return " ".join(filter(None, (self.first_name, self.last_name))) or self.username
 
 
 class Chat(Struct, frozen=True):
-    """A room."""
+    """A chat."""
 
     id: Number
     type: Literal["private", "group", "supergroup", "channel"] = "private"
@@ -40,7 +40,7 @@ class Chat(Struct, frozen=True):
 
 
 class Entity(Struct, frozen=True):
-    """What is special about a part of a text; counted in UTF-16 units."""
+    """A marked part of a text; offset and length count UTF-16 units."""
 
     type: str
     offset: Number
@@ -49,7 +49,7 @@ class Entity(Struct, frozen=True):
 
 
 class File(Struct, frozen=True):
-    """Any kind of file. A picture has a size in pixels."""
+    """A file of any kind. Width and height are in pixels."""
 
     file_id: str
     file_size: Number = 0
@@ -60,13 +60,13 @@ class File(Struct, frozen=True):
 
 
 class Quote(Struct, frozen=True):
-    """The part of a message that somebody answers."""
+    """The selected part of the message that is replied to."""
 
     text: str = ""
 
 
 class Replied(Struct, frozen=True):
-    """The message that is answered."""
+    """The message that is replied to."""
 
     message_id: Number
     sender: User | None = field(default=None, name="from")
@@ -76,7 +76,7 @@ class Replied(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True):
-    """A message in a room."""
+    """A message in a chat."""
 
     message_id: Number
     chat: Chat
@@ -109,14 +109,14 @@ class Message(Struct, frozen=True):
 
 
 class Pressed(Struct, frozen=True):
-    """The message whose button was pressed."""
+    """The message with the pressed button."""
 
     message_id: Number
     chat: Chat
 
 
 class CallbackQuery(Struct, frozen=True):
-    """Somebody pressed a button."""
+    """A user pressed a button."""
 
     id: str
     sender: User = field(name="from")
@@ -125,7 +125,7 @@ class CallbackQuery(Struct, frozen=True):
 
 
 class StoppedGeneration(Struct, frozen=True):
-    """Somebody pressed Stop under a draft."""
+    """A user pressed Stop under a draft."""
 
     chat: Chat
     draft_id: Number
@@ -133,7 +133,7 @@ class StoppedGeneration(Struct, frozen=True):
 
 
 class Update(Struct, frozen=True):
-    """One event; at most one of the others is given."""
+    """One update; at most one of the optional fields is set."""
 
     update_id: Number
     message: Message | None = None
@@ -143,11 +143,11 @@ class Update(Struct, frozen=True):
 
 
 KINDS = ("message", "edited_message", "callback_query", "stopped_message_generation")
-"""The kinds of update that are asked for."""
+"""Kinds of updates to request."""
 
 
 def decoded(payload: bytes) -> Any:
-    """What JSON says; lone halves of characters, which no wire takes, are U+FFFD. Raises ValueError."""
+    """Decode JSON; lone surrogates, which UTF-8 cannot encode, become U+FFFD. Raises ValueError."""
     try:
         return msgspec.json.decode(payload)
     except RecursionError:
@@ -157,7 +157,8 @@ def decoded(payload: bytes) -> Any:
 
 
 def _leniently(payload: bytes) -> Any:
-    """The same for JSON that others would take: one bad text must not keep back a hundred updates."""
+    """Decode JSON that ``msgspec`` refuses but other parsers accept: one bad text must not block up to 100
+    updates."""
     try:
         value = json.loads(payload.decode(errors="replace"), parse_constant=_no_number)
         text = json.dumps(value, ensure_ascii=False)

@@ -1,19 +1,20 @@
-"""The websocket channel and the web page."""
+"""Websocket channel and the web page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from pydantic import BaseModel, ConfigDict
 
-from gateway import Channel, Host
+from gateway.channel import Channel, Host
 
 
-def create(host: Host, channel_id: str, options: Mapping[str, Any]) -> Channel:
-    """The channel, ready to run. It has no settings of its own."""
+class Options(BaseModel):
+    """Settings of ``[channels.websocket]``: only the keys that all channels have."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def create(host: Host, channel_id: str, _options: Options) -> Channel:
+    """Return the channel, ready to run."""
     from channels.websocket.channel import WebsocketChannel
 
-    if options:
-        from gateway import SettingsError
-
-        raise SettingsError(f"channels.{channel_id}: unknown setting {', '.join(sorted(options))}")
     return WebsocketChannel(host, channel_id)

@@ -1,14 +1,18 @@
-"""Cuts a growing Markdown text into blocks that can no longer change, each rendered once.
+"""Incremental rendering: cuts a growing Markdown text into final blocks, each rendered once.
 
-A block is final when later text cannot alter it: a paragraph at its blank line, a fence at its closing
-line, a list when something else begins. The open tail alone is parsed again, and only when a line ends
-that may close it, so the work stays in proportion to the text.
+A block is final when later text cannot alter it: a paragraph at its blank line, a fence at its closing line,
+a list when another block begins. Only the open tail is parsed again, and only when a line ends that may close
+it, so that the work stays proportional to the text. A block that would occupy the event loop for too long is
+cut, and the text after the cut is parsed as a new block; code is not cut, but not parsed either.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import cache
+from html import escape
 
 from markdown_it.token import Token
 from msgspec import Struct
@@ -18,15 +22,29 @@ from channels.websocket.markdown_html import block_html, top_level_blocks
 _LINE_END = re.compile(r"\r\n|\n|\r(?!\Z)")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _LIST = re.compile(r" {0,3}([-+*]|\d{1,9}[.)])(?:\s+|$)")
-_SPECIAL = re.compile(r" {0,3}(?:[#>`~+*_=|:-]|\d)")
+_SPECIAL = re.compile(r" {0,3}(?:[#>`~+*_=|:$\\-]|\d)")
+_FORMULA_ENDS = ("$$", "\\]")
 
 # A look that closed nothing is repeated only when the tail has grown by a quarter, beyond this size.
-_ALWAYS_LOOK = 1_000
+_ALWAYS_LOOK = 300
 _GROWTH = 1.25
+
+_LONGEST_LINE = 8_000
+"""Maximum characters of a line outside of code; a longer one is shown as plain text."""
+_LONGEST_NESTED, _MOST_NESTED_LINES = 8_000, 150
+"""Maximum characters and lines of a list or quote before it is cut. A line costs about 150 µs."""
+_LONGEST_OPEN, _MOST_OPEN_LINES = 16_000, 500
+"""Maximum characters and lines of other blocks before they are cut. A line costs about 50 µs."""
+_LONGEST_PARSED_CODE = 8_000
+_MOST_COLOURED = 100_000
+"""Maximum characters of highlighted code in one text."""
+_MOST_REMEMBERED = 4_000_000
+"""Size of the cache for finished blocks and their HTML, in characters, for all clients together."""
+_LINES_BETWEEN_PAUSES = 1_000
 
 
 class Block(Struct, frozen=True):
-    """A finished piece of a text: its number, its safe HTML, and the code points of text up to its end."""
+    """A final block of a text: its number, its safe HTML, and the code points of text up to its end."""
 
     index: int
     html: str
@@ -34,66 +52,157 @@ class Block(Struct, frozen=True):
 
 
 class BlockRenderer:
-    """Takes the text of one part as it comes and gives back the blocks that became final.
+    """Renderer for the text of one part: takes pieces and returns the blocks that became final.
 
-    The HTML of all blocks, ``finish`` included, is the same for every way the text was cut, and equal to
-    ``render_html`` of the whole.
+    The HTML of all blocks, ``finish`` included, does not depend on how the text was cut into pieces, and
+    equals ``render_html`` of the whole text. Both methods yield None between blocks, where the caller may let
+    other tasks run. They have to be exhausted before the next call.
     """
 
     def __init__(self) -> None:
         self.looked_at = 0
-        """Code points given to the parser so far: what the work is in proportion to."""
+        """Code points given to the parser so far: the measure of the work done."""
+        self.pieces: list[int] = []
+        """Code points of each text given to the parser: each is short enough not to block the event loop."""
+        self._coloured = 0
         self._index = 0
         self._upto = 0
         self._pending: list[str] = []
         self._tail = _Tail()
 
-    def feed(self, chunk: str) -> list[Block]:
-        """More text; returns the blocks it closed, in order."""
+    def feed(self, chunk: str) -> Iterator[Block | None]:
+        """Add text; yields the blocks that it completed, in order."""
         self._pending.append(chunk)
         if "\n" not in chunk and "\r" not in chunk:
-            return []
+            return iter(())
         return self._take_lines()
 
-    def finish(self) -> list[Block]:
-        """The text is complete; returns what was still open."""
-        blocks = self._take_lines()
+    def finish(self) -> Iterator[Block | None]:
+        """End the text; yields the blocks that were still open."""
+        yield from self._take_lines()
         if rest := self._pending.pop():
-            self._tail.add(rest.removesuffix("\r"), len(rest))
-            self._tail.ends_in_line = not rest.endswith("\r")
-        return blocks + self._close(final=True)
+            line = rest.removesuffix("\r")
+            if self._is_too_long(line):
+                yield from self._long_line(line, len(rest))
+            else:
+                self._tail.add(line, len(rest))
+                self._tail.ends_in_line = not rest.endswith("\r")
+        yield from self._close(final=True)
 
-    def _take_lines(self) -> list[Block]:
+    def _take_lines(self) -> Iterator[Block | None]:
         """Move the pending lines that have ended into the tail."""
         text = "".join(self._pending)
-        blocks: list[Block] = []
+        self._pending = []
         start = 0
-        for match in _LINE_END.finditer(text):
-            if self._tail.add(text[start : match.start()], match.end() - start):
-                blocks += self._close(final=False)
+        for number, match in enumerate(_LINE_END.finditer(text), 1):
+            line, length = text[start : match.start()], match.end() - start
             start = match.end()
+            if self._is_too_long(line):
+                yield from self._long_line(line, length)
+            elif self._tail.add(line, length):
+                yield from self._close(final=False)
+                yield None
+            if self._tail.is_too_long():
+                yield from self._close(final=True, upto=self._tail.seam())
+                yield None
+            if number % _LINES_BETWEEN_PAUSES == 0:
+                yield None
         self._pending = [text[start:]]
-        return blocks
 
-    def _close(self, final: bool) -> list[Block]:
-        text = self._tail.text()
+    def _is_too_long(self, line: str) -> bool:
+        return len(line) > _LONGEST_LINE and not self._tail.in_code
+
+    def _long_line(self, line: str, length: int) -> Iterator[Block | None]:
+        yield from self._close(final=True)
+        yield None
+        self._upto += self._tail.cut(0) + length
+        self._tail.looked(closed=True)
+        self._index += 1
+        shown = escape(line.strip().replace("\0", "\ufffd"))
+        yield Block(self._index - 1, f"<p>{shown}</p>\n", self._upto)
+
+    def _close(self, final: bool, upto: int | None = None) -> Iterator[Block | None]:
+        """Yield the final blocks; of a tail that is cut, only its lines up to ``upto``."""
+        text = self._tail.text(upto)
         self.looked_at += len(text)
-        groups = top_level_blocks(text)
+        if code := self._tail.long_code():
+            yield self._block([code])
+            self._tail.looked(closed=True)
+            return
+        self.pieces.append(len(text))
+        groups = top_level_blocks(text, growing=not final)
         if groups and not final and not self._tail.closes(groups[-1][0]):
-            groups.pop()
-        blocks = [self._block(group) for group in groups]
-        self._tail.looked(closed=bool(blocks))
-        return blocks
+            last = groups.pop()
+            # If this formula never ends, its lines belong to what came before.
+            if groups and last[0].type == "math_block":
+                groups.pop()
+        for group in groups:
+            yield self._block(group)
+        self._tail.looked(closed=bool(groups))
 
     def _block(self, group: list[Token]) -> Block:
-        end = group[0].map[1] if group[0].map else 0
+        begin, end = group[0].map or (0, 0)
+        code = sum(len(token.content) for token in group if token.type == "fence")
+        coloured = self._coloured + code <= _MOST_COLOURED
+        self._coloured += code if coloured else 0
+        key = group[0].type, coloured, self._tail.lines(begin, end)
+        html = _remembered().get(key)
+        if html is None:
+            html = block_html(group, coloured=coloured)
+            _remembered().keep(key, html)
         self._upto += self._tail.cut(end)
         self._index += 1
-        return Block(self._index - 1, block_html(group), self._upto)
+        return Block(self._index - 1, html, self._upto)
+
+
+def render_html(markdown: str) -> str:
+    """Return the whole text as HTML."""
+    return "".join(block.html for block in rendered_blocks(markdown) if block is not None)
+
+
+def rendered_blocks(markdown: str) -> Iterator[Block | None]:
+    """Yield the blocks of a whole text, and None where the caller may let other tasks run."""
+    renderer = BlockRenderer()
+    yield from renderer.feed(markdown)
+    yield from renderer.finish()
+
+
+_Key = tuple[str, bool, str]
+
+
+class _Remembered:
+    """Cache of the HTML of recently used blocks, by their type and source."""
+
+    def __init__(self) -> None:
+        self._html: OrderedDict[_Key, str] = OrderedDict()
+        self._size = 0
+
+    def get(self, key: _Key) -> str | None:
+        html = self._html.get(key)
+        if html is not None:
+            self._html.move_to_end(key)
+        return html
+
+    def keep(self, key: _Key, html: str) -> None:
+        self._html[key] = html
+        self._size += len(key[2]) + len(html)
+        while self._size > _MOST_REMEMBERED:
+            (_, _, source), old = self._html.popitem(last=False)
+            self._size -= len(source) + len(old)
+
+
+def forget_blocks() -> None:
+    """Clear the cache of finished blocks, so that each is rendered again; for measurements."""
+    _remembered.cache_clear()
+
+
+@cache
+def _remembered() -> _Remembered:
+    return _Remembered()
 
 
 class _Tail:
-    """The lines that are not in a finished block yet, and when it is worth looking at them again."""
+    """The lines that are not in a final block yet, and the condition for parsing them again."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -102,30 +211,83 @@ class _Tail:
         self._size = 0
         self._wait = 0.0
         self._may_close: Callable[[str, str], bool] | None = None
+        self._first = ""
+        self.in_code = False
+        """Return whether the tail begins with a fence."""
         self.ends_in_line = False
 
     def add(self, line: str, raw_length: int) -> bool:
-        """Append a line (``raw_length`` counts its line end too); true if a block may have ended with it."""
+        """Append a line; ``raw_length`` includes its line end. Returns whether a block may have ended with
+        it."""
         line = line.replace("\0", "\ufffd")
         before = self._lines[-1] if self._lines else ""
         self._lines.append(line)
         self._raw.append(raw_length)
         self._size += raw_length
         if self._may_close is None:
-            self._may_close = _watch(line) if line.strip(" \t") else None
-            return self._may_close is not None and not _FENCE.match(line)
-        return self._size >= self._wait and self._may_close(line, before)
+            self._begin(line if line.strip(" \t") else None)
+            return self._may_close is not None and not self.in_code
+        # A blank line always ends words, so such a look is never in vain.
+        due = self._size >= self._wait or (self._may_close is _leaves_words and not line.strip())
+        return due and self._may_close(line, before)
 
-    def text(self) -> str:
-        return "\n".join(self._lines) + ("" if self.ends_in_line else "\n")
+    def _begin(self, first: str | None) -> None:
+        """Start again with this line, the first that is not blank."""
+        self._first = first or ""
+        self._may_close = None if first is None else _watch(first)
+        self.in_code = first is not None and _FENCE.match(first) is not None
+
+    def is_too_long(self) -> bool:
+        """Return whether the tail has to be cut now."""
+        if self.in_code or self._may_close is None:
+            return False
+        nested = _LIST.match(self._first) is not None or self._first.lstrip(" ").startswith(">")
+        longest, lines = (
+            (_LONGEST_NESTED, _MOST_NESTED_LINES) if nested else (_LONGEST_OPEN, _MOST_OPEN_LINES)
+        )
+        return self._size > longest or len(self._lines) > lines
+
+    def seam(self) -> int:
+        """Return before which line to cut: the last one that begins an item of the list, else at the end."""
+        if _LIST.match(self._first):
+            for number in range(len(self._lines) - 1, 0, -1):
+                if not self._lines[number].startswith(" ") and _LIST.match(self._lines[number]):
+                    return number
+        return len(self._lines)
+
+    def lines(self, begin: int, end: int) -> str:
+        return "\n".join(self._lines[begin:end])
+
+    def text(self, upto: int | None = None) -> str:
+        ends_in_line = self.ends_in_line and upto is None
+        return "\n".join(self._lines[:upto]) + ("" if ends_in_line else "\n")
+
+    def long_code(self) -> Token | None:
+        """Return a tail of nothing but one long fence as its token: the parser would take too long."""
+        opening = _FENCE.match(self._first)
+        if opening is None or self._size <= _LONGEST_PARSED_CODE:
+            return None
+        first = self._lines.index(self._first)
+        closed = len(self._lines) - first > 1 and _closing(opening[1], self._lines[-1])
+        indent = len(self._first) - len(self._first.lstrip(" "))
+        code = [
+            line[min(indent, len(line) - len(line.lstrip(" "))) :]
+            for line in self._lines[first + 1 : len(self._lines) - closed]
+        ]
+        token = Token("fence", "code", 0, markup=opening[1], info=self._first[opening.end() :].strip())
+        token.content = "".join(line + "\n" for line in code)
+        token.map = [first, len(self._lines)]
+        return token
 
     def closes(self, opening: Token) -> bool:
-        """Whether the last block, known by its first token, cannot change any more."""
+        """Return whether the last block, given by its first token, is final."""
         end = opening.map[1] if opening.map else 0
         last = self._lines[end - 1] if 0 < end <= len(self._lines) else ""
         match opening.type:
             case "heading_open" | "hr":
                 return True
+            case "math_block":
+                return bool(opening.meta["closed"])
             case "fence":
                 return end - 1 > (opening.map or [0])[0] and _closing(opening.markup, last)
             case "paragraph_open" | "table_open" | "blockquote_open":
@@ -142,18 +304,17 @@ class _Tail:
         return length
 
     def looked(self, closed: bool) -> None:
-        """A look is over: drop what was cut, and decide what the next one waits for."""
+        """Finish a parse: drop the lines that were cut, and choose the condition for the next parse."""
         del self._lines[: self._cut], self._raw[: self._cut]
         self._cut = 0
         self._size = sum(self._raw) if closed else self._size
         self._wait = self._size * _GROWTH if self._size > _ALWAYS_LOOK else 0
         if closed:
-            first = next((line for line in self._lines if line.strip(" \t")), None)
-            self._may_close = _watch(first) if first is not None else None
+            self._begin(next((line for line in self._lines if line.strip(" \t")), None))
 
 
 def _watch(first: str) -> Callable[[str, str], bool]:
-    """For a tail that begins with this line: the test (line, line before) that says when to look again."""
+    """Return the test (line, line before) for the next parse of a tail that begins with this line."""
     if fence := _FENCE.match(first):
         return lambda line, before: _closing(fence[1], line)
     if item := _LIST.match(first):
@@ -163,18 +324,24 @@ def _watch(first: str) -> Callable[[str, str], bool]:
         return lambda line, before: bool(line.strip()) and not line.startswith((" " * 4, "\t"))
     if first.lstrip(" ").startswith(">"):
         return lambda line, before: not line.lstrip(" ").startswith(">")
-    return lambda line, before: not line.strip() or _SPECIAL.match(line) is not None
+    return _leaves_words
+
+
+def _leaves_words(line: str, before: str) -> bool:
+    """Return whether a line may end a paragraph, or a formula at the position of a paragraph."""
+    special = not line.strip() or _SPECIAL.match(line) is not None
+    return special or any(end in line for end in _FORMULA_ENDS)
 
 
 def _closing(opening: str, line: str) -> bool:
-    """Whether the line closes a fence that was opened with this run of marks; a tab counts as too far in."""
+    """Return whether the line closes a fence opened with this run of marks; a tab is too much indentation."""
     bare = line.lstrip(" ")
     run = bare.rstrip(" \t")
     return len(line) - len(bare) < 4 and len(run) >= len(opening) and run == opening[0] * len(run)
 
 
 def _leaves_list(line: str, before: str, width: int, mark: str) -> bool:
-    """Not inside an item, not the next item, and not just a lazy line of the paragraph above."""
+    """Return whether a line is outside the item, not the next item, and not a lazy continuation line."""
     bare = line.lstrip(" ")
     if not bare or len(line) - len(bare) >= width:
         return False

@@ -1,7 +1,7 @@
-"""The websocket channel: ``GET /ws``. Its clients follow sessions' logs and resume where they stopped.
+"""Websocket channel, ``GET /ws``: clients follow the logs of sessions and resume at their last event.
 
-A message is acknowledged when it is durable. What a client misses while it is away is in the log, so
-nothing is placed and nothing can double.
+A message is acknowledged when it is durable. Events that a disconnected client misses are in the log, so that
+the channel sends no messages itself and cannot send duplicates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aiohttp import WSCloseCode, web
 
 from channels.websocket.connection import Connection
 from channels.websocket.page_files import PageFiles
-from gateway import (
+from gateway.channel import (
     Host,
     OutboundMessage,
     Placed,
@@ -26,11 +26,13 @@ from gateway import (
     TooManyRequestsError,
     UnauthorizedError,
     bearer_token,
+    session_cookie,
 )
 
 log = structlog.get_logger("trunkline.websocket")
 
-PLAIN, HTML = "trunkline.v1", "trunkline.v1.html"
+PLAIN, UI, HTML = "trunkline.v1", "trunkline.v1.ui", "trunkline.v1.html"
+"""Subprotocols: the events; also the contributions of plugins; also rendered HTML."""
 _TOKEN = "token."  # noqa: S105 - the prefix of a subprotocol, not a token
 _HEARTBEAT = 30.0
 _AUTH_SECONDS = 10.0
@@ -40,7 +42,7 @@ _PAGE = Path(__file__).parent / "page"
 
 
 class WebsocketChannel:
-    """Serves clients and the web page from the gateway's own server."""
+    """Channel that serves clients and the web page from the gateway's own server."""
 
     follows_session: Literal[True] = True
 
@@ -49,25 +51,27 @@ class WebsocketChannel:
         self._host = host
         self._sockets: set[web.WebSocketResponse] = set()
         self._files = PageFiles(_PAGE)
+        self._rendering = asyncio.Lock()
+        """Lock held by the one client with a slow rendering in progress."""
 
     async def run(self, receive: Receive) -> None:
-        """Keep clients until cancelled; then tell them to come back later."""
+        """Accept clients until cancelled; then ask them to reconnect later."""
         try:
             await asyncio.get_running_loop().create_future()
         finally:
             await self._say_goodbye()
 
     async def send(self, outbound: OutboundMessage) -> Placed:
-        """Nothing to do: the message is in the session's log, which the clients follow."""
+        """Do nothing: the message is in the session's log, which the clients follow."""
         return Placed(outbound.message.id)
 
     def routes(self) -> Sequence[web.AbstractRouteDef]:
-        """The websocket and the page."""
+        """Return the routes of the websocket and the page."""
         return [web.get("/ws", self._serve), web.get("/", self._index), web.get("/page/{name}", self._file)]
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         offered = [p.strip() for p in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
-        protocol = next((p for p in (HTML, PLAIN) if p in offered), None)
+        protocol = next((p for p in (HTML, UI, PLAIN) if p in offered), None)
         socket = web.WebSocketResponse(
             protocols=(protocol,) if protocol else (),
             compress=False,
@@ -80,10 +84,17 @@ class WebsocketChannel:
             token = bearer_token(request.headers.get("Authorization", ""))
         writer = await socket.prepare(request)
         self._sockets.add(socket)
-        self._host.figures.clients[self.id] += 1
+        self._host.counters.clients[self.id] += 1
         try:
             connection = Connection(
-                self._host, self.id, socket, request.transport, writer, html=protocol == HTML
+                self._host,
+                self.id,
+                socket,
+                request.transport,
+                writer,
+                html=protocol == HTML,
+                contributions=protocol in (UI, HTML),
+                rendering=self._rendering,
             )
             await self._converse(connection, request, token)
         except ConnectionError as error:
@@ -93,17 +104,20 @@ class WebsocketChannel:
             await socket.close(code=WSCloseCode.INTERNAL_ERROR, message=b"something went wrong here")
         finally:
             self._sockets.discard(socket)
-            self._host.figures.clients[self.id] -= 1
+            self._host.counters.clients[self.id] -= 1
         return socket
 
     async def _converse(self, connection: Connection, request: web.Request, token: str | None) -> None:
-        socket = connection.socket
+        socket, auth = connection.socket, self._host.auth
         try:
-            # The page shows its token with the handshake; one that has none yet is to ask for it at once.
-            if token is None and not connection.html and not self._host.auth.open:
+            cookie = session_cookie(request.method, request.headers, request.cookies)
+            user = None if token is not None or cookie is None else auth.user_of_cookie(cookie)
+            # A page without a valid cookie has to ask the person for the token, so it is refused at once.
+            if user is None and token is None and not connection.html and not auth.open:
                 async with asyncio.timeout(_AUTH_SECONDS):
                     token = await connection.first_token()
-            user = self._host.auth.user_of(token, request.remote or "")
+            if user is None:
+                user = auth.user_of(token, request.remote or "")
         except (UnauthorizedError, TimeoutError):
             await socket.close(code=_UNAUTHORIZED, message=b"Unauthorized")
         except TooManyRequestsError:
@@ -112,7 +126,7 @@ class WebsocketChannel:
             await connection.run(user)
 
     async def _say_goodbye(self) -> None:
-        """Close every socket; one whose client does not take that in is cut by the server."""
+        """Close all sockets; the server aborts those of clients that do not read the close frame."""
         code, reason = WSCloseCode.SERVICE_RESTART, b"the gateway stops; come back"
         try:
             async with asyncio.timeout(_GOODBYE_SECONDS), asyncio.TaskGroup() as tasks:
@@ -129,7 +143,7 @@ class WebsocketChannel:
 
 
 def _offered_token(offered: Sequence[str]) -> str | None:
-    """The token among the subprotocols: browsers cannot send it in a header, and an address is logged."""
+    """Return the token from the subprotocols: browsers cannot send it in a header, and URLs are logged."""
     encoded = next((p[len(_TOKEN) :] for p in offered if p.startswith(_TOKEN)), None)
     if encoded is None:
         return None

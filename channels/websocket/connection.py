@@ -1,10 +1,11 @@
-"""One websocket client: its frames in, its sessions' events out."""
+"""Connection of one websocket client: receives its frames and sends the events of its sessions."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import time
+from typing import TYPE_CHECKING
 
 from aiohttp import WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
@@ -14,28 +15,51 @@ from channels.websocket.parse import (
     ApprovalFrame,
     AuthFrame,
     ClientFrame,
+    KeyFrame,
+    MentionFrame,
     MessageFrame,
     PingFrame,
     ResumeFrame,
     parse_frame,
 )
-from channels.websocket.server_frames import PONG, Command, Ready, ack, refused, to_bytes
+from channels.websocket.server_frames import (
+    PONG,
+    Command,
+    Completion,
+    Completions,
+    Contributed,
+    Ready,
+    Segment,
+    ack,
+    refused,
+    to_bytes,
+)
 from channels.websocket.text_frames import text_frames
-from gateway import (
+from gateway import TrunklineError
+from gateway.channel import (
     BackpressureError,
     ClientMessage,
+    Event,
     Feed,
     Host,
     InvalidRequestError,
-    TrunklineError,
     UnauthorizedError,
 )
 
+if TYPE_CHECKING:
+    from channels.websocket.view import HtmlView
+
 _NO_TOKEN = "the first frame must carry the token"  # noqa: S105 - a sentence, not a token
+
+_LONGEST_SLICE = 0.01
+"""Seconds of rendering after which other tasks may run; a single block may take longer."""
+
+_MOST_OFFERS = 50
+"""Maximum number of completions of a mention in one response."""
 
 
 class Connection:
-    """A client's socket. Events are pumped by a task that is only there once a session is followed."""
+    """Socket of one client. The task that sends events starts when the client follows its first session."""
 
     def __init__(
         self,
@@ -46,6 +70,8 @@ class Connection:
         writer: AbstractStreamWriter | None,
         *,
         html: bool,
+        contributions: bool,
+        rendering: asyncio.Lock,
     ) -> None:
         self._host = host
         self._channel = channel
@@ -53,6 +79,8 @@ class Connection:
         self._transport = transport
         self._writer = writer
         self.html = html
+        self._sends_contributions = contributions
+        self._rendering = rendering
         self._user = ""
         self._feed: Feed | None = None
         self._followed: set[str] = set()
@@ -60,7 +88,7 @@ class Connection:
         self._frames = 0
 
     async def first_token(self) -> str:
-        """The token of the first frame. Raises UnauthorizedError if it is anything else."""
+        """Return the token of the first frame. Raises UnauthorizedError if it is another frame."""
         message = await self.socket.receive()
         if message.type is not WSMsgType.TEXT:
             raise UnauthorizedError(_NO_TOKEN)
@@ -73,11 +101,13 @@ class Connection:
         return frame.token
 
     async def run(self, user: str) -> None:
-        """Serve the client until it goes."""
+        """Serve the client until it disconnects."""
         self._user = user
         await self._send(to_bytes(self._ready()))
         try:
             async with asyncio.TaskGroup() as tasks:
+                if self._sends_contributions:
+                    tasks.create_task(self._contribute())
                 await self._read(tasks)
                 raise _Gone
         except* (_Gone, ConnectionError):
@@ -95,16 +125,18 @@ class Connection:
             elif message.type is WSMsgType.ERROR:
                 return
             else:
-                await self._send(refused(InvalidRequestError("send text frames"), None))
+                await self._send(refused(InvalidRequestError("send text frames")))
 
     async def _take(self, payload: bytes, tasks: asyncio.TaskGroup) -> None:
-        """Do what a frame asks for, or say why not."""
+        """Execute a frame, or send the error."""
         frame: ClientFrame | None = None
         try:
             frame = parse_frame(payload)
             await self._do(frame, tasks)
         except TrunklineError as error:
-            await self._send(refused(error, frame.client_msg_id if isinstance(frame, MessageFrame) else None))
+            message = frame.client_msg_id if isinstance(frame, MessageFrame) else None
+            session = frame.session if isinstance(frame, ResumeFrame) else None
+            await self._send(refused(error, message, session))
 
     async def _do(self, frame: ClientFrame, tasks: asyncio.TaskGroup) -> None:
         match frame:
@@ -115,16 +147,41 @@ class Connection:
             case AbortFrame():
                 await self._host.abort(frame.session)
             case ApprovalFrame():
-                self._host.approve(frame.approval_id, frame.decision, session=frame.session)
+                await self._host.approve(frame.approval_id, frame.decision, session=frame.session)
+            case KeyFrame():
+                await self._host.press(frame.key)
+            case MentionFrame():
+                await self._complete(frame)
             case PingFrame():
                 await self._send(PONG)
             case AuthFrame():
                 pass
 
+    async def _complete(self, frame: MentionFrame) -> None:
+        found = await self._host.complete(frame.partial, frame.trigger)
+        offers = tuple(Completion(one.value, one.label, one.description) for one in found[:_MOST_OFFERS])
+        await self._send(to_bytes(Completions(frame.id, offers)))
+
+    async def _contribute(self) -> None:
+        """Send the contributions of plugins now and after each change."""
+        changed = asyncio.Event()
+        remove = self._host.on_contributions(changed.set)
+        try:
+            while True:
+                changed.clear()
+                await self._send(to_bytes(self._contributed()))
+                await changed.wait()
+        finally:
+            remove()
+
+    def _contributed(self) -> Contributed:
+        status = tuple(Segment(one.text, one.color, one.dim) for one in self._host.status_line())
+        return Contributed(status, tuple(self._host.shortcuts()), tuple(self._host.triggers()))
+
     async def _message(self, frame: MessageFrame, tasks: asyncio.TaskGroup) -> None:
         session = frame.session or f"s-{secrets.token_hex(8)}"
         said = ClientMessage.checked(frame.client_msg_id, frame.text, frame.parts, frame.audio)
-        inbound = said.inbound(self._channel, session, self._user)
+        inbound = said.inbound(self._channel, session, self._user, frame.seen)
         receipt = await self._host.accept(self._channel, inbound, fresh=frame.session is None)
         await self._send(ack(frame.client_msg_id, receipt))
         if receipt.session not in self._followed:
@@ -149,12 +206,34 @@ class Connection:
                 if view is None:
                     await self._send(*[event.json for event in events])
                 else:
-                    await self._send(*[payload for event in events for payload in view.frames(event)])
+                    await self._render(view, events)
         except BackpressureError:
             return
 
+    async def _render(self, view: HtmlView, events: list[Event]) -> None:
+        """Send events with their HTML. A slow rendering pauses regularly, and only one client renders slowly
+        at a time.
+
+        Otherwise each of many clients would hold up the event loop for a slice in every round of it.
+        """
+        payloads: list[bytes] = []
+        begun, slow = time.monotonic(), False
+        try:
+            for event in events:
+                for payload in view.frames(event):
+                    if payload is not None:
+                        payloads.append(payload)
+                    if time.monotonic() - begun > _LONGEST_SLICE:
+                        slow = slow or await self._rendering.acquire()
+                        await asyncio.sleep(0)
+                        begun = time.monotonic()
+        finally:
+            if slow:
+                self._rendering.release()
+        await self._send(*payloads)
+
     async def _send(self, *payloads: bytes) -> None:
-        """Send each as a text frame, and wait while the client does not read."""
+        """Send each payload as a text frame, and wait while the client does not read."""
         transport, writer = self._transport, self._writer
         if transport is None or writer is None or transport.is_closing() or self.socket.closed:
             raise ConnectionResetError("the client is gone")
@@ -162,7 +241,7 @@ class Connection:
         await writer.drain()
 
     async def _throttle(self) -> None:
-        """Let one connection send so many frames a second; what is more waits in its own socket."""
+        """Limit the frames per second of a connection; further frames wait in the socket's buffer."""
         now = time.monotonic()
         if now - self._second >= 1.0:
             self._second, self._frames = now, 0
@@ -171,14 +250,16 @@ class Connection:
             await asyncio.sleep(1.0 - (now - self._second))
 
     def _cut(self) -> None:
-        """The client does not read: its socket is cut, for a farewell would wait as well."""
+        """Abort the socket of a client that does not read, because a close frame would wait as well."""
         if self._transport is not None:
             self._transport.abort()
 
     def _ready(self) -> Ready:
         commands = tuple(Command(c.name, c.description) for c in self._host.commands())
-        return Ready(self._user, self._host.model, self._host.version, commands)
+        return Ready(
+            self._user, self._host.model_of(self._channel), self._host.version, commands, self._channel
+        )
 
 
 class _Gone(Exception):
-    """The client went; raised to end the task group with its pump."""
+    """Signal that the client disconnected; raised to end the task group with its sending task."""

@@ -1,17 +1,21 @@
-"""Code with coloured words: Pygments, by CSS class only, loaded with the first code that names a language."""
+"""Syntax highlighting by Pygments with CSS classes only; loaded with the first code that names a language."""
 
 from __future__ import annotations
 
 import re
 from html import escape
+from io import StringIO
+from itertools import islice
 
-# Colouring costs about a microsecond per character and runs in the event loop.
 _LONGEST_COLOURED = 20_000
+"""Maximum characters of highlighted code; longer code is shown plain."""
+_MOST_WORDS = 3_000
+"""Maximum number of highlighted tokens; the rest is plain, as each costs about 7 µs in the event loop."""
 _LANGUAGE = re.compile(r"[\w.+#-]{1,40}", re.ASCII)
 
 
 def code_html(code: str, language: str = "", title: str = "") -> str:
-    """A figure with a caption (``title``, else the language) and the code, escaped and coloured."""
+    """Return a figure with a caption (``title``, else the language) and the code, escaped and highlighted."""
     language = language if _LANGUAGE.fullmatch(language) else ""
     caption = escape(title or language or "text")
     return (
@@ -21,11 +25,11 @@ def code_html(code: str, language: str = "", title: str = "") -> str:
 
 
 def highlighted(code: str, language: str) -> str:
-    """The code as HTML: spans with Pygments' short class names, or plain when the language is unknown."""
+    """Return the code as HTML: spans with Pygments' short class names, or plain if the language is
+    unknown."""
     if not language or len(code) > _LONGEST_COLOURED:
         return escape(code)
     # 40 ms and 4 MB that a gateway which never shows code does not spend.
-    from pygments import highlight
     from pygments.formatters.html import HtmlFormatter
     from pygments.lexers import find_lexer_class_by_name
     from pygments.util import ClassNotFound
@@ -34,9 +38,19 @@ def highlighted(code: str, language: str) -> str:
         lexer = find_lexer_class_by_name(language)(stripnl=False, ensurenl=False)
     except ClassNotFound:
         return escape(code)
-    return highlight(code, lexer, HtmlFormatter(nowrap=True))
+    words = list(islice(lexer.get_tokens(code), _MOST_WORDS + 1))
+    if len(words) > _MOST_WORDS:
+        while words and not words[-1][1].endswith("\n"):
+            words.pop()
+    done = "".join(word for _, word in words)
+    if not code.startswith(done):  # a byte order mark or line ends that Pygments changed
+        return escape(code)
+    coloured = StringIO()
+    formatter: HtmlFormatter[str] = HtmlFormatter(nowrap=True)
+    formatter.format(words, coloured)
+    return coloured.getvalue() + escape(code[len(done) :])
 
 
 def language_of(path: str) -> str:
-    """The language a file's name suggests: its ending, which Pygments knows as an alias for most."""
+    """Return the language suggested by a file's suffix, which Pygments knows as an alias in most cases."""
     return path.rpartition(".")[2].lower() if "." in path else ""

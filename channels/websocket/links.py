@@ -1,4 +1,4 @@
-"""Links that tell the truth: only web and mail addresses, and the real host next to a name that pretends.
+"""Safe links: only web and mail addresses, with the real host next to a label that names another one.
 
 Works on the inline tokens of a parsed text, before they become HTML. Nothing is ever loaded: a picture
 becomes a link to it.
@@ -11,23 +11,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 
-from gateway import bare_addresses, host_of, names_another_host
+from gateway.markdown import bare_addresses, host_of, names_another_host
 
 
 def link_rule(state: StateCore) -> None:
-    """A core rule for markdown-it: goes over every link, picture and bare address of the text."""
+    """Check every link, picture and bare address of a text, as a core rule for markdown-it."""
     for token in state.tokens:
         if token.children:
             token.children = list(_relink(_with_bare_links(token.children)))
 
 
 def _host_of(href: str) -> str | None:
-    """The host (or the mail address) a link of a page leads to; None if it may not be one there."""
+    """Return the host or mail address that a link leads to; None if the link is not allowed."""
     return None if href.lower().startswith("tg:") else host_of(href)
 
 
 def _relink(tokens: Iterable[Token]) -> Iterator[Token]:
-    """The tokens with every link made safe; links never nest, so one open link is all there is."""
+    """Return the tokens with every link made safe; links never nest, so that tracking one open link is
+    enough."""
     inside: list[Token] | None = None
     for token in tokens:
         if token.type == "link_open":
@@ -47,13 +48,13 @@ def _picture(token: Token) -> Iterator[Token]:
 
 
 def _picture_name(token: Token) -> Token:
-    return _text(_label(token.children or []) or "picture")
+    return _text(label_of(token.children or []) or "picture")
 
 
 def _link(opening: Token, label: list[Token], always_host: bool = False) -> Iterator[Token]:
-    """One link: an anchor if it leads somewhere allowed, else its label and the address as plain text."""
+    """Convert one link to an anchor if it is allowed, else to its label and the address as plain text."""
     href = str(opening.attrs.get("href", ""))
-    host, words = _host_of(href), _label(label)
+    host, words = _host_of(href), label_of(label)
     if host is None:
         yield from label
         if words != href:
@@ -70,8 +71,9 @@ def _link(opening: Token, label: list[Token], always_host: bool = False) -> Iter
         yield Token("host_close", "span", -1)
 
 
-def _label(tokens: Sequence[Token]) -> str:
-    return "".join(_label(token.children) if token.children else token.content for token in tokens)
+def label_of(tokens: Sequence[Token]) -> str:
+    """Return the text of inline tokens, without their markup."""
+    return "".join(label_of(token.children) if token.children else token.content for token in tokens)
 
 
 def _text(content: str) -> Token:
@@ -79,7 +81,7 @@ def _text(content: str) -> Token:
 
 
 def _with_bare_links(tokens: Sequence[Token]) -> Iterator[Token]:
-    """The tokens with addresses that stand in plain text turned into links."""
+    """Return the tokens with addresses in plain text turned into links."""
     depth = 0
     for token in tokens:
         depth += token.nesting if token.type.startswith("link_") else 0

@@ -1,7 +1,7 @@
-"""Markdown to HTML that is safe to put into a page: CommonMark with tables, strikethrough and task lists.
+"""Conversion of Markdown to safe HTML for a page: CommonMark with tables, strikethrough, tasks, formulas.
 
-Raw HTML is text. There are no inline styles, no scripts and no loaded pictures, so a strict content
-security policy holds. Link reference definitions are off: a definition at the end would change blocks
+Raw HTML is shown as text. The result has no inline styles, scripts or loaded pictures, so that a strict
+content security policy holds. Link reference definitions are off: a definition at the end would change blocks
 that were already shown, and as plain text its address stays readable.
 """
 
@@ -18,34 +18,34 @@ from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
+from channels.websocket.formulas import MOST_IN_A_BLOCK, formula_html
 from channels.websocket.highlight import code_html
-from channels.websocket.links import link_rule
+from channels.websocket.links import label_of, link_rule
+from gateway.markdown import GROWING, add_math, bound_tables, stays_text
 
-_LONGEST_PARSED = 8_000
-
-
-def render_html(markdown: str) -> str:
-    """The whole text as HTML."""
-    return _parser().render(markdown)
+_MOST_MARKS = 2_500
+"""Maximum number of emphasis and link marks in one block; later text stays plain. Each costs up to 15 µs."""
+_PLAIN = "plain"
 
 
-def top_level_blocks(markdown: str) -> list[list[Token]]:
-    """The block structure alone: one list of tokens per top-level block, their text not yet parsed.
+def top_level_blocks(markdown: str, *, growing: bool = False) -> list[list[Token]]:
+    """Return the block structure: a list of tokens per top-level block, with inline text not yet parsed.
 
-    The text must have bare newlines and no NUL characters.
+    The text must have bare newlines and no NUL characters. If the text is ``growing``, a formula at its end
+    may be open: a ``math_block`` with a false ``meta["closed"]``.
     """
     parser = _parser()
     tokens: list[Token] = []
-    parser.block.parse(markdown, parser, {}, tokens)
+    parser.block.parse(markdown, parser, {GROWING: growing}, tokens)
     return list(_grouped(tokens))
 
 
-def block_html(tokens: list[Token]) -> str:
-    """One block of ``top_level_blocks`` as HTML."""
+def block_html(tokens: list[Token], *, coloured: bool = True) -> str:
+    """Return one block of ``top_level_blocks`` as HTML; code that is not ``coloured`` is plain."""
     parser = _parser()
     state = StateCore("", parser, {}, tokens)
     parser.core.process(state)
-    return parser.renderer.render(state.tokens, parser.options, {})
+    return parser.renderer.render(state.tokens, parser.options, {_PLAIN: not coloured})
 
 
 def _grouped(tokens: Sequence[Token]) -> list[list[Token]]:
@@ -61,28 +61,46 @@ def _grouped(tokens: Sequence[Token]) -> list[list[Token]]:
 
 @cache
 def _parser() -> MarkdownIt:
-    """The one parser: it holds rules, never a text, so all answers share it."""
+    """Return the parser that all answers share: it holds rules, never a text."""
     options = {"html": False, "linkify": False, "tasklists": True, "maxNesting": 20}
     parser = MarkdownIt("commonmark", options, renderer_cls=_PageRenderer)
-    parser.enable(["table", "strikethrough"])
+    parser.enable("strikethrough")
     parser.disable(["reference", "html_block", "html_inline"])
     parser.validateLink = _every_link
+    add_math(parser)
+    bound_tables(parser)
     parser.core.ruler.before("inline", "overlong", _overlong_rule)
+    parser.core.ruler.push("formulas", _formula_rule)
     parser.core.ruler.push("links", link_rule)
     parser.core.ruler.push("alignment", _alignment_rule)
     return parser
 
 
 def _every_link(url: str) -> bool:
-    """Let the parser see every link; ``links`` decides and shows what it refuses."""
+    """Disable the parser's own link check; ``links`` decides and shows the refused ones."""
     return True
 
 
 def _overlong_rule(state: StateCore) -> None:
-    """Leave an absurdly long paragraph unparsed: hostile nesting costs the event loop 10 µs a character."""
+    """Leave text unparsed if it is excessively long, or if its marks would hold up the event loop."""
+    marks = 0
     for token in state.tokens:
-        if token.type == "inline" and len(token.content) > _LONGEST_PARSED:
-            token.type, token.children = "overlong", []
+        if token.type == "inline":
+            marks += sum(map(token.content.count, "*_~[`"))
+            if marks > _MOST_MARKS or stays_text(token.content):
+                token.type, token.children = "overlong", []
+
+
+def _formula_rule(state: StateCore) -> None:
+    """Convert formulas up to a limit for each top-level block; further ones stay as source."""
+    left = MOST_IN_A_BLOCK
+    for token in state.tokens:
+        if token.level == 0 and token.nesting >= 0 and token.type != "inline":
+            left = MOST_IN_A_BLOCK
+        for formula in (token, *(token.children or ())):
+            if formula.type in ("math_block", "math_inline"):
+                left -= len(formula.content)
+                formula.meta["written"] = left < 0
 
 
 def _alignment_rule(state: StateCore) -> None:
@@ -94,11 +112,11 @@ def _alignment_rule(state: StateCore) -> None:
 
 
 class _PageRenderer(RendererHTML):
-    """HTML for the web page: code as figures, tables that scroll by themselves."""
+    """HTML renderer for the web page: code as figures, tables in their own scroll container."""
 
     def fence(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         info = unescapeAll(tokens[idx].info).split()
-        return code_html(tokens[idx].content, info[0] if info else "")
+        return code_html(tokens[idx].content, info[0] if info and not env.get(_PLAIN) else "")
 
     def code_block(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         return code_html(tokens[idx].content)
@@ -106,8 +124,23 @@ class _PageRenderer(RendererHTML):
     def overlong(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         return escape(tokens[idx].content)
 
+    def math_inline(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        token = tokens[idx]
+        return escape(token.content) if token.meta.get("written") else formula_html(token.content)
+
+    def math_block(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        formula = self.math_inline(tokens, idx, options, env)
+        return f'<div class="math" role="group" aria-label="Formula" tabindex="0">{formula}</div>\n'
+
+    def list_item_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        opening = super().list_item_open(tokens, idx, options, env)
+        # Only so far: a search for each of many items would take the square of their number.
+        label = next((token.children for token in tokens[idx + 1 : idx + 9] if token.type == "inline"), None)
+        named = f' type="checkbox" aria-label="{escape(label_of(label or ()) or "Task")}"'
+        return opening.replace(' type="checkbox"', named)
+
     def table_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
-        return '<div class="table" role="region" aria-label="Table" tabindex="0"><table>\n'
+        return '<div class="table" role="group" aria-label="Table" tabindex="0"><table>\n'
 
     def table_close(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         return "</table></div>\n"

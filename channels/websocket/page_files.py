@@ -1,4 +1,4 @@
-"""The files of the web page, read once and served from memory."""
+"""Files of the web page, read once and served from memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from aiohttp import ETag, web
 from msgspec import Struct
 
-from gateway import NotFoundError
+from gateway.channel import NotFoundError
 
 _HEADERS = {"Cache-Control": "no-cache"}
-"""A browser keeps what it has, and asks each time whether it still is so."""
+"""The browser keeps files in its cache, and revalidates them with each request."""
 
 
 class _File(Struct, frozen=True):
@@ -23,7 +23,7 @@ class _File(Struct, frozen=True):
 
 
 class PageFiles:
-    """What lies in a folder when this is made. Nothing else is ever opened, whatever is asked for."""
+    """Snapshot of the files in a folder. No request can open any other file."""
 
     def __init__(self, folder: Path) -> None:
         self._files: Mapping[str, _File] = {
@@ -31,7 +31,7 @@ class PageFiles:
         }
 
     def respond(self, request: web.Request, name: str) -> web.Response:
-        """A file, or 304 where the browser has it. Raises NotFoundError."""
+        """Return a file, or 304 if the browser has it. Raises NotFoundError."""
         file = self._files.get(name)
         if file is None:
             raise NotFoundError("the page has no such file")

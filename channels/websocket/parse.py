@@ -1,12 +1,14 @@
-"""What a websocket client may send, and what it means. Pure: bytes in, values out.
+"""Frames that a websocket client may send. Pure: bytes in, values out.
 
 ::
 
     {"type":"auth","token":…}
-    {"type":"message","client_msg_id":…,"session"?:…,"text":…,"parts"?:[…],"audio"?:…}
+    {"type":"message","client_msg_id":…,"session"?:…,"text":…,"parts"?:[…],"audio"?:…,"seen"?:…}
     {"type":"abort","session":…}
     {"type":"resume","session":…,"after":…}
     {"type":"approval","session":…,"approval_id":…,"decision":"once"|"always"|"deny"}
+    {"type":"key","key":"ctrl+t"}
+    {"type":"complete_mention","id":…,"trigger":"@","partial":…}
     {"type":"ping"}
 """
 
@@ -17,25 +19,29 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway import ClientMsgId, ClientParts, InvalidRequestError
+from gateway.channel import ClientMsgId, ClientParts, InvalidRequestError
 
 _Session = Annotated[str, Meta(pattern=r"^[!-~]{1,200}$")]
 
 
 class AuthFrame(Struct, frozen=True, tag_field="type", tag="auth"):
-    """The token, for clients that cannot send it with the handshake."""
+    """Token, for clients that cannot send it with the handshake."""
 
     token: str
 
 
 class MessageFrame(Struct, frozen=True, tag_field="type", tag="message"):
-    """Something a person wrote; ``client_msg_id`` names it for as long as the client may repeat it."""
+    """A message of a user; ``client_msg_id`` identifies it while the client may repeat it.
+
+    ``seen`` is the number of the session's last event that was shown when it was written; 0 if unknown.
+    """
 
     client_msg_id: ClientMsgId
     text: str = ""
     session: _Session | None = None
     parts: ClientParts = []
     audio: Any = None
+    seen: Annotated[int, Meta(ge=0, le=2**53)] = 0
 
 
 class AbortFrame(Struct, frozen=True, tag_field="type", tag="abort"):
@@ -45,31 +51,47 @@ class AbortFrame(Struct, frozen=True, tag_field="type", tag="abort"):
 
 
 class ResumeFrame(Struct, frozen=True, tag_field="type", tag="resume"):
-    """Read a session along, from everything after a number on."""
+    """Follow a session, starting after the event with this number."""
 
     session: _Session
     after: Annotated[int, Meta(ge=0, le=2**53)] = 0
 
 
 class ApprovalFrame(Struct, frozen=True, tag_field="type", tag="approval"):
-    """A person's word on a tool."""
+    """A user's decision on a tool approval."""
 
     session: _Session
     approval_id: str
     decision: Literal["once", "always", "deny"]
 
 
+class KeyFrame(Struct, frozen=True, tag_field="type", tag="key"):
+    """A press of a key that a plugin handles."""
+
+    key: Annotated[str, Meta(min_length=1, max_length=40)]
+
+
+class MentionFrame(Struct, frozen=True, tag_field="type", tag="complete_mention"):
+    """The beginning of a mention to complete; the response has the same ``id``."""
+
+    id: Annotated[int, Meta(ge=0, le=2**53)]
+    trigger: Annotated[str, Meta(min_length=1, max_length=40)]
+    partial: Annotated[str, Meta(max_length=200)] = ""
+
+
 class PingFrame(Struct, frozen=True, tag_field="type", tag="ping"):
-    """Is anybody there?"""
+    """Liveness check."""
 
 
-ClientFrame = AuthFrame | MessageFrame | AbortFrame | ResumeFrame | ApprovalFrame | PingFrame
+ClientFrame = (
+    AuthFrame | MessageFrame | AbortFrame | ResumeFrame | ApprovalFrame | KeyFrame | MentionFrame | PingFrame
+)
 
 _decode = msgspec.json.Decoder(ClientFrame).decode
 
 
 def parse_frame(payload: bytes | str) -> ClientFrame:
-    """One frame of a client. Raises InvalidRequestError with what is wrong with it."""
+    """Decode one frame of a client. Raises InvalidRequestError with the reason."""
     try:
         return _decode(payload)
     except RecursionError:

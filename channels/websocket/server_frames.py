@@ -1,35 +1,73 @@
-"""What the gateway says to one connection, beside the events of sessions."""
+"""Frames that the gateway sends to one connection, in addition to the events of sessions."""
 
 from __future__ import annotations
 
 import msgspec
 from msgspec import Struct
 
-from gateway import Receipt, TrunklineError
+from gateway import TrunklineError
+from gateway.channel import Receipt
 
 to_bytes = msgspec.json.Encoder().encode
 PONG = b'{"type":"pong"}'
 
 
 class Command(Struct, frozen=True):
-    """A slash command that may be typed."""
+    """A slash command."""
 
     name: str
     description: str
 
 
 class Ready(Struct, frozen=True, tag_field="type", tag="ready"):
-    """The greeting, once it is known who the client is."""
+    """Greeting, sent after authentication."""
 
     user: str
     model: str
     version: str
     commands: tuple[Command, ...]
+    channel: str = "websocket"
+    """Channel of the sessions that begin on this connection."""
     protocol: int = 1
 
 
+class Segment(Struct, frozen=True, omit_defaults=True):
+    """A segment of the status line."""
+
+    text: str
+    color: str | None = None
+    dim: bool = False
+
+
+class Contributed(Struct, frozen=True, tag_field="type", tag="contributions"):
+    """Current contributions of plugins to the page: status line, and the keys and triggers that they
+    handle."""
+
+    status: tuple[Segment, ...]
+    shortcuts: tuple[str, ...]
+    triggers: tuple[str, ...]
+
+
+class Completion(Struct, frozen=True):
+    """A completion of a mention; ``value`` replaces the trigger and the typed beginning."""
+
+    value: str
+    label: str
+    description: str
+
+
+class Completions(Struct, frozen=True, tag_field="type", tag="completions"):
+    """Completions of a mention by plugins; if empty, the page shows no picker."""
+
+    id: int
+    completions: tuple[Completion, ...]
+
+
 class Ack(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="ack"):
-    """A message is durable; ``answer_id`` is the id its answer will have."""
+    """Acknowledgement of a durable message; ``answer_id`` is the id that its answer will have.
+
+    A ``refused`` message gets no answer, because too many messages wait in the session.
+    """
 
     client_msg_id: str
     message_id: str
@@ -37,19 +75,21 @@ class Ack(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="ack"):
     session: str
     seq: int
     duplicate: bool = False
+    refused: bool = False
 
 
 class Refused(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="error"):
-    """A frame was not accepted; ``client_msg_id`` names the message, if it was one."""
+    """Refusal of a frame; ``client_msg_id`` names a message, ``session`` one to resume."""
 
     error_name: str
     message: str
     retryable: bool | None
     client_msg_id: str | None = None
+    session: str | None = None
 
 
 def ack(client_msg_id: str, receipt: Receipt) -> bytes:
-    """The acknowledgement of a message."""
+    """Encode the acknowledgement of a message."""
     return to_bytes(
         Ack(
             client_msg_id,
@@ -58,10 +98,11 @@ def ack(client_msg_id: str, receipt: Receipt) -> bytes:
             receipt.session,
             receipt.seq,
             receipt.duplicate,
+            receipt.refused,
         )
     )
 
 
-def refused(error: TrunklineError, client_msg_id: str | None) -> bytes:
-    """The refusal of a frame."""
-    return to_bytes(Refused(error.name, str(error), error.retryable, client_msg_id))
+def refused(error: TrunklineError, client_msg_id: str | None = None, session: str | None = None) -> bytes:
+    """Encode the refusal of a frame."""
+    return to_bytes(Refused(error.name, str(error), error.retryable, client_msg_id, session))

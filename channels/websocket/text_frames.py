@@ -1,4 +1,4 @@
-"""Websocket text frames as bytes (RFC 6455, section 5.2): from a server, neither masked nor compressed."""
+"""Encoding of server-side websocket text frames (RFC 6455, section 5.2): neither masked nor compressed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _SHORT, _MEDIUM, _LONG = struct.Struct("!BB"), struct.Struct("!BBH"), struct.Str
 
 
 def text_frames(payloads: Iterable[bytes]) -> bytes:
-    """One frame for each payload, in one piece.
+    """Encode one frame for each payload, as a single byte string.
 
-    What waits for a client leaves in a single system call; one for each frame was a sixth of a short turn.
+    All waiting frames leave in one system call; one call per frame took a sixth of the time of a short turn.
     """
     pieces: list[bytes] = []
     for payload in payloads:

@@ -1,4 +1,4 @@
-"""What an HTML client gets beside the events: the finished blocks of every text, rendered once."""
+"""HTML for clients in addition to the events: the finished blocks of every text, rendered once."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ from collections.abc import Iterator
 import msgspec
 
 from channels.websocket.blocks import Block, BlockRenderer
-from channels.websocket.render import render_message
-from gateway import Complete, Event, MessageFrame, TextDelta, TurnStart
+from channels.websocket.render import render_message, rendered_blocks
+from gateway import Complete, TextDelta
+from gateway.channel import Event, MessageFrame, TurnStart
 
 _encode = msgspec.json.Encoder().encode
 
 
 class HtmlView:
-    """Renders the sessions one client follows. ``frames`` gives the payloads for an event, in order."""
+    """Renderer for the sessions that one client follows.
+
+    ``frames`` yields the payloads for an event, in order, and None where other tasks may run.
+    """
 
     def __init__(self) -> None:
         self._open: dict[str, dict[int, BlockRenderer]] = {}
 
-    def frames(self, event: Event) -> Iterator[bytes]:
-        """The event itself, then the blocks it finished."""
+    def frames(self, event: Event) -> Iterator[bytes | None]:
+        """Yield the event itself, then the blocks that it completed."""
         frame = event.frame
         if isinstance(frame, MessageFrame):
             self._open.pop(frame.message.id, None)
-            yield _with_html(event, frame)
+            yield from _with_html(event, frame)
             return
         if isinstance(frame, Complete):
             yield from self._finish(event, frame.message_id)
@@ -35,20 +39,20 @@ class HtmlView:
         if isinstance(frame, TextDelta):
             yield from self._text(event, frame)
 
-    def _text(self, event: Event, delta: TextDelta) -> Iterator[bytes]:
+    def _text(self, event: Event, delta: TextDelta) -> Iterator[bytes | None]:
         parts = self._open.setdefault(delta.message_id, {})
         renderer = parts.get(delta.part_index)
         if renderer is None:
             yield from self._finish(event, delta.message_id)
             renderer = parts[delta.part_index] = BlockRenderer()
         for block in renderer.feed(delta.content):
-            yield _block(event, delta.message_id, delta.part_index, block)
+            yield None if block is None else _block(event, delta.message_id, delta.part_index, block)
 
-    def _finish(self, event: Event, message_id: str) -> Iterator[bytes]:
-        """No more text comes for the parts that are open: render their ends."""
+    def _finish(self, event: Event, message_id: str) -> Iterator[bytes | None]:
+        """Render the ends of the open parts, which get no more text."""
         for part, renderer in self._open.get(message_id, {}).items():
             for block in renderer.finish():
-                yield _block(event, message_id, part, block)
+                yield None if block is None else _block(event, message_id, part, block)
 
 
 def _block(event: Event, message_id: str, part_index: int, block: Block) -> bytes:
@@ -66,6 +70,16 @@ def _block(event: Event, message_id: str, part_index: int, block: Block) -> byte
     )
 
 
-def _with_html(event: Event, frame: MessageFrame) -> bytes:
-    html = render_message(frame.message)
-    return event.json if not html else event.json[:-1] + b',"html":' + _encode(html) + b"}"
+def _with_html(event: Event, frame: MessageFrame) -> Iterator[bytes | None]:
+    if frame.rendered is not None:
+        made: list[str] = []
+        for block in rendered_blocks(frame.rendered):
+            made += () if block is None else (block.html,)
+            yield None
+        yield event.json[:-1] + b',"rendered_html":' + _encode("".join(made)) + b"}"
+        return
+    html: list[tuple[int, str]] = []
+    for part in render_message(frame.message):
+        html += () if part is None else (part,)
+        yield None
+    yield event.json if not html else event.json[:-1] + b',"html":' + _encode(html) + b"}"

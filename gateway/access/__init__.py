@@ -1,7 +1,12 @@
-"""Access: who may talk on a channel, as what, and which of them are one person."""
+"""Access: the users allowed on each channel, their roles, linked accounts, approvals and permissions.
 
-from gateway.access.access import Access
+In: inbound messages, the channel rules of the settings, codes that users type. Out: a role for each sender,
+and the tool calls they may run. Imported by the pipeline, the commands, the server and the CLI.
+"""
+
 from gateway.access.codes import Code
+from gateway.access.grants import Grant, Grants, grant
 from gateway.access.people import THE_OWNER, Member, Who
+from gateway.access.policy import Access
 
-__all__ = ["THE_OWNER", "Access", "Code", "Member", "Who"]
+__all__ = ["THE_OWNER", "Access", "Code", "Grant", "Grants", "Member", "Who", "grant"]

@@ -1,27 +1,30 @@
-"""One-time codes: eight characters that a person reads from one screen and types on another."""
+"""One-time codes: eight characters that a user reads on one screen and types on another.
+
+The database holds only their hashes, so that a reader of the database or a backup cannot use an open code.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import secrets
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, and_, select
 
+from gateway.access.attempts import Attempts
 from gateway.access.people import Who
-from gateway.attempts import Attempts
-from gateway.errors import NotFoundError, TooManyRequestsError
-from gateway.messages import new_id, now_ms
+from gateway.contract.errors import NotFoundError, TooManyRequestsError
+from gateway.contract.messages import new_id, now_ms
 from gateway.store import Op, Store
 from gateway.store import schema as t
 from gateway.store.writes import Write
 
 ALPHABET = "34679CDFGHJKMNPQRTVWXY"
-"""No two that look alike (0 and O, 1 and I and L, 2 and Z, 5 and S, 8 and B), and no vowels: no words."""
+"""Without look-alikes (0/O, 1/I/L, 2/Z, 5/S, 8/B), and without vowels, which could form words."""
 LENGTH = 8
 
 HOUR_MS = 3_600_000
@@ -30,6 +33,9 @@ _MOST_WRONG = 5
 _WRONG_SECONDS = 600
 
 CodeKind = Literal["pair", "link", "move"]
+
+_FIELDS = {"code": "digest"}
+"""Fields of ``Code`` with another column name."""
 
 ADD_CODE = Write(
     "insert",
@@ -42,14 +48,16 @@ DROP_CODE = Write("delete", 65, t.one_time_code, "id")
 
 
 class Code(Struct, frozen=True, kw_only=True):
-    """A code and whose it is. Times are milliseconds; ``used_at`` is 0 while it may be used.
+    """A code and the user it was issued to. Times are milliseconds; ``used_at`` is 0 while it is unused.
 
-    ``session`` is what a code of the kind ``move`` carries on.
+    ``code`` is empty if another process issued the code; ``digest`` is its hash in the database.
+    ``session`` is the session that a ``move`` code continues.
     """
 
     id: str
     kind: CodeKind
     code: str
+    digest: str
     channel: str
     user_id: str
     name: str = ""
@@ -60,48 +68,54 @@ class Code(Struct, frozen=True, kw_only=True):
 
     @property
     def who(self) -> Who:
-        """Whom it was given to."""
+        """The user that the code was issued to."""
         return Who(self.channel, self.user_id)
 
     def use(self) -> Op:
-        """The write that makes it worthless, to be committed with what it was good for."""
+        """Return the write that marks the code as used; commit it with the action that it allows."""
         return USE_CODE, (self.id, now_ms())
 
 
 class Codes:
-    """Gives codes out and recognises them.
+    """Issues codes and finds typed ones.
 
-    Whoever turns a code into something holds ``lock`` from ``find`` to the commit, so that it works once.
+    A caller that redeems a code holds ``lock`` from ``find`` to the commit, so that the code works once.
     """
 
     def __init__(self, store: Store, clock: Callable[[], int] = now_ms) -> None:
         self._store = store
         self._clock = clock
         self._wrong = Attempts(_MOST_WRONG, _WRONG_SECONDS)
+        self._given: dict[str, Code] = {}
         self.lock = asyncio.Lock()
 
     async def give(
         self, kind: CodeKind, who: Who, *, valid_ms: int, most: int, name: str = "", session: str = ""
     ) -> Code | None:
-        """The code that is open already, or a new one.
+        """Return the user's open code, or a new one.
 
-        None when ``most`` were given to them within the hour, or too many are open on their channel.
+        A new code replaces an open one issued before the last start, because only its hash is known. None if
+        the user got ``most`` codes within an hour, or if too many are open on the channel.
         """
         async with self.lock:
             now = self._clock()
+            self._given = {key: code for key, code in self._given.items() if code.expires_at > now}
             theirs = await self._read(_of(who), t.one_time_code.c.kind == kind)
-            for code in theirs:
-                if not code.used_at and code.expires_at > now and code.session == session:
+            opened = [c for c in theirs if not c.used_at and c.expires_at > now and c.session == session]
+            for code in opened:
+                if code.code:
                     return code
             if sum(code.created_at > now - HOUR_MS for code in theirs) >= most:
                 return None
             others = await self.open(kind)
             if sum(code.channel == who.channel for code in others) >= _MOST_OPEN:
                 return None
+            fresh, digest = await asyncio.to_thread(_fresh, {code.digest for code in others})
             code = Code(
                 id=new_id(),
                 kind=kind,
-                code=_fresh({code.code for code in others}),
+                code=fresh,
+                digest=digest,
                 channel=who.channel,
                 user_id=who.user,
                 name=name,
@@ -109,39 +123,42 @@ class Codes:
                 created_at=now,
                 expires_at=now + valid_ms,
             )
-            await self._store.write((ADD_CODE, msgspec.structs.astuple(code)), *await self._outdated())
+            row = tuple(getattr(code, _FIELDS.get(name, name)) for name in ADD_CODE.columns)
+            replaced = [each.use() for each in opened]
+            await self._store.write((ADD_CODE, row), *replaced, *await self._outdated())
+            self._given[code.id] = code
             return code
 
     async def open(self, kind: CodeKind) -> list[Code]:
-        """The codes of a kind that may still be used, the latest first."""
+        """Return the unused, unexpired codes of a kind, the latest first."""
         c = t.one_time_code.c
         return await self._read(c.kind == kind, c.used_at == 0, c.expires_at > self._clock())
 
     async def find(self, kind: CodeKind, given: str, by: Who, among: Callable[[Code], bool]) -> Code:
-        """The open code that somebody typed, if it is one of those ``among`` which it may be.
+        """Return the open code that a user typed, if ``among`` accepts it.
 
-        Raises NotFoundError for any other, and TooManyRequestsError after five of those in ten minutes.
+        Raises NotFoundError for any other, and TooManyRequestsError after five wrong codes in ten minutes.
         """
         if self._wrong.used_up(str(by)):
             raise TooManyRequestsError("too many wrong codes; try again in ten minutes")
-        typed = tidied(given).encode(errors="surrogatepass")
-        # All are compared, whichever fits, so that the time it takes tells nothing.
-        fitting = [code for code in await self.open(kind) if hmac.compare_digest(code.code.encode(), typed)]
+        typed = await asyncio.to_thread(_digest, tidied(given))
+        # Compare with every code, also after a match, so that the duration reveals nothing.
+        fitting = [code for code in await self.open(kind) if hmac.compare_digest(code.digest, typed)]
         found = next((code for code in fitting if among(code)), None)
         if found is None:
             self._wrong.count(str(by))
-            raise NotFoundError("no such code is open: it may be mistyped, used already, or too old")
+            raise NotFoundError("this code is not valid: it may be mistyped, used already or expired")
         self._wrong.forget(str(by))
         return found
 
     async def revoked(self, who: Who) -> list[Op]:
-        """The writes that make all codes of somebody worthless."""
+        """Return the writes that invalidate all codes of a user."""
         now = self._clock()
         theirs = await self._read(_of(who), t.one_time_code.c.used_at == 0)
         return [(USE_CODE, (code.id, now)) for code in theirs]
 
     async def _outdated(self) -> list[Op]:
-        """The writes that remove codes which count for nothing any more."""
+        """Return the writes that delete codes which expired more than an hour ago."""
         c = t.one_time_code.c
         old = await self._read(c.expires_at < self._clock() - HOUR_MS, c.created_at < self._clock() - HOUR_MS)
         return [(DROP_CODE, (code.id,)) for code in old]
@@ -150,21 +167,37 @@ class Codes:
         query = select(t.one_time_code).where(*where).order_by(t.one_time_code.c.created_at.desc())
 
         def read(connection: Connection) -> list[Code]:
-            return [Code(**row) for row in connection.execute(query).mappings()]
+            return [self._known(dict(row)) for row in connection.execute(query).mappings()]
 
         return await self._store.read(read)
 
+    def _known(self, row: dict[str, Any]) -> Code:
+        given = self._given.get(row["id"])
+        digest = row.pop("code")
+        return Code(code=given.code if given else "", digest=digest, **row)
+
 
 def tidied(given: str) -> str:
-    """A code as it was meant: without spaces and hyphens, in capitals."""
+    """Return a typed code without spaces and hyphens, in capitals."""
     return "".join(given.replace("-", "").split()).upper()
 
 
-def _fresh(taken: set[str]) -> str:
+def _fresh(taken: set[str]) -> tuple[str, str]:
+    """Return a new code and its digest; the digest is not in ``taken``."""
     while True:
         code = "".join(secrets.choice(ALPHABET) for _ in range(LENGTH))
-        if code not in taken:
-            return code
+        digest = _digest(code)
+        if digest not in taken:
+            return code, digest
+
+
+def _digest(code: str) -> str:
+    """Hash a code in about 20 ms, too slow to try all 5e10 codes in the hour that a code is valid.
+
+    A common salt allows comparing a typed code with every open one by a single hash.
+    """
+    text = code.encode(errors="surrogatepass")
+    return hashlib.scrypt(text, salt=b"trunkline one-time code", n=2**13, r=8, p=1, dklen=32).hex()
 
 
 def _of(who: Who) -> ColumnElement[bool]:

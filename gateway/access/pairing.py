@@ -1,6 +1,6 @@
-"""Pairing: a stranger is given a code, and somebody who may says that it is all right.
+"""Pairing: an unauthorised user gets a code, and an admin approves it.
 
-The code is no secret of the stranger's: whoever approves it lets in the one it was given to, and nobody else.
+The code need not be secret: approving it admits the user that it was issued to, and no other user.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 import structlog
 
+from gateway.access.attempts import Attempts
 from gateway.access.codes import HOUR_MS, Code, Codes
 from gateway.access.people import Member, Members, Who
-from gateway.attempts import Attempts
-from gateway.audit import audit_op
-from gateway.channel import Sender, SenderRole
-from gateway.errors import ForbiddenError, NotFoundError
-from gateway.messages import new_id, now_ms
+from gateway.contract.channel import Sender, SenderRole
+from gateway.contract.errors import ForbiddenError, NotFoundError
+from gateway.contract.messages import new_id, now_ms
 from gateway.store import Op
+from gateway.store.writes import audit_op
 
 log = structlog.get_logger("trunkline.access")
 
@@ -28,7 +28,7 @@ _NAME_LENGTH = 80
 
 
 class Pairing:
-    """Strangers, and how they become members."""
+    """Turns unauthorised users into members, by code."""
 
     def __init__(self, codes: Codes, members: Members, clock: Callable[[], int] = now_ms) -> None:
         self._codes = codes
@@ -37,9 +37,9 @@ class Pairing:
         self._answered = Attempts(_MOST_ANSWERS, _ANSWERS_SECONDS)
 
     async def greet(self, channel: str, stranger: Sender) -> str | None:
-        """What a stranger is told; None when they were told often enough.
+        """Return the reply with a pairing code, or None if the user reached a limit.
 
-        Five answers in ten minutes, and three codes in an hour; a code that is open is told again.
+        The limits are five replies in ten minutes and three codes in an hour; an open code is repeated.
         """
         who = Who(channel, stranger.id)
         if self._answered.used_up(str(who)):
@@ -49,27 +49,30 @@ class Pairing:
             "pair", who, valid_ms=_VALID_MS, most=_MOST_CODES, name=stranger.name[:_NAME_LENGTH]
         )
         if code is None:
-            log.warning("a stranger got no further code", channel=channel, user=stranger.id)
+            log.warning(
+                "an unauthorised user reached the limit of pairing codes", channel=channel, user=stranger.id
+            )
             return None
-        log.info("a stranger was told how to be let in", channel=channel, user=stranger.id)
+        log.info("an unauthorised user got a pairing code", channel=channel, user=stranger.id)
         return (
-            f"I only talk with people I know. Your code is **{code.code}**, for one hour.\n\n"
-            f"Show it to whoever runs this bot: `trunkline pair approve {code.code}` lets you in, "
-            f"and so does an admin here with `/pair {code.code}`."
+            f"You are not authorised to use this bot. Your pairing code is **{code.code}**, valid for one "
+            "hour.\n\n"
+            f"Send it to the operator of this bot, who can run `trunkline pair approve {code.code}`, "
+            f"or to an admin in this chat, who can type `/pair {code.code}`."
         )
 
     async def waiting(self) -> list[Code]:
-        """The codes of strangers who wait, the latest first."""
+        """Return the open pairing codes, the latest first."""
         return await self._codes.open("pair")
 
     async def approve(self, given: str, by: Who, may: SenderRole, role: SenderRole = "user") -> Member:
-        """Let in whoever has this code. ``by`` is who says so, and ``may`` their own role.
+        """Make the user of this code a member. ``by`` is the approving user, ``may`` that user's role.
 
-        An admin of a channel lets people in there, the owner everywhere; nobody gives a role beyond theirs.
-        Raises ForbiddenError, NotFoundError for a code that is not open there, or TooManyRequestsError.
+        An admin of a channel approves codes of that channel, the owner those of every channel. Raises
+        ForbiddenError, NotFoundError for a code that is not open there, or TooManyRequestsError.
         """
         if may != "admin":
-            raise ForbiddenError("only admins let others in")
+            raise ForbiddenError("only admins can approve users")
         async with self._codes.lock:
             code = await self._codes.find("pair", given, by, lambda c: by.channel in ("", c.channel))
             member = Member(
@@ -88,16 +91,16 @@ class Pairing:
         return member
 
     def member(self, who: Who) -> Member:
-        """A member. Raises NotFoundError."""
+        """Return a member. Raises NotFoundError."""
         member = self._members.get(who)
         if member is None:
             raise NotFoundError(
-                f"nobody was let in as {who.user!r} on {who.channel!r}; "
-                "those whom the settings allow are taken out there"
+                f"no paired user {who.user!r} on {who.channel!r}; "
+                "users allowed in the settings are removed there"
             )
         return member
 
     async def revoke(self, member: Member, by: Who, *ops: Op) -> None:
-        """Let a member out again, durably together with other writes."""
+        """Remove a member, in one transaction with other writes."""
         revoked = audit_op(str(by), "pair.revoke", str(member.who), f"role {member.role}")
         await self._members.remove(member, revoked, *await self._codes.revoked(member.who), *ops)

@@ -1,12 +1,12 @@
-"""People as channels know them, and the members: those who were let in beside the settings."""
+"""Users as channels identify them, and the members: users admitted by pairing, not by the settings."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 from sqlalchemy import Connection, select
 
-from gateway.auth import OWNER
-from gateway.channel import SenderRole
+from gateway.access.tokens import OWNER
+from gateway.contract.channel import SenderRole
 from gateway.store import Op, Store
 from gateway.store import schema as t
 from gateway.store.writes import Write
@@ -22,14 +22,14 @@ DROP_MEMBER = Write("delete", 62, t.member, "id")
 
 
 class Who(Struct, frozen=True):
-    """Somebody on a channel, by id. Whoever holds the gateway's own token is the owner, on no channel."""
+    """A user of a channel, by id. The holder of the gateway's token is the owner, without a channel."""
 
     channel: str
     user: str
 
     @classmethod
     def named(cls, text: str) -> Who:
-        """Whoever ``str`` names so."""
+        """Parse the text form that ``str`` returns."""
         channel, colon, user = text.partition(":")
         return cls(channel, user) if colon else cls("", text)
 
@@ -41,7 +41,7 @@ THE_OWNER = Who("", OWNER)
 
 
 class Member(Struct, frozen=True, kw_only=True):
-    """Somebody who was let in. ``name`` is what the platform said, for people only; ``at`` milliseconds."""
+    """A user admitted by pairing. ``name`` is the display name, never an identity; ``at`` milliseconds."""
 
     id: str
     channel: str
@@ -53,11 +53,11 @@ class Member(Struct, frozen=True, kw_only=True):
 
     @property
     def who(self) -> Who:
-        """Who it is."""
+        """The user's identity."""
         return Who(self.channel, self.user_id)
 
     def put(self) -> Op:
-        """The write that lets them in."""
+        """Return the write that stores the member."""
         return ADD_MEMBER, (
             self.channel,
             self.user_id,
@@ -70,14 +70,14 @@ class Member(Struct, frozen=True, kw_only=True):
 
 
 class Members:
-    """All members, in memory: every message asks for its sender's role."""
+    """All members; in memory, because every message needs its sender's role."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._members: dict[Who, Member] = {}
 
     async def load(self) -> None:
-        """Read them. To be called once, before anybody is asked for."""
+        """Read the members. Call it once, before the first lookup."""
 
         def read(connection: Connection) -> list[Member]:
             return [Member(**row) for row in connection.execute(select(t.member)).mappings()]
@@ -85,19 +85,19 @@ class Members:
         self._members = {m.who: m for m in await self._store.read(read)}
 
     def get(self, who: Who) -> Member | None:
-        """The member, if there is one."""
+        """Return the member of this identity, or None."""
         return self._members.get(who)
 
     def list(self) -> list[Member]:
-        """All of them, the latest first."""
+        """Return all members, the latest first."""
         return sorted(self._members.values(), key=lambda m: (-m.at, m.channel, m.user_id))
 
     async def add(self, member: Member, *ops: Op) -> None:
-        """Let somebody in, durably, together with other writes."""
+        """Store a member, in one transaction with other writes."""
         await self._store.write(member.put(), *ops)
         self._members[member.who] = member
 
     async def remove(self, member: Member, *ops: Op) -> None:
-        """Let somebody out again, at once, and durably together with other writes."""
+        """Remove a member from memory at once, then from the store together with other writes."""
         self._members.pop(member.who, None)
         await self._store.write((DROP_MEMBER, (member.id,)), *ops)

@@ -1,57 +1,224 @@
-"""The command line: one file per command or group of commands.
+"""The command line ``trunkline``.
 
-Their modules are light; what a command works with is imported when it runs, so that ``--help``, ``version``
-and shell completion answer at once.
+``COMMANDS`` names every command; its module is imported when it runs or its help is shown. ``chat`` has
+the terminal chat, ``doctor`` the checks, ``models`` the commands for models and providers, ``commands`` the
+others.
 """
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Mapping
+from typing import Annotated, Any
+
 import typer
 
-from gateway.cli import (
-    agents,
-    auth,
-    channels,
-    chat,
-    config,
-    db,
-    dead,
-    dev,
-    doctor,
-    manifests,
-    models,
-    pair,
-    providers,
-    run,
-    send,
-    sessions,
-    usage,
-    version,
-)
+from gateway.cli.command_group import Command, Entry, Group, LazyGroup, channels_with
+from gateway.version import VERSION
+
+_PASS_ON: Mapping[str, Any] = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "help_option_names": [],
+}
+
+COMMANDS: Mapping[str, Entry] = {
+    "run": Command("run:run", "Run the gateway until Ctrl-C or SIGTERM"),
+    "setup": Command(
+        "setup:setup", "Set up a model, a chat platform, your own access and a service, step by step"
+    ),
+    "chat": Command("chat.command:chat", "Chat with a running gateway; without SESSION in a new session"),
+    "send": Command("chat.send:send", "Send one message to a running gateway and print the answer"),
+    "doctor": Command(
+        "doctor.command:doctor", "Check settings, store, port, channels, model and machine, with advice"
+    ),
+    "logs": Command(
+        "commands.logs:logs", "Print the log of the gateway: turns, retries, warnings and errors"
+    ),
+    "usage": Command("commands.usage:usage", "Show tokens and cost of model calls, and the state of budgets"),
+    "backup": Command("commands.backup:backup", "Back up the database and the data directory to one archive"),
+    "restore": Command("commands.backup:restore", "Restore a backup"),
+    "auth": Group(
+        "Sign in to model providers; list the sources of keys",
+        {
+            "login": Command("models.auth:login", "Sign in to a provider, or store its key"),
+            "logout": Command("models.auth:logout", "Delete the stored key or login of a provider"),
+            "list": Command(
+                "models.auth:list_", "List the providers that have a key, its sources, and the one in use"
+            ),
+        },
+    ),
+    "sessions": Group(
+        "List, show, replay, export and delete sessions, their errors and tool calls",
+        {
+            "list": Command("commands.sessions:list_", "List sessions, newest first"),
+            "show": Command("commands.sessions:show", "Print the messages of a session"),
+            "errors": Command(
+                "commands.sessions:errors", "List the errors in a session's answers, oldest first"
+            ),
+            "tools": Command(
+                "commands.sessions:tools",
+                "List the tool calls of a session with their outcomes, oldest first",
+            ),
+            "replay": Command("commands.sessions:replay", "Replay a session with its original timing"),
+            "export": Command(
+                "commands.sessions:export", "Write a session as Markdown, or as JSON with all its data"
+            ),
+            "delete": Command("commands.sessions:delete", "Delete a session with all its messages"),
+        },
+    ),
+    "channels": Group(
+        "Check channel status",
+        {
+            "status": Command(
+                "commands.channels:status",
+                "Show the state of each channel of the running gateway; exit with 1 unless all work",
+            ),
+        },
+    ),
+    "providers": Group(
+        "List and test model providers",
+        {
+            "list": Command(
+                "models.provider_info:list_", "List the providers with endpoint, key source and abilities"
+            ),
+            "test": Command(
+                "models.provider_ping:probe",
+                "Send each provider one short request, or test its adapter against a fake server",
+            ),
+        },
+    ),
+    "models": Group(
+        "List models and show one",
+        {
+            "list": Command("models.models:list_", "List the models of the configured providers"),
+            "info": Command("models.models:info", "Show limits, abilities, prices and fallbacks of a model"),
+        },
+    ),
+    "agents": Group(
+        "List the agents",
+        {
+            "list": Command(
+                "models.agents:list_", "List the agents with their models, tools, fallbacks and channels"
+            ),
+        },
+    ),
+    "dead": Group(
+        "List, show, replay and drop dead letters",
+        {
+            "list": Command("commands.dead_letters:list_", "List dead letters, newest first"),
+            "show": Command(
+                "commands.dead_letters:show", "Print one dead letter with the traceback of its failure"
+            ),
+            "replay": Command(
+                "commands.dead_letters:replay", "Process messages again, and delete their error notices"
+            ),
+            "drop": Command(
+                "commands.dead_letters:drop", "Delete dead letters; the notices in their sessions remain"
+            ),
+        },
+    ),
+    "pair": Group(
+        "List, allow and remove users",
+        {
+            "list": Command(
+                "commands.pairing:list_",
+                "List waiting users with their codes, and allowed users, newest first",
+            ),
+            "approve": Command("commands.pairing:approve", "Allow the user to whom the bot sent this code"),
+            "revoke": Command(
+                "commands.pairing:revoke", "Remove the access of a user, with account links and moved chats"
+            ),
+        },
+    ),
+    "approvals": Group(
+        'List and revoke "always" approvals',
+        {
+            "list": Command(
+                "commands.approvals:list_", "List the tool calls that run without asking again, newest first"
+            ),
+            "revoke": Command("commands.approvals:revoke", "Revoke approvals; the next such call asks again"),
+        },
+    ),
+    "db": Group(
+        "Find, inspect and upgrade the database",
+        {
+            "upgrade": Command("commands.db:upgrade", "Upgrade the database to the schema of this version"),
+            "status": Command(
+                "commands.db:status",
+                "Show the state of the database; exit with 1 unless this version can use it",
+            ),
+            "check": Command("commands.db:check", "Check the whole database; exit with 1 if it is damaged"),
+            "path": Command(
+                "commands.db:path",
+                "Print the path of the database, or the URL of its server without the password",
+            ),
+        },
+    ),
+    "config": Group(
+        "Check, show and describe the settings",
+        {
+            "check": Command(
+                "commands.config:check", "Check the settings; exit with 2 and every mistake if they are wrong"
+            ),
+            "show": Command(
+                "commands.config:show", "List the settings in effect with their sources, secrets masked"
+            ),
+            "schema": Command("commands.config:schema", "Print the JSON schema of the settings, for editors"),
+        },
+    ),
+    "dev": Group(
+        "Run fake platforms, to test a channel without an account",
+        {
+            "fake": Command(
+                "commands.channels:fake",
+                "Run a fake platform with a web page to send messages as its users",
+                **_PASS_ON,
+            ),
+        },
+    ),
+    **{
+        platform: Group(
+            f"Register the app with {platform.title()}",
+            {
+                "manifest": Command(
+                    "commands.channels:manifest",
+                    "Print the registration of the app as JSON, with the commands of the configured plugins",
+                )
+            },
+        )
+        for platform in channels_with("manifest")
+    },
+    "version": Command("version:version", "Print the version"),
+}
+
+
+class _Root(LazyGroup):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(COMMANDS, **options)
+
 
 app = typer.Typer(
     name="trunkline",
-    help="A self-hosted chat bot gateway: one bot, every line.",
+    cls=_Root,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("run")(run.run)
-app.command("chat")(chat.chat)
-app.command("send")(send.send)
-app.command("doctor")(doctor.doctor)
-app.command("usage")(usage.usage)
-app.add_typer(auth.app, name="auth")
-app.add_typer(sessions.app, name="sessions")
-app.add_typer(channels.app, name="channels")
-app.add_typer(providers.app, name="providers")
-app.add_typer(models.app, name="models")
-app.add_typer(agents.app, name="agents")
-app.add_typer(dead.app, name="dead")
-app.add_typer(pair.app, name="pair")
-app.add_typer(db.app, name="db")
-app.add_typer(config.app, name="config")
-app.add_typer(dev.app, name="dev")
-for platform in manifests.platforms():
-    app.add_typer(manifests.group(platform), name=platform)
-app.command("version")(version.version)
+
+
+def print_version(requested: bool = True) -> None:
+    """Print the version and end the command, if that is requested."""
+    if requested:
+        typer.echo(f"Trunkline {VERSION} (Python {platform.python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", "-V", help="Print the version.", callback=print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """A self-hosted chat bot gateway: connect one bot to every chat platform."""

@@ -1,46 +1,53 @@
-"""What commands have in common: the options they share, and how they read settings and end with an error."""
+"""Options that commands share, exit statuses, and functions that read the settings and end a command."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-if TYPE_CHECKING:
-    from gateway.settings import Settings
+from gateway.contract.errors import TrunklineError
+from gateway.settings import Settings
 
 FAILED = 1
-"""Exit status when the command could not do what it was asked."""
+"""Exit status when the command failed."""
 REFUSED = 2
-"""Exit status when a setting is wrong, or the store cannot be used."""
+"""Exit status when an argument or a setting is wrong: a retry fails until it is corrected."""
+UNAVAILABLE = 75
+"""Exit status when the store, the address or a plugin is unavailable: a retry may succeed."""
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells know it."""
+"""Exit status after Ctrl-C, as in shells."""
 
 File = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="FILE", help="Read this file instead of the usual ones.", show_default=False
+        "--config",
+        metavar="FILE",
+        help="Settings file; default: config/trunkline.toml and the others.",
+        show_default=False,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for a machine to read.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Url = Annotated[
     str | None,
-    typer.Option(help="Address of the gateway; where the settings say when not given.", show_default=False),
+    typer.Option(help="URL of the gateway; default: the address in the settings.", show_default=False),
 ]
 Token = Annotated[
     str | None,
     typer.Option(
-        help="Token of the gateway. Other users of this machine can see it; "
-        "the variable TRUNKLINE_SERVER__TOKEN they cannot.",
+        help="Token of the gateway. Other users of this machine can see it in the process list; "
+        "they cannot see the variable TRUNKLINE_SERVER__TOKEN.",
         show_default=False,
     ),
 ]
 
 
 def settings_from(config: Path | None, flags: dict[str, Any] | None = None) -> Settings:
-    """The settings; ends the command with everything that is wrong with them."""
-    from gateway.errors import SettingsError
+    """Return the settings. Ends the command with every mistake if they are wrong."""
+    # Imported here: pydantic takes 0.1 s, which `version` and completion would pay.
+    from gateway.contract.errors import SettingsError
     from gateway.settings import load_settings
 
     try:
@@ -50,13 +57,23 @@ def settings_from(config: Path | None, flags: dict[str, Any] | None = None) -> S
 
 
 def fail(reason: str, status: int = FAILED) -> NoReturn:
-    """End the command with a reason that says what to do."""
+    """End the command with an error message and an exit status."""
     typer.secho(reason, fg=typer.colors.RED, err=True)
     raise typer.Exit(status) from None
 
 
-def to_json(value: Any) -> str:
-    """JSON for people and machines: indented, and ASCII, so that no text of a chat can steer a terminal."""
-    import json
+def fail_without_testing(what: str) -> NoReturn:
+    """End the command because something of the extra ``testing`` is not installed."""
+    checkout = "in a checkout, make install REQUIREMENTS=requirements-testing.txt"
+    fail(f"{what} is not installed. Run pip install 'trunkline[testing]'; {checkout}.", REFUSED)
 
-    return json.dumps(value, indent=2)
+
+def refuse(error: TrunklineError) -> NoReturn:
+    """End the command with an error of the settings or the store: 75 if a retry may succeed, else 2."""
+    fail(str(error), UNAVAILABLE if error.retryable else REFUSED)
+
+
+def to_json(value: Any, indent: int | None = 2) -> str:
+    """Return indented JSON in ASCII, so that control characters of a chat do not reach the terminal."""
+
+    return json.dumps(value, indent=indent)

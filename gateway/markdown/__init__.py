@@ -1,1 +1,76 @@
-"""Markdown for channels: as a tree that their renderers walk, and cut into pieces that fit."""
+"""Markdown for channels: a tree for renderers to walk, and a splitter that cuts text to the size of messages.
+
+In: the Markdown of a model. Out: blocks and inlines, or pages. Imported by channels and the terminal chat.
+"""
+
+from gateway.markdown.grammar import bound_tables, stays_text
+from gateway.markdown.links import bare_addresses, host_of, names_another_host
+from gateway.markdown.math import GROWING, add_math, formula_of, is_display
+from gateway.markdown.parse import parse_markdown
+from gateway.markdown.split import split_markdown
+from gateway.markdown.tree import (
+    Align,
+    Block,
+    Break,
+    Cell,
+    Code,
+    CodeBlock,
+    Emphasis,
+    Heading,
+    Image,
+    Inline,
+    Item,
+    ItemList,
+    Link,
+    Math,
+    Paragraph,
+    Quote,
+    Rule,
+    Strike,
+    Strong,
+    Table,
+    Text,
+    Tree,
+    inline_text,
+    label_of,
+    plain_text,
+)
+
+__all__ = [
+    "GROWING",
+    "Align",
+    "Block",
+    "Break",
+    "Cell",
+    "Code",
+    "CodeBlock",
+    "Emphasis",
+    "Heading",
+    "Image",
+    "Inline",
+    "Item",
+    "ItemList",
+    "Link",
+    "Math",
+    "Paragraph",
+    "Quote",
+    "Rule",
+    "Strike",
+    "Strong",
+    "Table",
+    "Text",
+    "Tree",
+    "add_math",
+    "bare_addresses",
+    "bound_tables",
+    "formula_of",
+    "host_of",
+    "inline_text",
+    "is_display",
+    "label_of",
+    "names_another_host",
+    "parse_markdown",
+    "plain_text",
+    "split_markdown",
+    "stays_text",
+]

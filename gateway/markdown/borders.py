@@ -194,6 +194,10 @@ class _Survey:
             cost = self._cost_of_line(line) if line > first else 0
             self._add(line, line + 1, *self._bounds(line), cost, "    ", code=True)
 
+    def math(self, token: Token, first: int, end: int) -> None:
+        """A formula, which is only cut where nothing else helps."""
+        self._add(first, end, 0, 0)
+
     def table(self, token: Token, first: int, end: int) -> None:
         """A table: its header stays with the first row, and is repeated over each piece."""
         header = "".join(self._content(line).strip() + "\n" for line in (first, first + 1))
@@ -276,4 +280,5 @@ _TAKES: Mapping[str, Callable[[_Survey, Token, int, int], None]] = {
     "fence": _Survey.fence,
     "code_block": _Survey.indented,
     "table_open": _Survey.table,
+    "math_block": _Survey.math,
 }

@@ -33,6 +33,7 @@ from gateway.markdown.tree import (
     Item,
     ItemList,
     Link,
+    Math,
     Paragraph,
     Quote,
     Rule,
@@ -44,7 +45,7 @@ from gateway.markdown.tree import (
     inline_text,
 )
 
-_MARKUP = re.compile(r"[\\`*_~\[\]!<&]|[ \t]\n|\n[ \t]")
+_MARKUP = re.compile(r"[\\`*_~\[\]!<&$]|[ \t]\n|\n[ \t]")
 _REMEMBERED = 1_000
 
 
@@ -115,6 +116,10 @@ def _table(token: Token, tokens: Iterator[Token]) -> Block:
     return Table(header, tuple(others), tuple(aligns))
 
 
+def _math(token: Token, tokens: Iterator[Token]) -> Block:
+    return Paragraph((Math(token.content),))
+
+
 def _rule(token: Token, tokens: Iterator[Token]) -> Block:
     return Rule()
 
@@ -128,6 +133,7 @@ _BLOCKS: Mapping[str, Callable[[Token, Iterator[Token]], Block]] = {
     "bullet_list_open": _list,
     "ordered_list_open": _list,
     "table_open": _table,
+    "math_block": _math,
     "hr": _rule,
 }
 
@@ -181,6 +187,8 @@ def _leaf(token: Token, linking: bool) -> Inline | str:
     match token.type:
         case "code_inline":
             return Code(token.content)
+        case "math_inline":
+            return Math(token.content)
         case "softbreak" | "hardbreak":
             return Break(token.type == "hardbreak")
         case "image":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from gateway.markdown.borders import Stretch
 from gateway.markdown.clusters import cluster_start
@@ -16,9 +17,13 @@ from gateway.markdown.words import as_words, word_cuts
 _QUOTE_MARK = re.compile(r"[ \t]*>[ \t]*")
 _LOOKED_AHEAD = 1_000
 _ESTIMATES, _STRIDE = 5, 4
+_WINDOW = 4
+"""Times the room of the wanted pieces: so much text is surveyed at once."""
 
 
-def split_markdown(text: str, limit: int, measure: Callable[[str], int] = len) -> list[str]:
+def split_markdown(
+    text: str, limit: int, measure: Callable[[str], int] = len, *, most: int | None = None
+) -> list[str]:
     """Cut Markdown into pieces, each Markdown by itself, with ``measure(piece) <= limit``.
 
     What can be read is not lost. Cuts are made between blocks where that leaves pieces at least half full,
@@ -27,7 +32,8 @@ def split_markdown(text: str, limit: int, measure: Callable[[str], int] = len) -
     A text that grows keeps its pieces but the last, as far as Markdown allows. Blank text has no pieces.
 
     ``measure`` tells how much room a piece takes, in the units of ``limit``; longer pieces should take more.
-    Fences and markup around a cut are left out where they do not fit. Raises ValueError if not even one
+    Fences and markup around a cut are left out where they do not fit. With ``most`` only so many pieces are
+    made, and little more of the text is looked at than they take. Raises ValueError if not even one
     character fits.
     """
     text = normal(text)
@@ -38,7 +44,25 @@ def split_markdown(text: str, limit: int, measure: Callable[[str], int] = len) -
         # A quote's last mark may have nothing behind it, which only the survey can tell.
         if not piece.endswith(">") and measure(piece) <= limit:
             return [piece]
-    return list(_Splitter(Source(text), limit, measure).pieces())
+    if most is None:
+        return list(_Splitter(Source(text), limit, measure).pieces())
+    pieces: list[str] = []
+    while text.strip() and len(pieces) < most:
+        window, text = _window(text, _WINDOW * limit * most)
+        splitter = _Splitter(Source(window), limit, measure)
+        pieces += islice(splitter.pieces(), most - len(pieces))
+    return pieces
+
+
+def _window(text: str, longest: int) -> tuple[str, str]:
+    """Cut a text after so many characters at most: behind a blank line, a line, or anywhere."""
+    if len(text) <= longest:
+        return text, ""
+    at = text.rfind("\n\n", longest // 2, longest) + 2
+    if at < 2:
+        at = text.rfind("\n", longest // 2, longest) + 1
+    at = at or longest
+    return text[:at], text[at:]
 
 
 class _Splitter:

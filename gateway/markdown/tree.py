@@ -32,6 +32,15 @@ class Code(Struct, frozen=True, gc=False):
     text: str
 
 
+class Math(Struct, frozen=True, gc=False):
+    """A formula in LaTeX as it was written: ``source`` has its delimiters, and may have several lines.
+
+    Platforms show the source unchanged.
+    """
+
+    source: str
+
+
 class Break(Struct, frozen=True, gc=False):
     """The end of a line within a paragraph. Of a ``hard`` one the author was explicit."""
 
@@ -81,7 +90,7 @@ class Image(Struct, frozen=True, gc=False):
     host: str
 
 
-Inline = Text | Code | Break | Strong | Emphasis | Strike | Link | Image
+Inline = Text | Code | Math | Break | Strong | Emphasis | Strike | Link | Image
 
 
 class Paragraph(Struct, frozen=True, gc=False):
@@ -163,7 +172,7 @@ def label_of(link: Link) -> str:
 
 def _words(inline: Inline) -> str:
     match inline:
-        case Text(text) | Code(text):
+        case Text(text) | Code(text) | Math(text):
             return text
         case Break():
             return "\n"

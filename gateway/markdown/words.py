@@ -144,7 +144,7 @@ def _marks_of(probed: str, probe: str, shape: list[str]) -> list[list[str] | Non
             open_marks.pop()
         else:
             inside = [*open_marks, token.markup] if token.type == "code_inline" else list(open_marks)
-            firm = token.type == "image" or "" in inside or len(inside) > _DEEPEST_MARKS
+            firm = token.type in ("image", "math_inline") or "" in inside or len(inside) > _DEEPEST_MARKS
             found += [None if firm else inside] * token.content.count(probe)
     return found if kinds == shape else []
 

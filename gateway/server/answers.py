@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from gateway.errors import (
+from gateway.contract.errors import (
     InvalidRequestError,
     MethodNotAllowedError,
     NotFoundError,

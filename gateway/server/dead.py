@@ -6,9 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from gateway.deadletters import DeadLetter, DeadLetters
-from gateway.errors import InvalidStateError, NotFoundError
+from gateway.contract.errors import InvalidStateError, NotFoundError
 from gateway.server.routes import Call, Nothing, Route
+from gateway.session.dead_letters import DeadLetter, DeadLetters
 
 
 class DeadPath(Struct, frozen=True):

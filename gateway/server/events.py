@@ -1,6 +1,7 @@
 """A session's events as server-sent events: the same JSON as a websocket gets, one event each.
 
-The event's id is its ``seq``; a reader that comes back with ``Last-Event-ID`` gets what it missed.
+The event's id is ``seq:characters``: its number, and how much of the running text part was sent by then. A
+reader that comes back with it as ``Last-Event-ID`` continues there, in the middle of a text, too.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import structlog
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from gateway.errors import BackpressureError, NotFoundError, TrunklineError
-from gateway.feed import Feed
-from gateway.frames import Event
+from gateway.contract.deltas import Complete, TextDelta
+from gateway.contract.errors import BackpressureError, NotFoundError, TrunklineError
 from gateway.host import Host
 from gateway.server.routes import Call, Route
 from gateway.server.sessions import SessionPath
 from gateway.server.streaming import STILL_HERE, Streamed, cut
+from gateway.session.feed import Feed
+from gateway.session.frames import Event, TurnStart
 
 log = structlog.get_logger("trunkline.events")
 
@@ -34,9 +36,14 @@ class After(Struct, frozen=True):
 
 
 class LastEvent(Struct, frozen=True):
-    """Where a reader that comes back begins; it counts more than the query."""
+    """The id of the last event that a reader has; it counts more than the query.
 
-    seen: _Seq | UnsetType = msgspec.field(default=UNSET, name="Last-Event-ID")
+    A bare number is a ``seq``: a running answer is then replayed from its beginning.
+    """
+
+    seen: Annotated[str, Meta(pattern=r"^\d{1,15}(:\d{1,15})?$")] | UnsetType = msgspec.field(
+        default=UNSET, name="Last-Event-ID"
+    )
 
 
 class StreamEnd(TrunklineError):
@@ -76,32 +83,49 @@ class EventStreams:
 
     async def _stream(self, call: Call[SessionPath, After, LastEvent, None]) -> web.StreamResponse:
         session, request = call.path.id, call.request
-        seen = call.headers.seen
+        after, characters = call.query.after, None
+        if isinstance(call.headers.seen, str):
+            seq, _, count = call.headers.seen.partition(":")
+            after, characters = int(seq), int(count) if count else None
         feed = self._host.feed(lambda: cut(request))
-        await self._host.follow(session, feed, seen if isinstance(seen, int) else call.query.after)
+        await self._host.follow(session, feed, after, characters)
         self._open.add(feed)
-        self._host.figures.clients["sse"] += 1
+        self._host.counters.clients["sse"] += 1
         stream = Streamed(request)
         try:
             await stream.begin(b": connected\n\n")
-            await self._pump(stream, feed)
+            await self._pump(stream, feed, Written(characters or 0))
         except (ConnectionError, BackpressureError, StreamEnd) as error:
             log.debug("a stream ended", session=session, reason=type(error).__name__)
         finally:
             self._open.discard(feed)
             self._host.unfollow(session, feed)
-            self._host.figures.clients["sse"] -= 1
+            self._host.counters.clients["sse"] -= 1
         return stream.response
 
-    async def _pump(self, stream: Streamed, feed: Feed) -> None:
+    async def _pump(self, stream: Streamed, feed: Feed, written: Written) -> None:
         while True:
             before = stream.written
-            await feed.pour(lambda events: stream.put(written(events)), self._heartbeat)
+            await feed.pour(lambda events: stream.put(written.more(events)), self._heartbeat)
             if stream.written == before:
                 stream.put(STILL_HERE)
             await stream.drain()
 
 
-def written(events: Sequence[Event]) -> bytes:
-    """Events as they are sent. The JSON holds no line breaks."""
-    return b"".join(b"id: %d\ndata: %b\n\n" % (event.seq, event.json) for event in events)
+class Written:
+    """The events of one stream as they are sent. ``characters`` is how much of a text part the reader has."""
+
+    def __init__(self, characters: int = 0) -> None:
+        self._characters = characters
+
+    def more(self, events: Sequence[Event]) -> bytes:
+        """Return events as bytes. The JSON holds no line breaks."""
+        pieces: list[bytes] = []
+        for event in events:
+            frame = event.frame
+            if isinstance(frame, TextDelta):
+                self._characters = frame.accumulated_length
+            elif isinstance(frame, TurnStart | Complete) or hasattr(frame, "part_index"):
+                self._characters = 0
+            pieces.append(b"id: %d:%d\ndata: %b\n\n" % (event.at, self._characters, event.json))
+        return b"".join(pieces)

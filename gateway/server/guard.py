@@ -15,7 +15,7 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from gateway.errors import (
+from gateway.contract.errors import (
     ForeignPageError,
     InternalError,
     InvalidRequestError,

@@ -6,7 +6,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from gateway.app import Gateway
-from gateway.channel import Health
+from gateway.contract.channel import Health
 from gateway.server.answers import json_answer
 from gateway.server.routes import Call, Nothing, Route
 
@@ -20,7 +20,7 @@ class Alive(Struct, frozen=True):
 
 
 class Readiness(Struct, frozen=True):
-    """Whether all parts work, and which do. What is wrong with one is at ``/api/status``."""
+    """Whether all parts work that are not optional, and which do. ``/api/status`` says what is wrong."""
 
     ok: bool
     parts: dict[str, bool]
@@ -61,7 +61,7 @@ class HealthRoutes:
                 method="GET",
                 path="/readyz",
                 name="isReady",
-                summary="Whether all parts work.",
+                summary="Whether all parts work, apart from optional channels.",
                 call=self._ready,
                 answer=Readiness,
                 also={503: Readiness},
@@ -82,21 +82,22 @@ class HealthRoutes:
 
     async def _ready(self, _call: Plain) -> web.Response:
         parts = {name: ok for name, (ok, _detail) in self._gateway.health().items()}
-        ok = all(parts.values())
+        ok = self._gateway.is_ready()
         return json_answer(Readiness(ok, parts), 200 if ok else 503)
 
     async def _status(self, _call: Plain) -> GatewayStatus:
         gateway = self._gateway
-        live = gateway.sessions.live()
+        live = gateway.parts.sessions.live()
         channels = {name: Health(ok=ok, detail=detail) for name, (ok, detail) in gateway.health().items()}
-        channels.pop("gateway")
+        for part in ("gateway", "store"):
+            channels.pop(part, None)
         return GatewayStatus(
-            version=gateway.host.version,
+            version=gateway.parts.host.version,
             model=gateway.model,
-            uptime=gateway.figures.uptime,
-            waiting=gateway.dispatcher.waiting,
+            uptime=gateway.counters.uptime,
+            waiting=gateway.parts.dispatcher.waiting,
             sessions=len(live),
             running=sum(session.turn is not None for session in live),
-            clients=dict(gateway.figures.clients),
+            clients=dict(gateway.counters.clients),
             channels=channels,
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -14,24 +16,31 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from sqlalchemy import Connection, func, select
 
 from gateway.app import Gateway
-from gateway.figures import Figures, Spread
-from gateway.spending import Ledger, dollars
+from gateway.contract.errors import RateLimitError
+from gateway.contract.messages import now_ms
+from gateway.counters import Counters, Histogram
+from gateway.models import Ledger, to_usd
+from gateway.store import schema as t
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """The gateway's figures, in a registry of their own."""
+    """The gateway's metrics, in a registry of their own."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_GatewayCollector(gateway))
+        self._gateway = gateway
+        self._collector = _GatewayCollector(gateway)
+        self._registry.register(self._collector)
         ProcessCollector(registry=self._registry)
 
-    def answer(self) -> web.Response:
-        """All figures as they are now."""
+    async def answer(self) -> web.Response:
+        """All metrics as they are now."""
+        self._collector.ages = await self._gateway.parts.store.read(_ages)
         return web.Response(
             body=generate_latest(self._registry),
             headers={"Content-Type": _CONTENT_TYPE, "Cache-Control": "no-store"},
@@ -41,48 +50,95 @@ class Metrics:
 class _GatewayCollector(Collector):
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self.ages: tuple[int | None, int | None] = (None, None)
+        """When the oldest open message was received and the oldest unfinished delivery sent, in ms."""
 
     def collect(self) -> Iterator[Metric]:
-        figures = self._gateway.figures
-        yield from _counts(figures)
+        counters = self._gateway.counters
+        yield from _counts(counters)
         yield from self._state()
         yield _histogram(
             "trunkline_first_text_seconds",
             "From the start of a turn to the first text of its answer",
-            figures.first_text,
+            counters.first_text,
         )
+        yield from _calls(counters)
+        now = now_ms()
+        received, sent = ((now - at) / 1000 if at is not None else 0.0 for at in self.ages)
+        yield _gauge("trunkline_oldest_message_seconds", "Age of the oldest unanswered message", received)
+        yield _gauge("trunkline_outbox_age_seconds", "Age of the oldest unfinished delivery", sent)
 
     def _state(self) -> Iterator[Metric]:
         gateway = self._gateway
-        writer, live = gateway.store.writer, gateway.sessions.live()
+        writer, live = gateway.parts.store.writer, gateway.parts.sessions.live()
         yield _counter("trunkline_commits", "Transactions that were committed", writer.commits)
         yield _counter("trunkline_commit_units", "Writes that those transactions made durable", writer.units)
         yield _gauge(
-            "trunkline_waiting", "Messages accepted and not answered yet", gateway.dispatcher.waiting
+            "trunkline_waiting", "Messages accepted and not answered yet", gateway.parts.dispatcher.waiting
         )
         yield _gauge("trunkline_sessions", "Sessions in memory", len(live))
         yield _gauge("trunkline_running_turns", "Answers being made", sum(s.turn is not None for s in live))
-        yield _gauge("trunkline_uptime_seconds", "Seconds since the start", gateway.figures.uptime)
+        yield _gauge("trunkline_uptime_seconds", "Seconds since the start", gateway.counters.uptime)
         health = {name: float(ok) for name, (ok, _detail) in gateway.health().items()}
-        yield from _spent(gateway.spending.ledger)
+        yield from _spent(gateway.parts.spending.ledger)
         yield _labelled_gauge("trunkline_health", "Whether a part works", "part", health)
-        yield _labelled_gauge("trunkline_clients", "Connected readers", "kind", dict(gateway.figures.clients))
+        yield _labelled_gauge(
+            "trunkline_clients", "Connected readers", "kind", dict(gateway.counters.clients)
+        )
 
 
-def _counts(figures: Figures) -> Iterator[Metric]:
-    yield _counter("trunkline_accepted", "Messages that were accepted", figures.accepted)
-    yield _counter("trunkline_duplicates", "Messages that had been accepted before", figures.duplicates)
-    turns = CounterMetricFamily("trunkline_turns", "Finished turns by outcome", labels=["outcome"])
-    for outcome, count in figures.turns.items():
-        turns.add_metric([outcome], count)
-    yield turns
+def _counts(counters: Counters) -> Iterator[Metric]:
+    channel = ["channel"]
+    yield _labelled_counter("trunkline_accepted", "Messages that were accepted", channel, counters.accepted)
+    yield _labelled_counter(
+        "trunkline_duplicates", "Messages that had been accepted before", channel, counters.duplicates
+    )
+    yield _counter("trunkline_refused", "Messages not answered because too many waited", counters.refused)
+    yield _labelled_counter(
+        "trunkline_turns", "Finished turns", ["channel", "outcome", "error"], counters.turns
+    )
     tokens = CounterMetricFamily("trunkline_tokens", "Tokens that answers took", labels=["direction"])
-    tokens.add_metric(["input"], figures.input_tokens)
-    tokens.add_metric(["output"], figures.output_tokens)
+    tokens.add_metric(["input"], counters.input_tokens)
+    tokens.add_metric(["output"], counters.output_tokens)
     yield tokens
-    yield _counter("trunkline_cost_dollars", "What answers cost, in US dollars", figures.cost)
-    yield _counter("trunkline_coalesced_events", "Events merged for slow readers", figures.coalesced)
-    yield _counter("trunkline_dropped_readers", "Readers dropped for being too slow", figures.dropped)
+    yield _counter("trunkline_cost_dollars", "What answers cost, in US to_usd", counters.cost)
+    yield _counter("trunkline_coalesced_events", "Events merged for slow readers", counters.coalesced)
+    yield _counter("trunkline_dropped_readers", "Readers dropped for being too slow", counters.dropped)
+
+
+def _calls(counters: Counters) -> Iterator[Metric]:
+    labels = ["provider", "model", "error"]
+    yield _labelled_counter(
+        "trunkline_model_retries", "Calls of models that were tried again", labels, counters.retries
+    )
+    yield _labelled_counter(
+        "trunkline_model_failures", "Calls of models that failed in the end", labels, counters.failures
+    )
+    refused = Counter[tuple[str, str]]()
+    for (provider, model, error), count in (counters.retries + counters.failures).items():
+        if error == RateLimitError.__name__:
+            refused[provider, model] += count
+    yield _labelled_counter(
+        "trunkline_model_rate_limited", "Attempts refused with status 429", labels[:2], refused
+    )
+    for name, told, histograms in (
+        ("trunkline_model_first_piece_seconds", "From a call to the first piece", counters.first_piece),
+        ("trunkline_model_call_seconds", "From a call to the end of its answer", counters.call),
+    ):
+        family = HistogramMetricFamily(name, told, labels=labels[:2])
+        for key, histogram in histograms.items():
+            family.add_metric(key, _buckets(histogram), histogram.total)
+        yield family
+
+
+def _ages(connection: Connection) -> tuple[int | None, int | None]:
+    """When the oldest open message was received, and the oldest of its messages on a platform was sent."""
+    open_ = t.inbox.c.state == "new"
+    received = connection.execute(select(func.min(t.inbox.c.received_at)).where(open_)).scalar()
+    unfinished = t.outbox.c.state.in_(("intent", "placed"))
+    joined = t.inbox.join(t.outbox, t.outbox.c.inbox_id == t.inbox.c.id)
+    query = select(func.min(t.outbox.c.sent_at)).select_from(joined).where(open_, unfinished)
+    return received, connection.execute(query).scalar()
 
 
 def _spent(ledger: Ledger) -> Iterator[Metric]:
@@ -91,7 +147,7 @@ def _spent(ledger: Ledger) -> Iterator[Metric]:
     cost = CounterMetricFamily("trunkline_model_cost_dollars", "What they cost, where known", labels=labels)
     for model, count in ledger.calls.items():
         calls.add_metric(model, count)
-        cost.add_metric(model, float(dollars(ledger.nano_usd[model])))
+        cost.add_metric(model, float(to_usd(ledger.nano_usd[model])))
     yield calls
     yield cost
 
@@ -111,7 +167,18 @@ def _labelled_gauge(name: str, told: str, label: str, values: Mapping[str, float
     return gauge
 
 
-def _histogram(name: str, told: str, spread: Spread) -> Metric:
-    bounds = [*map(str, spread.bounds), "+Inf"]
-    buckets = list(zip(bounds, map(float, accumulate(spread.counts)), strict=True))
-    return HistogramMetricFamily(name, told, buckets=buckets, sum_value=spread.total)
+def _histogram(name: str, told: str, histogram: Histogram) -> Metric:
+    return HistogramMetricFamily(name, told, buckets=_buckets(histogram), sum_value=histogram.total)
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    bounds = [*map(str, histogram.bounds), "+Inf"]
+    return list(zip(bounds, map(float, accumulate(histogram.counts)), strict=True))
+
+
+def _labelled_counter(name: str, told: str, labels: Sequence[str], counts: Mapping[Any, int]) -> Metric:
+    """A counter with labels. A key is a label's value, or the values of several labels."""
+    counter = CounterMetricFamily(name, told, labels=labels)
+    for key, count in counts.items():
+        counter.add_metric([key] if isinstance(key, str) else key, count)
+    return counter

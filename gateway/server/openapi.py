@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
 
-from gateway.errors import (
+from gateway.contract.errors import (
     InvalidRequestError,
     SlowRequestError,
     TooLargeError,
@@ -26,7 +26,7 @@ _PATTERNS = re.compile(r":[^}]*}")
 
 
 def described(routes: Sequence[Route], version: str, *, guarded: bool) -> dict[str, Any]:
-    """The document. ``guarded`` says whether this gateway wants a token."""
+    """Return the document. ``guarded`` says whether this gateway wants a token; without, one is optional."""
     schemas, components = _schemas(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -38,18 +38,38 @@ def described(routes: Sequence[Route], version: str, *, guarded: bool) -> dict[s
         "openapi": "3.1.0",
         "info": {"title": "Trunkline", "version": version},
         "paths": paths,
-        "components": {"schemas": shown},
+        "components": {
+            "schemas": shown,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}] if guarded else [{}, {"token": []}],
     }
-    if guarded:
-        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{"token": []}]
     return document
 
 
 def _schemas(routes: Sequence[Route]) -> tuple[dict[Any, dict[str, Any]], dict[str, Any]]:
     types = list(dict.fromkeys(kind for route in routes for kind in _types(route)))
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
-    return dict(zip(types, schemas, strict=True)), components
+    return dict(zip(types, _portable(schemas), strict=True)), _portable(components)
+
+
+def _portable(schema: Any) -> Any:
+    """Return a schema for generators of clients: they know neither false schemas nor enums of booleans.
+
+    ``maxItems`` says what ``items: false`` does: there are no items beside those of ``prefixItems``.
+    """
+    if isinstance(schema, list):
+        return [_portable(each) for each in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    fields = {name: _portable(value) for name, value in cast("dict[str, Any]", schema).items()}
+    if fields.get("type") == "array" and not fields.get("items", False):
+        fields.pop("items", None)
+        if "prefixItems" not in fields:
+            fields["items"] = {}
+    if fields.get("enum") == [False]:
+        fields = {"type": "boolean"}
+    return fields
 
 
 def _types(route: Route) -> Iterable[type[Struct]]:

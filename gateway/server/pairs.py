@@ -7,15 +7,18 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from gateway.access import THE_OWNER, Access, Member, Who
-from gateway.channel import SenderRole
-from gateway.errors import NotFoundError
+from gateway.contract.channel import SenderRole
+from gateway.contract.errors import NotFoundError
 from gateway.server.routes import Call, Nothing, Route
 
 _Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x20\x7f]+$")]
 
 
 class Waiting(Struct, frozen=True):
-    """A stranger who was given a code. Times are milliseconds; ``name`` is what the platform says."""
+    """A stranger who was given a code. Times are milliseconds; ``name`` is what the platform says.
+
+    ``code`` is empty for one that was given before the gateway's last start: only its hash is stored.
+    """
 
     code: str
     channel: str

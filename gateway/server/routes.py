@@ -14,8 +14,8 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from gateway.auth import Auth, bearer_token
-from gateway.errors import InvalidRequestError, SlowRequestError, TooLargeError, TrunklineError
+from gateway.access.tokens import Auth, bearer_token, session_cookie
+from gateway.contract.errors import InvalidRequestError, SlowRequestError, TooLargeError, TrunklineError
 from gateway.server.answers import ErrorAnswer, json_answer
 
 PathT = TypeVar("PathT", bound=Struct)
@@ -73,6 +73,8 @@ class Route(Struct, frozen=True, kw_only=True):
     errors: tuple[type[TrunklineError], ...] = ()
     open: bool = False
     """Whether it needs no token."""
+    explain: Callable[[bytes], None] | None = None
+    """Raises a more exact error for a body that does not fit ``body``; returns where it knows none."""
 
 
 class Binder:
@@ -89,11 +91,11 @@ class Binder:
         read_body = None if route.body is None else msgspec.json.Decoder(route.body).decode
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            user = "" if route.open else self._user(request)
+            user = "" if route.open else self._user(request, route)
             path = _read(route.takes, request.match_info, "the address")
             query = _read(route.query, _single(request), "the query")
             headers = _read(route.headers, _wanted(route.headers, request), "the headers")
-            body = None if read_body is None else await _body(request, read_body)
+            body = None if read_body is None else await _body(request, read_body, route.explain)
             answer = await route.call(Call(request, user, path, query, headers, body))
             if isinstance(answer, web.StreamResponse):
                 return answer
@@ -101,8 +103,13 @@ class Binder:
 
         return handle
 
-    def _user(self, request: web.Request) -> str:
+    def _user(self, request: web.Request, route: Route) -> str:
         token = bearer_token(request.headers.get("Authorization", ""))
+        if token is None and route.path.startswith("/api/"):
+            cookie = session_cookie(request.method, request.headers, request.cookies)
+            user = None if cookie is None else self._auth.user_of_cookie(cookie)
+            if user is not None:
+                return user
         return self._auth.user_of(token, request.remote or "")
 
 
@@ -124,10 +131,18 @@ def _wanted(kind: type[Struct], request: web.Request) -> Mapping[str, str]:
     return {name: request.headers[name] for name in names if name in request.headers}
 
 
-async def _body(request: web.Request, decode: Callable[[bytes], Any]) -> Any:
+async def _body(
+    request: web.Request, decode: Callable[[bytes], Any], explain: Callable[[bytes], None] | None
+) -> Any:
     """The body of a request. Raises InvalidRequestError with the place of what is wrong."""
+    received = await _received(request)
     try:
-        return decode(await _received(request))
+        try:
+            return decode(received)
+        except msgspec.ValidationError:
+            if explain is not None:
+                explain(received)
+            raise
     except RecursionError:
         raise InvalidRequestError("the body is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

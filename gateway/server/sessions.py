@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from gateway.approvals import Decision
-from gateway.client_message import ClientAudio, ClientMessage, ClientMsgId
-from gateway.errors import (
+from gateway.access.approvals import SERVER, Decision
+from gateway.contract.client_message import ClientAudio, ClientMessage, ClientMsgId
+from gateway.contract.errors import (
+    InvalidPartTypeError,
     InvalidRequestError,
     InvalidStateError,
     NotFoundError,
     OverloadedError,
+    PartValidationError,
 )
-from gateway.frames import Status, Totals
+from gateway.contract.messages import FilePart, ImagePart, Message, TextPart, new_id, part_from
 from gateway.host import Host
-from gateway.messages import FilePart, ImagePart, Message, TextPart, new_id
 from gateway.server.answers import json_answer
 from gateway.server.routes import Call, Nothing, Route
 from gateway.session import Session
-from gateway.session.log import SessionRow
+from gateway.session.frames import Status, Totals
+from gateway.session.log import ErrorRecord, SessionFilter, SessionRow, ToolRecord
 
-CHANNEL = "api"
+CHANNEL = SERVER
 """The channel of messages that come by REST. It is none that runs: their answers are read, not placed."""
 
 _LARGEST = 2**53
@@ -49,6 +51,9 @@ class Page(Struct, frozen=True):
 
     limit: Annotated[int, Meta(ge=1, le=500, description="How many at most")] = 100
     before: Annotated[str, Meta(pattern=r"^[0-9]{1,16}(:[!-~]{1,200})?$")] | UnsetType = UNSET
+    channel: Annotated[str, Meta(pattern=r"^[!-~]{1,64}$", description="Only this one's")] | UnsetType = UNSET
+    unnamed: Literal["with", "without", "only"] = "with"
+    """Whether to list the sessions of requests to ``/v1`` that named none."""
 
 
 class Range(Struct, frozen=True):
@@ -80,7 +85,10 @@ class Verdict(Struct, frozen=True):
 
 
 class SessionInfo(Struct, frozen=True):
-    """A session. Times are milliseconds, ``cost`` is US dollars, ``messages`` is their number."""
+    """A session. Times are milliseconds, ``cost`` is US dollars, ``messages`` is their number.
+
+    ``status`` is ``waiting`` while a tool waits for a person's approval.
+    """
 
     id: str
     title: str
@@ -88,7 +96,7 @@ class SessionInfo(Struct, frozen=True):
     created_at: int
     updated_at: int
     messages: int
-    status: Status
+    status: Status | Literal["waiting"]
     model: str
     usage: Totals
 
@@ -113,8 +121,30 @@ class MessageList(Struct, frozen=True):
     messages: list[LoggedMessage]
 
 
+class ErrorList(Struct, frozen=True):
+    """Errors, oldest first. ``count`` is how many the session holds in all."""
+
+    count: int
+    errors: list[ErrorRecord]
+
+
+class ToolCallList(Struct, frozen=True):
+    """Tool calls, oldest first."""
+
+    tool_calls: list[ToolRecord]
+
+
+class Newest(Struct, frozen=True):
+    """How much of a list."""
+
+    last: Annotated[int, Meta(ge=1, le=1000, description="Only the newest so many of them")] = 200
+
+
 class Accepted(Struct, frozen=True):
-    """The message is durable. ``answer_id`` is its answer's id; follow it from ``seq`` on."""
+    """The message is durable. ``answer_id`` is its answer's id; follow it from ``seq`` on.
+
+    One that is ``refused`` gets no answer: too many messages wait in the session.
+    """
 
     client_msg_id: str
     message_id: str
@@ -122,6 +152,7 @@ class Accepted(Struct, frozen=True):
     session: str
     seq: int
     duplicate: bool
+    refused: bool | UnsetType = UNSET
 
 
 class Aborted(Struct, frozen=True):
@@ -180,6 +211,28 @@ class SessionRoutes:
                 answer=MessageList,
                 errors=(NotFoundError,),
             ),
+            Route(
+                method="GET",
+                path=f"{one}/errors",
+                name="listErrors",
+                summary="Errors in a session's answers, oldest first.",
+                call=self._errors,
+                takes=SessionPath,
+                query=Newest,
+                answer=ErrorList,
+                errors=(NotFoundError,),
+            ),
+            Route(
+                method="GET",
+                path=f"{one}/tool-calls",
+                name="listToolCalls",
+                summary="Tool calls of a session with their outcomes, oldest first.",
+                call=self._tool_calls,
+                takes=SessionPath,
+                query=Newest,
+                answer=ToolCallList,
+                errors=(NotFoundError,),
+            ),
         ]
 
     def _changing(self) -> list[Route]:
@@ -206,7 +259,8 @@ class SessionRoutes:
                 body=NewMessage,
                 answer=Accepted,
                 status=202,
-                errors=(OverloadedError,),
+                errors=(OverloadedError, InvalidPartTypeError, PartValidationError),
+                explain=_check_parts,
             ),
             Route(
                 method="POST",
@@ -237,7 +291,8 @@ class SessionRoutes:
         if isinstance(page.before, str):
             at, _, after_id = page.before.partition(":")
             before = int(at)
-        rows = await self._host.sessions.list(page.limit + 1, before, after_id)
+        wanted = SessionFilter(page.channel if isinstance(page.channel, str) else None, page.unnamed)
+        rows = await self._host.sessions.list(page.limit + 1, before, after_id, wanted)
         shown = rows[: page.limit]
         more = f"{shown[-1].updated_at}:{shown[-1].id}" if len(rows) > len(shown) else None
         return SessionList([self._info(row, self._host.live(row.id)) for row in shown], more)
@@ -251,6 +306,14 @@ class SessionRoutes:
         found = await self._host.sessions.read(session.id, call.query.after, call.query.last)
         return MessageList([LoggedMessage(seq, message) for seq, message in found])
 
+    async def _errors(self, call: Call[SessionPath, Newest, Nothing, None]) -> ErrorList:
+        session = await self._existing(call.path.id)
+        return ErrorList(*await self._host.sessions.errors(session.id, call.query.last))
+
+    async def _tool_calls(self, call: Call[SessionPath, Newest, Nothing, None]) -> ToolCallList:
+        session = await self._existing(call.path.id)
+        return ToolCallList(await self._host.sessions.tool_calls(session.id, call.query.last))
+
     async def _delete(self, call: Call[SessionPath, Nothing, Nothing, None]) -> None:
         await self._existing(call.path.id)
         await self._host.sessions.delete(call.path.id)
@@ -261,7 +324,13 @@ class SessionRoutes:
         message = ClientMessage.checked(name, said.text, said.parts, said.audio)
         receipt = await self._host.accept(CHANNEL, message.inbound(CHANNEL, call.path.id, call.user))
         accepted = Accepted(
-            name, receipt.message_id, receipt.answer_id, receipt.session, receipt.seq, receipt.duplicate
+            name,
+            receipt.message_id,
+            receipt.answer_id,
+            receipt.session,
+            receipt.seq,
+            receipt.duplicate,
+            receipt.refused or UNSET,
         )
         return json_answer(accepted, 202)
 
@@ -271,7 +340,7 @@ class SessionRoutes:
 
     async def _approve(self, call: Call[ApprovalPath, Nothing, Nothing, Verdict]) -> Settled:
         approval_id, decision = call.path.approval_id, call.body.decision
-        self._host.approve(approval_id, decision, session=call.path.id)
+        await self._host.approve(approval_id, decision, session=call.path.id)
         return Settled(approval_id, decision)
 
     async def _existing(self, session_id: str) -> Session:
@@ -291,15 +360,27 @@ class SessionRoutes:
             updated_at=row.updated_at,
             messages=row.messages,
             status=_status(live),
-            model=row.model or self._host.model,
+            model=self._host.model_of(row.channel, row),
             usage=Totals(row.input_tokens, row.output_tokens, row.cost),
         )
 
 
-def _status(live: Session | None) -> Status:
+def _status(live: Session | None) -> Status | Literal["waiting"]:
     if live is None:
         return "idle"
+    if live.turn is not None and live.turn.asked:
+        return "waiting"
     return "running" if live.turn is not None else "queued" if live.pending else "idle"
+
+
+def _check_parts(body: bytes) -> None:
+    """Raise InvalidPartTypeError or PartValidationError for the first part that cannot be read."""
+    parts: Any = msgspec.json.decode(body, type=dict[str, Any]).get("parts")
+    for index, part in enumerate(cast("list[object]", parts) if isinstance(parts, list) else ()):
+        try:
+            part_from(part)
+        except (InvalidPartTypeError, PartValidationError) as error:
+            raise type(error)(f"the body: $.parts[{index}]: {error}") from None
 
 
 def _one_name(in_body: str | UnsetType, in_header: str | UnsetType) -> str:

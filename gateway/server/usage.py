@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gateway.models import Spending
+from gateway.models.report import UsageQuery, UsageReport, usage_report
 from gateway.server.routes import Call, Nothing, Route
-from gateway.spending import Spending
-from gateway.spending.report import UsageQuery, UsageReport, report
 
 
 class UsageRoutes:
@@ -28,4 +28,4 @@ class UsageRoutes:
         ]
 
     async def _read(self, call: Call[Nothing, UsageQuery, Nothing, None]) -> UsageReport:
-        return await report(self._spending.ledger, self._spending.budgets.all, call.query)
+        return await usage_report(self._spending.ledger, self._spending.budgets.all, call.query)

@@ -1,7 +1,12 @@
-"""Sessions: conversations, their turns, and their log."""
+"""Sessions: conversations with their log, the running turn, and the feeds of readers.
+
+Accepted messages and deltas come in; numbered frames go out to readers, and messages to the store. The
+access, models, delivery and pipeline packages and everything above them import it; it imports the store and
+the contract.
+"""
 
 from gateway.session.session import Session
 from gateway.session.sessions import Sessions
-from gateway.session.turn import Brief, Turn, plausible
+from gateway.session.turn import RunOverrides, StoredDecision, Turn, clamp_usage
 
-__all__ = ["Brief", "Session", "Sessions", "Turn", "plausible"]
+__all__ = ["RunOverrides", "Session", "Sessions", "StoredDecision", "Turn", "clamp_usage"]

@@ -1,17 +1,29 @@
-"""A session's log in the database: sessions, their messages and parts, written and read back."""
+"""The session log in the database: sessions with their messages and parts, written and read."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
-from sqlalchemy import Connection, RowMapping, func, literal, select, tuple_
+from sqlalchemy import Connection, RowMapping, Select, func, literal, select, tuple_
 
-from gateway.channel import Address
-from gateway.errors import InvalidRequestError
-from gateway.messages import Display, Message, Metadata, Part, checked_part, decode_part, to_json
+from gateway.contract.channel import Address
+from gateway.contract.errors import InvalidRequestError
+from gateway.contract.messages import (
+    Display,
+    ErrorPart,
+    Message,
+    Metadata,
+    Part,
+    ToolCallPart,
+    ToolResultPart,
+    checked_part,
+    decode_part,
+    to_json,
+)
 from gateway.store import Op
 from gateway.store import schema as t
 from gateway.store.writes import Write
@@ -20,19 +32,26 @@ PUT_SESSION = Write(
     "upsert",
     0,
     t.sessions,
-    "id channel owner address title model seq messages input_tokens output_tokens cost context_from"
+    "id channel owner address title model seq messages input_tokens output_tokens context_from"
     " created_at updated_at agent",
 )
 PUT_MESSAGE = Write("insert", 1, t.messages, "id session_id seq role metadata extra cost created_at")
 PUT_PART = Write("insert", 2, t.parts, "id message_id type content index created_at")
 HIDE_MESSAGE = Write("update", 3, t.messages, "id extra")
 COUNT_MESSAGES = Write("update", 3, t.sessions, "id messages")
+PUT_INJECTED = Write("insert", 3, t.injected, "id session_id seq message")
+DROP_INJECTED = Write("delete", 4, t.injected, "id")
 DROP_SESSION = Write("delete", 40, t.sessions, "id")
 DROP_MESSAGE = Write("delete", 0, t.messages, "id")
 
 
+_MAX_CANDIDATES = 4
+"""Maximum number of ids in the error for an ambiguous prefix."""
+_decode_message = msgspec.json.Decoder(Message).decode
+
+
 class Extra(Struct, frozen=True, omit_defaults=True):
-    """The rarer fields of a message, kept together in one column."""
+    """The rare fields of a message, stored together in one column."""
 
     custom_type: str | None = None
     display: Display | None = None
@@ -40,8 +59,27 @@ class Extra(Struct, frozen=True, omit_defaults=True):
     meta: dict[str, Any] | None = None
 
 
+class ToolRecord(Struct, frozen=True):
+    """A tool call, its message (``created_at`` in ms), and its result if there is one."""
+
+    message_id: str
+    seq: int
+    created_at: int
+    call: ToolCallPart
+    result: ToolResultPart | None
+
+
+class ErrorRecord(Struct, frozen=True):
+    """An error part and its message (``created_at`` in ms)."""
+
+    message_id: str
+    seq: int
+    created_at: int
+    error: ErrorPart
+
+
 class SessionRow(Struct, kw_only=True):
-    """A session as it is stored."""
+    """A stored session. ``cost`` is the sum of its messages' costs, in US dollars."""
 
     id: str
     channel: str
@@ -60,7 +98,7 @@ class SessionRow(Struct, kw_only=True):
     agent: str | None = None
 
     def put(self) -> Op:
-        """The write that creates or updates it."""
+        """Return the write that creates or updates it."""
         row = (
             self.id,
             self.channel,
@@ -72,7 +110,6 @@ class SessionRow(Struct, kw_only=True):
             self.messages,
             self.input_tokens,
             self.output_tokens,
-            self.cost,
             self.context_from,
             self.created_at,
             self.updated_at,
@@ -82,10 +119,10 @@ class SessionRow(Struct, kw_only=True):
 
 
 def put_message(message: Message, seq: int) -> list[Op]:
-    """The writes that add a message with its parts at a place in the log.
+    """Return the writes that add a message with its parts at a number in the log.
 
-    What could not be read back is refused here: raises InvalidPartTypeError, PartValidationError, or
-    InvalidRequestError for a ``meta`` that is no JSON.
+    Content that could not be read back is refused: raises InvalidPartTypeError, PartValidationError, or
+    InvalidRequestError for a ``meta`` that cannot be encoded as JSON.
     """
     row = (
         message.id,
@@ -104,8 +141,22 @@ def put_message(message: Message, seq: int) -> list[Op]:
 
 
 def hide_message(message: Message) -> Op:
-    """The write that leaves a message as it is, but tells whether it is meant for the model."""
+    """Return the write that updates whether a message is meant for the model."""
     return HIDE_MESSAGE, (message.id, _extra(message))
+
+
+def put_injected(message: Message, seq: int) -> Op:
+    """Return the write that stores a message for its session's next turn. Raises like ``put_message``."""
+    # Only for its checks: the message must be storable in the log when its turn comes.
+    put_message(message, seq)
+    return PUT_INJECTED, (message.id, message.session_id, seq, to_json(message).decode())
+
+
+def read_injected(connection: Connection, session_id: str) -> list[Message]:
+    """Read the messages for a session's next turn, oldest first."""
+    i = t.injected.c
+    query = select(i.message).where(i.session_id == session_id).order_by(i.seq)
+    return [_decode_message(message) for message in connection.execute(query).scalars()]
 
 
 def _put_part(message: Message, index: int, part: Part) -> Op:
@@ -115,33 +166,81 @@ def _put_part(message: Message, index: int, part: Part) -> Op:
 
 
 def _extra(message: Message) -> str | None:
+    # Most messages have none of these fields, and a null column costs neither encoding nor space.
     if message.for_model and not (message.custom_type or message.display or message.meta):
         return None
     extra = Extra(message.custom_type, message.display, message.for_model, message.meta)
     try:
         return to_json(extra).decode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"the meta of message {message.id} is no JSON: {error}") from None
+        raise InvalidRequestError(
+            f"the meta of message {message.id} cannot be encoded as JSON: {error}"
+        ) from None
 
 
 def read_session(connection: Connection, session_id: str) -> SessionRow | None:
-    """A session by id."""
-    row = connection.execute(select(t.sessions).where(t.sessions.c.id == session_id)).mappings().first()
+    """Read a session by id."""
+    query = _select_sessions().where(t.sessions.c.id == session_id)
+    row = connection.execute(query).mappings().first()
     return None if row is None else _session(row)
 
 
-def read_some_sessions(connection: Connection, ids: Collection[str]) -> list[SessionRow]:
-    """Those of some sessions that are stored."""
-    query = select(t.sessions).where(t.sessions.c.id.in_(ids))
+def find_session_id(connection: Connection, given: str) -> str | None:
+    """Return the id that matches ``given``: a whole id, or a prefix that only one id has.
+
+    A trailing "…", as tables print it on a shortened id, is ignored. Raises InvalidRequestError for an
+    ambiguous prefix.
+    """
+    prefix = given.removesuffix("…")
+    s = t.sessions.c
+    if prefix and connection.execute(select(s.id).where(s.id == prefix)).first() is not None:
+        return prefix
+    query = (
+        select(s.id).where(s.id.startswith(prefix, autoescape=True)).order_by(s.id).limit(_MAX_CANDIDATES + 1)
+    )
+    found: list[str] = list(connection.execute(query).scalars()) if prefix else []
+    if len(found) > 1:
+        more = ", …" if len(found) > _MAX_CANDIDATES else ""
+        raise InvalidRequestError(
+            f"{given!r} matches several session ids: {', '.join(found[:_MAX_CANDIDATES])}{more}"
+        )
+    return found[0] if found else None
+
+
+def read_sessions_by_id(connection: Connection, ids: Collection[str]) -> list[SessionRow]:
+    """Read the sessions with the given ids that are stored."""
+    query = _select_sessions().where(t.sessions.c.id.in_(ids))
     return [_session(row) for row in connection.execute(query).mappings()]
 
 
+UNNAMED_PREFIX = "chat-"
+"""Prefix of session ids that ``/v1`` creates for requests without a session name; a UUID follows."""
+_UNNAMED = UNNAMED_PREFIX + "-".join("_" * length for length in (8, 4, 4, 4, 12))
+
+
+class SessionFilter(Struct, frozen=True):
+    """Filter of a session list: one channel, and with, without or only unnamed sessions."""
+
+    channel: str | None = None
+    unnamed: Literal["with", "without", "only"] = "with"
+
+
 def read_sessions(
-    connection: Connection, limit: int = 200, before: int | None = None, before_id: str = ""
+    connection: Connection,
+    limit: int = 200,
+    before: int | None = None,
+    before_id: str = "",
+    wanted: SessionFilter | None = None,
 ) -> list[SessionRow]:
-    """Sessions, newest activity first; ``before`` (ms) and ``before_id`` continue behind a session."""
-    s = t.sessions.c
-    query = select(t.sessions).order_by(s.updated_at.desc(), s.id.desc()).limit(limit)
+    """Read sessions, newest activity first; ``before`` (ms) and ``before_id`` continue after a session."""
+    s, wanted = t.sessions.c, wanted or SessionFilter()
+    # The id breaks ties: sessions with the same time must not be lost between two pages of a list.
+    query = _select_sessions().order_by(s.updated_at.desc(), s.id.desc()).limit(limit)
+    if wanted.channel is not None:
+        query = query.where(s.channel == wanted.channel)
+    if wanted.unnamed != "with":
+        unnamed = s.id.like(_UNNAMED)
+        query = query.where(unnamed if wanted.unnamed == "only" else ~unnamed)
     if before is not None:
         query = query.where(tuple_(s.updated_at, s.id) < tuple_(literal(before), literal(before_id)))
     return [_session(row) for row in connection.execute(query).mappings()]
@@ -150,50 +249,77 @@ def read_sessions(
 def read_messages(
     connection: Connection, session_id: str, *, after: int = 0, last: int | None = None
 ) -> list[tuple[int, Message]]:
-    """Messages with their seq in order: those after a seq, or only the last so many of them."""
+    """Read messages with their numbers in order: those after ``after``, or only the ``last`` ones."""
     m = t.messages.c
     query = select(t.messages).where(m.session_id == session_id, m.seq > after).order_by(m.seq.desc())
+    # Read newest first, so that ``last`` limits the query and not its result.
     rows = connection.execute(query if last is None else query.limit(last)).mappings().all()
     parts = _read_parts(connection, [row["id"] for row in rows])
     return [(row["seq"], _message(row, parts.get(row["id"], ()))) for row in reversed(rows)]
 
 
-def read_tool_calls(connection: Connection, session_id: str) -> list[Part]:
-    """All tool calls of a session, oldest first."""
+def read_tool_calls(connection: Connection, session_id: str, last: int | None = None) -> list[ToolRecord]:
+    """Read the tool calls of a session with their results, oldest first: all, or the ``last`` ones."""
+    results: dict[tuple[str, str], ToolResultPart] = {}
+    records: list[ToolRecord] = []
+    # A result is a later part of the same message as its call, so newest-first yields it before the call.
+    for where, part in _newest_parts(connection, session_id, "tool_call", "tool_result"):
+        if isinstance(part, ToolResultPart):
+            results[where[0], part.tool_call_id] = part
+        elif isinstance(part, ToolCallPart):
+            records.append(ToolRecord(*where, part, results.pop((where[0], part.tool_call_id), None)))
+            if len(records) == last:
+                break
+    return records[::-1]
+
+
+def read_errors(connection: Connection, session_id: str, last: int | None = None) -> list[ErrorRecord]:
+    """Read the error parts of a session, oldest first: all, or the ``last`` ones."""
+    found = islice(_newest_parts(connection, session_id, "error"), last)
+    records = [ErrorRecord(*where, part) for where, part in found if isinstance(part, ErrorPart)]
+    return records[::-1]
+
+
+def _newest_parts(
+    connection: Connection, session_id: str, *types: str
+) -> Iterator[tuple[tuple[str, int, int], Part]]:
+    """Yield parts of the given types with the id, number and time (ms) of their message, newest first."""
     m, p = t.messages.c, t.parts.c
     query = (
-        select(p.content)
-        .join(t.messages, m.id == p.message_id)
-        .where(m.session_id == session_id, p.type == "tool_call")
-        .order_by(m.seq, p.index)
+        select(m.id, m.seq, m.created_at, p.content)
+        .join(t.parts, m.id == p.message_id)
+        .where(m.session_id == session_id, p.type.in_(types))
+        .order_by(m.seq.desc(), p.index.desc())
     )
-    return [decode_part(content) for content in connection.execute(query).scalars()]
+    for message_id, seq, created_at, content in connection.execute(query):
+        yield (message_id, seq, created_at), decode_part(content)
 
 
 def count_errors(connection: Connection, session_id: str) -> int:
-    """How many error parts a session holds."""
+    """Count the error parts of a session."""
     m, p = t.messages.c, t.parts.c
     query = select(func.count()).select_from(t.parts.join(t.messages, m.id == p.message_id))
     return connection.execute(query.where(m.session_id == session_id, p.type == "error")).scalar_one()
 
 
 def count_messages(connection: Connection, session_id: str, *, without: Sequence[str] = ()) -> int:
-    """How many messages a session holds, some of them not counted."""
+    """Count the messages of a session, except those in ``without``."""
     m = t.messages.c
     query = select(func.count()).select_from(t.messages)
     return connection.execute(query.where(m.session_id == session_id, m.id.not_in(without))).scalar_one()
 
 
-def session_cost(connection: Connection, session_id: str) -> float:
-    """The sum of the session's message costs, in US dollars."""
+def _select_sessions() -> Select[*tuple[Any, ...]]:
+    """Select sessions with their cost: the sum of their messages' costs, so that the two cannot differ."""
     m = t.messages.c
-    query = select(func.coalesce(func.sum(m.cost), 0.0)).where(m.session_id == session_id)
-    return connection.execute(query).scalar_one()
+    cost = select(func.coalesce(func.sum(m.cost), 0.0)).where(m.session_id == t.sessions.c.id)
+    return select(t.sessions, cost.scalar_subquery().label("cost"))
 
 
 def _read_parts(connection: Connection, message_ids: Sequence[str]) -> dict[str, list[Part]]:
     found: dict[str, list[Part]] = {}
     for start in range(0, len(message_ids), 500):
+        # Databases limit the parameters of a statement.
         chunk = message_ids[start : start + 500]
         query = (
             select(t.parts.c.message_id, t.parts.c.content)

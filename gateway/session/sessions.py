@@ -1,21 +1,34 @@
-"""All sessions: loaded when first needed, kept while there is room."""
+"""All sessions: loaded on first use, kept in memory while there is room."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
-from gateway.channel import Address
-from gateway.errors import InvalidStateError, NotFoundError, TrunklineError
-from gateway.messages import Message
-from gateway.session.loading import Loader
-from gateway.session.log import DROP_SESSION, SessionRow, read_messages, read_sessions
-from gateway.session.session import Render, Session
+from gateway.contract.channel import Address
+from gateway.contract.errors import InvalidStateError, NotFoundError, TrunklineError
+from gateway.contract.messages import Message
+from gateway.session.loader import SessionLoader
+from gateway.session.log import (
+    DROP_SESSION,
+    ErrorRecord,
+    SessionFilter,
+    SessionRow,
+    ToolRecord,
+    count_errors,
+    read_errors,
+    read_messages,
+    read_sessions,
+    read_tool_calls,
+)
+from gateway.session.redaction import NO_SECRETS, Redactor
+from gateway.session.session import Post, Render, Session
 from gateway.store import Store
 
-_ROOM = 128 * 1024 * 1024
-"""How many bytes sessions may take in memory; idle ones beyond that are let go."""
-_LOOKS = 50
-"""How many sessions are looked at to make room: a message has to be quick where all of them are needed."""
+_MAX_BYTES = 128 * 1024 * 1024
+"""Maximum memory of all sessions, in bytes; idle ones beyond it are dropped."""
+_MAX_CHECKED = 50
+"""Maximum number of sessions checked to make room: accepting a message must be fast even if all are busy."""
 
 
 class Sessions:
@@ -25,35 +38,39 @@ class Sessions:
         self,
         store: Store,
         window: int,
-        room: int = _ROOM,
+        max_bytes: int = _MAX_BYTES,
         render: Render = lambda _message: None,
+        redactor: Redactor = NO_SECRETS,
     ) -> None:
+        self.post: Post | None = None
+        """Callback that places messages that plugins append; until it is set they are only stored."""
+        self._redactor = redactor
         self._store = store
         self._render = render
         self._window = window
-        self._room = room
+        self._max_bytes = max_bytes
         self._sessions: OrderedDict[str, Session] = OrderedDict()
-        self._loader = Loader(store, window)
+        self._loader = SessionLoader(store, window)
         self._weights: dict[str, int] = {}
         self._weight = 0
 
     def get(self, session_id: str) -> Session | None:
-        """A session that is in memory, or None."""
+        """Return a session that is in memory, or None."""
         return self._sessions.get(session_id)
 
-    def loaded(self, session_id: str) -> Session:
-        """A session that must be in memory, as one is whose message is being answered."""
+    def get_loaded(self, session_id: str) -> Session:
+        """Return a session that must be in memory, because a message of it is being answered."""
         session = self.get(session_id)
         if session is None:
             raise TrunklineError(f"session {session_id!r} is not loaded")
         return session
 
     def live(self) -> tuple[Session, ...]:
-        """The sessions in memory."""
+        """Return the sessions in memory."""
         return tuple(self._sessions.values())
 
     async def find(self, session_id: str) -> Session:
-        """A session that exists. Raises NotFoundError."""
+        """Return an existing session. Raises NotFoundError."""
         session = self._sessions.get(session_id) or await self._load(session_id)
         if session is None:
             raise NotFoundError(f"no session {session_id!r}")
@@ -62,46 +79,63 @@ class Sessions:
     async def get_or_create(
         self, session_id: str, *, channel: str, owner: str, address: Address, fresh: bool = False
     ) -> Session:
-        """The session, made on first use. ``fresh`` says that its id was just minted, so it is not stored."""
+        """Return the session, created on first use. ``fresh`` marks an id that was just generated and is not
+        stored.
+        """
         session = self._sessions.get(session_id)
+        # A fresh id cannot be in the database, so its query is spared.
         if session is None and not fresh:
             session = await self._load(session_id)
         if session is None:
             row = SessionRow(id=session_id, channel=channel, owner=owner, address=address)
-            session = self._keep(Session(row, [], self._store, self._window, self._render))
+            session = self._keep(self._create(row, [], []))
         self._sessions.move_to_end(session_id)
-        self._weigh(session)
+        self._update_weight(session)
         return session
 
     async def list(
-        self, limit: int = 200, before: int | None = None, before_id: str = ""
+        self,
+        limit: int = 200,
+        before: int | None = None,
+        before_id: str = "",
+        wanted: SessionFilter | None = None,
     ) -> list[SessionRow]:
-        """Sessions that are stored, newest activity first; ``before`` and ``before_id`` continue a page."""
-        return await self._store.read(lambda c: read_sessions(c, limit, before, before_id))
+        """Read stored sessions, newest activity first; ``before`` and ``before_id`` continue a page."""
+        return await self._store.read(lambda c: read_sessions(c, limit, before, before_id, wanted))
 
     async def read(
         self, session_id: str, after: int = 0, last: int | None = None
     ) -> list[tuple[int, Message]]:
-        """The stored messages of a session."""
+        """Read the stored messages of a session."""
         return await self._store.read(lambda c: read_messages(c, session_id, after=after, last=last))
 
+    async def errors(self, session_id: str, last: int) -> tuple[int, list[ErrorRecord]]:
+        """Return the number of errors in a session's answers, and the newest of them, oldest first."""
+        return await self._store.read(
+            lambda c: (count_errors(c, session_id), read_errors(c, session_id, last))
+        )
+
+    async def tool_calls(self, session_id: str, last: int) -> list[ToolRecord]:
+        """Return the newest tool calls of a session with their results, oldest first."""
+        return await self._store.read(lambda c: read_tool_calls(c, session_id, last))
+
     async def delete(self, session_id: str) -> None:
-        """Remove a session and its messages. Raises NotFoundError, or InvalidStateError while it answers."""
+        """Remove a session and its messages. Raises NotFoundError, or InvalidStateError during a turn."""
         session = await self.find(session_id)
         if session.turn is not None or session.pending:
-            raise InvalidStateError(f"session {session_id!r} is answering; stop it first")
+            raise InvalidStateError(f"session {session_id!r} has a running or waiting turn; stop it first")
         self._drop(session_id)
         await self._store.write((DROP_SESSION, (session_id,)))
 
     def drop_if_empty(self, session: Session) -> None:
-        """Remove a session that was made for a message which turned out to be another session's."""
+        """Remove a session that was created for a message which belongs to another session."""
         if session.idle and not session.messages() and not session.row.messages:
             self._drop(session.id)
             if session.saved:
                 self._store.submit([(DROP_SESSION, (session.id,))])
 
     def close(self, session_id: str) -> None:
-        """Abort what a session runs and let it leave memory when it is done."""
+        """Abort the running turn of a session; an idle session leaves memory later."""
         session = self._sessions.get(session_id)
         if session is not None and session.turn is not None:
             session.turn.abort()
@@ -110,22 +144,28 @@ class Sessions:
         stored = await self._loader.load(session_id)
         if stored is None:
             return None
-        return self._keep(Session(*stored, self._store, self._window, self._render))
+        return self._keep(self._create(*stored))
+
+    def _create(
+        self, row: SessionRow, log: list[tuple[int, Message]], injected: Sequence[Message]
+    ) -> Session:
+        return Session(row, log, injected, self._store, self._window, self._render, self.post, self._redactor)
 
     def _keep(self, session: Session) -> Session:
+        # Two requests may have loaded it at once; both must get the same object, which holds the turn.
         present = self._sessions.get(session.id)
         if present is not None:
             return present
         self._sessions[session.id] = session
-        self._weigh(session)
+        self._update_weight(session)
         return session
 
-    def _weigh(self, session: Session) -> None:
-        """Count what a session takes by now: it grows while it is kept."""
+    def _update_weight(self, session: Session) -> None:
+        """Update the recorded size of a session: it grows while it is kept."""
         weight = session.weight
         self._weight += weight - self._weights.get(session.id, 0)
         self._weights[session.id] = weight
-        if self._weight > self._room:
+        if self._weight > self._max_bytes:
             self._make_room()
 
     def _drop(self, session_id: str) -> None:
@@ -133,9 +173,10 @@ class Sessions:
         self._weight -= self._weights.pop(session_id, 0)
 
     def _make_room(self) -> None:
-        """Let go of the oldest idle sessions; one that somebody needs is as good as asked for just now."""
-        for _ in range(min(_LOOKS, len(self._sessions) - 1)):
-            if self._weight <= self._room:
+        """Drop the least recently used idle sessions; a busy one moves to the end of the order."""
+        # The session at hand is the last in order and must stay: its caller is about to use it.
+        for _ in range(min(_MAX_CHECKED, len(self._sessions) - 1)):
+            if self._weight <= self._max_bytes:
                 return
             oldest = next(iter(self._sessions.values()))
             if oldest.idle:

@@ -1,4 +1,4 @@
-"""A turn: one answer being made, and everything that is known while it is."""
+"""A turn: the state of one answer while it is being made."""
 
 from __future__ import annotations
 
@@ -6,40 +6,52 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine
 from decimal import Decimal
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
+import msgspec
 from msgspec import Struct
 
-from gateway.assembler import Assembler
-from gateway.channel import Address, Sender, SenderRole
-from gateway.deltas import (
+from gateway.contract.assembler import Assembler
+from gateway.contract.channel import Address, Sender, SenderRole
+from gateway.contract.deltas import (
     Delta,
     DeltaWriter,
     MetadataDelta,
+    PartDelta,
     StopReason,
     TextDelta,
+    Tokens,
     deltas_of,
 )
-from gateway.events import AgentEvent, MessagesEvent, Narrator
-from gateway.frames import ApprovalAsked
-from gateway.inbox import Entry
-from gateway.messages import Message, Metadata, Part, ToolCallPart, sound
-from gateway.plugin import TurnContext
+from gateway.contract.events import AgentEvent, AgentEventMapper, MessagesEvent
+from gateway.contract.messages import (
+    Message,
+    Metadata,
+    Part,
+    ToolCallPart,
+    ToolResultPart,
+    is_notice,
+    model_context,
+    sound,
+)
+from gateway.contract.plugin import TurnContext
+from gateway.contract.provider import TurnOptions
+from gateway.session.frames import ApprovalAsked, Frame, TurnStart
 from gateway.session.session import Session
-from gateway.tokens import Tokens
+from gateway.store.inbox import Entry
 
 T = TypeVar("T")
 
-_METADATA_EVERY = 0.5
-"""Seconds between two metadata deltas; the newest values come with ``complete`` anyway."""
+_METADATA_SECONDS = 0.5
+"""Seconds between two metadata deltas; ``complete`` carries the newest values anyway."""
 
-_MOST_TOKENS = 1 << 40
-_MOST_DOLLARS = 1e6
-"""Beyond these a backend's word about one call is nothing that can be true."""
+_MAX_TOKENS = 1 << 40
+_MAX_DOLLARS = 1e6
+"""Limits of what a backend can plausibly report for one call."""
 
 
-class Tally:
-    """What the calls of a turn took so far: tokens, US dollars, and who answered last."""
+class TurnUsage:
+    """Usage of a turn so far: tokens, US dollars, and the last model and provider."""
 
     __slots__ = ("cached_tokens", "cost", "input_tokens", "model", "output_tokens", "provider")
 
@@ -52,7 +64,7 @@ class Tally:
         self.provider: str | None = None
 
     def add(self, tokens: Tokens, cost: Decimal | None) -> None:
-        """Count one call of a model."""
+        """Add one model call."""
         self.input_tokens += tokens.input
         self.output_tokens += tokens.output
         self.cached_tokens += tokens.cached
@@ -61,11 +73,11 @@ class Tally:
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """All tokens so far, and how many of them were cached."""
+        """All tokens so far, and the number of cached ones."""
         return self.input_tokens + self.output_tokens, self.cached_tokens
 
-    def include(self, nested: Tally) -> None:
-        """Count what a nested run took."""
+    def add_nested(self, nested: TurnUsage) -> None:
+        """Add the usage of a nested run."""
         self.input_tokens += nested.input_tokens
         self.output_tokens += nested.output_tokens
         self.cached_tokens += nested.cached_tokens
@@ -73,39 +85,64 @@ class Tally:
             self.cost = (self.cost or 0) + nested.cost
 
 
-def plausible(call: MetadataDelta) -> MetadataDelta:
-    """A backend's count of tokens and its word on the cost, kept within what can be true."""
+def clamp_usage(call: MetadataDelta) -> MetadataDelta:
+    """Return a backend's report of tokens and cost, clamped to plausible values."""
     counts = (call.input_tokens, call.output_tokens, call.cached_tokens, call.cache_write_tokens)
-    if all(0 <= count <= _MOST_TOKENS for count in counts) and 0 <= call.cost <= _MOST_DOLLARS:
+    # A report beyond these would overflow the columns of the database, and the answer would be lost.
+    if all(0 <= count <= _MAX_TOKENS for count in counts) and 0 <= call.cost <= _MAX_DOLLARS:
         return call
-    sent, got, cached, written = (min(max(count, 0), _MOST_TOKENS) for count in counts)
-    cost = call.cost if 0 <= call.cost <= _MOST_DOLLARS else 0.0
+    sent, got, cached, written = (min(max(count, 0), _MAX_TOKENS) for count in counts)
+    cost = call.cost if 0 <= call.cost <= _MAX_DOLLARS else 0.0
     return MetadataDelta(call.message_id, sent, got, cost, cached, call.rate_limit, written)
 
 
-class Brief(Struct, frozen=True):
-    """What sets a nested run apart: its task, its tools, prompt and model (None: the usual)."""
+class RunOverrides(Struct, frozen=True):
+    """Overrides of a nested run: its task, tools, prompt and model (None: those of its agent)."""
 
     task: str = ""
     tools: frozenset[str] | None = None
     system_prompt: str | None = None
     model: str | None = None
 
-    def narrowed(self, tools: Collection[str] | None) -> frozenset[str] | None:
-        """The tools for a run within this one: never more than there are here."""
+    def narrow_tools(self, tools: Collection[str] | None) -> frozenset[str] | None:
+        """Return the tools for a run within this one: never more than this one has."""
         if tools is None or self.tools is None:
             return self.tools if tools is None else frozenset(tools)
         return self.tools & frozenset(tools)
 
 
+class StoredDecision(Struct, frozen=True):
+    """A user's decision about a tool call. ``arguments`` is a digest of the call's arguments."""
+
+    id: str
+    tool: str
+    arguments: str
+    decision: Literal["once", "always", "deny"]
+
+
+class ToolDecisions:
+    """Users' decisions about the tool calls of one message; nested runs share it with their turn.
+
+    ``unused`` are decisions from before a crash that no call has used yet; None until they are loaded.
+    ``used`` are the ids of stored decisions with a call that is not recorded yet. ``asked`` is set if stored
+    decisions have to be removed when the message is answered.
+    """
+
+    def __init__(self, inbox_id: str, *, repeated: bool) -> None:
+        self.inbox_id = inbox_id
+        self.unused: list[StoredDecision] | None = None if repeated else []
+        self.used: list[str] = []
+        self.asked = False
+
+
 class Turn:
     """One run of the agent for one accepted message.
 
-    ``emit`` takes every delta: into the assembler, and to the session's readers. ``clock`` tells seconds.
+    ``emit`` passes every delta to the assembler and to the session's readers. ``clock`` returns seconds.
     """
 
     durable = True
-    """Whether what its tools do is recorded, so that a crash does not do it twice."""
+    """The effects of its tools are recorded, so that a crash does not repeat them."""
 
     def __init__(
         self,
@@ -120,100 +157,193 @@ class Turn:
         self.message_id = entry.answer_id
         self.writer = DeltaWriter(self.message_id)
         self.assembler = Assembler(session.id, self.message_id)
-        self.tally = Tally()
+        self._redaction = session.redactor.start_message()
+        self.usage = TurnUsage()
         self.steps_written = 0
         self.shown: list[tuple[int, Message]] = []
-        """What was shown with the turn's beginning, by number; committed together with the answer."""
+        """Messages shown at the start of the turn, by number; committed together with the answer."""
         self.committed = False
-        self.placing: Message | None = None
-        """The finished answer, when it is durable and still has to be placed on its platform."""
         self.ctx = TurnContext(session.id, entry.inbound.sender, session.bus, entry.inbound, agent, role)
         self._clock = clock
         self._started = clock()
-        self._metadata_at = -_METADATA_EVERY + self._started
+        # The first report is due at once.
+        self._metadata_at = -_METADATA_SECONDS + self._started
         self._task: asyncio.Task[object] | None = None
-        self._narrator = Narrator()
+        self._event_mapper = AgentEventMapper()
         self.asked: dict[str, ApprovalAsked] = {}
-        self.brief = Brief()
+        self.decisions = ToolDecisions(entry.id, repeated=entry.attempts > 1 or entry.recovered)
+        self.overrides = RunOverrides()
+        self.options = entry.inbound.options or TurnOptions()
+        """Options of its model calls, as the sender's message sets them."""
         self.agent = agent
-        """Whose settings it goes by."""
+        """Name of the agent that provides its settings."""
         self.depth = 0
+        self.start_seq = 0
+        """Number of its ``turn_start``."""
+        self.part_seqs: dict[int, int] = {}
+        """Number of the first delta, by part."""
+        self.rewrite_seq = 0
+        """Number of the last delta that changed shown content instead of adding to it."""
         self.children: set[Turn] = set()
-        """Nested runs that are under way; they end with the turn."""
-        self.steered = False
-        """Whether the user wrote more meanwhile; with ``steer`` the turn ends at its next boundary."""
+        """Running nested runs; they end with the turn."""
+        self.injected: tuple[Message, ...] = ()
+        """Messages of plugins for this turn; they are shown at its start."""
+        self.steered = entry.interrupted == "steered"
+        """The user wrote again during the turn; with ``steer`` the turn ends at its next boundary."""
         self.aborted = False
-        self.deltas = 0
-        """How many deltas it was made of."""
-        self.first_text: float | None = None
+        self.delta_count = 0
+        """Number of its deltas."""
+        self.first_text_seconds: float | None = None
         """Seconds from the start of the turn to the first text of the answer."""
 
     @property
     def sender(self) -> Sender:
-        """Who asked."""
+        """The sender of the message."""
         return self.entry.inbound.sender
 
     @property
     def address(self) -> Address:
-        """Where the answer goes."""
+        """The address of the answer."""
         return self.entry.inbound.address
 
     def emit(self, delta: Delta) -> None:
-        """Take one delta in and show it."""
+        """Assemble one delta and show it, with configured secrets masked."""
+        if self._redaction is None:
+            self._apply(delta)
+            return
+        for each in self._redaction.redact(delta):
+            self._apply(each)
+
+    def flush(self) -> None:
+        """Show text that was held back because a secret might have started with it."""
+        if self._redaction is not None:
+            for each in self._redaction.flush():
+                self._apply(each)
+
+    def _apply(self, delta: Delta) -> None:
+        # ASCII text cannot contain lone surrogates; this check is cheaper than a scan of every delta.
         if not (isinstance(delta, TextDelta) and delta.content.isascii()):
             delta = sound(delta)
         self.assembler.apply(delta)
-        self.deltas += 1
-        if self.first_text is None and isinstance(delta, TextDelta):
-            self.first_text = self._clock() - self._started
+        self.delta_count += 1
+        if self.first_text_seconds is None and isinstance(delta, TextDelta) and delta.kind != "notice":
+            self.first_text_seconds = self._clock() - self._started
+        # Counts may come with every token; the assembler keeps each, readers get one now and then.
         if isinstance(delta, MetadataDelta) and not self._is_due(delta):
             return
-        self.session.publish(delta)
+        self._record_position(delta, self.session.publish(delta))
         if self.session.agent_events:
-            self._narrator.tell(delta, self.tell)
+            self._event_mapper.tell(delta, self.notify)
+
+    def _record_position(self, delta: Delta, seq: int) -> None:
+        """Record the number at which each part started, so that readers can resume in the middle."""
+        index: int | None = getattr(delta, "part_index", None)
+        if index is None:
+            return
+        if index not in self.part_seqs:
+            self.part_seqs[index] = seq
+        # A part delta replaces its part; readers that saw the old one cannot continue in the middle.
+        elif isinstance(delta, PartDelta) and not isinstance(delta.part, ToolResultPart):
+            self.rewrite_seq = seq
 
     @property
-    def count_is_due(self) -> bool:
-        """Whether what the turn takes has not been shown for a while."""
-        return self._clock() - self._metadata_at >= _METADATA_EVERY
+    def start_frame(self) -> TurnStart:
+        """The frame that announces the answer."""
+        return TurnStart(self.message_id, self.entry.id, max(1, self.entry.attempts))
+
+    def replay(self, after: int, characters: int | None) -> list[tuple[int, Frame]]:
+        """Return the frames missing after number ``after``, each with the number at which it was new.
+
+        With ``characters`` the text part that was running at ``after`` continues from there, if everything
+        shown until then is still valid; else the whole answer is repeated.
+        """
+        rest = None if characters is None else self._find_missing(after, characters)
+        frames: list[Frame] = [self.start_frame, *self.assembler.snapshot()] if rest is None else [*rest]
+        frames += self.asked.values()
+        least = 0 if rest is None else after
+        return [(max(self._seq_of(frame), least), frame) for frame in frames]
+
+    def _find_missing(self, after: int, characters: int) -> list[Delta] | None:
+        """Return the deltas missing after number ``after`` and that many characters of the part running then.
+
+        None if the reader has to start again: it saw nothing of this answer, or shown content has changed
+        since.
+        """
+        if not self.start_seq <= after or self.rewrite_seq > after:
+            return None
+        running = max((index for index, seq in self.part_seqs.items() if seq <= after), default=-1)
+        missed: list[Delta] = []
+        for delta in self.assembler.snapshot():
+            index: int | None = getattr(delta, "part_index", None)
+            if index == running and isinstance(delta, TextDelta):
+                if rest := delta.content[characters:]:
+                    missed.append(msgspec.structs.replace(delta, content=rest))
+            elif index is None or index >= running:
+                missed.append(delta)
+        return missed
+
+    def _seq_of(self, frame: Frame) -> int:
+        """Return the number at which a frame was new; for a delta of a part, the start of the part."""
+        if isinstance(frame, TurnStart):
+            return self.start_seq
+        return self.part_seqs.get(getattr(frame, "part_index", -1), self.session.seq)
+
+    @property
+    def usage_is_due(self) -> bool:
+        """Return whether the usage has not been shown for a while."""
+        return self._clock() - self._metadata_at >= _METADATA_SECONDS
 
     def _is_due(self, delta: MetadataDelta) -> bool:
-        """Whether to show a count; a rate limit is always shown."""
-        if delta.rate_limit is None and not self.count_is_due:
+        """Return whether to show a usage report; a rate limit is always shown."""
+        if delta.rate_limit is None and not self.usage_is_due:
             return False
         self._metadata_at = self._clock()
         return True
 
+    @property
+    def has_content(self) -> bool:
+        """Return whether the answer contains anything but notices."""
+        return not all(is_notice(part) for _, part in self.assembler.parts_from(0))
+
     def emit_part(self, part: Part) -> None:
-        """Take in a part that is already whole, behind all that was said so far."""
+        """Add a complete part after all others."""
+        self.flush()
         for delta in deltas_of(part, self.message_id, self.assembler.next_index):
             self.emit(delta)
+        # The writer numbers the parts of later deltas, and does not see this one.
         self.writer.skip_to(self.assembler.next_index)
 
     def transcript(self) -> tuple[Message, ...]:
-        """What the model is shown: the session, the new messages, and what the answer holds so far."""
-        if not self.assembler.next_index:
-            return self.session.model_view()
-        return (*self.session.model_view(), self.assembler.message())
+        """Return the model's input: the session, the new messages, and the answer so far.
 
-    def call_ids(self) -> frozenset[str]:
-        """The ids of the tool calls that the answer holds so far."""
+        If the answer holds nothing for the model yet, the last message is the user's: many services refuse a
+        conversation that ends with a message of the assistant.
+        """
+        self.flush()
+        messages = self.session.model_view()
+        if self.assembler.next_index:
+            answer = self.assembler.message()
+            messages = (*messages, answer) if answer.parts else messages
+        return model_context(messages)
+
+    def tool_call_ids(self) -> frozenset[str]:
+        """Return the ids of the answer's tool calls so far."""
         if not self.assembler.next_index:
             return frozenset()
         parts = self.assembler.parts_from(0)
         return frozenset(part.tool_call_id for _, part in parts if isinstance(part, ToolCallPart))
 
-    def tell(self, event: AgentEvent) -> None:
-        """Tell an event of the run to whoever listens on the session."""
-        self.session.agent_events.tell(event)
+    def notify(self, event: AgentEvent) -> None:
+        """Notify the session's listeners of an event of the run."""
+        self.session.agent_events.notify(event)
 
-    def tell_messages(self) -> None:
-        """Tell the whole transcript to whoever listens on the session."""
+    def notify_messages(self) -> None:
+        """Notify the session's listeners of the whole transcript."""
         if self.session.agent_events:
-            self.tell(MessagesEvent(self.transcript()))
+            self.notify(MessagesEvent(self.transcript()))
 
     def abort(self) -> None:
-        """End the turn as soon as it can be; what it has so far is kept."""
+        """End the turn as soon as possible; its content so far is kept."""
         self.aborted = True
         for child in self.children:
             child.abort()
@@ -221,24 +351,27 @@ class Turn:
             self._task.cancel()
             self._task = None
 
-    async def abortable(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Do work that ``abort`` ends; None if it did. A cancellation from elsewhere passes through."""
+    async def run_abortable(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Run work that ``abort`` ends; None if it did. A cancellation from elsewhere passes through."""
         if self.aborted:
+            # An unawaited coroutine would warn.
             work.close()
             return None
         self._task = task = cast("asyncio.Task[object]", asyncio.current_task())
         try:
             return await work
         except asyncio.CancelledError:
+            # Shutdown may cancel at the same time: a remaining request means this is not only our abort.
             if not self.aborted or task.uncancel():
                 raise
             return None
         finally:
             self._task = None
 
-    def result(self, stop_reason: StopReason) -> Message:
-        """The finished message."""
-        tally = self.tally
+    def build_message(self, stop_reason: StopReason) -> Message:
+        """Return the finished message."""
+        self.flush()
+        tally = self.usage
         metadata = Metadata(
             model=tally.model,
             provider=tally.provider,

@@ -1,19 +1,27 @@
-"""Settings: read from files, variables and flags into one typed, read-only value.
+"""Settings: the settings files, environment variables and flags as one typed, read-only value.
 
-``load_settings`` is the only place of the gateway that reads the environment or a settings file.
+In: TOML, JSON and agent files, ``TRUNKLINE_…`` variables, flags. Out: ``Settings``, or one ``SettingsError``
+with every mistake and its place. Only ``load_settings`` reads the environment and these files. Imported by
+every package above ``contract``.
 """
 
 from gateway.settings.agents import read_agents
-from gateway.settings.budgets import BudgetScope, BudgetSettings
-from gateway.settings.loading import load_settings
-from gateway.settings.models import DEFAULT, MAIN, AgentSettings, ModelSettings, ProviderSettings
-from gateway.settings.rules import ChannelRules
+from gateway.settings.channels import ChannelRules, ChannelSettings
+from gateway.settings.loader import load_settings
+from gateway.settings.models import (
+    DEFAULT,
+    MAIN,
+    AgentSettings,
+    BudgetScope,
+    BudgetSettings,
+    ModelSettings,
+    ProviderSettings,
+)
+from gateway.settings.plugins import PluginSettings, PluginsSettings
 from gateway.settings.sections import (
     Action,
-    ChannelSettings,
     Limits,
     LogSettings,
-    PluginsSettings,
     ServerSettings,
     Settings,
     StoreSettings,
@@ -32,6 +40,7 @@ __all__ = [
     "Limits",
     "LogSettings",
     "ModelSettings",
+    "PluginSettings",
     "PluginsSettings",
     "ProviderSettings",
     "ServerSettings",

@@ -1,7 +1,7 @@
-"""Agents that have a file of their own.
+"""Agent files: one Markdown file for each agent, named after it.
 
-Its name is the agent's. Between two lines of ``---`` stand its settings, ``key: value`` each, as in TOML or
-in plain words; what follows is what its model is told. A file without such lines is all prompt::
+The settings are between two lines of ``---``, one ``key: value`` each; a value is TOML or plain text. The
+text after them is the system prompt. A file without such lines is all prompt::
 
     ---
     description: Answers customers
@@ -19,14 +19,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gateway.errors import SettingsError
+from gateway.contract.errors import SettingsError
 from gateway.settings.entries import Entry
 from gateway.settings.models import AgentSettings, checked_names
-from gateway.settings.validation import in_our_spelling, validated
+from gateway.settings.validation import known_entries, validated
 
 SUFFIX = ".md"
 FOLDER = "agents"
-"""The folder beside a settings file that holds them."""
+"""Folder of agent files beside a settings file."""
 
 _FENCE = "---"
 _KEY = re.compile(r"(\w+)\s*:\s*(.*)")
@@ -34,19 +34,19 @@ _REFERENCES = re.compile(r"\$(?=\{)|\{(?=env:|file:)")
 
 
 def agent_files(folder: Path) -> list[Path]:
-    """The files of agents in a folder, by name; a page about them is none."""
+    """Return the agent files of a folder by name, without a README."""
     return [file for file in sorted(folder.glob(f"*{SUFFIX}")) if file.stem.lower() != "readme"]
 
 
 def agent_entries(file: Path, text: str, shown: str) -> list[Entry]:
-    """The settings of an agent. ``shown`` is the file's name in messages. Raises SettingsError."""
-    head, prompt, line = _parted(text, shown)
+    """Read the settings of an agent. ``shown`` is the file name in messages. Raises SettingsError."""
+    head, prompt, line = _split(text, shown)
     entries = [*_settings(head, shown)]
     if prompt:
-        # References are for settings; in a prompt they would be examples of something.
+        # Prompts may contain ${…} as text, so references in them are escaped.
         entries.append(("system_prompt", _REFERENCES.sub(lambda found: found[0] * 2, prompt), line))
     elif not entries:
-        raise SettingsError(f"{shown}: an agent's file holds settings between lines of {_FENCE}, or a prompt")
+        raise SettingsError(f"{shown}: an agent file needs settings between lines of {_FENCE}, or a prompt")
     return [
         Entry(path=("agents", file.stem, key), value=value, place=f"{shown}:{number}", base=file.parent)
         for key, value, number in entries
@@ -54,7 +54,7 @@ def agent_entries(file: Path, text: str, shown: str) -> list[Entry]:
 
 
 def read_agents(folder: Path) -> dict[str, AgentSettings]:
-    """All agents of a folder, by name. Raises SettingsError with everything that is wrong with one."""
+    """Read all agents of a folder, by name. Raises SettingsError with every mistake in one file."""
     agents = {file.stem: _agent(file) for file in agent_files(folder)}
     try:
         return checked_names(agents)
@@ -67,25 +67,27 @@ def _agent(file: Path) -> AgentSettings:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{file}: cannot be read: {error}") from None
-    head, prompt, line = _parted(text, str(file))
+    head, prompt, line = _split(text, str(file))
     given = [*_settings(head, str(file)), *([("system_prompt", prompt, line)] if prompt else [])]
     entries = [
         Entry(path=(key,), value=value, place=f"{file}:{number}", base=file.parent)
         for key, value, number in given
     ]
-    known, complaints = in_our_spelling(AgentSettings, entries)
+    known, complaints = known_entries(AgentSettings, entries)
     return validated(AgentSettings, known, complaints)
 
 
-def _parted(text: str, shown: str) -> tuple[list[str], str, int]:
-    """The lines of the head, the prompt below it, and the line on which that begins."""
+def _split(text: str, shown: str) -> tuple[list[str], str, int]:
+    """Return the lines of the head, the prompt after it, and the first line number of the prompt."""
     lines = text.removeprefix("\ufeff").splitlines()
     if not lines or lines[0].strip() != _FENCE:
         return [], text.strip(), 1
     try:
         end = next(n for n, line in enumerate(lines[1:], 1) if line.strip() == _FENCE)
     except StopIteration:
-        raise SettingsError(f"{shown}:1: the settings end nowhere; close them with a line {_FENCE}") from None
+        raise SettingsError(
+            f"{shown}:1: the settings are not closed; end them with a line {_FENCE}"
+        ) from None
     return lines[1:end], "\n".join(lines[end + 1 :]).strip(), end + 2
 
 
@@ -95,12 +97,12 @@ def _settings(head: list[str], shown: str) -> Iterator[tuple[str, Any, int]]:
             continue
         found = _KEY.fullmatch(line.rstrip())
         if found is None:
-            raise SettingsError(f"{shown}:{number}: an agent's settings are lines like `model: fast`")
+            raise SettingsError(f"{shown}:{number}: not a setting; write lines like `model: fast`")
         yield found[1], _value(found[2]), number
 
 
 def _value(written: str) -> Any:
-    """A number, a list, true or false as TOML has them; anything else is text."""
+    """Return a TOML value (a number, a list, true, false); anything else is text."""
     try:
         return tomllib.loads(f"value = {written}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""Reading a settings file, TOML or JSON with comments, with the line on which each key stands."""
+"""Settings files: TOML or JSON with comments, with the line number of each key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from gateway.errors import SettingsError
+from gateway.contract.errors import SettingsError
 from gateway.settings.agents import SUFFIX as AGENT
 from gateway.settings.agents import agent_entries
 from gateway.settings.entries import Entry, KeyPath, flat
@@ -22,7 +22,7 @@ _KEY = re.compile(r"""\s*["']?([A-Za-z_][\w-]{0,30})["']?\s*[=:]\s*[^=\s]""")
 
 
 def read_document(file: Path, shown: str) -> list[Entry]:
-    """Read a file, or an agent's. ``shown`` is its name in messages. Raises SettingsError."""
+    """Read a settings file or an agent file. ``shown`` is its name in messages. Raises SettingsError."""
     text = _text(file, shown)
     if file.suffix == AGENT:
         return agent_entries(file, text, shown)
@@ -31,7 +31,7 @@ def read_document(file: Path, shown: str) -> list[Entry]:
     elif file.suffix in SUFFIXES:
         tree, lines = _json(text, shown), _json_lines(text)
     else:
-        raise SettingsError(f"{shown}: a settings file ends in one of {', '.join(SUFFIXES)}")
+        raise SettingsError(f"{shown}: unknown file type; use one of {', '.join(SUFFIXES)}")
     return [
         Entry(path=path, value=value, place=f"{shown}:{_line(lines, path)}", base=file.parent)
         for path, value in flat(tree)
@@ -83,7 +83,7 @@ def _position(message: str, pattern: str) -> tuple[str, int | None, int | None]:
 
 
 def _syntax(text: str, shown: str, said: str, line: int | None, column: int | None) -> SettingsError:
-    """Say where the file stops making sense; only the key is quoted, its value may be a secret."""
+    """Build a syntax error. It quotes only the key, because the value may be a secret."""
     if line is None or column is None:
         return SettingsError(f"{shown}: {said}")
     key = _KEY.match("".join(text.split("\n")[line - 1 : line]))
@@ -91,7 +91,7 @@ def _syntax(text: str, shown: str, said: str, line: int | None, column: int | No
 
 
 def _line(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
-    """The line of a key, or of the nearest table above it."""
+    """Return the line of a key, or of the nearest table above it."""
     for length in range(len(path), 0, -1):
         if path[:length] in lines:
             return lines[path[:length]]
@@ -99,10 +99,10 @@ def _line(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
 
 
 def _toml_lines(text: str) -> dict[KeyPath, int]:
-    """Find the line of each key by parsing the (valid) text statement by statement.
+    """Return the line of each key by parsing the (valid) text statement by statement.
 
-    A statement is complete as soon as its lines parse on their own, so strings and arrays over several
-    lines need no grammar of ours.
+    A statement is complete as soon as its lines parse on their own, so strings and arrays of several lines
+    need no grammar here.
     """
     lines: dict[KeyPath, int] = {}
     header: KeyPath = ()
@@ -128,7 +128,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _paths(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yield the path of every key in a tree, tables before what they hold."""
+    """Yield the path of every key in a tree, tables before their keys."""
     for key, value in tree.items():
         yield (*path, key)
         if isinstance(value, Mapping):
@@ -136,7 +136,7 @@ def _paths(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def _json_lines(text: str) -> dict[KeyPath, int]:
-    """Find the line of each key: the token before a colon is a key of the innermost open bracket."""
+    """Return the line of each key: the token before a colon is a key of the innermost open bracket."""
     lines: dict[KeyPath, int] = {}
     path: list[str] = []
     key, key_line = "", 1

@@ -1,7 +1,11 @@
-"""One value of one setting, together with where it was written.
+"""Entries: single values of settings with the place where each was written.
 
-Settings are merged as flat entries and not as trees, because every value must keep its place: an error
-names the file and line, and ``trunkline config show`` says where each value came from.
+Settings are merged as flat entries, not as trees, because every value must keep its place: an error names
+file and line, and ``trunkline config show`` prints the source of each value.
+
+A value may refer to ``${NAME}``, ``{env:NAME}`` or ``{file:path}``. A reference without a target is an error:
+a refused start is better than an empty secret that is noticed with the first message. ``$${`` and ``{{env:``
+(or ``{{file:``) are literal, without their first character.
 """
 
 from __future__ import annotations
@@ -14,23 +18,23 @@ from typing import Any, cast
 
 from msgspec import Struct, structs
 
-from gateway.errors import SettingsError
+from gateway.contract.errors import SettingsError
 
 KeyPath = tuple[str, ...]
 
 ENABLED: KeyPath = ("plugins", "enabled")
 JOINED: frozenset[KeyPath] = frozenset({ENABLED, ("plugins", "disabled")})
-"""Lists that grow from layer to layer, without repeats; every other value replaces the one below it."""
+"""Lists that are joined across layers without repeats; any other value replaces the one of a lower layer."""
 
 
 _BARE = re.compile(r"[\w<>*-]+")
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """A value at a key. ``place`` is ``file:line``, a variable's name, or ``command line``.
+    """A value at a key. ``place`` is ``file:line``, the name of a variable, or ``command line``.
 
-    ``base`` is the directory that a ``{file:…}`` in the value is relative to. ``written`` is the text with
-    its references, once they are resolved.
+    ``base`` is the directory for relative ``{file:…}`` references. ``written`` is the text with its
+    references, once they are resolved.
     """
 
     path: KeyPath
@@ -41,17 +45,17 @@ class Entry(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The key as a person writes it, with dots."""
+        """The key in TOML notation."""
         return dotted(self.path)
 
 
 def dotted(path: KeyPath) -> str:
-    """A key as a person writes it in TOML: with dots, and quotes where a name needs them."""
+    """Return a key in TOML notation: with dots, and with quotes where a name needs them."""
     return ".".join(part if _BARE.fullmatch(part) else json.dumps(part, ensure_ascii=False) for part in path)
 
 
 def flat(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield each leaf of a tree with its path; an empty table is a leaf, and so is a list."""
+    """Yield each leaf of a tree with its path; empty tables and lists are leaves."""
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
             yield from flat(cast("Mapping[str, Any]", value), (*path, key))
@@ -60,7 +64,7 @@ def flat(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath,
 
 
 def tree(entries: Iterable[Entry]) -> dict[str, Any]:
-    """Build the nested mapping that the entries describe."""
+    """Build the nested mapping of the entries."""
     root: dict[str, Any] = {}
     for entry in entries:
         *parents, leaf = entry.path
@@ -75,7 +79,9 @@ def tree(entries: Iterable[Entry]) -> dict[str, Any]:
 
 
 def merged(entries: Iterable[Entry]) -> list[Entry]:
-    """Let later entries win: a table merges, anything else replaces what stood at its key or below it."""
+    """Merge entries, the last one first: tables merge; other values replace the value at their key or below
+    it.
+    """
     kept: dict[KeyPath, Entry] = {}
     for entry in entries:
         if entry.value == {}:
@@ -87,10 +93,11 @@ def merged(entries: Iterable[Entry]) -> list[Entry]:
     return list(kept.values())
 
 
-def apart(entry: Entry) -> list[Entry]:
-    """A plugin listed with its settings, ``{ name = "x", config = { … } }``, as its name and ``[plugins.x]``.
+def split_plugin_entry(entry: Entry) -> list[Entry]:
+    """Split a plugin listed with settings, ``{ name = "x", config = { … } }``, into its name and
+    ``[plugins.x]``.
 
-    Raises SettingsError for a table in the list that is anything else.
+    Raises SettingsError for any other table in the list.
     """
     if entry.path != ENABLED or not isinstance(entry.value, list):
         return [entry]
@@ -105,14 +112,22 @@ def apart(entry: Entry) -> list[Entry]:
         settings += [
             structs.replace(entry, path=("plugins", name, *path), value=value) for path, value in flat(config)
         ]
+        if "optional" in item:
+            settings.append(
+                structs.replace(entry, path=("plugins", name, "optional"), value=item["optional"])
+            )
     return [structs.replace(entry, value=names), *settings]
 
 
 def _named(entry: Entry, item: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     name, config = item.get("name"), cast("object", item.get("config") or {})
-    if not isinstance(name, str) or not isinstance(config, Mapping) or item.keys() - {"name", "config"}:
+    if (
+        not isinstance(name, str)
+        or not isinstance(config, Mapping)
+        or item.keys() - {"name", "config", "optional"}
+    ):
         raise SettingsError(
-            f"{entry.place}: {entry.key} lists names of plugins, "
+            f"{entry.place}: {entry.key} must list plugin names, "
             'or tables like { name = "reminders", config = { hour = 9 } }'
         )
     return name, cast("Mapping[str, Any]", config)
@@ -135,3 +150,54 @@ def _joined(old: Entry | None, new: Entry) -> Entry:
     both = [*cast("list[Any]", old.value), *cast("list[Any]", new.value)]
     unique = [value for index, value in enumerate(both) if value not in both[:index]]
     return Entry(path=new.path, value=unique, place=f"{old.place}, {new.place}", base=new.base)
+
+
+_REFERENCE = re.compile(
+    r"\$(?P<escaped>\$)(?=\{)|\{(?P<brace>\{)(?=env:|file:)"
+    r"|\$\{(?P<name>\w+)\}|\{env:(?P<env>[^{}]+)\}|\{file:(?P<file>[^{}]+)\}"
+)
+
+
+def resolved(entry: Entry, environ: Mapping[str, str]) -> Entry:
+    """Replace the references in an entry's strings. Raises SettingsError for a missing target."""
+    value = _replaced(entry.value, entry, environ)
+    if value == entry.value:
+        return entry
+    return structs.replace(entry, value=value, written=str(entry.value))
+
+
+def _replaced(value: Any, entry: Entry, environ: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return _REFERENCE.sub(lambda match: _target(match, entry, environ), value)
+    if isinstance(value, list):
+        return [_replaced(item, entry, environ) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        table = cast("dict[str, Any]", value)
+        return {key: _replaced(item, entry, environ) for key, item in table.items()}
+    return value
+
+
+def _target(match: re.Match[str], entry: Entry, environ: Mapping[str, str]) -> str:
+    if match["file"]:
+        return _file(match["file"], entry)
+    name = match["name"] or match["env"]
+    if not name:
+        return match["escaped"] or match["brace"]
+    if name not in environ:
+        raise SettingsError(
+            f"{entry.place}: {entry.key} needs the environment variable {name}, which is not set; "
+            f"export {name}=… before the start, or remove the line"
+        )
+    return environ[name]
+
+
+def _file(name: str, entry: Entry) -> str:
+    file = entry.base / Path(name).expanduser()
+    try:
+        return file.read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise SettingsError(
+            f"{entry.place}: {entry.key} needs the file {name}, which cannot be read: {why}; "
+            f"write it to {file}, or remove the line"
+        ) from None

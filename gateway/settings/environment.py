@@ -1,6 +1,6 @@
-"""Settings from environment variables: ``TRUNKLINE_SERVER__PORT=9000`` is ``server.port = 9000``.
+"""Environment variables: ``TRUNKLINE_SERVER__PORT=9000`` is ``server.port = 9000``.
 
-Two underscores go down one table. Lists and tables are written as JSON.
+Two underscores separate a table from its key. Lists and tables are written as JSON.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from gateway.settings.entries import Entry, KeyPath, flat
-from gateway.settings.spelling import known_keys, spelled
+from gateway.settings.validation import known_keys, resolve_key
 
 PREFIX = "TRUNKLINE_"
 FILE_VARIABLE = "TRUNKLINE_CONFIG"
-"""Names the one settings file to read."""
+"""The variable with the path of the only settings file to read."""
 
 _OUR_OWN = ("CONFIG", "TEST_", "REQUIRE_")
 
 
 class _Variables(EnvSettingsSource):
-    """The library's reading of variables, from a given environment instead of the process's."""
+    """Reads the variables of a given environment instead of the process's."""
 
     def __init__(self, model: type[BaseSettings], environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -35,7 +35,7 @@ class _Variables(EnvSettingsSource):
         return {name.lower(): value for name, value in self._environ.items()}
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        """Leave what is no JSON as it is; validation then says what is wrong with it, and where."""
+        """Return invalid JSON unchanged; validation then reports it with its place."""
         try:
             return super().decode_complex_value(field_name, field, value)
         except ValueError:
@@ -45,7 +45,7 @@ class _Variables(EnvSettingsSource):
 def read_variables(
     model: type[BaseSettings], environ: Mapping[str, str], base: Path
 ) -> tuple[list[Entry], list[str]]:
-    """Read the variables that are settings; complain about those that were probably meant to be."""
+    """Read the variables that are settings; return complaints about likely misspellings."""
     ours = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
     complaints = [complaint for name in ours if (complaint := _complaint(model, name))]
     return [
@@ -59,8 +59,8 @@ def _variable(path: KeyPath) -> str:
 
 
 def _decoded(model: type[BaseSettings], path: KeyPath, value: Any) -> Any:
-    """Where the types are a plugin's or a channel's own, take what looks like a list or table for one."""
-    if isinstance(value, str) and value[:1] in "[{" and not spelled(model, path).typed:
+    """Decode a list or table where a plugin or channel defines the type."""
+    if isinstance(value, str) and value[:1] in "[{" and not resolve_key(model, path).typed:
         try:
             return json.loads(value)
         except ValueError:
@@ -69,7 +69,9 @@ def _decoded(model: type[BaseSettings], path: KeyPath, value: Any) -> Any:
 
 
 def _complaint(model: type[BaseSettings], name: str) -> str | None:
-    """A variable that looks like ours but is no setting; others may share the prefix, so doubt is silent."""
+    """Return a complaint about a misspelled variable. Other programs may use the prefix, so a doubtful name
+    is ignored.
+    """
     key = name.removeprefix(PREFIX).lower()
     if name.startswith(tuple(PREFIX + own for own in _OUR_OWN)) or key.split("__")[0] in model.model_fields:
         return None

@@ -1,22 +1,65 @@
-"""What every table of settings is, and the values that several of them take."""
+"""Base classes of the tables of settings, and types of their values."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, SecretStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+_WRITTEN = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^[0-9.]+ ?(ms|s|m|h|d)?$")]
+_DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)\s*")
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def _not_blank(secret: SecretStr | None) -> SecretStr | None:
-    if secret is not None and not secret.get_secret_value().strip():
-        raise ValueError("must not be blank; give it a value, or remove the line")
-    return secret
+def _counted_in(unit: str) -> Callable[[object], object]:
+    """Return a function that converts text such as ``"2m"`` to a whole number of units."""
+
+    def counted(value: object) -> object:
+        if not isinstance(value, str) or value.strip().isdecimal():
+            return value
+        found = _DURATION.fullmatch(value)
+        if found is None:
+            raise ValueError(
+                'must be a whole number, or text with a unit (ms, s, m, h, d) like "30s" or "2m"'
+            )
+        count = float(found[1]) * _UNITS_MS[found[2]] / _UNITS_MS[unit]
+        if not count.is_integer():
+            raise ValueError(f"must be a whole number of {unit}")
+        return int(count)
+
+    return counted
 
 
-Secret = Annotated[SecretStr | None, AfterValidator(_not_blank)]
+MILLISECONDS = BeforeValidator(_counted_in("ms"), json_schema_input_type=_WRITTEN)
+"""Marks a key in milliseconds, for ``looks_like_seconds``."""
+Milliseconds = Annotated[int, MILLISECONDS]
+"""A duration: a whole number of milliseconds, or text with a unit such as ``"30s"``."""
+Seconds = Annotated[int, BeforeValidator(_counted_in("s"), json_schema_input_type=_WRITTEN)]
+Minutes = Annotated[int, BeforeValidator(_counted_in("m"), json_schema_input_type=_WRITTEN)]
+Days = Annotated[int, BeforeValidator(_counted_in("d"), json_schema_input_type=_WRITTEN)]
 
 
 class Section(BaseModel):
-    """A table of settings: read-only, and closed to keys it does not know."""
+    """A table of settings: read-only, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class OpenSection(Section):
+    """A table that also accepts unknown keys. Their values may be secret, so its repr omits them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    tables: ClassVar[type[Section] | None] = None
+    """The type of the unknown keys, if each of them is a table."""
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        yield from ((name, getattr(self, name)) for name in type(self).model_fields)
+        yield from ((name, ...) for name in self.__pydantic_extra__ or {})
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The unknown keys and their values, as written."""
+        return dict(self.__pydantic_extra__ or {})

@@ -1,14 +1,15 @@
-"""Every setting, its type, its default and what it is for; ``config/example.toml`` shows them filled in."""
+"""The settings: every key with its type, default and description. ``config/example.toml`` shows them all."""
 
 from __future__ import annotations
 
 import ipaddress
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
+from urllib.parse import unquote, urlsplit
 
-from msgspec import structs
+from msgspec import Struct, structs
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -21,56 +22,76 @@ from pydantic import (
 from pydantic_core.core_schema import ValidationInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from gateway.settings.budgets import BudgetSettings
+from gateway.settings.channels import AccountSettings, ChannelRules, ChannelSettings
 from gateway.settings.entries import Entry, KeyPath, dotted, flat
 from gateway.settings.models import (
     AgentSettings,
     AgentTables,
     Aliases,
+    BudgetSettings,
     ModelTables,
     ProviderSettings,
+    StopSequences,
     Trigger,
 )
-from gateway.settings.open import ChannelSettings, PluginsSettings
-from gateway.settings.rules import ChannelRules, of_known_roles
-from gateway.settings.section import Secret, Section
-from gateway.settings.validation import in_our_spelling, validated
+from gateway.settings.plugins import PluginsSettings
+from gateway.settings.secrets import MASK, Secret, sounds_secret, without_passwords
+from gateway.settings.section import Days, Milliseconds, Minutes, Seconds, Section
+from gateway.settings.validation import hint, known_entries, looks_like_seconds, resolve_key, validated
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 Action = Literal["allow", "ask", "deny"]
 
-SHORTEST_TOKEN = 32
-"""Characters of a token that guards a listener beyond this machine."""
+MIN_TOKEN_LENGTH = 32
+"""Minimum length of the token of a server that other machines can reach."""
+MIN_TOKEN_VARIETY = 8
+"""Minimum number of different characters in it: ``aaaa…`` is easy to guess."""
+_GENERATE = '`python3 -c "import secrets; print(secrets.token_urlsafe(32))"`'
 
 
 class ServerSettings(Section):
-    """Where the gateway listens, and for whom."""
+    """The HTTP server: address, token and connection limits."""
 
-    # The token stands before the host, so that the host can be judged by it.
+    # The token precedes the host, because pydantic validates the host with the fields before it.
     token: Secret = Field(
-        default=None, description="What clients must show; needed to listen beyond this machine"
+        default=None,
+        description="Bearer token for clients, 32 characters or more; required if other machines can connect",
     )
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on; 0.0.0.0 for all")
-    port: int = Field(default=8080, ge=0, le=65535, description="TCP port; 0 for any free one")
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address to bind; 0.0.0.0 for all interfaces; default 127.0.0.1",
+    )
+    port: int = Field(default=8080, ge=0, le=65535, description="TCP port, 0 for any free one; default 8080")
     allowed_origins: tuple[str, ...] = Field(
-        default=(), description="Origins of web pages, besides our own, that may connect"
+        default=(), description="Origins of further web pages that may connect; default none"
+    )
+
+    connections_per_peer: int = Field(
+        default=100,
+        ge=0,
+        description="Connections per client address, a reverse proxy included; 0: unlimited; default 100",
     )
 
     @field_validator("host")
     @classmethod
-    def _guarded(cls, host: str, info: ValidationInfo) -> str:
+    def _require_token(cls, host: str, info: ValidationInfo) -> str:
         token: SecretStr | None = info.data.get("token")
-        if not is_loopback(host) and (token is None or len(token.get_secret_value()) < SHORTEST_TOKEN):
-            raise ValueError(
-                f"is reachable from other machines, so server.token must have at least {SHORTEST_TOKEN} "
-                'characters; `python3 -c "import secrets; print(secrets.token_urlsafe(32))"` makes one'
-            )
+        if is_loopback(host):
+            return host
+        value = token.get_secret_value() if token else ""
+        least = "is reachable from other machines, so server.token must have at least"
+        if len(value) < MIN_TOKEN_LENGTH:
+            raise ValueError(f"{least} {MIN_TOKEN_LENGTH} characters; {_GENERATE} makes one")
+        if len(set(value)) < MIN_TOKEN_VARIETY:
+            raise ValueError(f"{least} {MIN_TOKEN_VARIETY} different characters; {_GENERATE} makes one")
         return host
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to a listener at the host."""
+    """Return whether only this machine can connect to a server at the host."""
     if host.lower() == "localhost":
         return True
     try:
@@ -80,75 +101,127 @@ def is_loopback(host: str) -> bool:
 
 
 class StoreSettings(Section):
-    """Where messages are kept."""
+    """The database."""
 
     url: str | None = Field(
-        default=None, repr=False, description="SQLAlchemy URL; a SQLite file in data_dir when not given"
+        default=None, repr=False, description="SQLAlchemy URL of the database; SQLite in data_dir if unset"
     )
-    keep_days: int = Field(
-        default=30, gt=0, description="Days to recognise a message that a platform or client repeats"
+    wait_ms: Milliseconds = Field(
+        default=60_000,
+        ge=0,
+        description="Wait at the start for an unreachable or read-only database, in ms; default 60000",
+    )
+    keep_days: Days = Field(
+        default=30, gt=0, description="Days to remember messages, to detect repeated deliveries; default 30"
     )
 
 
 class FetchSettings(Section):
-    """What the gateway fetches because a message names it."""
+    """Limits on downloads of addresses in messages."""
 
     allow: tuple[IPvAnyNetwork, ...] = Field(
         default=(),
-        description="Networks that messages may name although they are private, such as 10.1.0.0/16",
+        description="Private networks that downloads may access, such as 10.1.0.0/16; default none",
     )
-    max_bytes: int = Field(default=5_000_000, gt=0, description="Bytes of what is fetched")
-    timeout: int = Field(default=20_000, gt=0, description="Milliseconds that a fetch may take")
+    max_bytes: int = Field(default=5_000_000, gt=0, description="Largest download, in bytes; default 5000000")
+    timeout: Milliseconds = Field(
+        default=20_000, gt=0, description="Timeout of a download, in ms; default 20000"
+    )
 
 
 class Limits(Section):
-    """Bounds that keep one sender, tool or model from taking everything."""
+    """Limits that keep one sender, tool or model from exhausting the gateway."""
 
-    session_inbox: int = Field(default=50, gt=0, description="Messages that may wait in one conversation")
+    session_inbox: int = Field(
+        default=50, gt=0, description="Queued messages per conversation in memory; default 50"
+    )
+    session_backlog: int = Field(
+        default=1_000,
+        ge=0,
+        description="Queued messages per conversation on disk, beyond which a notice is sent; default 1000",
+    )
+    sender_backlog: int = Field(
+        default=200,
+        ge=0,
+        description="Queued messages per sender on disk, beyond which a notice is sent; default 200",
+    )
     global_inbox: int = Field(
-        default=10_000, gt=0, description="Messages that may wait in all conversations together"
+        default=100_000,
+        gt=0,
+        description="Queued messages of all conversations, beyond which none is accepted; default 100000",
     )
-    backlog_minutes: int = Field(
-        default=10, gt=0, description="Age from which waiting messages are answered as one"
+    backlog_minutes: Minutes = Field(
+        default=10,
+        gt=0,
+        description="Age in minutes from which queued messages are answered together; default 10",
     )
-    max_attempts: int = Field(default=8, gt=0, description="Tries to answer a message before it is set aside")
-    max_llm_calls: int = Field(default=50, gt=0, description="Calls of the model in one turn")
-    approval_timeout_ms: int = Field(
-        default=60_000, gt=0, description="Milliseconds a tool waits to be allowed"
+    max_attempts: int = Field(
+        default=8, gt=0, description="Attempts to answer a message before it becomes a dead letter; default 8"
     )
-    drain_seconds: int = Field(
-        default=20, ge=0, description="Seconds that running turns get when the gateway stops"
+    max_llm_calls: int = Field(default=50, gt=0, description="Model calls per turn; default 50")
+    approval_timeout_ms: Milliseconds = Field(
+        default=60_000, gt=0, description="Timeout of an approval, in ms; default 60000"
+    )
+    drain_seconds: Seconds = Field(
+        default=20,
+        ge=0,
+        description="Time for running turns to finish when the gateway stops, in seconds; default 20",
     )
     frame_bytes: int = Field(
-        default=1_000_000, gt=0, description="Bytes of one frame or request body from a client"
+        default=1_000_000,
+        gt=0,
+        description="Largest frame or request body of a client, in bytes; default 1000000",
     )
     frames_per_second: int = Field(
-        default=200, gt=0, description="Frames that one connection may send in a second"
+        default=200, gt=0, description="Frames per second from one connection; default 200"
     )
     websocket_queue: int = Field(
-        default=100, gt=0, description="Frames kept for a slow reader before it is dropped"
+        default=100,
+        gt=0,
+        description="Queued frames for a slow client before it is disconnected; default 100",
     )
-    tool_output_bytes: int = Field(default=262_144, gt=0, description="Bytes of one tool's output")
-    provider_stream_bytes: int = Field(default=1_048_576, gt=0, description="Bytes of one answer of a model")
+    tool_output_bytes: int = Field(
+        default=262_144, gt=0, description="Largest output of a tool, in bytes; default 262144"
+    )
+    provider_stream_bytes: int = Field(
+        default=1_048_576, gt=0, description="Largest answer of a model, in bytes; default 1048576"
+    )
 
 
 class LogSettings(Section):
-    """What is logged, and how."""
+    """The log: level, format and files."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least severity to log"
+        default="info", description="Lowest level to log; default info"
     )
     format: Literal["auto", "console", "json"] = Field(
         default="auto",
-        description="console for people, json for machines; auto looks whether a terminal reads",
+        description="auto: console on a terminal, JSON otherwise; default auto",
+    )
+    file: bool = Field(
+        default=True, description="Also write logs to data_dir/logs, for `trunkline logs`; default true"
+    )
+    file_bytes: int = Field(
+        default=10_000_000,
+        ge=10_000,
+        description="Size at which a log file is rotated, in bytes; five files are kept; default 10000000",
     )
 
 
-class Settings(BaseSettings):
-    """All settings of a gateway, read-only. ``load_settings`` makes one; ``Settings()`` has the defaults.
+def _known_roles(permissions: dict[str, T]) -> dict[str, T]:
+    """Return the permissions if every role in them exists. Raises ValueError."""
+    for name in permissions:
+        _, at, role = name.partition("@")
+        if at and role not in ("admin", "user"):
+            raise ValueError(f'has a rule for {name!r}: the suffix after @ must be "admin" or "user"')
+    return permissions
 
-    It reads no file and no variable by itself: every value must remember where it was written, so
-    ``load_settings`` merges the sources and hands them in.
+
+class Settings(BaseSettings):
+    """All settings, read-only. ``load_settings`` reads them; ``Settings()`` has the defaults.
+
+    The class itself reads no file and no variable: each value must keep its place, so ``load_settings``
+    merges the sources and passes the values in.
     """
 
     model_config = SettingsConfigDict(
@@ -164,75 +237,93 @@ class Settings(BaseSettings):
     model: str | None = Field(
         default=None,
         min_length=1,
-        description="Model to use, provider/name; the first provider found when not given",
+        description="Default model as provider/name; the first available provider's model if unset",
     )
     fallback: tuple[str, ...] = Field(
         default=(),
-        description="Who answers when the model does not: provider or provider/model, in this order",
+        description="Fallback chain, in order: provider or provider/model; default empty",
     )
     fallback_triggers: tuple[Trigger, ...] = Field(
         default=("rate_limit", "auth_failure", "server_error", "stall"),
-        description="Failures after which the next one is asked",
+        description="Failures that trigger fallback; default all",
     )
-    system_prompt: str = Field(default="", description="What the model is told before every conversation")
-    max_tokens: int = Field(default=4096, gt=0, description="Longest answer of the model, in tokens")
+    system_prompt: str = Field(default="", description="System prompt; default empty")
+    max_tokens: int = Field(default=4096, gt=0, description="Longest answer, in tokens; default 4096")
     temperature: float | None = Field(
         default=None,
         ge=0,
         le=2,
-        description="How freely the model chooses words, 0 to 2; its own way when not given",
+        description="Sampling temperature, 0 to 2; the provider's default if unset",
     )
-    stream_timeout_ms: int = Field(
-        default=60_000, gt=0, description="Milliseconds without a byte before a stream is dead"
+    stop_sequences: StopSequences = Field(
+        default=(), description="Texts that end an answer, at most 4; default none"
+    )
+    stream_timeout_ms: Milliseconds = Field(
+        default=60_000,
+        gt=0,
+        description="Abort a model stream after this many ms without data; default 60000",
     )
     history_window: int = Field(
-        default=200, gt=0, description="Latest messages of a conversation sent to the model"
+        default=200,
+        gt=0,
+        description="Number of latest messages of a conversation sent to the model; default 200",
     )
     steer: bool = Field(
-        default=False, description="Whether a message during an answer changes it, instead of waiting"
+        default=False,
+        description="Apply a message that arrives during an answer to that answer; default false (queue it)",
     )
     data_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(
-        default=Path("data"), description="Directory of all that is kept, relative to the working directory"
+        default=Path("data"),
+        description="Data directory (database, keys, logs), relative to the working directory; default data",
     )
     durability: Literal["full", "relaxed"] = Field(
         default="full",
-        description="full survives power loss; relaxed accepts a database that may lose the last moments",
+        description="full survives power loss; relaxed may lose the last commits; default full",
     )
     server: ServerSettings = Field(
-        default=ServerSettings(), description="Where the gateway listens, and for whom"
+        default=ServerSettings(), description="HTTP server: address, token and connection limits"
     )
-    fetch: FetchSettings = Field(
-        default=FetchSettings(), description="What the gateway fetches because a message names it"
+    fetch: FetchSettings = Field(default=FetchSettings(), description="Downloads of addresses in messages")
+    store: StoreSettings = Field(default=StoreSettings(), description="Database")
+    providers: dict[str, ProviderSettings] = Field(default={}, description="Model providers, by id")
+    models: ModelTables = Field(default={}, description="Facts of models, by provider/name")
+    aliases: Aliases = Field(
+        default={}, description="Short names of models, usable wherever a model is named"
     )
-    store: StoreSettings = Field(default=StoreSettings(), description="Where messages are kept")
-    providers: dict[str, ProviderSettings] = Field(default={}, description="Model backends, by id")
-    models: ModelTables = Field(default={}, description="What is to be known of models, by provider/name")
-    aliases: Aliases = Field(default={}, description="Short names of models")
     agents: AgentTables = Field(default={}, description="Agents besides main, by name")
     channels: dict[str, ChannelSettings] = Field(
-        default={"websocket": ChannelSettings(enabled=True)}, description="Connections to platforms, by name"
+        default={"websocket": ChannelSettings(enabled=True)},
+        description="Channels (connections to platforms), by name",
     )
     plugins: PluginsSettings = Field(
-        default=PluginsSettings(), description="Which plugins run, and their own settings"
+        default=PluginsSettings(), description="Plugins to load, and the settings of each"
     )
-    permissions: Annotated[dict[str, Action | dict[str, Action]], AfterValidator(of_known_roles)] = Field(
+    permissions: Annotated[dict[str, Action | dict[str, Action]], AfterValidator(_known_roles)] = Field(
         default={},
-        description="What a tool may do without asking, by tool or by tool and pattern; * is the rest",
+        description=(
+            "Permission by tool, or by tool and pattern: allow, ask or deny; * is every other tool. "
+            "Without a rule, built-in read-only tools are allowed, and all others ask"
+        ),
     )
     budgets: dict[str, BudgetSettings] = Field(
-        default={}, description="How much may be spent on models, by names of your own"
+        default={}, description="Limits on the cost of model calls, by names of your choice"
     )
-    limits: Limits = Field(default=Limits(), description="Bounds that keep one from taking everything")
-    log: LogSettings = Field(default=LogSettings(), description="What is logged, and how")
+    limits: Limits = Field(
+        default=Limits(), description="Limits that keep one sender, tool or model from exhausting the gateway"
+    )
+    log: LogSettings = Field(default=LogSettings(), description="Log: level, format and files")
 
     _entries: tuple[Entry, ...] = PrivateAttr(())
+    _bases: Mapping[str, Path] = PrivateAttr({})
 
     @field_validator("agents")
     @classmethod
-    def _apart(cls, agents: dict[str, AgentSettings], info: ValidationInfo) -> dict[str, AgentSettings]:
+    def _distinct_from_aliases(
+        cls, agents: dict[str, AgentSettings], info: ValidationInfo
+    ) -> dict[str, AgentSettings]:
         both = sorted(agents.keys() & info.data.get("aliases", {}).keys())
         if both:
-            raise ValueError(f"has {both[0]!r}, which is an alias of a model, too; requests may name either")
+            raise ValueError(f"has {both[0]!r}, which is also an alias of a model; the names must differ")
         return agents
 
     @classmethod
@@ -244,41 +335,69 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take only what is handed in; ``load_settings`` calls the other sources itself."""
+        """Use only the values passed in; ``load_settings`` reads the other sources."""
         return (init_settings,)
 
     @property
     def store_url(self) -> str:
-        """The database to use, as an SQLAlchemy URL; it may hold a password."""
+        """The database as an SQLAlchemy URL; it may contain a password."""
         return self.store.url or f"sqlite:///{self.data_dir / 'trunkline.db'}"
+
+    def secrets(self) -> Iterator[str]:
+        """Yield every secret, by its type or by the name of its key."""
+        given = [self.server.token]
+        for provider in self.providers.values():
+            given += [provider.api_key, *provider.api_keys, *provider.credentials.values()]
+            given += provider.custom_headers.values()
+        yield from (secret.get_secret_value() for secret in given if secret is not None)
+        yield unquote(urlsplit(self.store.url or "").password or "")
+        for entry in self._entries:
+            if sounds_secret(entry.path[-1]):
+                value: Any = entry.value
+                values = cast("list[Any]", value) if isinstance(value, list) else [value]
+                yield from (each for each in values if isinstance(each, str))
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """What was written where, in the order of the sources; defaults are not among them."""
+        """All written values with their places, in the order of the sources, without defaults."""
         return self._entries
 
-    def remembering(self, entries: Sequence[Entry]) -> Settings:
-        """The same settings, which know where each of them was written."""
+    def with_places(self, entries: Sequence[Entry], bases: Mapping[str, Path] = {}) -> Settings:
+        """Return a copy that knows the place of each value, and the folder of each plugin file."""
         copy = self.model_copy()
         copy._entries = tuple(entries)
+        copy._bases = dict(bases)
         return copy
 
+    def plugin_base(self, name: str) -> Path:
+        """Return the folder that a plugin's file name is relative to: that of its settings file."""
+        return self._bases.get(name, Path())
+
+    def duration_warnings(self) -> list[str]:
+        """Return warnings about milliseconds that look like seconds."""
+        return [
+            f"{entry.place}: {entry.key} = {entry.value} means {entry.value} milliseconds; "
+            f'write "{entry.value}s" for seconds, or "{entry.value}ms"'
+            for entry in self._entries
+            if looks_like_seconds(Settings, entry.path, entry.value)
+        ]
+
     def rules(self, channel_id: str) -> ChannelRules | None:
-        """The rules of a channel, or of one of its accounts, if there is a table for it."""
+        """Return the access rules of a channel or account; None without a table for it."""
         name, _, account = channel_id.partition(".")
         settings = self.channels.get(channel_id) or self.channels.get(name)
         own = settings.accounts.get(account) if settings else None
-        return own.instead(settings) if settings and own else self.channels.get(channel_id)
+        return own.over(settings) if settings and own else self.channels.get(channel_id)
 
     def accounts(self, name: str) -> tuple[str | None, ...]:
-        """The accounts of a channel that are to be started; just None when it has no table of accounts."""
+        """Return the enabled accounts of a channel; only None if it has no table of accounts."""
         settings = self.channels.get(name)
         if settings is None or not settings.accounts:
             return (None,)
         return tuple(account for account, own in settings.accounts.items() if own.enabled)
 
     def agent_of(self, channel_id: str) -> str | None:
-        """The agent of a channel, or of one of its accounts, if the settings give it one."""
+        """Return the configured agent of a channel or account, or None."""
         name, _, account = channel_id.partition(".")
         settings = self.channels.get(channel_id) or self.channels.get(name)
         if settings is None:
@@ -287,10 +406,10 @@ class Settings(BaseSettings):
         return (own.agent if own else None) or settings.agent
 
     def unknown_agents(self, names: Collection[str]) -> list[str]:
-        """Complaints about channels whose agent is none of these, each with its place and those near."""
+        """Return a complaint for each channel with an agent that is not among these names."""
         places = {entry.path: f"{entry.place}: {entry.key}" for entry in self._entries}
         return [
-            f'{places.get(key, dotted(key))} = "{name}" is no agent; {_hint(name, names)}'
+            f'{places.get(key, dotted(key))} = "{name}" is not an agent; {hint(name, names)}'
             for key, name in self._agents_of_channels()
             if name not in names
         ]
@@ -303,33 +422,36 @@ class Settings(BaseSettings):
             yield from ((key, name) for key, name in given.items() if name is not None)
 
     def channel(self, name: str, model: type[M], account: str | None = None) -> M:
-        """A channel's own settings, read as its model; an account's go before those it shares.
+        """Return a channel's own settings as its model; an account's values override the shared ones.
 
         Raises SettingsError like ``load_settings``.
         """
         settings = self.channels.get(name, ChannelSettings())
         section: tuple[str, ...] = ("channels", name)
-        known, complaints = self._spelled(section, settings.options, model)
+        shared = tuple(ChannelSettings.model_fields)
+        known, complaints = self._known_entries(section, settings.options, model, shared)
         if account is not None:
             section = (*section, "accounts", account)
-            given, more = self._spelled(section, settings.accounts[account].options, model)
+            shared = tuple(AccountSettings.model_fields)
+            given, more = self._known_entries(section, settings.accounts[account].options, model, shared)
             taken = {entry.path for entry in given}
             known = [entry for entry in known if entry.path not in taken] + given
             complaints += more
         return validated(model, known, complaints, f"{'.'.join(section)}.")
 
     def plugin(self, name: str, model: type[M]) -> M:
-        """A plugin's own settings, read as its model. Raises SettingsError like ``load_settings``."""
-        return self._own(("plugins", name), self.plugins.options(name), model)
+        """Return a plugin's own settings as its model. Raises SettingsError like ``load_settings``."""
+        known, complaints = self._known_entries(("plugins", name), self.plugins.of(name).options, model)
+        return validated(model, known, complaints, f"plugins.{name}.")
 
-    def _own(self, section: tuple[str, ...], options: Mapping[str, Any], model: type[M]) -> M:
-        known, complaints = self._spelled(section, options, model)
-        return validated(model, known, complaints, f"{'.'.join(section)}.")
-
-    def _spelled(
-        self, section: tuple[str, ...], options: Mapping[str, Any], model: type[BaseModel]
+    def _known_entries(
+        self,
+        section: tuple[str, ...],
+        options: Mapping[str, Any],
+        model: type[BaseModel],
+        shared: Sequence[str] = (),
     ) -> tuple[list[Entry], list[str]]:
-        """What is written in a section, in our spelling, and complaints about the rest."""
+        """Return the entries of a section in snake_case, and complaints about unknown keys."""
         written = {entry.path: entry for entry in self._entries}
         given = [
             structs.replace(written[(*section, *path)], path=path)
@@ -337,9 +459,38 @@ class Settings(BaseSettings):
             else Entry(path=path, value=value, place="settings", base=Path())
             for path, value in flat(options)
         ]
-        return in_our_spelling(model, given, f"{'.'.join(section)}.")
+        return known_entries(model, given, f"{'.'.join(section)}.", shared)
 
 
-def _hint(name: str, names: Collection[str]) -> str:
-    near = get_close_matches(name, names, n=3)
-    return "".join((f"did you mean {' or '.join(near)}? " if near else "", f"there are {', '.join(names)}"))
+class Effective(Struct, frozen=True):
+    """One setting in effect. ``source`` is where it was written, or ``default``."""
+
+    key: str
+    value: Any
+    source: str
+
+
+def effective(settings: Settings) -> list[Effective]:
+    """Return all settings in effect in the order of ``config/example.toml``, with secrets masked."""
+    written = {entry.path: entry for entry in settings.entries}
+    return [
+        Effective(
+            key=dotted(path), value=_masked(path, value, written.get(path)), source=_source(written, path)
+        )
+        for path, value in flat(settings.model_dump(mode="json"))
+    ]
+
+
+def _source(written: dict[KeyPath, Entry], path: KeyPath) -> str:
+    entry = written.get(path)
+    return entry.place if entry else "default"
+
+
+def _masked(path: KeyPath, value: Any, entry: Entry | None) -> Any:
+    """Mask secrets by type, name and form; of a plugin's value with a reference, show the reference."""
+    known = resolve_key(Settings, path)
+    if value and (known.secret or value == MASK):
+        return MASK
+    if entry and entry.written and not known.typed:
+        return entry.written
+    return json.loads(without_passwords(json.dumps(value)))

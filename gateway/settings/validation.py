@@ -1,58 +1,185 @@
-"""Turning entries into a model, or into one error that lists everything wrong with them."""
+"""Validation: check keys and values of entries against a model, and report all mistakes in one error."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import typing
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from msgspec import structs
-from pydantic import BaseModel, ValidationError
+from msgspec import Struct, structs
+from pydantic import BaseModel, SecretStr, ValidationError
 
-from gateway.errors import SettingsError
+from gateway.contract.errors import SettingsError
 from gateway.settings.entries import Entry, KeyPath, dotted, tree
-from gateway.settings.masking import without_passwords
-from gateway.settings.spelling import spelled, suggestion
+from gateway.settings.secrets import sounds_secret, without_passwords
+from gateway.settings.section import MILLISECONDS
+
+ANY_NAME = "<name>"
+"""Placeholder for a name that the user chooses, in the list of known keys."""
+
+
+class ResolvedKey(Struct, frozen=True):
+    """A key path in snake_case.
+
+    ``wrong`` is the index of the first unknown part. ``typed`` is whether the gateway defines the type.
+    ``secret`` is derived from type and name.
+    """
+
+    path: KeyPath
+    wrong: int | None = None
+    typed: bool = False
+    secret: bool = False
+
+
+def resolve_key(model: type[BaseModel], path: KeyPath, *, table: bool = False) -> ResolvedKey:
+    """Look up a key path in a model; accept camelCase for snake_case. ``table`` marks the path of an empty
+    table.
+    """
+    at: Any = model
+    right: list[str] = []
+    for index, key in enumerate(path):
+        name = field_name(at, key) if _is_model(at) else key
+        if name is None and not _accepts_unknown(at, table=table or len(path) > index + 1):
+            return ResolvedKey((*right, *path[index:]), wrong=index)
+        right.append(name or key)
+        at = _type_at(at, right[-1:])
+    secret = _is_secret(at) or sounds_secret(right[-1])
+    return ResolvedKey(tuple(right), typed=at is not None and at is not Any, secret=secret)
+
+
+def field_name(model: type[BaseModel], key: str) -> str | None:
+    """Return the field that a key denotes in either spelling, or None."""
+    if key in model.model_fields:
+        return key
+    if "_" in key or not key[:1].islower() or key.islower():
+        return None
+    return next((name for name in model.model_fields if name.replace("_", "") == key.lower()), None)
+
+
+def looks_like_seconds(model: type[BaseModel], path: KeyPath, value: object) -> bool:
+    """Return whether a value looks like seconds where milliseconds are meant: a bare number below 1,000."""
+    table = _type_at(model, path[:-1])
+    field = table.model_fields.get(path[-1]) if _is_model(table) else None
+    if field is None or MILLISECONDS not in field.metadata:
+        return False
+    bare = int(value) if isinstance(value, str) and value.isdecimal() else value
+    return isinstance(bare, int) and 0 < bare < 1_000
+
+
+def known_keys(model: type[BaseModel], prefix: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield every key of a model except tables; a name that the user chooses reads ``<name>``."""
+    for name, field in model.model_fields.items():
+        at: Any = field.annotation
+        path = (*prefix, name)
+        while not _is_model(at) and _value_type(at) is not None:
+            at, path = _value_type(at), (*path, ANY_NAME)
+        if _is_model(at):
+            yield from known_keys(at, path)
+        else:
+            yield path
+
+
+def hint(name: str, names: Collection[str]) -> str:
+    """Return a hint with the closest of the names, and all of them."""
+    near = get_close_matches(name, names, n=3)
+    return "".join((f"did you mean {' or '.join(near)}? " if near else "", f"there are {', '.join(names)}"))
+
+
+def suggestion(
+    model: type[BaseModel], path: KeyPath, wrong: int, under: str = "", shared: Sequence[str] = ()
+) -> str:
+    """Return a hint with the likely key: one beside it, the same name elsewhere, or all keys of the table.
+
+    ``shared`` are keys that the section has beside those of the model.
+    """
+    here = _type_at(model, path[:wrong])
+    names = [*here.model_fields, *(shared if wrong == 0 else ())]
+    near = get_close_matches(path[wrong].lower(), names, n=1)
+    if near:
+        return f"did you mean {under}{dotted((*path[:wrong], near[0]))}?"
+    elsewhere = [known for known in known_keys(model) if known[-1] == path[-1]]
+    if elsewhere:
+        return f"did you mean {under}{dotted(elsewhere[0])}?"
+    return f"known keys: {', '.join(names)}" if names else "this table has no keys"
+
+
+def _type_at(at: Any, path: Sequence[str]) -> Any:
+    """Return the type at a key path below a type, or None where any value is accepted."""
+    for key in path:
+        if not _is_model(at):
+            at = _value_type(at)
+        elif key in at.model_fields:
+            at = at.model_fields[key].annotation
+        else:
+            at = getattr(at, "tables", None)
+    return at
+
+
+def _is_model(annotation: Any) -> typing.TypeGuard[type[BaseModel]]:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _value_type(annotation: Any) -> Any:
+    """Return the type of a mapping's values, or None for any other type."""
+    origin = typing.get_origin(annotation)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return typing.get_args(annotation)[1]
+    return None
+
+
+def _accepts_unknown(model: type[BaseModel], *, table: bool) -> bool:
+    """Return whether a model accepts unknown keys; where these are tables, a plain value is a mistake."""
+    if model.model_config.get("extra") != "allow":
+        return False
+    return table or getattr(model, "tables", None) is None
+
+
+def _is_secret(annotation: Any) -> bool:
+    return annotation is SecretStr or SecretStr in typing.get_args(annotation)
+
 
 M = TypeVar("M", bound=BaseModel)
 
 _LONGEST_SHOWN = 60
 
 
-def in_our_spelling(
-    model: type[BaseModel], entries: Iterable[Entry], under: str = ""
+def known_entries(
+    model: type[BaseModel], entries: Iterable[Entry], under: str = "", shared: Sequence[str] = ()
 ) -> tuple[list[Entry], list[str]]:
-    """Sort entries into those whose key exists, in snake_case, and complaints about the others.
+    """Separate the entries with a known key, converted to snake_case, from complaints about the others.
 
-    ``under`` is what a complaint puts before each key, when the model is not the whole of the settings.
+    ``under`` is the prefix of the keys in complaints, if the model is a part of the settings; ``shared`` are
+    keys that the section has beside those of the model.
     """
     known: list[Entry] = []
     complaints: list[str] = []
     for entry in entries:
-        found = spelled(model, entry.path, table=entry.value == {})
+        found = resolve_key(model, entry.path, table=entry.value == {})
         if found.wrong is None:
             known.append(structs.replace(entry, path=found.path))
         else:
             key = dotted(entry.path[: found.wrong + 1])
-            hint = suggestion(model, found.path, found.wrong, under)
-            complaints.append(f"{entry.place}: {under}{key} is not a setting; {hint}")
+            advice = suggestion(model, found.path, found.wrong, under, shared)
+            complaints.append(f"{entry.place}: {under}{key} is not a setting; {advice}")
     return known, complaints
 
 
 def validated(model: type[M], entries: Sequence[Entry], complaints: Sequence[str] = (), under: str = "") -> M:
-    """Build a model from entries. Raises SettingsError with every complaint, the given ones first."""
+    """Build a model from entries. Raises SettingsError with all complaints, the given ones first."""
     try:
         made = model(**tree(entries))
     except ValidationError as error:
-        raise wrong([*complaints, *_complaints(model, entries, error, under)]) from None
+        raise settings_error([*complaints, *_complaints(model, entries, error, under)]) from None
     if complaints:
-        raise wrong(complaints)
+        raise settings_error(complaints)
     return made
 
 
-def wrong(complaints: Sequence[str]) -> SettingsError:
-    """One error for all that is wrong."""
+def settings_error(complaints: Sequence[str]) -> SettingsError:
+    """Return one error with all complaints."""
     unique = list(dict.fromkeys(complaints))
     if len(unique) == 1:
         return SettingsError(unique[0])
@@ -62,50 +189,44 @@ def wrong(complaints: Sequence[str]) -> SettingsError:
 def _complaints(
     model: type[BaseModel], entries: Sequence[Entry], error: ValidationError, under: str
 ) -> list[str]:
-    """One line per wrong value; where several types were allowed, the line says so for each."""
+    """Return one line per wrong value; it names each of several allowed types."""
     by_entry = {entry.path: entry for entry in entries}
     reasons: dict[KeyPath, list[str]] = {}
     values: dict[KeyPath, Any] = {}
+    places: dict[KeyPath, str] = {}
     for detail in error.errors(include_url=False, include_context=False):
-        path = _written_path(detail["loc"], by_entry)
+        path, place = _nearest_written(detail["loc"], entries)
         reasons.setdefault(path, []).append(_reason(detail["msg"]))
         values.setdefault(path, detail["input"])
+        places.setdefault(path, place)
     return [
-        f"{_place(path, by_entry)}: {under}{_told(model, path, values[path], by_entry)} "
+        f"{places[path]}: {under}{_assignment(model, path, values[path], by_entry)} "
         + " or ".join(dict.fromkeys(texts)).replace(" or must be ", " or ")
         for path, texts in reasons.items()
     ]
 
 
-def _told(model: type[BaseModel], path: KeyPath, value: Any, by_entry: Mapping[KeyPath, Entry]) -> str:
-    """The key with its value, unless that is a secret; of a reference only its name is told."""
+def _assignment(model: type[BaseModel], path: KeyPath, value: Any, by_entry: Mapping[KeyPath, Entry]) -> str:
+    """Return the key with its value; without it for a secret, and with the name of a reference."""
     key = dotted(path)
     entry = by_entry.get(path)
-    if entry is None or spelled(model, path).secret:
+    if entry is None or resolve_key(model, path).secret:
         return key
     return f"{key} = {entry.written or _shown(value)}"
 
 
-def _written_path(loc: Sequence[int | str], by_entry: Mapping[KeyPath, Entry]) -> KeyPath:
-    """The key that a place inside a model belongs to: as much of it as was written."""
+def _nearest_written(loc: Sequence[int | str], entries: Sequence[Entry]) -> tuple[KeyPath, str]:
+    """Return the written part of a location in a model, with the place of the first entry at or below it."""
     path = tuple(str(part) for part in loc)
     for length in range(len(path), 0, -1):
-        if any(written[:length] == path[:length] for written in by_entry):
-            return path[:length]
-    return path
-
-
-def _place(path: KeyPath, by_entry: Mapping[KeyPath, Entry]) -> str:
-    """Where a key stands, or where the section begins that lacks it."""
-    for length in range(len(path), 0, -1):
-        for written, entry in by_entry.items():
-            if written[:length] == path[:length]:
-                return entry.place
-    return "settings"
+        for entry in entries:
+            if entry.path[:length] == path[:length]:
+                return path[:length], entry.place
+    return path, "settings"
 
 
 def _reason(message: str) -> str:
-    """Pydantic's words, as the end of a sentence about a key."""
+    """Return a message of pydantic as the end of a sentence about a key."""
     message = message.removeprefix("Value error, ").replace("Input should be", "must be")
     message = message.replace("a valid tuple", 'a list, like ["a", "b"]')
     message = re.sub(r"a valid integer.*", "a whole number", message)

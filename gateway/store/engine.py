@@ -1,11 +1,14 @@
-"""Opening the database: pragmas, durability, and the lock that keeps a second gateway out."""
+"""The database engine: pragmas, durability, and the lock that excludes a second gateway."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import re
+import sqlite3
+import stat
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -13,24 +16,62 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, OperationalError
 
-from gateway.errors import StoreError, StoreLockedError, WeakDurabilityError
+from gateway.contract.errors import StoreError, StoreLockedError, StoreUnavailableError, WeakDurabilityError
 from gateway.store import schema
 
 Durability = Literal["full", "relaxed"]
 
-_BUSY_MS = 5_000
+_BUSY_SECONDS = 30.0
+_STATEMENT_MS = 30_000
+_OWN_FILE_PREFIXES = ("trunkline.", "keys.", "slack.", "cli-", "workspace")
+"""Prefixes of the files that the gateway keeps in its data directory."""
 _ADVISORY_LOCK = 0x7472756E6B  # one gateway at a time on a PostgreSQL database
-_PREDECESSOR_MS = 3_000  # how long a server may take to notice that a killed gateway is gone
+_LOCK_WAIT_MS = 3_000  # time in which a server notices that a killed gateway is gone
+_PROBE_MS = 1_000
+"""Milliseconds that the first write waits for another process's lock; the caller retries and logs."""
+PING_SECONDS = 1.5
+"""Seconds between pings of an idle PostgreSQL connection."""
+_LIBPQ_DEFAULTS = {
+    "connect_timeout": 5,
+    # With a ping every 1.5 s, a server that vanished without closing the connection is noticed within 5 s.
+    "tcp_user_timeout": 3_000,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+}
+"""Parameters of libpq, unless the address sets them; seconds, and milliseconds for the user timeout."""
+_QUERY_CANCELED = "57014"
+_LOCK_NOT_AVAILABLE = "55P03"
+
+_TEMPORARY_SQLITE = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
+"""Primary result codes of SQLite that a mount, free disk space or the end of another process can cure."""
+_TEMPORARY_SQLSTATES = ("08", "25006", "40", "53", "55P03", "57")
+"""Prefixes of the SQLSTATE of such errors on PostgreSQL: lost connections, a read-only standby, rollbacks,
+exhausted resources, lock timeouts, and a server that starts or stops."""
+_REFUSED_LOGIN = re.compile(
+    r"password authentication failed|no password supplied|FATAL: +role .* does not exist"
+)
+"""Pattern of libpq's messages for wrong credentials: it gives no SQLSTATE for a failed login."""
 
 
 Connect = Callable[[], AbstractContextManager[Connection]]
 
 
 class Lock(NamedTuple):
-    """What makes this process the only gateway on a database, and the connection it may write through.
+    """The exclusive lock of a gateway on its database, and the connection it may write through.
 
-    On PostgreSQL both are one: a killed gateway's lock is free only when nothing of its can be committed
-    any more. Otherwise its successor could look at the inbox too early and miss an accepted message.
+    On PostgreSQL both are one: the lock of a killed gateway is free only when nothing of it can be committed
+    any more. Otherwise its successor could read the inbox too early and miss an accepted message.
     """
 
     connect: Connect
@@ -38,24 +79,33 @@ class Lock(NamedTuple):
 
 
 def open_engine(url: str, durability: Durability = "full") -> Engine:
-    """An engine for a ``sqlite:///…`` or ``postgresql+psycopg://…`` address.
+    """Open an engine for a ``sqlite:///…`` or ``postgresql+psycopg://…`` address.
 
-    Raises StoreError for an address that cannot be used, WeakDurabilityError for a database that may lose
-    what it acknowledged.
+    Raises StoreError for an unusable address, WeakDurabilityError for a database that may lose acknowledged
+    writes.
     """
-    target = _parsed(url)
-    engine = _sqlite(target, durability) if target.get_backend_name() == "sqlite" else _postgres(target)
-    schema.speak(engine.dialect.name)
+    target = _parse_url(url)
+    engine = (
+        _open_sqlite(target, durability) if target.get_backend_name() == "sqlite" else _open_postgres(target)
+    )
+    schema.set_partial_indexes(engine.dialect.name)
     if durability == "full":
         try:
-            _refuse_weak(engine)
+            _check_durability(engine)
         except StoreError:
             engine.dispose()
             raise
     return engine
 
 
-def _parsed(url: str) -> URL:
+def check_address(url: str) -> None:
+    """Raise StoreError for an address that cannot be valid; nothing is opened."""
+    target = _parse_url(url)
+    if target.get_backend_name() == "sqlite" and target.database in (None, "", ":memory:"):
+        raise StoreError("store.url: a SQLite database needs a file, such as sqlite:///data/trunkline.db")
+
+
+def _parse_url(url: str) -> URL:
     try:
         target = make_url(url)
     except ArgumentError:
@@ -68,53 +118,126 @@ def _parsed(url: str) -> URL:
     return target
 
 
-def _sqlite(url: URL, durability: Durability) -> Engine:
+def _open_sqlite(url: URL, durability: Durability) -> Engine:
     if not url.database or url.database == ":memory:":
         raise StoreError("store.url: a SQLite database needs a file, such as sqlite:///data/trunkline.db")
     try:
-        Path(url.database).absolute().parent.mkdir(parents=True, exist_ok=True)
+        _make_private(Path(url.database).absolute().parent, url.database)
     except OSError as error:
-        raise StoreError(f"cannot make the directory of {url.database}: {error.strerror}") from None
-    engine = create_engine(url.set(drivername="sqlite"), pool_size=4, max_overflow=0)
+        reason = f"cannot create the directory of {url.database}: {error.strerror}"
+        raise StoreUnavailableError(reason) from None
+    if Path(url.database).is_dir():
+        raise StoreError(f"cannot open {url.database}: it is a directory; store.url needs a file")
+    engine = create_engine(
+        url.set(drivername="sqlite"),
+        pool_size=4,
+        max_overflow=0,
+        connect_args={} if "timeout" in url.query else {"timeout": _BUSY_SECONDS},
+    )
+    path = url.database
     level = "FULL" if durability == "full" else "NORMAL"
 
     def prepare(connection: Any, _record: Any) -> None:
+        # The driver's own transactions are off; see _begin.
         connection.isolation_level = None
-        for pragma in (
-            f"busy_timeout={_BUSY_MS}",
-            "journal_mode=WAL",
-            f"synchronous={level}",
-            "foreign_keys=ON",
-            "temp_store=MEMORY",
-        ):
-            connection.execute(f"PRAGMA {pragma}")
+        with _short_busy_timeout(connection):
+            # Before WAL mode: SQLite creates the WAL files with the mode of the database file.
+            connection.execute("PRAGMA schema_version").fetchone()
+            _restrict_files(path)
+            for pragma in (
+                "journal_mode=WAL",
+                f"synchronous={level}",
+                "foreign_keys=ON",
+                "temp_store=MEMORY",
+            ):
+                connection.execute(f"PRAGMA {pragma}")
 
     event.listen(engine, "connect", prepare)
     event.listen(engine, "begin", _begin)
     return engine
 
 
-def _begin(connection: Connection) -> None:
-    """Begin a transaction. The driver would only begin one for INSERT, UPDATE and DELETE as a first word.
+@contextmanager
+def _short_busy_timeout(connection: Any) -> Generator[None]:
+    """Shorten a SQLite connection's wait for locks inside the block."""
+    usual = connection.execute("PRAGMA busy_timeout").fetchone()[0]
+    connection.execute(f"PRAGMA busy_timeout={min(usual, _PROBE_MS)}")
+    try:
+        yield
+    finally:
+        connection.execute(f"PRAGMA busy_timeout={usual}")
 
-    Changes that begin with WITH, and those of the schema, would each be committed alone.
+
+def _make_private(folder: Path, database: str) -> None:
+    """Make the directory of a database readable by its owner only, unless it also holds other files."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    # A shared directory (the home directory, /tmp) belongs to other programs, too; leave its mode alone.
+    ours = found.st_uid == os.geteuid() and not found.st_mode & stat.S_ISVTX
+    apart = folder not in (Path.cwd(), Path.home()) and all(
+        each.name.startswith(_OWN_FILE_PREFIXES) or each == Path(database).absolute()
+        for each in folder.iterdir()
+    )
+    if ours and apart and stat.S_IMODE(found.st_mode) & 0o077:
+        folder.chmod(0o700)
+
+
+def _restrict_files(database: str) -> None:
+    """Make the files of a database readable by their owner only. Files of another owner are left alone."""
+    for path in (Path(database), Path(f"{database}-wal"), Path(f"{database}-shm")):
+        with suppress(OSError):
+            if stat.S_IMODE(path.stat().st_mode) & 0o077:
+                path.chmod(0o600)
+
+
+def _begin(connection: Connection) -> None:
+    """Begin a transaction explicitly.
+
+    The driver begins one only for statements that start with INSERT, UPDATE or DELETE. Statements that start
+    with WITH, and schema changes, would each be committed alone.
     """
     connection.exec_driver_sql("BEGIN")
 
 
-def _postgres(url: URL) -> Engine:
+def _open_postgres(url: URL) -> Engine:
     try:
-        return create_engine(url, pool_size=4, max_overflow=1, pool_pre_ping=True)
+        engine = create_engine(
+            url,
+            pool_size=4,
+            max_overflow=1,
+            pool_pre_ping=True,
+            connect_args={name: value for name, value in _LIBPQ_DEFAULTS.items() if name not in url.query},
+        )
     except (NoSuchModuleError, ModuleNotFoundError):
         raise StoreError(
-            "store.url names PostgreSQL, whose driver is not installed: pip install 'trunkline[postgres]'"
+            "store.url names PostgreSQL, but its driver is not installed: pip install 'trunkline[postgres]'"
         ) from None
+    event.listen(engine, "connect", _limit_statements)
+    return engine
 
 
-def _refuse_weak(engine: Engine) -> None:
+def _limit_statements(connection: Any, _record: Any) -> None:
+    """Set a statement timeout, unless the address, the user or the database has one.
+
+    It is set by a statement and not by a start-up option, because connection poolers refuse those.
+    """
+    usual, connection.autocommit = connection.autocommit, True
+    connection.execute(
+        "SELECT set_config('statement_timeout', %s, false) WHERE current_setting('statement_timeout') = '0'",
+        (str(_STATEMENT_MS),),
+    )
+    connection.autocommit = usual
+
+
+def is_canceled(error: DatabaseError) -> bool:
+    """Return whether the server cancelled a statement that exceeded the statement timeout."""
+    return getattr(error.orig, "sqlstate", None) == _QUERY_CANCELED
+
+
+def _check_durability(engine: Engine) -> None:
     if engine.dialect.name != "postgresql":
         return
-    with reached(engine) as connection:
+    with connect(engine) as connection:
         for setting in ("synchronous_commit", "fsync", "full_page_writes"):
             value = connection.execute(text(f"SHOW {setting}")).scalar_one()
             if value == "off":
@@ -124,32 +247,74 @@ def _refuse_weak(engine: Engine) -> None:
                 )
 
 
-def reached(engine: Engine) -> Connection:
-    """A connection. Raises StoreError, without the password, if the database cannot be reached."""
+def connect(engine: Engine) -> Connection:
+    """Return a connection. Raises StoreError, without the password, if the database is unreachable."""
     try:
         return engine.connect()
     except DatabaseError as error:
-        raise unusable(engine, error) from None
+        raise open_error(engine, error) from None
 
 
-def unusable(engine: Engine, error: DatabaseError) -> StoreError:
-    """The error for a database that cannot be opened; it names the database, without its password."""
+def open_error(engine: Engine, error: DatabaseError) -> StoreError:
+    """Return the error for a database that cannot be opened; it names the database without its password.
+
+    It is a StoreUnavailableError where a later attempt may succeed.
+    """
     reason = str(error.orig).strip().split("\n")[0]
-    return StoreError(f"cannot open {engine.url.render_as_string()}: {reason}")
+    kind = StoreUnavailableError if is_temporary(error) else StoreError
+    return kind(f"cannot open {engine.url.render_as_string()}: {reason}")
+
+
+def is_temporary(error: DatabaseError) -> bool:
+    """Return whether the cause may go away without a change of the settings."""
+    if isinstance(error.orig, sqlite3.Error):
+        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _TEMPORARY_SQLITE
+    state: str | None = getattr(error.orig, "sqlstate", None)
+    if state is not None:
+        return state.startswith(_TEMPORARY_SQLSTATES)
+    return isinstance(error, OperationalError) and not _REFUSED_LOGIN.search(str(error.orig))
+
+
+def check_writable(engine: Engine) -> None:
+    """Take and release the write lock. Raises StoreUnavailableError if the database is not writable."""
+    with connect(engine) as connection:
+        if engine.dialect.name == "postgresql":
+            if connection.execute(text("SHOW transaction_read_only")).scalar_one() == "on":
+                where = engine.url.render_as_string()
+                raise StoreUnavailableError(f"cannot write {where}: the server is read-only")
+            return
+        driver = connection.connection.driver_connection
+        assert driver is not None, "an open connection has a driver connection"
+        try:
+            with _short_busy_timeout(driver):
+                driver.execute("BEGIN IMMEDIATE")
+                driver.execute("ROLLBACK")
+        except sqlite3.OperationalError as error:
+            raise open_error(engine, OperationalError(None, None, error)) from None
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the names in a directory, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def lock(engine: Engine) -> Lock:
-    """Make this process the only gateway on the database, or raise StoreLockedError."""
-    return _lock_server(engine) if engine.dialect.name == "postgresql" else _lock_file(engine)
+    """Lock the database for this process. Raises StoreLockedError if another gateway holds the lock."""
+    return _lock_postgres(engine) if engine.dialect.name == "postgresql" else _lock_sqlite(engine)
 
 
-def _lock_file(engine: Engine) -> Lock:
+def _lock_sqlite(engine: Engine) -> Lock:
     path = f"{engine.url.database}.lock"
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}") from None
+        raise StoreUnavailableError(f"cannot write {path}: {error.strerror}") from None
     try:
+        # The kernel releases the lock when the process dies, so a crash leaves no stale lock file to judge.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
@@ -159,19 +324,23 @@ def _lock_file(engine: Engine) -> Lock:
     return Lock(engine.connect, lambda: os.close(descriptor))
 
 
-def _lock_server(engine: Engine) -> Lock:
-    connection = reached(engine)
-    connection.execute(text(f"SET LOCAL lock_timeout = {_PREDECESSOR_MS}"))
+def _lock_postgres(engine: Engine) -> Lock:
+    connection = connect(engine)
+    # A restart follows its predecessor closely: give the server time to notice that the old client died.
+    connection.execute(text(f"SET LOCAL lock_timeout = {_LOCK_WAIT_MS}"))
     try:
         connection.execute(text("SELECT pg_advisory_lock(:id)"), {"id": _ADVISORY_LOCK})
-    except OperationalError:
+    except OperationalError as error:
         connection.close()
+        if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+            raise open_error(engine, error) from None
         raise StoreLockedError(
-            "another gateway already uses this PostgreSQL database; stop it first"
+            "another gateway already uses this PostgreSQL database; stop it, or use another database"
         ) from None
     connection.commit()
 
     def release() -> None:
+        # Back in the pool the connection would keep the advisory lock; it must be closed for good.
         connection.invalidate()
         connection.close()
 

@@ -1,70 +1,119 @@
-"""Bringing a database to the schema this version expects.
+"""The schema of a database: its revision, its migrations, and the signs of lost contents.
 
-An empty database is given the schema as it stands; Alembic is only loaded where data has to be carried over.
+An empty database is created with the newest schema; Alembic is loaded only to migrate existing data.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import Column, Connection, Engine, MetaData, String, Table, insert, inspect, text
 
-from gateway.errors import StoreError
+from gateway.contract.errors import StoreError
 from gateway.store.schema import metadata
 
 _FOLDER = Path(__file__).parent / "migrations"
+_FIRST = {
+    *("audit", "cursor", "dead_letter", "inbox", "messages"),
+    *("outbox", "parts", "quarantine", "sessions", "turn_step"),
+}
+"""The tables of the first revision, which every later revision also has."""
 _REVISION = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
-"""Where Alembic keeps the revision."""
+"""The table in which Alembic keeps the revision."""
 
 
 def revisions() -> list[str]:
-    """All revisions, oldest first: migrations are numbered, and named by their number."""
+    """Return all revisions, oldest first: migration files are named by their number."""
     return sorted(path.name.split("_")[0] for path in (_FOLDER / "versions").glob("[0-9]*.py"))
 
 
 def head() -> str:
-    """The newest revision there is."""
+    """Return the newest revision."""
     return revisions()[-1]
 
 
 def current(engine: Engine) -> str | None:
-    """The revision the database is at, or None for an empty one."""
+    """Return the revision of the database, or None for an empty one."""
     if not inspect(engine).has_table("alembic_version"):
         return None
     with engine.connect() as connection:
         return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
-def upgrade(engine: Engine) -> bool:
-    """Apply what is missing, all or nothing. Returns whether there was anything to do.
+def find_damage(engine: Engine) -> str | None:
+    """Return the evidence that a database lost its contents, with the remedy; None if there is none.
 
-    Raises StoreError for a database that a newer version has made.
+    A database without any table is not damaged: it is the first start.
     """
+    file = database_file(engine)
+    if file is not None and file.exists() and not file.stat().st_size:
+        return f"{file} has 0 bytes, so its contents are lost; {_recovery_hint(engine)}"
+    found = set(inspect(engine).get_table_names())
+    where = file or engine.url.render_as_string()
+    if _REVISION.name not in found:
+        if lost := sorted(found & metadata.tables.keys()):
+            return f"{where} has the table {lost[0]} but no alembic_version; {_recovery_hint(engine)}"
+        return None
+    revision = current(engine)
+    if revision is None:
+        return f"{where} has an empty alembic_version; {_recovery_hint(engine)}"
+    expected = set(metadata.tables) if revision == head() else _FIRST
+    if revision in revisions() and (lost := sorted(expected - found)):
+        return f"{where} is at revision {revision} but lacks {', '.join(lost)}; {_recovery_hint(engine)}"
+    return None
+
+
+def database_file(engine: Engine) -> Path | None:
+    """Return the file of a SQLite database; None for a server."""
+    if engine.dialect.name != "sqlite":
+        return None
+    name = engine.url.database or ""
+    # Read-only commands open the file by a URI.
+    return Path(unquote(urlsplit(name).path)) if name.startswith("file:") else Path(name)
+
+
+def _recovery_hint(engine: Engine) -> str:
+    anew = "remove the file" if database_file(engine) else "drop its tables, including alembic_version,"
+    return f"restore a backup with `trunkline restore FILE`, or {anew} to start with an empty database"
+
+
+def upgrade(engine: Engine) -> bool:
+    """Apply the missing migrations, all or nothing. Return whether there were any.
+
+    Raises StoreError for a database of a newer version, or one that lost its tables.
+    """
+    if (lost := find_damage(engine)) is not None:
+        raise StoreError(lost)
     found = current(engine)
     if found == head():
         return False
     if found is not None and found not in revisions():
         raise StoreError(
-            f"the database is at revision {found}, and this version knows {head()} at most; "
-            "a newer Trunkline made it, so run that one"
+            f"the database is at revision {found}, and this version supports up to {head()}; "
+            "a newer Trunkline made it: run that version or a later one"
         )
     with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            # Rewriting a large table may take longer than any statement of a running gateway.
+            connection.execute(text("SET LOCAL statement_timeout = 0"))
         if found is None:
-            create(connection)
+            create_schema(connection)
         else:
-            migrate(connection)
+            run_migrations(connection)
     return True
 
 
-def create(connection: Connection) -> None:
-    """Make the newest schema in an empty database."""
+def create_schema(connection: Connection) -> None:
+    """Create the newest schema in an empty database."""
     metadata.create_all(connection, checkfirst=False)
     _REVISION.create(connection)
     connection.execute(insert(_REVISION).values(version_num=head()))
 
 
-def migrate(connection: Connection, revision: str = "head") -> None:
-    """Run the migrations that are missing up to a revision, from any or from none."""
+def run_migrations(connection: Connection, revision: str = "head") -> None:
+    """Run the missing migrations up to a revision, from any revision or none."""
+    # Imported here because few starts migrate, and Alembic is slow to import.
     from alembic import command
     from alembic.config import Config
 

@@ -31,14 +31,13 @@ sessions = Table(
     Column("messages", Integer, nullable=False),
     Column("input_tokens", BigInteger, nullable=False),
     Column("output_tokens", BigInteger, nullable=False),
-    Column("cost", Float, nullable=False),
     Column("context_from", BigInteger, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
     Column("agent", Text),
     Index("sessions_updated", "updated_at"),
 )
-"""``seq`` is the highest durable number; ``context_from`` is where /new cut the context."""
+"""``seq`` is the highest durable number; ``context_from`` is the number at which /new cut the context."""
 
 messages = Table(
     "messages",
@@ -67,6 +66,18 @@ parts = Table(
     UniqueConstraint("message_id", "index", name="parts_message_index"),
 )
 
+injected = Table(
+    "injected",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("message", Text, nullable=False),
+    Index("injected_session_seq", "session_id", "seq"),
+)
+"""Messages of plugins that join the transcript after the next user message of their session, as JSON, ordered
+by ``seq``."""
+
 inbox = Table(
     "inbox",
     metadata,
@@ -85,20 +96,32 @@ inbox = Table(
     Column("attempts", Integer, nullable=False),
     Column("not_before", BigInteger, nullable=False),
     Column("received_at", BigInteger, nullable=False),
+    Column("sender", Text, nullable=False, server_default=""),
+    Column("original", Text, nullable=False, server_default=""),
+    Column("priority", Integer, nullable=False, server_default="0"),
+    Column("interrupted", Text),
     UniqueConstraint("channel", "account", "dedup_key", name="inbox_dedup"),
     UniqueConstraint("channel", "account", "alt_key", name="inbox_alt"),
 )
-"""Accepted messages. ``state`` is new, done, dead or merged; ``id`` is the user message's id."""
+"""Accepted messages. ``state`` is new, done, dead or merged; ``id`` is the user message's id.
+
+``original`` is the key of the message that this one is, or is a revision of. ``priority`` is 1 for /stop, and
+2 for a message that is answered with the notice that too many wait: these come before the others.
+``interrupted`` is withdrawn if the sender deleted the message, stopped if a user stopped its answer, and
+steered if the sender wrote again while the answer was being made: a restart continues accordingly.
+"""
 
 _inbox_open = Index("inbox_open", inbox.c.session, inbox.c.ord)
+_inbox_refused = Index("inbox_refused", inbox.c.session, inbox.c.received_at)
 
 
-def speak(dialect: str) -> None:
-    """Complete the tables for one kind of database.
+def set_partial_indexes(dialect: str) -> None:
+    """Add the partial indexes for one kind of database.
 
-    SQLAlchemy loads the whole of a dialect as soon as one of its options is named.
+    SQLAlchemy loads a whole dialect as soon as one of its options is named.
     """
     _inbox_open.dialect_options[dialect]["where"] = text("state = 'new'")
+    _inbox_refused.dialect_options[dialect]["where"] = text("priority = 2")
 
 
 outbox = Table(
@@ -138,7 +161,7 @@ turn_step = Table(
     Column("state", Text, nullable=False),
     Column("result", Text),
 )
-"""What a turn already did. ``kind`` is llm or tool; ``state`` is called, intent or done."""
+"""Recorded steps of turns. ``kind`` is llm or tool; ``state`` is called, intent or done."""
 
 dead_letter = Table(
     "dead_letter",
@@ -160,7 +183,7 @@ quarantine = Table(
     Column("reason", Text, nullable=False),
     Column("at", BigInteger, nullable=False),
 )
-"""Platform events that could not be read, kept as they came."""
+"""Platform events that could not be parsed, stored unchanged."""
 
 audit = Table(
     "audit",
@@ -185,7 +208,7 @@ member = Table(
     Column("at", BigInteger, nullable=False),
     UniqueConstraint("channel", "user_id", name="member_user"),
 )
-"""Who was let in on a channel, beside those that the settings name. ``role`` is admin or user."""
+"""Users admitted on a channel, besides those in the settings. ``role`` is admin or user."""
 
 one_time_code = Table(
     "one_time_code",
@@ -202,7 +225,7 @@ one_time_code = Table(
     Column("used_at", BigInteger, nullable=False),
     Index("one_time_code_user", "channel", "user_id"),
 )
-"""Codes that work once. ``kind`` is pair, link or move; ``used_at`` is 0 for one that may still be used."""
+"""One-time codes. ``kind`` is pair, link or move; ``used_at`` is 0 for an unused code."""
 
 identity = Table(
     "identity",
@@ -215,7 +238,7 @@ identity = Table(
     UniqueConstraint("channel", "user_id", name="identity_user"),
     Index("identity_person", "person"),
 )
-"""Users of different channels who are one person."""
+"""Users of different channels that are one person."""
 
 moved_chat = Table(
     "moved_chat",
@@ -226,7 +249,7 @@ moved_chat = Table(
     Column("user_id", Text, nullable=False),
     Column("at", BigInteger, nullable=False),
 )
-"""Chats that continue another chat's session: ``chat`` is the session that they would have of their own."""
+"""Chats that continue another chat's session: ``chat`` is the id of the session they would otherwise have."""
 
 spend = Table(
     "spend",
@@ -248,8 +271,8 @@ spend = Table(
     Index("spend_at", "at"),
     Index("spend_session", "session"),
 )
-"""Calls of models. ``state`` is reserved (running, or cut off by a crash), estimated or counted;
-``nano_usd`` is a thousand-millionth of a US dollar, and empty where no price is known."""
+"""Model calls. ``state`` is reserved (running, or cut off by a crash), estimated or counted; ``nano_usd`` is
+a billionth of a US dollar, and null if no price is known."""
 
 allowance = Table(
     "allowance",
@@ -259,5 +282,35 @@ allowance = Table(
     Column("warned_at", BigInteger, nullable=False),
     Column("at", BigInteger, nullable=False),
 )
-"""What was said about a budget in one of its periods: up to where a person let it go on, and whether
-its warning was given. ``id`` is budget, holder and period."""
+"""State of a budget in one of its periods: the amount up to which a user let it continue, and whether its
+warning was given. ``id`` is budget, holder and period."""
+
+approval_grant = Table(
+    "approval_grant",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("session", Text, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("channel", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("tool", Text, nullable=False),
+    Column("matches", Text, nullable=False),
+    Column("approved_by", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    UniqueConstraint("session", "channel", "user_id", "tool", "matches", name="approval_grant_call"),
+)
+"""Permanent approvals: of one user, in one session, for calls that match exactly this text."""
+
+approval_decision = Table(
+    "approval_decision",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("inbox_id", Text, nullable=False),
+    Column("tool", Text, nullable=False),
+    Column("arguments", Text, nullable=False),
+    Column("decision", Text, nullable=False),
+    Column("decided_by", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Index("approval_decision_message", "inbox_id"),
+)
+"""Decisions about tool calls of unanswered messages. ``arguments`` is a SHA-256 of them; ``decision`` is
+once, always or deny."""

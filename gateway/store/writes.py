@@ -1,11 +1,11 @@
-"""Writes: statements that take many rows at once.
+"""Writes: statements that take many rows at once, and the audit log.
 
-A batch of rows reaches the database as few statements, each with the values of up to 64 rows. The driver lets
-go of the interpreter lock for every statement it steps, and the writer thread has to win it back from a
-busy event loop; statement by statement, row after row, that would cost far more than the rows themselves.
-The rows of a statement are a power of two, so that a handful of texts serves every batch and stays prepared.
+A batch of rows reaches the database as few statements, each with the values of up to 64 rows. SQLite's driver
+releases the interpreter lock for every statement it steps, and the writer thread has to win it back from a
+busy event loop; one statement per row costs far more than the rows themselves. The number of rows in a
+statement is a power of two, so that a handful of statement texts serves every batch and stays prepared.
 
-Row values are text, whole numbers, floats, None. Lone surrogates and the character NUL (PostgreSQL refuses
+Row values are text, integers, floats and None. Lone surrogates and the character NUL (PostgreSQL refuses
 both) are stored as U+FFFD.
 """
 
@@ -16,22 +16,23 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Dialect, Table
 
-from gateway.messages import sound
+from gateway.contract.messages import new_id, now_ms, sound
+from gateway.store import schema as t
 
 Value = str | int | float | None
 Row = Sequence[Value]
 Kind = Literal["insert", "insert-new", "upsert", "update", "delete"]
 
-LARGEST = 64
-"""Rows of one statement, at most; a power of two."""
+MAX_ROWS = 64
+"""Maximum number of rows in one statement; a power of two."""
 
 
 class Write:
-    """One way to write rows of one table.
+    """A kind of write to one table.
 
-    ``insert`` adds rows; ``insert-new`` leaves out rows that already exist and tells which went in (their
-    first column); ``upsert`` adds or changes, ``update`` changes and ``delete`` removes by ``key``.
-    In a batch, writes run in the order of their ``rank``.
+    ``insert`` adds rows; ``insert-new`` skips rows that already exist and returns the first column of those
+    it inserted; ``upsert`` adds or changes, ``update`` changes and ``delete`` removes rows by ``key``. In a
+    batch, writes run in the order of their ``rank``.
     """
 
     def __init__(self, kind: Kind, rank: int, table: Table, columns: str, key: str = "id") -> None:
@@ -40,39 +41,39 @@ class Write:
         self.table = table
         self.columns = columns.split()
         self.key = key.split()
-        self._texts: dict[tuple[str, int], str] = {}
+        self._statements: dict[tuple[str, int], str] = {}
 
     def run(self, connection: Connection, rows: Sequence[Row]) -> Sequence[Any]:
-        """Write the rows. For ``insert-new``, the first column of those that were inserted."""
+        """Write the rows. For ``insert-new``, return the first column of the inserted rows."""
         if self.kind in ("upsert", "update"):
-            rows = self._last_of_each(rows)
+            rows = self._keep_latest(rows)
         inserted: list[Any] = []
-        for chunk in chunks(rows):
-            text = self._text(connection.dialect, len(chunk))
-            result = connection.exec_driver_sql(text, values_of(chunk))
+        for chunk in split(rows):
+            text = self._statement(connection.dialect, len(chunk))
+            result = connection.exec_driver_sql(text, flatten(chunk))
             if self.kind == "insert-new":
                 inserted.extend(result.scalars())
         return inserted
 
-    def _last_of_each(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """One row for each key: a statement may not change the same row twice, and the last one counts."""
+    def _keep_latest(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return the last row of each key: one statement may not change a row twice."""
         at = [self.columns.index(name) for name in self.key]
         return list({tuple(row[i] for i in at): row for row in rows}.values())
 
-    def _text(self, dialect: Dialect, count: int) -> str:
-        text = self._texts.get((dialect.name, count))
+    def _statement(self, dialect: Dialect, count: int) -> str:
+        text = self._statements.get((dialect.name, count))
         if text is None:
-            text = self._texts[dialect.name, count] = self._written(dialect, count)
+            text = self._statements[dialect.name, count] = self._build(dialect, count)
         return text
 
-    def _written(self, dialect: Dialect, count: int) -> str:
+    def _build(self, dialect: Dialect, count: int) -> str:
         quote = dialect.identifier_preparer.quote
         table, key = quote(self.table.name), [quote(name) for name in self.key]
         columns = ", ".join(quote(name) for name in self.columns)
-        marks = ", ".join([f"({', '.join(self._marks(dialect))})"] * count)
+        marks = ", ".join([f"({', '.join(self._placeholders(dialect))})"] * count)
         changed = [quote(name) for name in self.columns if name not in self.key]
         if self.kind == "delete":
-            return f"DELETE FROM {table} WHERE {key[0]} IN ({marks})"  # noqa: S608 - our own names
+            return f"DELETE FROM {table} WHERE {key[0]} IN ({marks})"  # noqa: S608 - table and column names of the schema
         if self.kind == "update":
             matches = " AND ".join(f"{table}.{name} = given.{name}" for name in key)
             settings = ", ".join(f"{name} = given.{name}" for name in changed)
@@ -86,8 +87,8 @@ class Write:
             return f"{text} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {settings}"
         return text
 
-    def _marks(self, dialect: Dialect) -> list[str]:
-        """A row's placeholders. Where PostgreSQL has no column to tell a type from, they are cast."""
+    def _placeholders(self, dialect: Dialect) -> list[str]:
+        """Return a row's placeholders, cast where PostgreSQL has no column to infer a type from."""
         if dialect.name != "postgresql":
             return ["?"] * len(self.columns)
         if self.kind != "update":
@@ -96,9 +97,9 @@ class Write:
         return [f"CAST(%s AS {kind})" for kind in types]
 
 
-def chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """The rows in pieces whose lengths are powers of two, the largest first."""
-    start, size = 0, LARGEST
+def split(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Yield the rows in chunks with lengths that are powers of two, largest first."""
+    start, size = 0, MAX_ROWS
     while start < len(rows):
         while size > len(rows) - start:
             size //= 2
@@ -106,14 +107,26 @@ def chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
         start += size
 
 
-def values_of(rows: Sequence[Row]) -> tuple[Value, ...]:
-    """All values, row after row, with texts that both databases take."""
+def flatten(rows: Sequence[Row]) -> tuple[Value, ...]:
+    """Return all values, row after row, with texts that both databases accept."""
     values = tuple([value for row in rows for value in row])
+    # One scan of the joined text instead of one for each value: broken text is rare.
     texts = "".join([value for value in values if type(value) is str])
     if "\0" in texts or sound(texts) is not texts:
-        return tuple(_storable(value) for value in values)
+        return tuple(_clean(value) for value in values)
     return values
 
 
-def _storable(value: Value) -> Value:
+def _clean(value: Value) -> Value:
     return sound(value).replace("\0", "\ufffd") if isinstance(value, str) else value
+
+
+Op = tuple[Write, Row]
+
+AUDIT = Write("insert", 60, t.audit, "id at actor action subject detail")
+"""Grants and revocations for the operator to look up. Rows are only ever added."""
+
+
+def audit_op(actor: str, action: str, subject: str, detail: str | None = None) -> Op:
+    """Return the write that records an action; commit it together with the action itself."""
+    return AUDIT, (new_id(), now_ms(), actor, action, subject, detail)

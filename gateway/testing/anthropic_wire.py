@@ -22,7 +22,17 @@ _TYPES = {
     529: "overloaded_error",
 }
 _REQUIRED = ("model", "messages", "max_tokens")
-_OPTIONAL = ("stream", "temperature", "stop_sequences", "system", "tools", "tool_choice", "cache_control")
+_OPTIONAL = (
+    "stream",
+    "temperature",
+    "top_p",
+    "stop_sequences",
+    "system",
+    "tools",
+    "tool_choice",
+    "cache_control",
+)
+_NO_SAMPLING = re.compile(r"claude-(opus-(4-[7-9]|[5-9])|(sonnet|haiku)-[5-9]|fable|mythos)")
 _FIELDS = frozenset({*_REQUIRED, *_OPTIONAL})
 _TOOL_ID = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -152,8 +162,8 @@ def problem(body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
         return f"{unknown[0]}: Extra inputs are not permitted"
     if "anthropic-version" not in headers:
         return "anthropic-version: header is required"
-    if "temperature" in body and headers["anthropic-version"] != "2023-06-01":
-        return "temperature: Extra inputs are not permitted"
+    if fault := _parameter_problem(body, headers):
+        return fault
     if not isinstance(body.get("max_tokens"), int):
         return "max_tokens: Field required"
     if not isinstance(body.get("model"), str) or not body.get("messages"):
@@ -169,10 +179,32 @@ def problem(body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
     return _transcript_problem(body["messages"])
 
 
+def _parameter_problem(body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
+    sampling = [name for name in ("temperature", "top_p") if name in body]
+    if sampling and headers["anthropic-version"] != "2023-06-01":
+        return f"{sampling[0]}: Extra inputs are not permitted"
+    if len(sampling) > 1:
+        return "`temperature` and `top_p` cannot both be specified for this model. Please use only one."
+    if sampling and _NO_SAMPLING.search(str(body.get("model"))):
+        return f"{sampling[0]}: not supported by this model"
+    if body.get("temperature", 0) > 1:
+        return "temperature: range: 0..1"
+    if "tool_choice" in body and not body.get("tools"):
+        return "tool_choice: may only be specified while providing `tools`"
+    return ""
+
+
 def _transcript_problem(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The user begins; every use of a tool is answered at once in the next message; ids are never reused."""
+    """The user begins and ends; every use of a tool is answered at once; ids are never reused."""
+    # platform.claude.com/docs/en/api/messages: messages of one role in a row are accepted, and combined.
     if messages[0]["role"] != "user":
         return "messages: the first message must be the user's"
+    # platform.claude.com/docs/en/about-claude/models/migration-guide: no prefill from Claude Opus 4.6 on.
+    if messages[-1]["role"] != "user":
+        return (
+            "This model does not support assistant message prefill. "
+            "The conversation must end with a user message."
+        )
     pending, seen = set[str](), set[str]()
     for number, message in enumerate(messages):
         blocks = _blocks(message)
@@ -191,6 +223,11 @@ def _transcript_problem(messages: Sequence[Mapping[str, Any]]) -> str:
 def _content_problem(role: str, blocks: Sequence[Mapping[str, Any]]) -> str:
     if role not in ("user", "assistant") or not blocks:
         return "unknown role or no content"
+    # platform.claude.com/docs/en/agents-and-tools/tool-use/handle-tool-calls: results come before text.
+    kinds = [block["type"] for block in blocks]
+    if "tool_result" in kinds[kinds.count("tool_result") :]:
+        return "tool_result blocks must come first in the content"
+    # "all messages must have non-empty content except for the optional final assistant message" (its error).
     allowed = ("text", "tool_use") if role == "assistant" else ("text", "image", "tool_result")
     for block in blocks:
         if block["type"] not in allowed:

@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from gateway.deltas import Delta
-from gateway.errors import ProviderError
-from gateway.provider import Provider, ProviderConfig
+from gateway.contract.deltas import Delta
+from gateway.contract.errors import ProviderError
+from gateway.contract.provider import Provider, ProviderConfig
 from gateway.testing.dialect import Dialect
 from gateway.testing.models import FakeModels
 from gateway.testing.talk import OPTIONS, connected, user

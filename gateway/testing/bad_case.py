@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from gateway.assembler import Assembler
-from gateway.deltas import Delta
-from gateway.errors import ProviderError
-from gateway.messages import Message
-from gateway.provider import Provider
+from gateway.contract.assembler import Assembler
+from gateway.contract.deltas import Delta
+from gateway.contract.errors import ProviderError
+from gateway.contract.messages import Message
+from gateway.contract.provider import Provider
 from gateway.testing.backend import KEY, Backend, Check
 from gateway.testing.dialect import Dialect
 from gateway.testing.rude import Piece, RudeServer, http

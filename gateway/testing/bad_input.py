@@ -10,20 +10,20 @@ import gzip
 from collections.abc import Callable, Sequence
 from functools import cache
 
-from gateway.errors import (
+from gateway.contract.errors import (
     BadRequestError,
     DeltaParseError,
     ServerFailedError,
     StreamAbortedError,
     StreamTimeoutError,
 )
-from gateway.messages import Message, ToolCallPart
+from gateway.contract.messages import Message, ToolCallPart
+from gateway.provider_http.adapter import MAX_TOKENS
 from gateway.testing.backend import Check
 from gateway.testing.bad_case import Bad, Sent, check_of, written
 from gateway.testing.dialect import Dialect
 from gateway.testing.rude import Drip, Flood, Piece, chunk, http, opened
 from gateway.testing.script import Bytes, Count, Reply, Say, Tokens, Use, UseTogether
-from gateway.wire.adapter import MOST_TOKENS
 
 _USUAL = Tokens(7, 2)
 
@@ -102,7 +102,7 @@ def _counted(input_tokens: int | None, output_tokens: int | None) -> Callable[[M
         told = (message.metadata.input_tokens, message.metadata.output_tokens)
         wanted = (input_tokens, output_tokens)
         return message.text == "Hi" and all(
-            0 <= (count or 0) <= MOST_TOKENS and want in (None, count)
+            0 <= (count or 0) <= MAX_TOKENS and want in (None, count)
             for count, want in zip(told, wanted, strict=True)
         )
 

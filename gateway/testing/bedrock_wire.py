@@ -141,6 +141,8 @@ def problem(body: Mapping[str, Any]) -> str:
     if unknown := sorted((set(body) - _FIELDS) | (set(inference) - _INFERENCE)):
         return f"unexpected field {unknown[0]}"
     messages = body.get("messages") or ()
+    # docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html and its ValidationExceptions:
+    # the user begins and ends, both sides take turns, no content and no text is empty.
     if not messages or messages[0]["role"] != "user":
         return "A conversation must start with a user message."
     roles = [message["role"] for message in messages]
@@ -148,6 +150,8 @@ def problem(body: Mapping[str, Any]) -> str:
         return "A conversation must alternate between user and assistant roles."
     if roles[-1] != "user":
         return "The last turn in a conversation must be a user message."
+    if not all(message["content"] for message in messages):
+        return "The content field in the Message object is empty."
     blocks = [block for message in messages for block in message["content"]]
     if any("toolUse" in block for block in blocks) and "toolConfig" not in body:
         return "The toolConfig field must be defined when using toolUse and toolResult content blocks."

@@ -14,23 +14,26 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from gateway.app import Gateway
-from gateway.channel import Address, InboundMessage, Sender
-from gateway.deltas import Complete, Delta, StopReason
-from gateway.errors import StreamAbortedError
-from gateway.feed import Feed
-from gateway.frames import Event, Frame, MessageFrame
+from gateway.contract.channel import Address, InboundMessage, OutboundMessage, Placed, Receive, Sender
+from gateway.contract.deltas import Complete, Delta, StopReason
+from gateway.contract.errors import StreamAbortedError
+from gateway.contract.messages import Message, new_id
+from gateway.contract.plugin import Plugin, PluginContext
+from gateway.contract.provider import AuthMethod, Capabilities, ChatOptions, ModelInfo, ProviderConfig
 from gateway.host import Host
-from gateway.messages import Message, new_id
-from gateway.plugin import Plugin, PluginContext
-from gateway.provider import AuthMethod, Capabilities, ChatOptions, ModelInfo, ProviderConfig
+from gateway.provider_http.adapter import AnswerWriter, assemble
+from gateway.session.feed import Feed
+from gateway.session.frames import Event, Frame, MessageFrame
 from gateway.settings import Settings
+from gateway.testing.database import place_database
 from gateway.testing.script import Cut, Gate, Pause, Reply, Say, Stop, Think, Use, UseTogether
-from gateway.wire.adapter import AnswerWriter, assembled
+
+CHANNEL = "test"
 
 _STOPS: dict[Stop, StopReason] = {
     "end": "end_turn",
@@ -73,7 +76,7 @@ class ScriptedModel:
 
     async def chat(self, messages: Sequence[Message], options: ChatOptions) -> Message:
         """The whole answer at once."""
-        return await assembled(self.stream, messages, options)
+        return await assemble(self.stream, messages, options)
 
     async def stream(self, messages: Sequence[Message], options: ChatOptions) -> AsyncGenerator[Delta]:
         """The answer, one delta for each move of the script."""
@@ -145,6 +148,29 @@ class _Script(Plugin):
             ctx.providers.register(self._model)
 
 
+class _ClientChannel:
+    """The channel of ``written``, if a test brings none: its messages come in through the host."""
+
+    id = CHANNEL
+    follows_session: Literal[True] = True
+
+    async def run(self, receive: Receive) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def send(self, outbound: OutboundMessage) -> Placed:
+        return Placed(outbound.message.id)
+
+
+class _Client(Plugin):
+    """Brings the channel of ``written`` into the gateway."""
+
+    name = "client"
+
+    async def activate(self, ctx: PluginContext) -> None:
+        if ctx.channels is not None and ctx.channels.get(CHANNEL) is None:
+            ctx.channels.register(_ClientChannel())
+
+
 class Watcher:
     """Reads along in a session; ``frames`` is what it saw."""
 
@@ -189,7 +215,7 @@ class Chat:
         """The answer to an accepted message, once it is finished."""
         watcher = await self.watch(session)
         await watcher.until(lambda frame: _finishes(frame, answer_id))
-        messages = (await self.gateway.sessions.find(session)).messages()
+        messages = (await self.gateway.parts.sessions.find(session)).messages()
         return next(message for message in messages if message.id == answer_id)
 
     async def watch(self, session: str = "s", after: int = 0) -> Watcher:
@@ -214,7 +240,7 @@ def written(text: str, session: str = "s", user: str = "ada", **fields: Any) -> 
 
     With ``role=None`` it is for the rules of the channel to say what the user may do.
     """
-    channel, role = fields.pop("channel", "test"), fields.pop("role", "user")
+    channel, role = fields.pop("channel", CHANNEL), fields.pop("role", "user")
     return InboundMessage(
         session=session,
         dedup_key=fields.pop("dedup_key", None) or new_id(),
@@ -228,9 +254,20 @@ def written(text: str, session: str = "s", user: str = "ada", **fields: Any) -> 
 
 @asynccontextmanager
 async def chatting(data_dir: Path, *plugins: Plugin, **settings: Any) -> AsyncGenerator[Chat]:
-    """A gateway that runs as long as the block, without channels of its own unless ``settings`` name some."""
+    """A gateway that runs as long as the block, without channels of its own unless ``settings`` name some.
+
+    Every tool runs without asking unless ``permissions`` are given. Questions about the messages of
+    ``written`` can be answered: its channel is one whose clients read the session along.
+    """
     model = ScriptedModel()
-    settings = {"data_dir": data_dir, "model": "script/one", "channels": {}, **settings}
-    gateway = Gateway(Settings(**settings), plugins=[_Script(model), *plugins])
+    settings = {
+        "data_dir": data_dir,
+        "model": "script/one",
+        "channels": {},
+        "permissions": {"*": "allow"},
+        **settings,
+    }
+    place_database(data_dir / "trunkline.db")
+    gateway = Gateway(Settings(**settings), plugins=[_Script(model), *plugins, _Client()])
     async with gateway.running() as host:
         yield Chat(gateway, host, model)

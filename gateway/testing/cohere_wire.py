@@ -22,6 +22,8 @@ _FIELDS = frozenset(
         "max_tokens",
         "stop_sequences",
         "temperature",
+        "p",
+        "seed",
         "thinking",
     }
 )
@@ -116,6 +118,8 @@ def problem(body: Mapping[str, Any]) -> str:
         return "model and messages are required"
     if body.get("tools") and body.get("response_format", {}).get("type") == "json_object":
         return "response_format json_object is not supported with tools"
+    # docs.cohere.com/reference/chat: roles in any order, but the last message is the user's or a tool's
+    # (its error: "the last message must be from a user or a tool"); no content is empty.
     if body["messages"][-1]["role"] not in ("user", "tool"):
         return "the last message must be the user's or a tool's"
     for tool in (entry["function"] for entry in body.get("tools", ())):

@@ -12,10 +12,12 @@ from gateway.testing.google_wire import GOOGLE, VERTEX
 from gateway.testing.openai_wire import OpenAIDialect, Quirks
 from gateway.testing.script import Refusal
 
+# Mistral publishes its rules, as the request validator in github.com/mistralai/mistral-common: the user or
+# a tool ends, the assistant follows a tool's result, and no assistant message is without content and calls.
 MISTRAL = OpenAIDialect(
     "/mistral/v1",
     Quirks(
-        refuses=frozenset({"stream_options", "max_completion_tokens"}),
+        refuses=frozenset({"stream_options", "max_completion_tokens", "seed"}),
         reasoning="content",
         usage="last",
         errors="flat",
@@ -31,25 +33,30 @@ MISTRAL = OpenAIDialect(
         "no_model": Refusal(400, "Invalid model: x", code="1500"),
     },
 )
+# console.groq.com/docs/prefilling: the assistant may have the last word.
 GROQ = OpenAIDialect(
     "/groq/openai/v1",
-    Quirks(refuses=frozenset({"max_tokens"}), reasoning="reasoning", usage="x_groq"),
+    Quirks(prefills=True, refuses=frozenset({"max_tokens"}), reasoning="reasoning", usage="x_groq"),
     {"too_long": Refusal(400, "Please reduce the length of the messages or completion.")},
 )
+# docs.x.ai/docs/guides/chat: roles in any order, also at the end. Empty content is reported to be refused.
 XAI = OpenAIDialect(
     "/xai/v1",
-    Quirks(errors="words", apart=True),
+    Quirks(prefills=True, errors="words", apart=True),
     {
         "too_long": Refusal(400, "This model's maximum prompt length is 131072 but the request has 537812."),
         "filtered": Refusal(403, "Content violates usage guidelines."),
         "no_key": Refusal(400, "Incorrect API key provided: xa***."),
     },
 )
+# DeepInfra, Together and OpenRouter pass a conversation to the chat template of an open model. Several
+# (Gemma, Mistral, Llama 2) are reported to refuse roles that do not take turns, so the fakes refuse that.
 DEEPINFRA = OpenAIDialect(
     "/deepinfra/v1/openai",
-    Quirks(refuses=frozenset({"max_completion_tokens"}), errors="detail"),
+    Quirks(refuses=frozenset({"max_completion_tokens"}), errors="detail", alternates=True),
     {"no_model": Refusal(404, "The model x does not exist")},
 )
+# Nothing is written of the order of roles at Cerebras; that the assistant has the last word is refused here.
 CEREBRAS = OpenAIDialect(
     "/cerebras/v1",
     Quirks(
@@ -60,9 +67,10 @@ CEREBRAS = OpenAIDialect(
     ),
     {"too_long": Refusal(400, "Please reduce the length of the messages. Current length is 9932.")},
 )
+# Claude by way of OpenRouter is reported to refuse a conversation that ends with the assistant.
 OPENROUTER = OpenAIDialect(
     "/openrouter/api/v1",
-    Quirks(reasoning="reasoning"),
+    Quirks(reasoning="reasoning", alternates=True),
     {
         "too_long": Refusal(
             400,
@@ -79,6 +87,7 @@ TOGETHER = OpenAIDialect(
         reasoning="reasoning",
         usage="last",
         stops={"end": "eos"},
+        alternates=True,
     ),
     {"too_long": Refusal(422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193.")},
 )
@@ -87,7 +96,7 @@ OPENROUTER.key_path = "/openrouter/api/v1/key"
 
 AZURE = OpenAIDialect(
     "/azure",
-    Quirks(bearer=False),
+    Quirks(bearer=False, prefills=True),  # the rules are OpenAI's
     {
         "filtered": Refusal(
             400,
@@ -102,6 +111,7 @@ AZURE = OpenAIDialect(
 )
 AZURE.models_route = "/openai/v1/models"
 
+# Copilot's proxy is reported to refuse a conversation that ends with the assistant.
 COPILOT = OpenAIDialect(
     "/copilot",
     Quirks(
@@ -117,8 +127,12 @@ COPILOT = OpenAIDialect(
     },
 )
 
+# Servers on one's own machine (llama.cpp, vLLM, LM Studio) use the template of whatever model they run.
+CUSTOM = OpenAIDialect("/custom/v1", Quirks(alternates=True))
+
 DIALECTS: Mapping[str, Dialect] = {
     "openai": OpenAIDialect(),
+    "custom": CUSTOM,
     "anthropic": AnthropicDialect(),
     "mistral": MISTRAL,
     "groq": GROQ,

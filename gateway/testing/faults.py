@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import deque
-from typing import Literal
+from typing import Any, Literal
 
 Fault = Literal["none", "slow_down", "fail_before", "fail_after", "drop_before", "drop_after"]
 """What becomes of a call: a 429; a 5xx before or after it was applied; no answer, before or after."""
@@ -23,17 +24,35 @@ class FaultScript:
         self.repeats = repeats
         self._dice = random.Random(seed)  # noqa: S311 - repeatable faults, not a secret
         self._next: dict[str, deque[Fault]] = {}
+        self._answers: dict[str, deque[object]] = {}
+        self._outages: dict[str, tuple[float, float]] = {}
 
     def then(self, *faults: Fault, method: str = "") -> None:
         """What happens to the next calls: of one method, or of any."""
         self._next.setdefault(method, deque()).extend(faults)
 
+    def fail_regularly(self, method: str, seconds: float, every: float) -> None:
+        """Let all calls of a method fail for so many seconds of each ``every`` seconds."""
+        self._outages[method] = seconds, every
+
     def of(self, method: str = "") -> Fault:
         """What happens to this call."""
+        seconds, every = self._outages.get(method, (0.0, 1.0))
+        if time.monotonic() % every < seconds:
+            return "fail_before"
         for scripted in (self._next.get(method), self._next.get("")):
             if scripted:
                 return scripted.popleft()
         return self._dice.choice(FAULTS) if self._chance(self.share) else "none"
+
+    def answer_next(self, method: str, *answers: object) -> None:
+        """What the next calls of a method that succeed are answered in place of what they should be."""
+        self._answers.setdefault(method, deque()).extend(answers)
+
+    def answered(self, method: str, answer: Any) -> Any:
+        """The answer of a call that succeeded: the one it has, or the next that was given in its place."""
+        given = self._answers.get(method)
+        return given.popleft() if given else answer
 
     def doubles(self) -> bool:
         """Whether this event is delivered twice."""

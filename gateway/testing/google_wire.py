@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -30,6 +31,8 @@ _FIELDS = frozenset(
 _GENERATION = frozenset(
     {
         "temperature",
+        "topP",
+        "seed",
         "maxOutputTokens",
         "stopSequences",
         "responseMimeType",
@@ -119,10 +122,10 @@ def asked(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Ask
     for content in body["contents"]:
         if content["role"] != "user":
             continue
-        if text := "".join(part["text"] for part in content["parts"] if "text" in part):
-            user_text, results = text, []
         answers = [part["functionResponse"] for part in content["parts"] if "functionResponse" in part]
         results += [next(iter(answer["response"].values())) for answer in answers]
+        if text := "".join(part["text"] for part in content["parts"] if "text" in part):
+            user_text, results = text, []
     declared = [tool for entry in body.get("tools", ()) for tool in entry["functionDeclarations"]]
     return Asked(path, headers, body, user_text, tuple(results), tuple(tool["name"] for tool in declared))
 
@@ -154,9 +157,16 @@ def _schema_of(declared: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _turns_problem(contents: Sequence[Mapping[str, Any]]) -> str:
-    """Calls follow the user or other answers, and are answered at once, each of them."""
+    """Both sides take turns; calls follow the user or other answers, and each is answered at once."""
     if contents[0].get("role") != "user":
         return "contents: the first must be the user's"
+    # Reported errors of the Gemini API and of Vertex (ai.google.dev/gemini-api/docs/text-generation says only
+    # that contents are turns): older models refuse what newer ones take.
+    roles = [content.get("role") for content in contents]
+    if any(one == two for one, two in pairwise(roles)):
+        return "Please ensure that multiturn requests alternate between user and model."
+    if roles[-1] != "user":
+        return "Please ensure that multiturn requests ends with a user role or a function response."
     pending: list[tuple[str, str]] = []
     before = ""
     for number, content in enumerate(contents):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.channel import InboundMessage, OutboundMessage, Placed, Receipt, Receive
+from gateway.contract.channel import InboundMessage, OutboundMessage, Placed, Receipt, Receive
 
 
 class Letterbox:

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import structlog
 
-from gateway.channel import (
+from gateway.contract.channel import (
     Address,
     Cursor,
     InboundMessage,
@@ -25,9 +25,10 @@ from gateway.channel import (
     Receive,
     Sender,
     SessionKey,
+    Withdrawal,
 )
-from gateway.errors import OverloadedError
-from gateway.messages import ErrorPart, Message, TextPart
+from gateway.contract.errors import OverloadedError
+from gateway.contract.messages import ErrorPart, Message, TextPart
 
 log = structlog.get_logger("trunkline.line")
 
@@ -100,7 +101,13 @@ class Line:
         if not updates:
             return after
         last = max(update["id"] for update in updates)
-        await receive(*(self._inbound(u) for u in updates), cursor=Cursor(ACCOUNT, str(last)))
+        said = [self._inbound(update) for update in updates if update["deletes"] is None]
+        deleted = [
+            Withdrawal(ACCOUNT, f"{update['chat']}:{update['deletes']}")
+            for update in updates
+            if update["deletes"] is not None
+        ]
+        await receive(*said, cursor=Cursor(ACCOUNT, str(last)), signals=deleted)
         return last
 
     def _inbound(self, update: Mapping[str, Any]) -> InboundMessage:

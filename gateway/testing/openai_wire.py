@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
@@ -17,11 +18,22 @@ from gateway.testing.script import Asked, Count, Refusal, Reply, Say, Think, Use
 
 _encode = msgspec.json.encode
 _STOPS = {"end": "stop", "length": "length", "tools": "tool_calls", "filter": "content_filter"}
-_SAMPLING = ("temperature", "max_tokens", "max_completion_tokens", "stop", "response_format")
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "seed",
+    "random_seed",
+    "max_tokens",
+    "max_completion_tokens",
+    "stop",
+    "response_format",
+    "reasoning_effort",
+)
 _FIELDS = frozenset({"model", "messages", "stream", "stream_options", "tools", "tool_choice", *_SAMPLING})
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _LONGEST_ID = 40
-_REASONS = re.compile(r"(^|/)(o\d|gpt-5(-mini|-nano)?(-\d{4}|$))")
+_REASONS = re.compile(r"(^|/)(o\d|gpt-5(-mini|-nano)?(-\d{4}|$)|gpt-(5\.[6-9]|[6-9]))")
+_UNREASONED_TOOLS = re.compile(r"(^|/)gpt-(5\.[6-9]|[6-9])")
 
 
 class Quirks(Struct, frozen=True):
@@ -29,6 +41,8 @@ class Quirks(Struct, frozen=True):
 
     ``refuses`` are parameters it does not know; ``ids`` is what a tool call's id must look like;
     ``apart`` counts reasoning (one token a piece) besides the output; ``headers`` must be there.
+    ``prefills`` takes a conversation that ends with the assistant; ``alternates`` wants user and assistant in
+    turns, as the chat templates of many open models do.
     """
 
     refuses: frozenset[str] = frozenset()
@@ -39,12 +53,15 @@ class Quirks(Struct, frozen=True):
     user_after_tool: bool = True
     results_named: bool = False
     apart: bool = False
+    prefills: bool = False
+    alternates: bool = False
     headers: tuple[str, ...] = ()
     bearer: bool = True
     stops: Mapping[str, str] = {}
 
 
-NONE = Quirks()
+NONE = Quirks(prefills=True)
+"""OpenAI takes roles in any order, also at the end (platform.openai.com/docs/api-reference/chat/create)."""
 
 
 class OpenAIWire:
@@ -195,8 +212,8 @@ def problem(body: Mapping[str, Any], quirks: Quirks = NONE) -> str:
         return f"unknown fields: {', '.join(unknown)}"
     if not isinstance(body.get("model"), str) or not body["model"]:
         return "model is missing"
-    if body.get("temperature", 1) != 1 and _REASONS.search(body["model"]):
-        return "Unsupported value: 'temperature' does not support this with this model, only the default (1)."
+    if fault := _parameter_problem(body, quirks):
+        return fault
     if "stream_options" in body and not body.get("stream"):
         return "stream_options is only allowed with stream"
     if not body.get("messages"):
@@ -207,7 +224,29 @@ def problem(body: Mapping[str, Any], quirks: Quirks = NONE) -> str:
     return _transcript_problem(body["messages"]) or _quirk_problem(body["messages"], quirks)
 
 
+def _parameter_problem(body: Mapping[str, Any], quirks: Quirks) -> str:
+    reasons = _REASONS.search(body["model"])
+    if "random_seed" in body and "seed" not in quirks.refuses:
+        return "unknown fields: random_seed"
+    if "tool_choice" in body and not body.get("tools"):
+        return "tool_choice is only allowed with tools"
+    unreasoned = body.get("reasoning_effort") == "none"
+    if body.get("tools") and _UNREASONED_TOOLS.search(body["model"]) and not unreasoned:
+        return "Function tools with reasoning_effort are not supported; set reasoning_effort to 'none'."
+    if reasons and (refused := sorted({"stop", "top_p"} & set(body))):
+        return f"Unsupported parameter: '{refused[0]}' is not supported with this model."
+    if reasons and body.get("temperature", 1) != 1:
+        return "Unsupported value: 'temperature' does not support this with this model, only the default (1)."
+    return ""
+
+
 def _quirk_problem(messages: Sequence[Mapping[str, Any]], quirks: Quirks) -> str:
+    if any(_is_empty(message) for message in messages) and quirks is not NONE:
+        return "Assistant message must have either content or tool_calls, but not none."
+    if messages[-1]["role"] == "assistant" and not quirks.prefills:
+        return "Expected last role User or Tool (or Assistant with prefix True) for serving but got assistant"
+    if quirks.alternates and (fault := _alternation_problem(messages)):
+        return fault
     before = ""
     for message in messages:
         role = message["role"]
@@ -220,6 +259,19 @@ def _quirk_problem(messages: Sequence[Mapping[str, Any]], quirks: Quirks) -> str
             return f"Tool call id was {wrong[0]} but must match {quirks.ids}"
         before = role
     return ""
+
+
+def _is_empty(message: Mapping[str, Any]) -> bool:
+    return message["role"] in ("user", "assistant") and not (message["content"] or message.get("tool_calls"))
+
+
+def _alternation_problem(messages: Sequence[Mapping[str, Any]]) -> str:
+    """What a chat template refuses that wants turns: the user begins, and no side speaks twice in a row."""
+    roles = [message["role"] for message in messages]
+    roles = roles[roles[:1] == ["system"] :]
+    if roles[:1] == ["user"] and all(one != two or one == "tool" for one, two in pairwise(roles)):
+        return ""
+    return "Conversation roles must alternate user/assistant/user/assistant/..."
 
 
 def _transcript_problem(messages: Sequence[Mapping[str, Any]]) -> str:

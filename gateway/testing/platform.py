@@ -5,6 +5,8 @@ thing twice places it twice, and by script or by chance a call is refused, answe
 after it was applied, or applied and then not answered at all.
 
     POST /say {chat, user, text} -> {id}              a person writes
+    POST /delete {chat, id}                           a person deletes what they wrote
+    GET  /deletions -> {"chat:id": seconds}           when each deletion was confirmed, in monotonic seconds
     GET  /updates?after=N&wait=MS -> {updates: [...]}  what persons wrote; confirms everything up to N
     POST /send {chat, text, reply_to, nonce} -> {id}  the bot writes
     GET  /find?chat=C&nonce=N -> {id: n | null}       whether a message of the bot stands in a room
@@ -19,6 +21,7 @@ import argparse
 import asyncio
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -34,7 +37,10 @@ _LONGEST_POLL = 25_000
 
 
 class Said(Struct, frozen=True):
-    """A message that stands in a room. ``nonce`` is the bot's; persons have none."""
+    """A message that stands in a room. ``nonce`` is the bot's; persons have none.
+
+    With ``deletes`` it is the update that the message with that id was deleted.
+    """
 
     id: int
     chat: str
@@ -42,13 +48,15 @@ class Said(Struct, frozen=True):
     text: str
     reply_to: int | None = None
     nonce: str | None = None
+    deletes: int | None = None
 
 
 class FakePlatform:
     """The platform. ``faults`` is the share of ``/send`` calls that go wrong; ``then`` says what the next do.
 
     Rooms in ``closed`` refuse the bot. ``impatient`` counts calls made before the wait that was asked for was
-    over. ``on_applied`` is called when a message of the bot was placed, before its answer leaves.
+    over. ``on_applied`` is called when a message of the bot was placed, before its answer leaves;
+    ``on_deleted`` when a deletion was confirmed. ``deletions`` is when each was, in monotonic seconds.
     """
 
     def __init__(
@@ -59,7 +67,9 @@ class FakePlatform:
         seed: int = 0,
         port: int = 0,
         on_applied: Callable[[], None] | None = None,
+        on_deleted: Callable[[], None] = lambda: None,
     ) -> None:
+        self.deletions: dict[str, float] = {}
         self.rooms: dict[str, list[Said]] = {}
         self.closed: set[str] = set()
         self.sends = 0
@@ -68,6 +78,7 @@ class FakePlatform:
         self._faults = FaultScript(faults, repeats=repeats, seed=seed)
         self._port = port
         self._on_applied = on_applied
+        self._on_deleted = on_deleted
         self._updates: list[Said] = []
         self._wait_until: dict[str, float] = {}
         self._last_id = 0
@@ -85,6 +96,13 @@ class FakePlatform:
         self._news.set()
         return said.id
 
+    def delete(self, chat: str, message: int) -> None:
+        """A person deletes what they wrote."""
+        self.rooms[chat] = [said for said in self.rooms[chat] if said.id != message]
+        self._last_id += 1
+        self._updates.append(Said(self._last_id, chat, "", "", deletes=message))
+        self._news.set()
+
     def answers(self, chat: str) -> list[str]:
         """What the bot wrote in a room."""
         return [said.text for said in self.rooms.get(chat, ()) if said.nonce is not None]
@@ -92,6 +110,8 @@ class FakePlatform:
     async def __aenter__(self) -> FakePlatform:
         app = web.Application()
         app.router.add_post("/say", self._say)
+        app.router.add_post("/delete", self._delete)
+        app.router.add_get("/deletions", self._deletions)
         app.router.add_get("/updates", self._poll)
         app.router.add_post("/send", self._send)
         app.router.add_get("/find", self._find)
@@ -113,8 +133,20 @@ class FakePlatform:
         given = await _json(request)
         return web.json_response({"id": self.say(given["chat"], given["text"], given["user"])})
 
+    async def _delete(self, request: web.Request) -> web.Response:
+        given = await _json(request)
+        self.delete(given["chat"], int(given["id"]))
+        return web.json_response({})
+
+    async def _deletions(self, _request: web.Request) -> web.Response:
+        return _answer(self.deletions)
+
     async def _poll(self, request: web.Request) -> web.Response:
         after = int(request.query.get("after", "0"))
+        for said in self._updates:
+            if said.id <= after and said.deletes is not None:
+                self.deletions[f"{said.chat}:{said.deletes}"] = time.monotonic()
+                self._on_deleted()
         self._updates = [said for said in self._updates if said.id > after]
         if not self._updates:
             self._news.clear()
@@ -177,7 +209,11 @@ def _answer(content: object, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(content), status=status, content_type="application/json")
 
 
-async def serve(argv: Sequence[str] | None = None, on_applied: Callable[[], None] | None = None) -> None:
+async def serve(
+    argv: Sequence[str] | None = None,
+    on_applied: Callable[[], None] | None = None,
+    on_deleted: Callable[[], None] = lambda: None,
+) -> None:
     """Run until cancelled; the first line of the output is the address."""
     parser = argparse.ArgumentParser(description="A fake chat platform.")
     parser.add_argument("--port", type=int, default=0, help="0 takes any free port")
@@ -185,7 +221,7 @@ async def serve(argv: Sequence[str] | None = None, on_applied: Callable[[], None
     parser.add_argument("--repeats", type=float, default=0, help="share of updates that come twice")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     given = parser.parse_args(argv)
-    async with FakePlatform(**vars(given), on_applied=on_applied) as platform:
+    async with FakePlatform(**vars(given), on_applied=on_applied, on_deleted=on_deleted) as platform:
         sys.stdout.write(f"{platform.url}\n")
         sys.stdout.flush()
         await asyncio.Event().wait()

@@ -17,10 +17,10 @@ import asyncio
 
 import msgspec
 
-from gateway.deltas import Complete, Delta, MetadataDelta, TextDelta, ToolCallStart
-from gateway.errors import ContentFilterError
-from gateway.messages import Attachment, ImagePart, Metadata, TextPart, ToolCallPart, ToolResultPart
-from gateway.provider import Capabilities, ChatOptions, Provider, ToolDefinition
+from gateway.contract.deltas import Complete, Delta, MetadataDelta, TextDelta, ToolCallStart
+from gateway.contract.errors import ContentFilterError
+from gateway.contract.messages import Attachment, ImagePart, Metadata, TextPart, ToolCallPart, ToolResultPart
+from gateway.contract.provider import Capabilities, ChatOptions, OneTool, Provider, ToolDefinition
 from gateway.testing.backend import Backend, Check, failure_of
 from gateway.testing.models import MODELS
 from gateway.testing.provider_failures import FAILURES
@@ -156,10 +156,12 @@ async def a_long_history_is_accepted(backend: Backend) -> None:
 
 
 async def every_option_is_accepted(backend: Backend) -> None:
-    """All seven at once, and JSON without tools."""
+    """All at once, JSON without tools, and each way to make a model call a tool."""
     options = ChatOptions(
         model="fake-large",
         temperature=0.25,
+        top_p=0.9,
+        seed=7,
         max_tokens=99,
         tools=(CLOCK,),
         system_prompt="Be brief.",
@@ -168,8 +170,12 @@ async def every_option_is_accepted(backend: Backend) -> None:
         message_id="answer",
     )
     plain = ChatOptions(model="fake-large", response_format="json", message_id="answer")
+    forced = [
+        ChatOptions(model="fake-large", tools=(CLOCK,), tool_choice=choice, message_id="answer")
+        for choice in ("required", OneTool("clock"))
+    ]
     async with backend.running() as (fake, provider):
-        for each in (options, plain):
+        for each in (options, plain, *forced):
             assert text_of(await deltas_of(provider, options=each)) == "You said: Hi"
         assert fake.requests[0].tools == ("clock",)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.deltas import Delta, MetadataDelta
-from gateway.errors import (
+from gateway.contract.deltas import Delta, MetadataDelta
+from gateway.contract.errors import (
     AuthFailedError,
     BadRequestError,
     ContentFilterError,
@@ -16,7 +16,7 @@ from gateway.errors import (
     StreamAbortedError,
     StreamTimeoutError,
 )
-from gateway.provider import Provider, TriesKey
+from gateway.contract.provider import Provider, TriesKey
 from gateway.testing.backend import KEY, Backend, Check, failure_of, raised_by
 from gateway.testing.script import Bytes, Cut, Refusal, Reply, Say, Stall
 from gateway.testing.talk import deltas_of, text_of

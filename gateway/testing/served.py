@@ -22,10 +22,11 @@ import aiohttp
 import msgspec
 
 from gateway.app import Gateway
-from gateway.messages import new_id
-from gateway.plugin import Plugin
+from gateway.contract.messages import new_id
+from gateway.contract.plugin import Plugin
 from gateway.server import Server
 from gateway.settings import Settings
+from gateway.testing.database import place_database
 from gateway.testing.models import FakeModels
 
 Frame = dict[str, Any]
@@ -138,7 +139,7 @@ class Served:
 
     async def idle(self, session: str) -> None:
         """Wait until a session that is in memory has answered all it was asked."""
-        live = self.gateway.sessions.get(session)
+        live = self.gateway.parts.sessions.get(session)
         assert live is not None
         await until(lambda: live.turn is None and not live.pending)
 
@@ -160,7 +161,10 @@ async def until(true: Callable[[], bool]) -> None:
 async def serving(
     data_dir: Path, *plugins: Plugin, fake: FakeModels | None = None, **settings: Any
 ) -> AsyncGenerator[Served]:
-    """A gateway with its server for as long as the block lasts, and a fake model unless one is given."""
+    """A gateway with its server for as long as the block lasts, and a fake model unless one is given.
+
+    Every tool runs without asking unless ``permissions`` are given.
+    """
     if fake is None:
         async with FakeModels() as own, serving(data_dir, *plugins, fake=own, **settings) as served:
             yield served
@@ -170,9 +174,11 @@ async def serving(
         "data_dir": data_dir,
         "model": "openai/fake-small",
         "providers": {"openai": openai},
+        "permissions": {"*": "allow"},
         **settings,
     }
     given["server"] = {"port": 0, **given.get("server", {})}
+    place_database(data_dir / "trunkline.db")
     gateway = Gateway(Settings(**given), plugins=plugins)
     async with (
         aiohttp.ClientSession() as http,

@@ -10,16 +10,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from gateway.contract.errors import SettingsError
 from gateway.testing.tokens import FakeTokens
 
 
 @cache
 def private_key() -> str:
-    """A key in PEM, made once."""
-    # It comes with Google's library, which is an extra; so it is only there where it is wanted.
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
+    """A key in PEM, made once. Raises SettingsError where the extra is not installed."""
+    try:
+        # It comes with Google's library, which is an extra; so it is only there where it is wanted.
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import rsa
+    except ImportError:
+        raise SettingsError(
+            "provider 'vertex' needs the extra vertex: pip install 'trunkline[vertex]'"
+        ) from None
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     kind, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     return key.private_bytes(serialization.Encoding.PEM, kind, plain).decode()

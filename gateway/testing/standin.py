@@ -230,6 +230,12 @@ def _echo(spoken: Spoken) -> None:
     spoken.done()
 
 
+def _repeat(spoken: Spoken) -> None:
+    text, _ = spoken.prompt()
+    spoken.say(text)
+    spoken.done()
+
+
 def _think(spoken: Spoken) -> None:
     spoken.prompt()
     spoken.think("Hm.")
@@ -340,6 +346,7 @@ def _question(spoken: Spoken) -> None:
 
 SCENES: Mapping[str, Callable[[Spoken], None]] = {
     "echo": _echo,
+    "repeat": _repeat,
     "think": _think,
     "tool": lambda spoken: _use(spoken, ["c1"]),
     "tools": lambda spoken: _use(spoken, ["c1", "c2"]),

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from gateway.deltas import Delta, TextDelta
-from gateway.messages import Message, Part, TextPart
-from gateway.provider import ChatOptions, Provider, ProviderConfig
+from gateway.contract.deltas import Delta, TextDelta
+from gateway.contract.messages import Message, Part, TextPart
+from gateway.contract.provider import ChatOptions, Provider, ProviderConfig
 
 OPTIONS = ChatOptions(model="fake-small", message_id="answer")
 

@@ -11,8 +11,8 @@ from typing import Literal, TypeVar
 
 from msgspec import Struct
 
-from gateway.deltas import TextDelta
-from gateway.errors import SettingsError
+from gateway.contract.deltas import TextDelta
+from gateway.contract.errors import SettingsError
 from gateway.testing import provider_contract as contract
 from gateway.testing import provider_failures as failures
 from gateway.testing.backend import Backend, Check, named

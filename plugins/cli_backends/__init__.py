@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+
+import structlog
 
 from gateway import (
     CommandContext,
@@ -18,14 +21,19 @@ from gateway import (
     SettingsError,
     SlashCommand,
 )
+from gateway.provider_http import ProviderService
 from plugins.cli_backends import claude_code, codex, gemini, opencode
 from plugins.cli_backends.backend import SpawnedBackend
 from plugins.cli_backends.cli import Cli
 from plugins.cli_backends.dispatcher import Dispatcher
+from plugins.cli_backends.environment import USUAL
+from plugins.cli_backends.login import VARIABLES
 from plugins.cli_backends.memory import Memory
-from plugins.cli_backends.provider import ACTIVE, CliProvider
+from plugins.cli_backends.provider import ACTIVE, CliProvider, LoginProvider
 from plugins.cli_backends.sessions import SessionFile
 from plugins.cli_backends.settings import SettingsSource
+
+log = structlog.get_logger("trunkline.cli_backends")
 
 CLIS: Sequence[Cli] = (claude_code.CLI, codex.CLI, gemini.CLI, opencode.CLI)
 
@@ -34,6 +42,7 @@ class CliBackends(Plugin):
     """Makes the programs known as providers, and brings commands to look after them."""
 
     name = "cli_backends"
+    environ = tuple(sorted(USUAL.union(VARIABLES, *(cli.variables for cli in CLIS))))
 
     def __init__(self, clis: Sequence[Cli] = CLIS) -> None:
         self._clis = clis
@@ -52,15 +61,23 @@ class CliBackends(Plugin):
         kept = await asyncio.to_thread(Path(ctx.cwd).absolute)
         source = SettingsSource(ctx.config, ctx.environ.get("HOME", ""))
         sessions = SessionFile(kept / "cli-sessions.json")
-        backends = [SpawnedBackend(cli, ctx.environ, sessions) for cli in self._clis]
+        backends = [
+            SpawnedBackend(cli, ctx.environ, sessions, partial(_kept_key, ctx.providers, cli.stand_in))
+            for cli in self._clis
+        ]
         self._memory = Memory(kept / "cli-memory.json")
         self._dispatcher = Dispatcher(backends, source, self._memory, kept / "workspace", ctx.environ)
-        for backend in backends:
-            await backend.cleanup()
         if ctx.providers is not None:
-            ctx.providers.add_factory(ACTIVE, self._provider, optional=True)
+            ctx.providers.add_factory(ACTIVE, self._provider, optional=True, needs_key=False)
             for backend in backends:
-                ctx.providers.add_factory(backend.name, self._provider, optional=True)
+                ctx.providers.add_factory(
+                    backend.name,
+                    self._provider,
+                    optional=True,
+                    stand_in=backend.cli.stand_in,
+                    needs_key=False,
+                    key_of=backend.cli.stand_in,
+                )
 
     async def deactivate(self) -> None:
         """End whatever runs."""
@@ -77,8 +94,11 @@ class CliBackends(Plugin):
         )
 
     def _provider(self, config: ProviderConfig) -> Provider:
-        titles = {cli.name: cli.title for cli in self._clis}
-        return CliProvider(config.id, titles.get(config.id, "The active coding backend"), self._current)
+        cli = next((cli for cli in self._clis if cli.name == config.id), None)
+        if cli is None:
+            return CliProvider(config.id, "The active coding backend", self._current)
+        made = CliProvider if cli.login is None else LoginProvider
+        return made(config.id, cli.title, self._current)
 
     def _current(self) -> Dispatcher:
         return self.dispatcher
@@ -103,6 +123,22 @@ class CliBackends(Plugin):
     async def _forget(self, rest: str, ctx: CommandContext) -> str:
         count = 0 if self._memory is None else await self._memory.clear(ctx.session)
         return f"Forgotten: {count}."
+
+
+def _kept_key(providers: ProviderService | None, provider_id: str) -> str:
+    """Return the key that a login kept for a provider, or nothing.
+
+    A key from the settings or the environment is meant for that provider alone: a program with a login of
+    its own must not begin to spend from it.
+    """
+    if providers is None or not provider_id:
+        return ""
+    try:
+        config = providers.configured(provider_id)
+    except SettingsError as error:
+        log.warning("a kept key cannot be read", provider=provider_id, reason=str(error))
+        return ""
+    return config.api_key or "" if config.signed_in else ""
 
 
 def create() -> Plugin:

@@ -163,7 +163,7 @@ def _way_back(result: Mapping[str, Any]) -> str:
 
 
 def _sees(result: Mapping[str, Any]) -> bool:
-    """Whether pictures may be sent."""
+    """Return whether the program accepts pictures."""
     match result:
         case {"agentCapabilities": {"promptCapabilities": {"image": True}}}:
             return True

@@ -1,4 +1,4 @@
-"""Who may start now: so many conversations at once, one dispatch at a time in each, in their order."""
+"""Admission of dispatches: a limit on conversations, and one dispatch at a time in each, in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Waiting(Struct, frozen=True, eq=False):
 
 
 class Admission:
-    """The door of one backend."""
+    """The admission queue of one backend."""
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
@@ -29,7 +29,7 @@ class Admission:
 
     @property
     def inside(self) -> int:
-        """Conversations that something runs for."""
+        """The number of conversations with a running dispatch."""
         return len(self._queues)
 
     @asynccontextmanager
@@ -54,7 +54,7 @@ class Admission:
             self._next(conversation)
 
     def abort(self, task_id: str) -> bool:
-        """Turn away a dispatch that waits. Returns whether there was one."""
+        """Abort a queued dispatch. Return whether there was one."""
         for queue in self._queues.values():
             for waiting in queue:
                 if waiting.task_id == task_id:
@@ -62,7 +62,7 @@ class Admission:
         return False
 
     def abort_conversation(self, conversation: str) -> int:
-        """Turn away all that wait in a conversation. Returns how many."""
+        """Abort all queued dispatches of a conversation. Return their number."""
         return sum(self._refuse(waiting) for waiting in tuple(self._queues.get(conversation, ())))
 
     async def _wait(self, queue: deque[_Waiting], conversation: str, task_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether a program can be used, asked of it seldom: the answer is kept for a while."""
+"""A cached check of whether a program can be used."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from collections.abc import Awaitable, Callable
 
 GOOD_SECONDS = 60.0
-"""How long a yes is believed."""
+"""Seconds for which a positive result is cached."""
 BAD_SECONDS = 5.0
-"""How long a no is believed."""
+"""Seconds for which a negative result is cached."""
 
 
 class Availability:
-    """The answer for one program. Whoever asks while it is being found out waits for the same answer."""
+    """The cached result for one program. Concurrent callers share one check."""
 
     def __init__(
         self, probe: Callable[[], Awaitable[bool]], clock: Callable[[], float] = time.monotonic
@@ -25,7 +25,7 @@ class Availability:
         self._until = -1.0
 
     async def check(self) -> bool:
-        """The answer, found out anew if the last one is too old."""
+        """Return the result; repeat the check if the cached one has expired."""
         if self._clock() < self._until:
             return self._answer
         async with self._asking:
@@ -35,5 +35,5 @@ class Availability:
             return self._answer
 
     def forget(self) -> None:
-        """Find out anew the next time."""
+        """Discard the cached result, so that the next call repeats the check."""
         self._until = -1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
 import msgspec
@@ -50,18 +50,31 @@ _KEEP_SESSION: frozenset[Code] = frozenset({"ABORTED", "TIMEOUT", "SPAWN_FAILURE
 _VERSION = re.compile(r"\d+\.\d[\w.+-]*")
 
 
+def no_key() -> str:
+    """Return no key: the program has a login of its own."""
+    return ""
+
+
 class SpawnedBackend:
     """One program, run anew for every dispatch; it has the ten members of ``CodingPlugin``.
 
-    ``environ`` is the gateway's environment, of which the program sees little.
+    ``environ`` is the gateway's environment, of which the program sees little. ``kept_key`` returns the key
+    that a login kept for the API of the same vendor, or nothing.
     """
 
-    def __init__(self, cli: Cli, environ: Mapping[str, str], sessions: SessionFile) -> None:
+    def __init__(
+        self,
+        cli: Cli,
+        environ: Mapping[str, str],
+        sessions: SessionFile,
+        kept_key: Callable[[], str] = no_key,
+    ) -> None:
         self.cli = cli
         self.version = ""
         self.lack = SLOW
         """Why it was not available when it was last asked."""
-        self._environ = environ
+        self.environ = environ
+        self._kept_key = kept_key
         self._sessions = sessions
         self._settings = BackendSettings()
         self._admission = Admission(cli.name)
@@ -81,7 +94,7 @@ class SpawnedBackend:
             self._availability.forget()
 
     async def is_available(self) -> bool:
-        """Whether it is enabled, and its program is there and tells its version."""
+        """Return whether it is enabled and its program exists and reports its version."""
         return self._settings.enabled and await self._availability.check()
 
     async def dispatch(
@@ -131,7 +144,7 @@ class SpawnedBackend:
         yield Done(msgspec.structs.replace(result, output="".join(said), duration_ms=took))
 
     def get_session(self, conversation_id: str) -> str | None:
-        """The program's session of a conversation."""
+        """Return the program's session of a conversation."""
         return self._sessions.get(self.name, conversation_id)
 
     async def clear_session(self, conversation_id: str) -> None:
@@ -155,7 +168,7 @@ class SpawnedBackend:
         return count + sum([await self.abort(task) for task in mine])
 
     def get_running_task_count(self) -> int:
-        """How many dispatches run; those that wait are not counted."""
+        """Return the number of running dispatches, without the queued ones."""
         return len(self._conversations)
 
     async def cleanup(self, max_age_ms: int = WEEK_MS) -> int:
@@ -163,9 +176,18 @@ class SpawnedBackend:
         return await self._sessions.prune(self.name, max_age_ms)
 
     async def shutdown(self) -> None:
-        """End whatever runs."""
+        """End all running dispatches."""
         for task_id in tuple(self._running):
             await self.abort(task_id)
+
+    def launch(self, arguments: list[str], cwd: str, more: Mapping[str, str]) -> Launch:
+        """Return how to start the program without its key. Raises BackendError if it is not there."""
+        variables = {n: v for n, v in self._environment().items() if n != self.cli.key}
+        return self._launch([*arguments, *self._settings.extra_args], cwd, {**variables, **more})
+
+    def has_key(self) -> bool:
+        """Return whether its next dispatch has a key."""
+        return bool(self._environment().get(self.cli.key))
 
     async def _attempts(
         self, task_id: str, prompt: str, context: Context, options: DispatchOptions
@@ -204,7 +226,7 @@ class SpawnedBackend:
             raise BackendError("SPAWN_FAILURE", self.name, f"it would run {found} without asking anybody")
         talk = self.cli.talk(order)
         launch = self._launch([*talk.arguments(), *settings.extra_args], order.cwd, order.variables)
-        run = Run(self.cli, talk, launch, seconds, stall, options.ask, self._secrets())
+        run = Run(self.cli, talk, launch, seconds, stall, options.ask, self.secrets())
         self._running[task_id] = run
         try:
             async with aclosing(run.steps()) as steps:
@@ -238,14 +260,16 @@ class SpawnedBackend:
         given = {**cli.fixed}
         if settings.api_key is not None:
             given[cli.key] = settings.api_key.get_secret_value()
+        elif key := self._kept_key():
+            given[cli.key] = key
         if settings.api_url and cli.url:
             given[cli.url] = settings.api_url
         given |= {name: value.get_secret_value() for name, value in settings.env.items()}
-        whole = environment_for(self._environ, cli.variables, given)
+        whole = environment_for(self.environ, cli.variables, given)
         return {**whole, **cli.adjusted(model, whole)}
 
-    def _secrets(self) -> tuple[str, ...]:
-        """What must not show in an error."""
+    def secrets(self) -> tuple[str, ...]:
+        """Return what must not show in an error."""
         variables = self._environment()
         named = (self.cli.key, *self._settings.env)
         return tuple(value for name in named if len(value := variables.get(name, "")) >= 8)

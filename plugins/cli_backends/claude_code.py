@@ -41,7 +41,7 @@ class ClaudeTalk:
         self._streamed = False
 
     def arguments(self) -> list[str]:
-        """How the program is called for this dispatch."""
+        """Return the program's arguments for this dispatch."""
         order = self._order
         return [
             *("-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"),
@@ -122,7 +122,7 @@ def _content(order: Order) -> str | list[Line]:
 
 
 def _own(rest: dict[str, Any]) -> bool:
-    """Whether a message is of the conversation itself, and not of an agent that it started."""
+    """Return whether a message is from the conversation itself, not from a subagent."""
     return rest.get("parent_tool_use_id") is None
 
 

@@ -28,6 +28,21 @@ def no_more_variables(model: str, environment: Mapping[str, str]) -> Mapping[str
     return {}
 
 
+class Login(Struct, frozen=True, kw_only=True):
+    """A login of the program's own, which a person goes through.
+
+    ``method`` is its name in the Agent Client Protocol, for machines with a browser. Without one the program
+    runs at the terminal with ``variables``, and ``steps`` tells the person what to do there. ``advice`` tells
+    what to do when the vendor refuses the login.
+    """
+
+    method: str
+    account: str
+    steps: str
+    variables: Mapping[str, str]
+    advice: str
+
+
 class Cli(Struct, frozen=True, kw_only=True):
     """A program.
 
@@ -50,3 +65,8 @@ class Cli(Struct, frozen=True, kw_only=True):
     adjusted: Callable[[str, Mapping[str, str]], Mapping[str, str]] = no_more_variables
     lost_session: str = ""
     objection: Callable[[str, str], str] = no_objection
+    stand_in: str = ""
+    """The provider of the same vendor's API. It answers in the program's place where no fallback is
+    configured, and the program uses the key that ``trunkline auth login`` kept for it."""
+    login: Login | None = None
+    """The login that ``trunkline auth login`` can run."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from gateway import Ask
+from gateway.provider_http import Ask
 from plugins.cli_backends.failures import BackendError
 from plugins.cli_backends.settings import BackendSettings
 from plugins.cli_backends.talk import Called, Picture, Returned, Said, Spent
@@ -75,7 +75,7 @@ class DispatchResult(Struct, frozen=True, kw_only=True):
 
     @property
     def success(self) -> bool:
-        """Whether it succeeded."""
+        """Return whether it succeeded."""
         return self.error is None
 
 
@@ -139,7 +139,7 @@ class CodingPlugin(Protocol):
         ...
 
     def get_session(self, conversation_id: str) -> str | None:
-        """The program's session of a conversation."""
+        """Return the program's session of a conversation."""
         ...
 
     async def clear_session(self, conversation_id: str) -> None:
@@ -151,7 +151,7 @@ class CodingPlugin(Protocol):
         ...
 
     def get_running_task_count(self) -> int:
-        """How many dispatches run; those that wait are not counted."""
+        """Return the number of running dispatches, without the queued ones."""
         ...
 
     async def cleanup(self, max_age_ms: int = WEEK_MS) -> int:

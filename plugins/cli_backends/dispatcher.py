@@ -7,14 +7,14 @@ program, 6 what it says, 7 how it ended, 8 what git says has changed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 
 import msgspec
 import structlog
 
-from gateway import new_id
+from gateway import new_id, now_ms
 from plugins.cli_backends.backend import SpawnedBackend
 from plugins.cli_backends.context import gathered
 from plugins.cli_backends.contract import (
@@ -37,6 +37,7 @@ from plugins.cli_backends.telling import told
 log = structlog.get_logger("trunkline.cli_backends")
 
 AVAILABLE_SECONDS = 5.0
+_CLEANUP_MS = 3_600_000
 
 _FINAL: frozenset[Code] = frozenset({"ABORTED", "BUFFER_OVERFLOW"})
 """After these nobody else is tried."""
@@ -64,6 +65,7 @@ class Dispatcher:
         workspace: Path,
         environ: Mapping[str, str],
         patience: float = AVAILABLE_SECONDS,
+        clock: Callable[[], int] = now_ms,
     ) -> None:
         self.backends = {backend.name: backend for backend in backends}
         self._source = source
@@ -71,6 +73,8 @@ class Dispatcher:
         self._workspace = workspace
         self._environ = environ
         self._patience = patience
+        self._clock = clock
+        self._cleaned_at: int | None = None
 
     async def dispatch(
         self, prompt: str, options: DispatchOptions, callbacks: Callbacks, backend: str | None = None
@@ -104,7 +108,16 @@ class Dispatcher:
         settings = await self._source.refresh()
         for name, backend in self.backends.items():
             await backend.initialize(settings.of(name))
+        await self._clean()
         return settings
+
+    async def _clean(self) -> None:
+        """Remove expired sessions, at most once an hour. Only dispatches add any, so no timer is needed."""
+        now = self._clock()
+        if self._cleaned_at is None or abs(now - self._cleaned_at) >= _CLEANUP_MS:
+            self._cleaned_at = now
+            for backend in self.backends.values():
+                await backend.cleanup()
 
     def _chain(self, settings: CliSettings, named: str | None) -> list[SpawnedBackend]:
         """The backends to try, in order. Raises BackendError if the first of them cannot be meant."""
@@ -211,7 +224,7 @@ class Dispatcher:
     def _folder(self, settings: CliSettings, options: DispatchOptions) -> str:
         named = options.working_directory or settings.working_directory
         if named is None:
-            self._workspace.mkdir(parents=True, exist_ok=True)
+            self._workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
             return str(self._workspace)
         home = self._environ.get("HOME", "~")
         return str(Path(named.replace("~", home, 1) if named.startswith("~/") else named).absolute())

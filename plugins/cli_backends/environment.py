@@ -12,11 +12,12 @@ USUAL = frozenset(
         *("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER"),
         *("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy"),
         *("NODE_EXTRA_CA_CERTS", "SSL_CERT_DIR", "SSL_CERT_FILE"),
+        *("LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES", "LC_MONETARY", "LC_NUMERIC", "LC_TIME"),
+        *("XDG_CACHE_HOME", "XDG_CONFIG_DIRS", "XDG_CONFIG_HOME", "XDG_DATA_DIRS", "XDG_DATA_HOME"),
+        *("XDG_RUNTIME_DIR", "XDG_STATE_HOME"),
     )
 )
 """What every program may know. Keys, tokens and settings of the gateway are not among it."""
-
-_PREFIXES = ("LC_", "XDG_")
 
 
 def environment_for(
@@ -27,7 +28,7 @@ def environment_for(
     The path keeps only absolute folders, so that a workspace cannot put a program of its own before others.
     """
     allowed = USUAL | set(own)
-    kept = {name: value for name, value in environ.items() if name in allowed or name.startswith(_PREFIXES)}
+    kept = {name: value for name, value in environ.items() if name in allowed}
     whole = {**kept, "TERM": "dumb", "NO_COLOR": "1", **given}
     folders = whole.get("PATH", os.defpath).split(os.pathsep)
     return {**whole, "PATH": os.pathsep.join(folder for folder in folders if folder.startswith("/"))}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, Self, cast
 
-from gateway import (
-    ProviderError,
+from gateway import ProviderError
+from gateway.provider_http import (
     ProviderUnavailableError,
     RateLimitError,
     ServerFailedError,

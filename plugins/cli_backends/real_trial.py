@@ -9,16 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gateway import (
-    ChatOptions,
-    Complete,
-    Delta,
-    Message,
-    TextDelta,
-    TextPart,
-    ToolCallStart,
-    ToolResultEnd,
-)
+from gateway import ChatOptions, Complete, Delta, Message, TextDelta, TextPart
+from gateway.provider_http import ToolCallStart, ToolResultEnd
 from gateway.testing.coding_wire import DIALECTS
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Asked, Reply, Say, Use
@@ -43,7 +35,7 @@ COMMANDS = {
 ASKED = "Make a file."
 KEY = "sk-only-for-tests"
 PLACES = {"claude-code": "/claude", "codex": "/codex/v1", "gemini": "/gemini", "opencode": "/opencode/v1"}
-_MODELS = {"claude-code": "claude-sonnet-4-5", "codex": "gpt-5-codex", "gemini": "gemini-2.5-pro"}
+MODELS = {"claude-code": "claude-sonnet-5-5", "codex": "gpt-5.3-codex", "gemini": "gemini-3.8-flash"}
 
 
 def settings_at(name: str, url: str, home: Path, path: str) -> dict[str, Any]:
@@ -53,7 +45,7 @@ def settings_at(name: str, url: str, home: Path, path: str) -> dict[str, Any]:
     if name == "opencode":
         given["env"]["OPENCODE_CONFIG_CONTENT"] = _opencode(place)
         return {**given, "model": "fake/fake-small"}
-    return {**given, "api_url": place, "model": _MODELS[name]}
+    return {**given, "api_url": place, "model": MODELS[name]}
 
 
 def answering(name: str) -> Any:

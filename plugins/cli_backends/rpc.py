@@ -30,21 +30,21 @@ class Rpc:
         self._next = 1
 
     def request(self, method: str, params: Mapping[str, Any]) -> Line:
-        """A request of ours."""
+        """Return a new request to the program."""
         number, self._next = self._next, self._next + 1
         self._sent[number] = method
         return {**self._version, "id": number, "method": method, "params": params}
 
     def notice(self, method: str) -> Line:
-        """Something that needs no answer."""
+        """Return a notification, which needs no answer."""
         return {**self._version, "method": method}
 
     def reply(self, key: Any, result: Mapping[str, Any]) -> Line:
-        """Our answer to a request of theirs."""
+        """Return the answer to a request from the program."""
         return {**self._version, "id": key, "result": result}
 
     def refusal(self, key: Any) -> Line:
-        """Our answer to a request that we do not know."""
+        """Return the error for a request of an unknown method."""
         return {**self._version, "id": key, "error": {"code": -32601, "message": "not supported"}}
 
     def answered(self, line: Line) -> Answer | None:

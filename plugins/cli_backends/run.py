@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 import msgspec
 import structlog
 
-from gateway import Ask
+from gateway.provider_http import Ask
 from plugins.cli_backends.cli import Cli, SpokenTo
 from plugins.cli_backends.failures import BackendError, Code
 from plugins.cli_backends.lines import message_in

@@ -89,7 +89,7 @@ class SessionFile:
 
 def _replace(path: Path, document: bytes) -> None:
     fresh = path.with_suffix(".new")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh.touch(mode=0o600)
     fresh.write_bytes(document)
     fresh.replace(path)

@@ -4,14 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway import ImagePart, Message, ToolCallPart, told
+import msgspec
+
+from gateway import ImagePart, Message, ToolCallPart, ToolResultPart
+from gateway.provider_http import part_as_text
 from plugins.cli_backends.talk import Picture
 
 BUDGET = 20_000
 """Characters of what was said before; the newest counts."""
 
+GO_ON = "The user has seen the beginning of the answer above. Go on from there; do not repeat it."
+"""What a program is told that continues an answer."""
+
 NONE = "-"
 """The answer before the first one."""
+
+
+def without_answer(messages: Sequence[Message], message_id: str) -> tuple[Sequence[Message], Message | None]:
+    """Return the conversation, and apart from it what the answer ``message_id`` holds already.
+
+    That is there when another provider began the answer and this program stands in for it.
+    """
+    if len(messages) > 1 and messages[-1].role == "assistant" and messages[-1].id == message_id:
+        return messages[:-1], messages[-1]
+    return messages, None
+
+
+def so_far(answer: Message | None) -> str:
+    """Return what was said and done for the answer already, for a program that goes on with it."""
+    if answer is None:
+        return ""
+    results = {part.tool_call_id: part for part in answer.parts if isinstance(part, ToolResultPart)}
+    steps = [
+        _used(part, results.get(part.tool_call_id)) if isinstance(part, ToolCallPart) else part_as_text(part)
+        for part in answer.parts
+    ]
+    whole = "\n".join(filter(None, steps))
+    if len(whole) > BUDGET:
+        whole = f"[the beginning is left out]\n{whole[-BUDGET:]}"
+    return f"<answer_so_far>\n{whole}\n</answer_so_far>\n\n{GO_ON}" if whole else ""
+
+
+def _used(call: ToolCallPart, result: ToolResultPart | None) -> str:
+    output = "no result" if result is None else result.output
+    return f"[used {call.tool_name} {msgspec.json.encode(call.arguments).decode()}: {output}]"
 
 
 def wanted(messages: Sequence[Message]) -> str:
@@ -66,7 +102,7 @@ def _text(message: Message, *, with_pictures: bool = True) -> str:
     if not message.for_model:
         return ""
     parts = (
-        f"[used {part.tool_name}]" if isinstance(part, ToolCallPart) else told(part)
+        f"[used {part.tool_name}]" if isinstance(part, ToolCallPart) else part_as_text(part)
         for part in message.parts
         if with_pictures or not isinstance(part, ImagePart)
     )

@@ -13,19 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from gateway import (
-    Ask,
-    ChatOptions,
-    Complete,
-    Delta,
-    ImagePart,
-    Message,
-    MetadataDelta,
-    TextDelta,
-    TextPart,
-    ToolCallStart,
-    ToolResultEnd,
-)
+from gateway import ChatOptions, Complete, Delta, ImagePart, Message, TextDelta, TextPart
+from gateway.provider_http import Ask, MetadataDelta, ToolCallStart, ToolResultEnd
 from gateway.testing.standin import standin_for
 from gateway.testing.trial import Candidate, Done, Trial, judged, reason_of
 from plugins.cli_backends import CLIS

@@ -1,4 +1,8 @@
-"""The model providers, as one plugin: each is loaded when it is first used."""
+"""The built-in model providers as one plugin.
+
+In: the settings of a provider. Out: a ``Provider`` from the vendor's module, which is imported at its first
+use. Tests and benches may import it; other plugins may not.
+"""
 
 from __future__ import annotations
 
@@ -8,35 +12,40 @@ from importlib import import_module
 
 from msgspec import Struct
 
-from gateway import Plugin, PluginContext, Provider, ProviderConfig, ProviderRegistry
+from gateway import Plugin, PluginContext, Provider, ProviderConfig
+from gateway.provider_http import ProviderService
 
 
-class Known(Struct, frozen=True):
-    """A provider: the module that speaks for it, the model it begins with, what the environment says of it.
+class ProviderEntry(Struct, frozen=True):
+    """A built-in provider: its module, its default model, and its environment variables.
 
-    ``<ID>_API_KEY`` is always looked at; ``variables`` are what its users have set besides.
+    ``variables`` are names besides ``<ID>_API_KEY``, by the setting that they fill.
     """
 
     module: str
     first_model: str = ""
     variables: Mapping[str, Sequence[str]] = {}
+    stand_in: str = ""
+    """The id of the provider that answers instead if no fallback is configured."""
 
 
 PROVIDERS = {
-    "anthropic": Known("anthropic", "claude-sonnet-4-5"),
-    "openai": Known("openai", "gpt-5-mini"),
-    "google": Known("google", "gemini-3.8-flash", {"api_key": ("GEMINI_API_KEY",)}),
-    "mistral": Known("openai", "mistral-medium-latest"),
-    "groq": Known("openai", "openai/gpt-oss-120b"),
-    "xai": Known("openai", "grok-4-1-fast-non-reasoning"),
-    "deepinfra": Known(
+    "anthropic": ProviderEntry("anthropic", "claude-sonnet-5-5"),
+    "openai": ProviderEntry("openai", "gpt-5.4-mini"),
+    "google": ProviderEntry(
+        "google", "gemini-3.8-flash", {"api_key": ("GEMINI_API_KEY",)}, stand_in="gemini"
+    ),
+    "mistral": ProviderEntry("openai", "mistral-medium-latest"),
+    "groq": ProviderEntry("openai", "openai/gpt-oss-120b"),
+    "xai": ProviderEntry("openai", "grok-4.7"),
+    "deepinfra": ProviderEntry(
         "openai", "openai/gpt-oss-120b", {"api_key": ("DEEPINFRA_API_TOKEN", "DEEPINFRA_TOKEN")}
     ),
-    "cerebras": Known("openai", "gpt-oss-120b"),
-    "cohere": Known("cohere", "command-a-03-2025", {"api_key": ("CO_API_KEY",)}),
-    "openrouter": Known("openai", "openrouter/auto"),
-    "together": Known("openai", "openai/gpt-oss-120b"),
-    "azure": Known(
+    "cerebras": ProviderEntry("openai", "gpt-oss-120b"),
+    "cohere": ProviderEntry("cohere", "command-a-03-2025", {"api_key": ("CO_API_KEY",)}),
+    "openrouter": ProviderEntry("openai", "openrouter/auto"),
+    "together": ProviderEntry("openai", "openai/gpt-oss-120b"),
+    "azure": ProviderEntry(
         "openai",
         variables={
             "api_key": ("AZURE_OPENAI_API_KEY",),
@@ -44,14 +53,14 @@ PROVIDERS = {
             "api_version": ("OPENAI_API_VERSION",),
         },
     ),
-    "vertex": Known(
+    "vertex": ProviderEntry(
         "google",
         variables={
             "project_id": ("GOOGLE_CLOUD_PROJECT",),
             "region": ("GOOGLE_CLOUD_LOCATION", "GOOGLE_CLOUD_REGION"),
         },
     ),
-    "bedrock": Known(
+    "bedrock": ProviderEntry(
         "bedrock",
         variables={
             "api_key": ("AWS_BEARER_TOKEN_BEDROCK",),
@@ -61,12 +70,14 @@ PROVIDERS = {
             "credentials.session_token": ("AWS_SESSION_TOKEN",),
         },
     ),
-    "copilot": Known("openai", variables={"api_key": ("GITHUB_COPILOT_TOKEN", "COPILOT_GITHUB_TOKEN")}),
-    "demo": Known("demo"),
-    "local": Known("openai"),
-    "custom": Known("openai"),
+    "copilot": ProviderEntry(
+        "openai", variables={"api_key": ("GITHUB_COPILOT_TOKEN", "COPILOT_GITHUB_TOKEN")}
+    ),
+    "demo": ProviderEntry("demo"),
+    "local": ProviderEntry("openai"),
+    "custom": ProviderEntry("openai"),
 }
-"""All of them: ``local`` is on this machine, ``custom`` any other address that is compatible with OpenAI."""
+"""The built-in providers. ``local`` is a server on this machine, ``custom`` any OpenAI-compatible address."""
 
 
 PROTOCOLS = {
@@ -77,43 +88,44 @@ PROTOCOLS = {
     "google": "generateContent",
     "openai": "Chat Completions",
 }
-"""What the modules speak, as the vendors call it."""
+"""The protocol of each module, as its vendor names it."""
 
 
 class Providers(Plugin):
-    """Makes the built-in providers known without loading them."""
+    """Registers the built-in providers without importing their modules."""
 
     name = "providers"
 
     async def activate(self, ctx: PluginContext) -> None:
         """Add a factory for each provider."""
         if ctx.providers is not None:
-            make_known(ctx.providers)
+            register_factories(ctx.providers)
 
 
-def make_known(registry: ProviderRegistry) -> None:
+def register_factories(registry: ProviderService) -> None:
     """Add a factory for each provider to a registry."""
     for provider_id, known in PROVIDERS.items():
         registry.add_factory(
             provider_id,
-            lazily(known.module),
+            lazy_factory(known.module),
             load=partial(import_module, f"plugins.providers.{known.module}"),
             variables=known.variables,
             first_model=known.first_model,
             optional=True,
+            stand_in=known.stand_in,
         )
 
 
-def lazily(module: str) -> Callable[[ProviderConfig], Provider]:
-    """What makes providers of a module, which it loads when the first is made."""
+def lazy_factory(module: str) -> Callable[[ProviderConfig], Provider]:
+    """Make a factory that imports ``module`` when it makes the first provider."""
 
     def create(config: ProviderConfig) -> Provider:
-        # A provider's code is only wanted where its models are: hence the import here.
+        # Importing all vendors would cost start time and memory for providers that are not used.
         return import_module(f"plugins.providers.{module}").create(config)
 
     return create
 
 
 def create() -> Plugin:
-    """The plugin."""
+    """Make the plugin."""
     return Providers()

@@ -1,8 +1,8 @@
-"""Anthropic's messages protocol."""
+"""Anthropic's Messages protocol."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import aiohttp
@@ -10,49 +10,57 @@ import msgspec
 from msgspec import Struct
 
 from gateway import (
-    GARBLED,
-    NO_TOOL,
-    PICTURES,
-    AnswerWriter,
-    AuthMethod,
     Capabilities,
     ChatOptions,
-    ContentFilterError,
-    DeltaParseError,
-    FragmentCache,
     Message,
     ModelInfo,
     Provider,
     ProviderConfig,
+    ToolResultPart,
+)
+from gateway.provider_http import (
+    IMAGE_TYPES,
+    PLACEHOLDER_TOOL,
+    AnswerWriter,
+    ContentFilterError,
+    FragmentCache,
+    OneTool,
     RecentEncodings,
     RequestSpec,
     Step,
     StopReason,
-    StreamAbortedError,
     StreamEvent,
+    ToolChoice,
     ToolDefinition,
-    ToolResultPart,
-    Transport,
     create_provider,
-    is_shown,
-    mended,
+    log_unsupported,
     output_text,
-    pictures,
-    raise_said,
-    steps_of,
-    told,
-    uncounted,
+    raise_stream_error,
+    split_steps,
     wire_id,
+)
+from plugins.providers.protocol import (
+    CLAUDE_WITHOUT_SAMPLING,
+    OPENING,
+    Block,
+    EventParser,
+    ProtocolAdapter,
+    content_blocks,
+    decode_event,
+    decode_models,
+    json_headers,
+    result_images,
+    system_texts,
+    tool_specs,
 )
 
 BASE_URL = "https://api.anthropic.com"
 VERSION = "2026-10-21"
 VERSION_WITH_TEMPERATURE = "2023-06-01"
-"""The newer version refuses a temperature on every model, the older one only on newer models."""
+"""The newer version of the API refuses a temperature for all models, the older one only for newer models."""
 DEFAULT_MAX_TOKENS = 4096
-"""The protocol wants a limit; this one serves when none is set."""
+"""The protocol requires a limit; this is the default."""
 CAPABILITIES = Capabilities(reasoning=True)
-JSON_ONLY = "Answer with a single JSON object and nothing else."
 
 _CACHED = {"type": "ephemeral"}
 _STOP_REASONS: dict[str, StopReason] = {
@@ -62,60 +70,53 @@ _STOP_REASONS: dict[str, StopReason] = {
 }
 
 
-class AnthropicAdapter:
-    """Builds message requests and reads their streams."""
+class AnthropicAdapter(ProtocolAdapter):
+    """Builds message requests and parses their streams."""
 
     id = "anthropic"
     name = "Anthropic"
-    auth_method: AuthMethod = "api_key"
-    transport: Transport = "sse"
 
     def __init__(self, capabilities: Capabilities = CAPABILITIES) -> None:
-        self.capabilities = capabilities
+        super().__init__(capabilities)
         self._messages = FragmentCache(_encoder(images=capabilities.images))
-        self._system: RecentEncodings[tuple[tuple[str, ...], bool]] = RecentEncodings(_system)
-        self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(_tools)
-
-    def able(self, capabilities: Capabilities) -> AnthropicAdapter:
-        """The same for models that can do other things."""
-        return AnthropicAdapter(capabilities)
+        self._system: RecentEncodings[tuple[tuple[str, ...], bool]] = RecentEncodings(_encode_system)
+        self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(_encode_tools)
 
     def endpoint(self, config: ProviderConfig) -> str:
-        """The address of the API."""
+        """Return the address of the API."""
         return config.base_url or BASE_URL
 
     def build_chat_request(
         self, messages: Sequence[Message], options: ChatOptions, config: ProviderConfig
     ) -> RequestSpec:
-        """A streamed answer to the conversation."""
+        """Build the request for a streamed answer."""
         history = self._messages.join(messages)
         if history.startswith(_ASSISTANT):
             history = _OPENING + history
         pieces = [_head(options, config)[:-1], b',"messages":[', history, b"]"]
-        if system := _system_texts(messages, options):
+        if system := system_texts(messages, options, as_json=options.response_format == "json"):
             pieces += [b',"system":', self._system.get((system, _caches(config)))]
-        if offered := options.tools or ((NO_TOOL,) if _CALL in history else ()):
+        if offered := options.tools or ((PLACEHOLDER_TOOL,) if _CALL in history else ()):
             pieces += [b',"tools":', self._tools.get(offered)]
+            if options.tools and options.tool_choice != "auto":
+                pieces += [b',"tool_choice":', _tool_choice(options.tool_choice)]
         pieces.append(b"}")
-        version = VERSION if options.temperature is None else VERSION_WITH_TEMPERATURE
+        version = VERSION_WITH_TEMPERATURE if _sampling(options) else VERSION
         return RequestSpec(
             _endpoint(config) + "/messages", "POST", _headers(config, version), b"".join(pieces)
         )
 
     def parser(self, writer: AnswerWriter) -> MessageParser:
-        """A parser for one answer."""
+        """Make a parser for one answer."""
         return MessageParser(writer)
 
     def build_models_request(self, config: ProviderConfig) -> RequestSpec:
-        """The list of models."""
+        """Build the request for the list of models."""
         return RequestSpec(_endpoint(config) + "/models?limit=1000", "GET", _headers(config, VERSION))
 
     def parse_models_response(self, body: bytes, config: ProviderConfig) -> list[ModelInfo]:
-        """The models of a list. Raises DeltaParseError."""
-        try:
-            listed = _decode_models(body)
-        except GARBLED as error:
-            raise DeltaParseError(f"the list of models cannot be read: {error}") from None
+        """Parse the list of models. Raises DeltaParseError."""
+        listed = decode_models(_decode_models, body)
         return [
             ModelInfo(model.id, config.id, model.display_name, model.max_input_tokens, model.max_tokens)
             for model in listed.data
@@ -123,8 +124,8 @@ class AnthropicAdapter:
 
 
 def create(config: ProviderConfig, session: aiohttp.ClientSession | None = None) -> Provider:
-    """A provider for Anthropic, or for a compatible server at ``base_url`` (with or without ``/v1``)."""
-    return create_provider(AnthropicAdapter(config.capable(CAPABILITIES)), config, session)
+    """Make a provider for Anthropic, or for a compatible server at ``base_url`` (with or without ``/v1``)."""
+    return create_provider(AnthropicAdapter(config.capabilities_or(CAPABILITIES)), config, session)
 
 
 def _endpoint(config: ProviderConfig) -> str:
@@ -133,13 +134,7 @@ def _endpoint(config: ProviderConfig) -> str:
 
 
 def _headers(config: ProviderConfig, version: str) -> dict[str, str]:
-    return {
-        "x-api-key": config.api_key or "",
-        "anthropic-version": version,
-        "Content-Type": "application/json",
-        "Accept-Encoding": "identity",
-        **config.custom_headers,
-    }
+    return json_headers(config, {"x-api-key": config.api_key or "", "anthropic-version": version})
 
 
 def _head(options: ChatOptions, config: ProviderConfig) -> bytes:
@@ -148,8 +143,9 @@ def _head(options: ChatOptions, config: ProviderConfig) -> bytes:
         "max_tokens": options.max_tokens or DEFAULT_MAX_TOKENS,
         "stream": True,
     }
-    if options.temperature is not None:
-        head["temperature"] = options.temperature
+    sampling = _sampling(options)
+    head.update(sampling)
+    log_unsupported(config.id, options, "seed", *({"temperature", "top_p"} - sampling.keys()))
     if options.stop_sequences:
         head["stop_sequences"] = options.stop_sequences
     if _caches(config):
@@ -157,21 +153,28 @@ def _head(options: ChatOptions, config: ProviderConfig) -> bytes:
     return msgspec.json.encode(head)
 
 
-def _system_texts(messages: Sequence[Message], options: ChatOptions) -> tuple[str, ...]:
-    """The system prompt, then the system messages of the conversation: the protocol keeps them apart."""
-    texts = [options.system_prompt] if options.system_prompt else []
-    texts += [m.text for m in messages if m.role == "system" and m.for_model and m.text.strip()]
-    if options.response_format == "json":
-        texts.append(JSON_ONLY)
-    return tuple(texts)
+def _sampling(options: ChatOptions) -> dict[str, float]:
+    """Return the sampling parameter, if the model accepts one; the API refuses both at once."""
+    if CLAUDE_WITHOUT_SAMPLING.search(options.model):
+        return {}
+    if options.temperature is not None:
+        # The API accepts at most 1, other vendors 2.
+        return {"temperature": min(options.temperature, 1.0)}
+    return {} if options.top_p is None else {"top_p": options.top_p}
+
+
+def _tool_choice(choice: ToolChoice) -> bytes:
+    if isinstance(choice, OneTool):
+        return msgspec.json.encode({"type": "tool", "name": choice.name})
+    return msgspec.json.encode({"type": "any"})
 
 
 def _caches(config: ProviderConfig) -> bool:
-    """Whether it is asked to remember: the conversation so far, and apart from it what all have in common."""
+    """Return whether to request prompt caching, which compatible servers may refuse."""
     return config.base_url is None
 
 
-def _system(given: tuple[tuple[str, ...], bool]) -> bytes:
+def _encode_system(given: tuple[tuple[str, ...], bool]) -> bytes:
     texts, cached = given
     blocks = [_text(text) for text in texts]
     if cached:
@@ -179,50 +182,37 @@ def _system(given: tuple[tuple[str, ...], bool]) -> bytes:
     return msgspec.json.encode(blocks)
 
 
-def _tools(tools: tuple[ToolDefinition, ...]) -> bytes:
-    return msgspec.json.encode(
-        [
-            {"name": tool.name, "description": tool.description, "input_schema": mended(tool.parameters)}
-            for tool in tools
-        ]
-    )
+def _encode_tools(tools: tuple[ToolDefinition, ...]) -> bytes:
+    return msgspec.json.encode(tool_specs(tools, "input_schema"))
 
 
 def _encoder(*, images: bool) -> Callable[[Message], bytes]:
-    """What makes the wire messages of one message, joined by commas; empty if there is nothing to send."""
+    """Make an encoder of one message to wire messages joined by commas; empty if nothing is sent."""
+
+    types = IMAGE_TYPES if images else frozenset[str]()
 
     def encode(message: Message) -> bytes:
         if not message.for_model or message.role == "system":
             return b""
         if message.role == "assistant":
-            items = [item for step in steps_of(message) for item in _step(step, message.id, images=images)]
+            items = [item for step in split_steps(message) for item in _step(step, message.id, types)]
         else:
-            content = _content(message, images=images)
+            content = content_blocks(message, _text, _image, types)
             items = [{"role": "user", "content": content}] if content else []
         return b",".join(map(msgspec.json.encode, items))
 
     return encode
 
 
-def _content(message: Message, *, images: bool) -> list[dict[str, Any]]:
-    blocks: list[dict[str, Any]] = []
-    for part in message.parts:
-        if images and is_shown(part):
-            blocks.append(_image(part.mime_type, part.data))
-        elif text := told(part):
-            blocks.append(_text(text))
-    return blocks
-
-
-def _text(text: str) -> dict[str, Any]:
+def _text(text: str) -> Block:
     return {"type": "text", "text": text}
 
 
-def _image(mime_type: str, data: str) -> dict[str, Any]:
+def _image(mime_type: str, data: str) -> Block:
     return {"type": "image", "source": {"type": "base64", "media_type": mime_type, "data": data}}
 
 
-def _step(step: Step, message_id: str, *, images: bool) -> list[dict[str, Any]]:
+def _step(step: Step, message_id: str, types: Collection[str]) -> list[Block]:
     said = [_text(step.text.rstrip())] if step.text else []
     said += [
         {
@@ -233,18 +223,17 @@ def _step(step: Step, message_id: str, *, images: bool) -> list[dict[str, Any]]:
         }
         for call in step.calls
     ]
-    items: list[dict[str, Any]] = [{"role": "assistant", "content": said}]
+    items: list[Block] = [{"role": "assistant", "content": said}]
     if step.results:
-        results = [_result(result, message_id, images=images) for result in step.results]
+        results = [_result(result, message_id, types) for result in step.results]
         items.append({"role": "user", "content": results})
     return items
 
 
-def _result(result: ToolResultPart, message_id: str, *, images: bool) -> dict[str, Any]:
-    text = output_text(result, PICTURES if images else ())
+def _result(result: ToolResultPart, message_id: str, types: Collection[str]) -> Block:
+    text = output_text(result, types)
     content = [_text(text)] if text.strip() else []
-    if images:
-        content += [_image(picture.mime_type, picture.data) for picture in pictures(result.attachments)]
+    content += result_images([result], _image, types)
     block: dict[str, Any] = {
         "type": "tool_result",
         "tool_use_id": wire_id(result.tool_call_id, message_id),
@@ -255,8 +244,7 @@ def _result(result: ToolResultPart, message_id: str, *, images: bool) -> dict[st
 
 _ASSISTANT = b'{"role":"assistant"'
 _CALL = b'{"type":"tool_use"'
-_OPENING = msgspec.json.encode({"role": "user", "content": "(the conversation goes on)"}) + b","
-"""A conversation begins with the user here, also when its first messages are out of the window."""
+_OPENING = msgspec.json.encode({"role": "user", "content": OPENING}) + b","
 
 
 class _Usage(Struct, gc=False):
@@ -310,25 +298,21 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_models = msgspec.json.Decoder(_Models).decode
 
 
-class MessageParser:
-    """Reads a stream of message events. Unknown kinds of events and blocks are passed over."""
+class MessageParser(EventParser):
+    """Parses a stream of message events; skips unknown kinds of events and blocks."""
 
-    __slots__ = ("_calls", "_tokens", "_writer", "done")
+    __slots__ = ("_calls", "_tokens")
 
     def __init__(self, writer: AnswerWriter) -> None:
-        self._writer = writer
+        super().__init__(writer)
         self._calls: dict[int, str] = {}
         self._tokens = _Usage()
-        self.done = False
 
     def feed(self, event: StreamEvent) -> None:
-        """Take one event in."""
+        """Parse one event."""
         if not event.data:
             return
-        try:
-            known = _decode_event(event.data)
-        except GARBLED as error:
-            known = uncounted(_decode_event, event.data, "usage", error)
+        known = decode_event(_decode_event, event, "usage")
         match known.type:
             case "content_block_delta":
                 self._delta(known.index, known.delta or _Delta())
@@ -342,19 +326,9 @@ class MessageParser:
             case "message_stop":
                 self._end()
             case "error":
-                raise_said(event.data)
+                raise_stream_error(event.data)
             case _:
                 pass
-
-    def finish(self) -> None:
-        """The stream has ended."""
-        if not self._writer.stopped:
-            raise StreamAbortedError("the stream ended before the answer did")
-        self._end()
-
-    def _end(self) -> None:
-        self._writer.stop("end_turn")
-        self.done = True
 
     def _block(self, index: int, block: _Block) -> None:
         if block.type == "tool_use":
@@ -381,10 +355,8 @@ class MessageParser:
             self._writer.stop(_STOP_REASONS.get(reason, "end_turn"))
 
     def _usage(self, usage: _Usage | None) -> None:
-        """Counts are totals so far; later events name only those that changed.
-
-        Tokens read from and written to the cache are not in ``input_tokens`` here, but are input.
-        """
+        # Counts are totals so far, and later events have only those that changed. ``input_tokens`` excludes
+        # the tokens read from and written to the cache.
         if usage is None:
             return
         for name in _Usage.__struct_fields__:

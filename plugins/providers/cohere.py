@@ -1,9 +1,9 @@
-"""Cohere's chat, version 2."""
+"""Cohere's Chat protocol, version 2."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import aiohttp
@@ -11,106 +11,108 @@ import msgspec
 from msgspec import Struct
 
 from gateway import (
-    GARBLED,
-    PICTURES,
-    AnswerWriter,
-    AuthMethod,
     Capabilities,
     ChatOptions,
-    ContentFilterError,
-    DeltaParseError,
-    FragmentCache,
     Message,
     ModelInfo,
     Provider,
     ProviderConfig,
+)
+from gateway.provider_http import (
+    IMAGE_TYPES,
+    AnswerWriter,
+    ContentFilterError,
+    FragmentCache,
+    OneTool,
     RecentEncodings,
     RequestSpec,
     ServerFailedError,
     Step,
     StopReason,
-    StreamAbortedError,
     StreamEvent,
     ToolDefinition,
-    ToolResultPart,
-    Transport,
     create_provider,
-    is_shown,
-    mended,
     output_text,
-    pictures,
-    steps_of,
-    told,
-    uncounted,
+    split_steps,
     wire_id,
+)
+from plugins.providers.protocol import (
+    EMPTY_OUTPUT,
+    JSON_ONLY,
+    Block,
+    EventParser,
+    ProtocolAdapter,
+    content_blocks,
+    decode_event,
+    decode_models,
+    function_call,
+    function_tools,
+    image_url,
+    json_headers,
+    result_image_messages,
+    system_message,
 )
 
 BASE_URL = "https://api.cohere.com"
 CAPABILITIES = Capabilities(reasoning=True)
-JSON_ONLY = "Answer with a single JSON object and nothing else."
-NOTHING = "(no output)"
-"""A tool's result may not be empty."""
 
-_SEES = re.compile("vision")
+_VISION = re.compile("vision")
 _STOP_REASONS: dict[str, StopReason] = {"MAX_TOKENS": "max_tokens", "TOOL_CALL": "tool_use"}
 
 
-class CohereAdapter:
-    """Builds chat requests and reads their streams."""
+class CohereAdapter(ProtocolAdapter):
+    """Builds chat requests and parses their streams. ``vision`` matches the models that accept images."""
 
     id = "cohere"
     name = "Cohere"
-    auth_method: AuthMethod = "api_key"
-    transport: Transport = "sse"
 
-    def __init__(self, capabilities: Capabilities = CAPABILITIES, sees: re.Pattern[str] = _SEES) -> None:
-        self.capabilities = capabilities
-        self._sees = sees
+    def __init__(self, capabilities: Capabilities = CAPABILITIES, vision: re.Pattern[str] = _VISION) -> None:
+        super().__init__(capabilities)
+        self._vision = vision
         self._histories = {images: FragmentCache(_encoder(images=images)) for images in (False, True)}
-        self._system: RecentEncodings[str] = RecentEncodings(_system)
-        self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(_tools)
+        self._system: RecentEncodings[str] = RecentEncodings(system_message)
+        self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(function_tools)
 
-    def able(self, capabilities: Capabilities) -> CohereAdapter:
-        """The same for models that can do other things."""
-        return CohereAdapter(capabilities, sees=re.compile(""))
+    def with_capabilities(self, capabilities: Capabilities) -> CohereAdapter:
+        """Return the same adapter for models that all have other capabilities."""
+        return CohereAdapter(capabilities, vision=re.compile(""))
 
     def capabilities_of(self, model: str) -> Capabilities:
-        """What a model can do: only some can be shown pictures."""
-        sees = self.capabilities.images and self._sees.search(model) is not None
-        return msgspec.structs.replace(self.capabilities, images=sees)
+        """Return the capabilities of a model: only some accept images."""
+        images = self.capabilities.images and self._vision.search(model) is not None
+        return msgspec.structs.replace(self.capabilities, images=images)
 
     def endpoint(self, config: ProviderConfig) -> str:
-        """The address of the API, without a version: its parts have different ones."""
+        """Return the address of the API without a version, which differs between its endpoints."""
         return re.sub(r"/v[12]$", "", (config.base_url or BASE_URL).rstrip("/"))
 
     def build_chat_request(
         self, messages: Sequence[Message], options: ChatOptions, config: ProviderConfig
     ) -> RequestSpec:
-        """A streamed answer to the conversation."""
+        """Build the request for a streamed answer."""
         history = self._histories[self.capabilities_of(options.model).images].join(messages)
         if prompt := _prompt(options):
             history = b",".join(filter(None, (self._system.get(prompt), history)))
         pieces = [_head(options)[:-1], b',"messages":[', history, b"]"]
         if options.tools:
-            pieces += [b',"tools":', self._tools.get(options.tools)]
+            pieces += [b',"tools":', self._tools.get(_offered(options))]
+            if options.tool_choice != "auto":
+                pieces.append(b',"tool_choice":"REQUIRED"')
         pieces.append(b"}")
         return RequestSpec(f"{self.endpoint(config)}/v2/chat", "POST", _headers(config), b"".join(pieces))
 
     def parser(self, writer: AnswerWriter) -> ChatParser:
-        """A parser for one answer."""
+        """Make a parser for one answer."""
         return ChatParser(writer)
 
     def build_models_request(self, config: ProviderConfig) -> RequestSpec:
-        """The list of models that chat."""
+        """Build the request for the list of chat models."""
         url = f"{self.endpoint(config)}/v1/models?endpoint=chat&page_size=1000"
         return RequestSpec(url, "GET", _headers(config))
 
     def parse_models_response(self, body: bytes, config: ProviderConfig) -> list[ModelInfo]:
-        """The models of a list. Raises DeltaParseError."""
-        try:
-            listed = _decode_models(body)
-        except GARBLED as error:
-            raise DeltaParseError(f"the list of models cannot be read: {error}") from None
+        """Parse the list of models. Raises DeltaParseError."""
+        listed = decode_models(_decode_models, body)
         return [
             ModelInfo(model.name, config.id, context_window=int(model.context_length or 0) or None)
             for model in listed.models
@@ -118,17 +120,12 @@ class CohereAdapter:
 
 
 def create(config: ProviderConfig, session: aiohttp.ClientSession | None = None) -> Provider:
-    """A provider for Cohere."""
-    return create_provider(CohereAdapter(config.capable(CAPABILITIES)), config, session)
+    """Make a provider for Cohere."""
+    return create_provider(CohereAdapter(config.capabilities_or(CAPABILITIES)), config, session)
 
 
 def _headers(config: ProviderConfig) -> dict[str, str]:
-    return {
-        "Authorization": f"Bearer {config.api_key or ''}",
-        "Content-Type": "application/json",
-        "Accept-Encoding": "identity",
-        **config.custom_headers,
-    }
+    return json_headers(config, {"Authorization": f"Bearer {config.api_key or ''}"})
 
 
 def _head(options: ChatOptions) -> bytes:
@@ -139,96 +136,68 @@ def _head(options: ChatOptions) -> bytes:
         head["max_tokens"] = options.max_tokens
     if options.stop_sequences:
         head["stop_sequences"] = options.stop_sequences
+    if options.top_p is not None:
+        head["p"] = min(max(options.top_p, 0.01), 0.99)  # the range of the API
+    if options.seed is not None:
+        head["seed"] = options.seed
     if options.response_format == "json" and not options.tools:
         head["response_format"] = {"type": "json_object"}
     return msgspec.json.encode(head)
 
 
+def _offered(options: ChatOptions) -> tuple[ToolDefinition, ...]:
+    """Return the tools to offer."""
+    # The API can require a call but not a certain tool, so that tool is offered alone.
+    choice = options.tool_choice
+    if not isinstance(choice, OneTool):
+        return options.tools
+    return tuple(tool for tool in options.tools if tool.name == choice.name) or options.tools
+
+
 def _prompt(options: ChatOptions) -> str:
-    """The mode for JSON is refused beside tools, and alone wants the model to be told of it too."""
+    # The API refuses the JSON mode together with tools, and without tools requires the instruction too.
     as_json = JSON_ONLY if options.response_format == "json" else ""
     return "\n\n".join(filter(None, (options.system_prompt, as_json)))
 
 
-def _system(text: str) -> bytes:
-    return msgspec.json.encode({"role": "system", "content": text})
-
-
-def _tools(tools: tuple[ToolDefinition, ...]) -> bytes:
-    offered = [
-        {"name": tool.name, "description": tool.description, "parameters": mended(tool.parameters)}
-        for tool in tools
-    ]
-    return msgspec.json.encode([{"type": "function", "function": tool} for tool in offered])
-
-
 def _encoder(*, images: bool) -> Callable[[Message], bytes]:
-    """What makes the wire messages of one message, joined by commas; empty if there is nothing to send."""
+    """Make an encoder of one message to wire messages joined by commas; empty if nothing is sent."""
+
+    types = IMAGE_TYPES if images else frozenset[str]()
 
     def encode(message: Message) -> bytes:
         if not message.for_model:
             return b""
         if message.role == "assistant":
-            items = [item for step in steps_of(message) for item in _step(step, images=images)]
+            items = [item for step in split_steps(message) for item in _step(step, types)]
         else:
-            content = _content(message, images=images and message.role == "user")
+            content = content_blocks(message, _text, image_url, types if message.role == "user" else ())
             items = [{"role": message.role, "content": content}] if content else []
         return b",".join(map(msgspec.json.encode, items))
 
     return encode
 
 
-def _content(message: Message, *, images: bool) -> list[dict[str, Any]]:
-    blocks: list[dict[str, Any]] = []
-    for part in message.parts:
-        if images and is_shown(part):
-            blocks.append(_image(part.mime_type, part.data))
-        elif text := told(part):
-            blocks.append({"type": "text", "text": text})
-    return blocks
+def _text(text: str) -> Block:
+    return {"type": "text", "text": text}
 
 
-def _image(mime_type: str, data: str) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": f"data:{mime_type};base64,{data}"}}
-
-
-def _step(step: Step, *, images: bool) -> list[dict[str, Any]]:
-    """What is said before calls is called a plan here."""
-    said: dict[str, Any] = {"role": "assistant"}
+def _step(step: Step, types: Collection[str]) -> list[Block]:
+    said: Block = {"role": "assistant"}
     if step.text:
+        # Text before tool calls has a field of its own.
         said["tool_plan" if step.calls else "content"] = step.text
     if step.calls:
-        said["tool_calls"] = [
-            {
-                "id": wire_id(call.tool_call_id),
-                "type": "function",
-                "function": {
-                    "name": call.tool_name,
-                    "arguments": msgspec.json.encode(call.arguments).decode(),
-                },
-            }
-            for call in step.calls
-        ]
+        said["tool_calls"] = [function_call(call, wire_id(call.tool_call_id)) for call in step.calls]
     results = [
         {
             "role": "tool",
             "tool_call_id": wire_id(result.tool_call_id),
-            "content": output_text(result, PICTURES if images else ()).strip() or NOTHING,
+            "content": output_text(result, types).strip() or EMPTY_OUTPUT,
         }
         for result in step.results
     ]
-    return [said, *results, *(_shown(step.results) if images else ())]
-
-
-def _shown(results: Sequence[ToolResultPart]) -> list[dict[str, Any]]:
-    """Pictures that tools made: a tool message holds only text, so a user message shows them."""
-    images = [
-        _image(picture.mime_type, picture.data)
-        for result in results
-        for picture in pictures(result.attachments)
-    ]
-    text = {"type": "text", "text": "(images from the tools above)"}
-    return [{"role": "user", "content": [text, *images]}] if images else []
+    return [said, *results, *result_image_messages(step.results, types)]
 
 
 class _Function(Struct, gc=False):
@@ -289,24 +258,20 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_models = msgspec.json.Decoder(_Models).decode
 
 
-class ChatParser:
-    """Reads a stream of chat events. Citations and kinds of events we do not know are passed over."""
+class ChatParser(EventParser):
+    """Parses a stream of chat events; skips citations and unknown kinds of events."""
 
-    __slots__ = ("_calls", "_writer", "done")
+    __slots__ = ("_calls",)
 
     def __init__(self, writer: AnswerWriter) -> None:
-        self._writer = writer
+        super().__init__(writer)
         self._calls: dict[int, str] = {}
-        self.done = False
 
     def feed(self, event: StreamEvent) -> None:
-        """Take one event in."""
+        """Parse one event."""
         if not event.data or event.data == b"[DONE]":
             return
-        try:
-            known = _decode_event(event.data)
-        except GARBLED as error:
-            known = uncounted(_decode_event, event.data, "usage", error)
+        known = decode_event(_decode_event, event, "usage")
         delta = known.delta or _Delta()
         message = delta.message or _Message()
         match known.type:
@@ -317,15 +282,9 @@ class ChatParser:
             case "tool-call-start" | "tool-call-delta":
                 self._call(known.index, message.tool_calls)
             case "message-end":
-                self._end(delta)
+                self._message_end(delta)
             case _:
                 pass
-
-    def finish(self) -> None:
-        """The stream has ended."""
-        if not self._writer.stopped:
-            raise StreamAbortedError("the stream ended before the answer did")
-        self.done = True
 
     def _content(self, content: _Content | list[_Content] | None) -> None:
         for piece in content if isinstance(content, list) else (content,):
@@ -343,19 +302,19 @@ class ChatParser:
             if call.function.arguments and index in self._calls:
                 self._writer.arguments(self._calls[index], call.function.arguments)
 
-    def _end(self, delta: _Delta) -> None:
+    def _message_end(self, delta: _Delta) -> None:
         if delta.usage is not None:
             self._usage(delta.usage)
         reason = delta.finish_reason or "COMPLETE"
         if reason == "ERROR_TOXIC":
             raise ContentFilterError("the model's filter stopped the answer")
         if reason in ("ERROR", "TIMEOUT"):
-            raise ServerFailedError(delta.error or f"the model's server broke the answer off ({reason})")
+            raise ServerFailedError(delta.error or f"the model's server aborted the answer ({reason})")
         self._writer.stop(_STOP_REASONS.get(reason, "end_turn"))
         self.done = True
 
     def _usage(self, usage: _Usage) -> None:
-        """What is billed counts, if that is told: the rest is the vendor's own prompt."""
+        # Billed units exclude the vendor's own prompt.
         tokens = usage.billed_units or usage.tokens or _Tokens()
         self._writer.usage(
             int(tokens.input_tokens or 0), int(tokens.output_tokens or 0), int(usage.cached_tokens or 0)

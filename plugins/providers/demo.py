@@ -1,4 +1,4 @@
-"""The provider that is there when no model is connected: honest about it, and able to show what works."""
+"""The provider without a model: it says so and demonstrates streaming and tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from gateway import (
-    AnswerWriter,
     AuthMethod,
     Capabilities,
     ChatOptions,
@@ -20,11 +19,11 @@ from gateway import (
     Provider,
     ProviderConfig,
     ToolResultPart,
-    assembled,
 )
+from gateway.provider_http import AnswerWriter, assemble
 
 PAUSE_SECONDS = 0.015
-"""Between two words, so that one sees the answer being written."""
+"""Seconds between two words, so that the answer visibly grows."""
 
 INTRODUCTION = """\
 I am the built-in demo; no model is connected. I can still show how an answer looks here:
@@ -40,8 +39,8 @@ def greet(name: str) -> str:
 
 """
 CONNECT = (
-    "To talk to a real model, set `OPENAI_API_KEY` or `ANTHROPIC_API_KEY`, or add a `[providers.…]` "
-    "section to the settings, and start again."
+    "To talk to a real model, run `trunkline setup`, or set `OPENAI_API_KEY` or `ANTHROPIC_API_KEY`, "
+    "and start again."
 )
 
 _SLOW = re.compile(r"\b(slow|slowly|count)\b", re.IGNORECASE)
@@ -52,7 +51,7 @@ _NUMBER = re.compile(r"\d{1,3}")
 
 
 class DemoProvider:
-    """Answers by rule, word by word, and calls the built-in tools when they are asked for."""
+    """Answers by rule, word by word, and calls the built-in tools on request."""
 
     name = "Built-in demo"
     api_endpoint = "built in"
@@ -65,19 +64,19 @@ class DemoProvider:
 
     @property
     def id(self) -> str:
-        """The id the provider is configured under."""
+        """The id under which the provider is configured."""
         return self._id
 
     async def initialize(self, config: ProviderConfig) -> None:
-        """Take the id; nothing else matters here."""
+        """Apply the id, the only setting that is used."""
         self._id = config.id
 
     async def chat(self, messages: Sequence[Message], options: ChatOptions) -> Message:
-        """The whole answer at once."""
-        return await assembled(self.stream, messages, options)
+        """Return the complete answer."""
+        return await assemble(self.stream, messages, options)
 
     async def stream(self, messages: Sequence[Message], options: ChatOptions) -> AsyncGenerator[Delta]:
-        """The answer, a word at a time."""
+        """Yield the answer word by word."""
         writer = AnswerWriter(options)
         words = 0
         for call in _answer(messages, options):
@@ -98,20 +97,20 @@ class DemoProvider:
             yield delta
 
     async def list_models(self) -> Sequence[ModelInfo]:
-        """The one model there is."""
+        """Return the only model."""
         return [ModelInfo("demo", self._id, self.name)]
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing; the demo has no connection."""
 
 
 def create(config: ProviderConfig) -> Provider:
-    """The demo provider; of its settings only the id is used."""
+    """Make the demo provider; of its settings only the id is used."""
     return DemoProvider(config)
 
 
 def _answer(messages: Sequence[Message], options: ChatOptions) -> Iterator[str | tuple[str, dict[str, Any]]]:
-    """The words of the answer, or the tools to call first."""
+    """Yield the words of the answer, or the tools to call first."""
     asked = next((message.text for message in reversed(messages) if message.role == "user"), "")
     results = _results(messages)
     offered = {tool.name for tool in options.tools}
@@ -120,12 +119,12 @@ def _answer(messages: Sequence[Message], options: ChatOptions) -> Iterator[str |
         yield from re.findall(r"\S+\s*", "Let me see. ")
         yield from calls
     else:
-        text = _told(results) if results else _quote(asked) + INTRODUCTION
+        text = _report(results) if results else _quote(asked) + INTRODUCTION
         yield from re.findall(r"\s*\S+\s*", text + CONNECT)
 
 
 def _results(messages: Sequence[Message]) -> list[ToolResultPart]:
-    """The tool results since the user last spoke."""
+    """Return the tool results since the last user message."""
     found: list[ToolResultPart] = []
     for message in reversed(messages):
         if message.role == "user":
@@ -135,7 +134,7 @@ def _results(messages: Sequence[Message]) -> list[ToolResultPart]:
 
 
 def _wanted(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The tools that a text asks for."""
+    """Yield the tools that a text asks for."""
     if _SLOW.search(text):
         number = _NUMBER.search(text)
         yield "slow_count", {"n": min(20, max(1, int(number[0]))) if number else 5}
@@ -147,7 +146,7 @@ def _wanted(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "calculator", {"expression": expression}
 
 
-def _told(results: Sequence[ToolResultPart]) -> str:
+def _report(results: Sequence[ToolResultPart]) -> str:
     lines = [
         f"- {'That went wrong' if result.is_error else 'The tool says'}: **{result.output.strip()}**"
         for result in results

@@ -1,4 +1,4 @@
-"""Every provider with the fake server that it is tried against."""
+"""The built-in providers with the fake servers for their contract trials."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from gateway.testing.dialects import DIALECTS
 from gateway.testing.service_account import with_account
 from gateway.testing.tokens import RIGHT, FakeTokens
 from gateway.testing.trial import Candidate, candidate
-from plugins.providers import PROTOCOLS, PROVIDERS, lazily
+from plugins.providers import PROTOCOLS, PROVIDERS, lazy_factory
 
 _AWS = {"access_key_id": "AKIAFAKE", "secret_access_key": "very-secret"}
 
 
 @asynccontextmanager
 async def signed_in(_: str) -> AsyncGenerator[Mapping[str, Any]]:
-    """Copilot's settings after a login, and the service that exchanges its token."""
+    """Yield Copilot's settings after a login, with a fake token service."""
     async with FakeTokens() as tokens:
         yield {"api_key": RIGHT, "credentials": {"api_url": tokens.url}}
 
 
 def _backend(name: str, speaks: str = "", **more: Any) -> Backend:
-    return Backend(name, lazily(PROVIDERS[name].module), DIALECTS[speaks or name], **more)
+    return Backend(name, lazy_factory(PROVIDERS[name].module), DIALECTS[speaks or name], **more)
 
 
 BACKENDS = (
@@ -43,13 +43,13 @@ BACKENDS = (
     _backend("copilot", beside=signed_in, keyed=False),
     _backend("openrouter"),
     _backend("together"),
-    _backend("custom", "openai"),
+    _backend("custom"),
 )
-"""All sixteen."""
+"""The sixteen backends under trial."""
 
 BEDROCK_WITH_A_KEY = _backend("bedrock", settings={"region": "eu-west-1"})
 
 
 def candidates(environ: Mapping[str, str]) -> Sequence[Candidate]:
-    """All of them, to be tried; the environment says nothing of them."""
+    """Return the candidates; ``environ`` is not used."""
     return [candidate(backend, PROTOCOLS[PROVIDERS[backend.id].module]) for backend in BACKENDS]

@@ -1,4 +1,7 @@
-"""The built-in tools, as one plugin."""
+"""The built-in tools as one plugin: the time, a calculator, and a slow counter.
+
+In: nothing. Out: three tools. Only the gateway's plugin loader and tests import it.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ class BuiltinTools(Plugin):
         self._tools = tuple(tools())
 
     def tools(self) -> Sequence[Tool]:
-        """The three."""
+        """Return the three tools."""
         return self._tools
 
 
 def create() -> Plugin:
-    """The plugin."""
+    """Make the plugin."""
     return BuiltinTools()

@@ -1,4 +1,4 @@
-"""The tools that are always there: the time, a calculator, and a slow one that shows its progress."""
+"""The built-in tools: the time, a calculator, and a slow counter that shows its progress."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from gateway import DisplayHints, Tool, ToolContext, ToolError, tool_from
 Number = int | float
 
 EXPRESSION_LIMIT = 200
-"""Characters of an expression."""
+"""Most characters of an expression."""
 BITS_LIMIT = 4096
-"""Size of any whole number on the way."""
+"""Most bits of an integer, intermediate results included."""
+LONGEST_COUNT_MS = 600_000
+"""The timeout of ``slow_count`` in milliseconds: more than its largest arguments need."""
 
 _BINARY: Mapping[type[ast.operator], Callable[[Number, Number], Number]] = {
     ast.Add: lambda left, right: left + right,
@@ -41,7 +43,7 @@ async def utc_time(
     try:
         now = datetime.now(ZoneInfo(zone))
     except (KeyError, ValueError, OSError):
-        raise ToolError(f"there is no time zone {zone!r}; use a name such as Europe/Oslo") from None
+        raise ToolError(f"unknown time zone {zone!r}; use a name such as Europe/Oslo") from None
     return f"{now:%A, %Y-%m-%d %H:%M:%S} {zone} (UTC{now:%z})"
 
 
@@ -55,7 +57,7 @@ async def calculator(
         tree = ast.parse(expression.strip(), mode="eval")
         value = _value(tree.body)
     except (SyntaxError, ValueError):
-        raise ToolError(f"{expression!r} is no arithmetic expression") from None
+        raise ToolError(f"{expression!r} is not an arithmetic expression") from None
     except ZeroDivisionError:
         raise ToolError("division by zero") from None
     except (OverflowError, MemoryError, RecursionError):
@@ -76,11 +78,28 @@ async def slow_count(
 
 
 def tools() -> list[Tool]:
-    """The built-in tools; running any of them twice does no harm."""
+    """Return the built-in tools, all read-only and idempotent."""
     return [
-        tool_from(utc_time, display=DisplayHints(verb="looking at the clock"), idempotent=True),
-        tool_from(calculator, display=DisplayHints(verb="calculating"), idempotent=True),
-        tool_from(slow_count, display=DisplayHints(verb="counting"), idempotent=True),
+        tool_from(
+            utc_time,
+            display=DisplayHints(verb="looking at the clock", fields={"zone": "zone"}),
+            idempotent=True,
+            read_only=True,
+        ),
+        tool_from(
+            calculator,
+            display=DisplayHints(verb="calculating", fields={"expression": "expression"}),
+            match_key=lambda arguments: arguments["expression"],
+            idempotent=True,
+            read_only=True,
+        ),
+        tool_from(
+            slow_count,
+            display=DisplayHints(verb="counting", fields={"count": "n"}),
+            idempotent=True,
+            read_only=True,
+            timeout_ms=LONGEST_COUNT_MS,
+        ),
     ]
 
 
@@ -105,7 +124,7 @@ def _power(number: Number, exponent: Number) -> Number:
         return _bounded(number**exponent)
     result = float(number) ** exponent
     if isinstance(result, complex):
-        raise ToolError("the result is no real number")
+        raise ToolError("the result is not a real number")
     return result
 
 

@@ -103,6 +103,22 @@ def channels_parse_render(bench: Bench) -> Iterator[Row]:
             yield Row(label, "µs", cost[text], cost[f"{text}_parsed"], 1000, absolute=True)
 
 
+def channels_holds(bench: Bench) -> Iterator[Row]:
+    """How long rendering big and hostile answers holds up the event loop: the longest step."""
+    run = subprocess.run(
+        [sys.executable, str(HERE / "holds.py")],
+        cwd=TREE,
+        env=bench.lab.environment(),
+        check=True,
+        capture_output=True,
+    )
+    holds = json.loads(run.stdout)
+    floor = holds.pop("floor")
+    for name, one in holds.items():
+        label = f"{name}: the event loop held by rendering (floor: 4,000 characters parsed)"
+        yield Row(label, "ms", one["longest"], floor, 50, absolute=True, note=one["input"])
+
+
 def channels_idle(bench: Bench) -> Iterator[Row]:
     """All four channels connected: how soon, with how much memory, and what many messages leave behind.
 
@@ -151,5 +167,6 @@ CHANNEL_FIGURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "channels_parallel": channels_parallel,
     "channels_limits": channels_limits,
     "channels_parse_render": channels_parse_render,
+    "channels_holds": channels_holds,
     "channels_idle": channels_idle,
 }

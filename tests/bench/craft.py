@@ -24,7 +24,8 @@ from channels.slack import parse as slack
 from channels.slack import render as slack_render
 from channels.telegram import parse as telegram
 from channels.telegram import render as telegram_render
-from gateway import Message, TextPart, parse_markdown
+from gateway import Message, TextPart
+from gateway.markdown import parse_markdown
 
 T = TypeVar("T")
 PAYLOADS = Path(__file__).parent.parent / "channels"

@@ -33,6 +33,7 @@ history_window = {window}
 
 [server]
 port = {port}
+connections_per_peer = 0
 
 [providers.bench]
 base_url = "{model}/v1"

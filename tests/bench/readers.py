@@ -33,13 +33,13 @@ Read = Callable[[], Awaitable[int]]
 
 async def provider(name: str, url: str) -> Read:
     """One of ours."""
-    from gateway.deltas import TextDelta
-    from gateway.provider import ChatOptions, ProviderConfig
+    from gateway.contract.deltas import TextDelta
+    from gateway.contract.provider import ChatOptions, ProviderConfig
     from gateway.testing.talk import user
-    from plugins.providers import PROVIDERS, lazily
+    from plugins.providers import PROVIDERS, lazy_factory
 
     config = ProviderConfig(id=name, base_url=url + PATHS[name], api_key="k", region="r", max_retries=0)
-    made = lazily(PROVIDERS[name].module)(config)
+    made = lazy_factory(PROVIDERS[name].module)(config)
     await made.initialize(config)
     options = ChatOptions(model=MODEL, message_id="m")
     said = (user("Hi"),)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from random import Random
 from typing import Any
+from urllib.parse import unquote
 
 STRANGE: tuple[Any, ...] = (
     None,
@@ -23,6 +25,49 @@ STRANGE: tuple[Any, ...] = (
     {"a": {"b": [1]}},
     [[[[]]]],
 )
+
+_DEEPEST = 5
+
+
+class Inventor:
+    """Makes up values of JSON Schemas; strings are among ``texts``."""
+
+    def __init__(self, definitions: dict[str, Any], dice: Random, texts: Sequence[str]) -> None:
+        self._definitions = definitions
+        self._dice = dice
+        self._texts = texts
+
+    def value(self, schema: dict[str, Any], depth: int = 0) -> Any:
+        """Return a value that a schema describes; the deeper, the fewer of its optional fields."""
+        dice = self._dice
+        if "$ref" in schema:
+            return self.value(self._definitions[unquote(schema["$ref"].rpartition("/")[2])], depth)
+        if "anyOf" in schema:
+            return self.value(dice.choice(schema["anyOf"]), depth)
+        if "const" in schema or "enum" in schema:
+            return dice.choice(schema.get("enum", [schema.get("const")]))
+        kinds = schema.get("type", "any")
+        match dice.choice(kinds) if isinstance(kinds, list) else kinds:
+            case "object":
+                return self._object(schema, depth)
+            case "array":
+                return [self.value(schema.get("items", {}), depth + 1) for _ in range(dice.randrange(3))]
+            case "string":
+                digits = schema.get("format") == "snowflake" or "pattern" in schema
+                return str(dice.randrange(2**62)) if digits else dice.choice(self._texts)
+            case "integer" | "number":
+                return dice.choice([dice.randrange(25), dice.randrange(-(2**40), 2**40)])
+            case "boolean":
+                return dice.random() < 0.5
+            case "null":
+                return None
+            case _:
+                return dice.choice([None, {}, [], "any", 1])
+
+    def _object(self, schema: dict[str, Any], depth: int) -> dict[str, Any]:
+        needed, fields = schema.get("required", ()), schema.get("properties", {})
+        wanted = [key for key in fields if key in needed or (depth < _DEEPEST and self._dice.random() < 0.15)]
+        return {key: self.value(fields[key], depth + 1) for key in wanted if depth < 2 * _DEEPEST}
 
 
 def spoiled(payload: Any, dice: Random) -> Any:

@@ -6,15 +6,17 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 from sqlalchemy import Engine, create_engine
 
 from gateway.testing.served import SocketClient
+from tests import prefork
 
 ROOT = Path(__file__).parent.parent.parent
 _READY = re.compile(r"Trunkline is ready: (\S+)")
@@ -29,7 +31,8 @@ class GatewayProcess:
     def __init__(self, directory: Path, model_url: str, settings: str = "", **tables: str) -> None:
         self.url = ""
         self._directory = directory
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: prefork.Popen | None = None
+        self._output: asyncio.ReadTransport
         self._config = directory / "trunkline.toml"
         self.configure(model_url, settings, **tables)
 
@@ -60,42 +63,46 @@ class GatewayProcess:
 
     async def start(self) -> bool:
         """Start it. Returns whether it became ready; if not, it has ended."""
-        arguments = ("run", "--config", str(self._config), "--data-dir", str(self.data))
+        command = ("run", "--config", str(self._config), "--data-dir", str(self.data))
         path = os.pathsep.join((str(ROOT), str(self._directory)))
         with (self._directory / "errors").open("ab") as errors:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "gateway",
-                *arguments,
+            self._process = await asyncio.to_thread(
+                prefork.Popen,
+                [sys.executable, "-m", "gateway", *command],
                 cwd=self._directory,
-                stdout=asyncio.subprocess.PIPE,
+                stdout=subprocess.PIPE,
                 stderr=errors,
                 env={**os.environ, "PYTHONPATH": path},
             )
-        assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
+        output = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(output)
+        self._output, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: protocol, self._process.stdout
+        )
+        while line := await output.readline():
             if found := _READY.search(line.decode()):
                 self.url = found[1]
                 return True
-        await self._process.wait()
+        await self.ended()
         return False
 
     @property
     def status(self) -> int | None:
         """The exit status, once it has ended."""
-        return self._process.returncode if self._process is not None else None
+        return self._process.poll() if self._process is not None else None
 
     async def ended(self) -> int:
         """Wait for its end. Returns the exit status; a signal's is negative."""
         assert self._process is not None
-        return await self._process.wait()
+        while (status := self._process.poll()) is None:
+            await asyncio.sleep(0.01)
+        self._output.close()
+        return status
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and wait for the end."""
         assert self._process is not None
-        with suppress(ProcessLookupError):
-            self._process.send_signal(number)
+        self._process.send_signal(number)
         return await self.ended()
 
     @asynccontextmanager
@@ -122,5 +129,5 @@ class GatewayProcess:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._process is not None and self._process.returncode is None:
+        if self._process is not None and self.status is None:
             await self.stop(signal.SIGKILL)

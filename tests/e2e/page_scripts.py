@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from gateway import ErrorMetadata, ErrorPart, FilePart, ImagePart, Part
+from gateway import ErrorPart, FilePart, ImagePart, Part
+from gateway.contract.messages import ErrorMetadata
 from tests.e2e.page_server import Frame, Script, Turn, stored
 
 _PIECE = 7
@@ -55,7 +56,9 @@ def halting(before: str, after: str) -> Script:
 
 
 async def every_part(turn: Turn) -> AsyncIterator[Frame]:
-    """Reasoning, two tools (one halts while it runs, one fails), a picture, a file and an error."""
+    """A notice, reasoning, two tools (one halts while it runs, one fails), a picture, a file and an error."""
+    async for frame in _said(turn, "one failed. Answering with two instead.", "notice"):
+        yield frame
     async for frame in _said(turn, "I should look at the clock.", "reasoning"):
         yield frame
     yield _delta(turn.write.tool_call("c1", "clock"))
@@ -78,8 +81,9 @@ async def asking_leave(turn: Turn) -> AsyncIterator[Frame]:
     asked = {
         "approval_id": "p1",
         "tool_name": "shell",
-        "arguments": {"argv": ["git", "status"]},
+        "arguments": {"argv": ["git", "status"], "note": "b\u202ec\u3164\U000e0041"},
         "timeout_ms": 60_000,
+        "always": "git status",
     }
     yield {"type": "approval_request", **asked}
     yield {"type": "approval_resolved", "approval_id": "p1", "decision": await turn.approved}
@@ -140,3 +144,22 @@ async def _ran(
 
 def _delta(value: Any) -> Frame:
     return msgspec.to_builtins(value)
+
+
+async def looking_up(turn: Turn) -> AsyncIterator[Frame]:
+    """Runs a tool for four of the five seconds that it takes, five seconds after it was asked."""
+    parts = [
+        {"type": "text", "content": "Let me look."},
+        {"type": "tool_call", "tool_call_id": "c1", "tool_name": "weather", "arguments": {}},
+        {
+            "type": "tool_result",
+            "tool_call_id": "c1",
+            "output": "17 degrees",
+            "metadata": {"duration_ms": 4000},
+        },
+        {"type": "text", "content": "It is sunny."},
+    ]
+    yield complete(turn)
+    frame = stored(turn, parts, **{**_FIGURES, "duration_ms": 5000})
+    frame["message"]["created_at"] = 5_000
+    yield frame

@@ -8,9 +8,8 @@ keeps a log, so that resuming works as it does for real.
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from typing import Any
 from aiohttp import WSCloseCode, web
 
 from channels.websocket.blocks import BlockRenderer
-from channels.websocket.markdown_html import render_html
-from gateway.deltas import DeltaWriter
+from channels.websocket.render import render_html
+from gateway.contract.deltas import DeltaWriter
 from gateway.server.guard import SECURITY_HEADERS
 
 PAGE = Path(__file__).parents[2] / "channels" / "websocket" / "page"
@@ -81,6 +80,8 @@ class PageServer:
         app.router.add_get("/page/{name}", self._file)
         app.router.add_get("/ws", self._socket)
         app.router.add_get("/api/sessions", self._sessions)
+        app.router.add_get("/api/sessions/{id}", self._session)
+        app.router.add_post("/api/browser", self._remember)
         app.router.add_delete("/api/sessions/{id}", self._delete)
         app.on_response_prepare.append(_add_policy)
         runner = web.AppRunner(app, shutdown_timeout=1)
@@ -148,15 +149,15 @@ class PageServer:
         await self.emit(session, {"type": "session", "status": "idle", "usage": usage})
         turn.over.set()
 
-    async def _emit_blocks(self, session: str, answer_id: str, part: int, blocks: list[Any]) -> None:
-        for block in blocks:
+    async def _emit_blocks(self, session: str, answer_id: str, part: int, blocks: Iterable[Any]) -> None:
+        for block in filter(None, blocks):  # None is where others may have their turn
             place = {"message_id": answer_id, "part_index": part, "block_index": block.index}
             await self.emit(session, {"type": "block", **place, "html": block.html, "upto": block.upto})
 
     async def _socket(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse(protocols=["trunkline.v1.html"])
         await socket.prepare(request)
-        if self.token is not None and _token_of(request) != self.token:
+        if not self._knows(request):
             await socket.close(code=4001, message=b"token")
             return socket
         self.sockets[socket] = set()
@@ -184,6 +185,10 @@ class PageServer:
 
     async def _resume(self, socket: web.WebSocketResponse, frame: Frame) -> None:
         session, log = frame["session"], self.logs.get(frame["session"], [])
+        if not log:
+            missing = {"error_name": "NotFoundError", "message": "no such session", "retryable": False}
+            await socket.send_json({"type": "error", **missing, "session": session})
+            return
         for event in log:
             if event["seq"] > frame["after"]:
                 await socket.send_json(event)
@@ -233,13 +238,29 @@ class PageServer:
         return web.FileResponse(path)
 
     async def _sessions(self, request: web.Request) -> web.Response:
-        if self.token is not None and request.headers.get("Authorization") != f"Bearer {self.token}":
+        if not self._knows(request):
             raise web.HTTPUnauthorized
-        infos = [
-            {"id": id, "title": title, "updated_at": number, "messages": 2, "status": "idle", "usage": {}}
-            for number, (id, title) in enumerate(self.titles.items())
-        ]
-        return web.json_response({"sessions": infos})
+        return web.json_response({"sessions": [self._info(session) for session in self.titles]})
+
+    async def _session(self, request: web.Request) -> web.Response:
+        if request.match_info["id"] not in self.titles:
+            raise web.HTTPNotFound
+        return web.json_response(self._info(request.match_info["id"]))
+
+    def _info(self, session: str) -> Frame:
+        place = list(self.titles).index(session)
+        known = {"title": self.titles[session], "updated_at": place, "model": READY["model"]}
+        return {"id": session, "channel": "websocket", "messages": 2, "status": "idle", "usage": {}, **known}
+
+    async def _remember(self, request: web.Request) -> web.Response:
+        if request.headers.get("Authorization") != f"Bearer {self.token}":
+            raise web.HTTPUnauthorized
+        answer = web.Response(status=204)
+        answer.set_cookie("seen", "yes", httponly=True, samesite="Strict")
+        return answer
+
+    def _knows(self, request: web.Request) -> bool:
+        return self.token is None or "seen" in request.cookies
 
     async def _delete(self, request: web.Request) -> web.Response:
         turn = self.turns.get(request.match_info["id"])
@@ -283,12 +304,6 @@ def _user_message(ack: Frame, frame: Frame) -> Frame:
         "created_at": 0,
     }
     return {"type": "message", "message": message}
-
-
-def _token_of(request: web.Request) -> str | None:
-    offered = request.headers.get("Sec-WebSocket-Protocol", "").replace(" ", "").split(",")
-    found = [item.removeprefix("token.") for item in offered if item.startswith("token.")]
-    return base64.urlsafe_b64decode(found[0] + "=" * (-len(found[0]) % 4)).decode() if found else None
 
 
 async def _add_policy(request: web.Request, response: web.StreamResponse) -> None:

@@ -16,7 +16,7 @@ from channels.slack.fake import FakeSlack
 from channels.telegram.fake import FakeTelegram
 from gateway.access import THE_OWNER
 from gateway.app import Gateway
-from gateway.plugin import Plugin, PluginContext
+from gateway.contract.plugin import Plugin, PluginContext
 from gateway.settings import Settings
 from gateway.testing.faults import Fault
 from gateway.testing.line import Line
@@ -49,7 +49,7 @@ async def gateway_with(
             "channels": channels,
         }
     )
-    plugins = [Pier(Line(line, lambda channel: gateway.host.cursors(channel)))] if line else []
+    plugins = [Pier(Line(line, lambda channel: gateway.parts.host.cursors(channel)))] if line else []
     gateway = Gateway(settings, plugins=plugins)
     async with gateway.running():
         yield gateway
@@ -77,10 +77,10 @@ async def test_a_stranger_is_told_one_code_whatever_goes_wrong(tmp_path: Path, f
     ):
         platform.then(fault, fault)
         platform.say("kitchen", "let me in", user="eve")
-        await until(lambda: gateway.dispatcher.waiting == 0 and bool(platform.answers("kitchen")))
+        await until(lambda: gateway.parts.dispatcher.waiting == 0 and bool(platform.answers("kitchen")))
         [told] = platform.answers("kitchen")
         assert models.requests == []
-        await gateway.access.pairing.approve(code_in(told), THE_OWNER, "admin")
+        await gateway.parts.access.pairing.approve(code_in(told), THE_OWNER, "admin")
         platform.say("kitchen", "hello", user="eve")
         await until(lambda: platform.answers("kitchen")[1:] == ["You said: hello"])
 
@@ -91,13 +91,14 @@ async def test_a_stranger_whose_answer_was_cut_off_by_the_end_is_told_the_same_c
         platform.say("kitchen", "let me in", user="eve")
         async with gateway_with(tmp_path, models, {}, platform.url) as gateway:
             await until(lambda: platform.sends >= 1)
-            [waiting] = await gateway.access.pairing.waiting()
-            gateway.dispatcher.cancel()
+            assert len(await gateway.parts.access.pairing.waiting()) == 1
+            gateway.parts.dispatcher.cancel()
         async with gateway_with(tmp_path, models, {}, platform.url) as gateway:
-            await until(lambda: gateway.dispatcher.waiting == 0 and bool(platform.answers("kitchen")))
+            await until(lambda: gateway.parts.dispatcher.waiting == 0 and bool(platform.answers("kitchen")))
             [told] = platform.answers("kitchen")
-            assert code_in(told) == waiting.code
-            assert [code.code for code in await gateway.access.pairing.waiting()] == [waiting.code]
+            member = await gateway.parts.access.pairing.approve(code_in(told), THE_OWNER, "admin")
+            assert member.user_id == "eve"
+            assert await gateway.parts.access.pairing.waiting() == []
 
 
 async def test_strangers_of_every_platform_are_let_in_by_the_code_they_were_told(tmp_path: Path) -> None:
@@ -133,8 +134,12 @@ async def test_strangers_of_every_platform_are_let_in_by_the_code_they_were_told
             told = await ask("let me in", 1)
             assert models.requests == []
             for text in told:
-                await gateway.access.pairing.approve(code_in(text), THE_OWNER, "admin")
-            assert {m.channel for m in gateway.access.members.list()} == {"telegram", "discord", "slack"}
+                await gateway.parts.access.pairing.approve(code_in(text), THE_OWNER, "admin")
+            assert {m.channel for m in gateway.parts.access.members.list()} == {
+                "telegram",
+                "discord",
+                "slack",
+            }
             assert await ask("hello", 2) == ["You said: hello"] * 3
         for fake in (telegram, discord, slack):
             fake.transcript.check()

@@ -374,7 +374,8 @@ plugin = Unusable()
 async def test_a_plugin_that_fails_wherever_it_can_is_named_and_ends_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(f"{BROKEN}\nplugin = Broken()\n")
     (tmp_path / "unusable.py").write_text(UNUSABLE)
-    settings = 'plugins.enabled = ["unusable", "broken"]'
+    enabled = '[{ name = "unusable", optional = true }, "broken"]'
+    settings = f'plugins.enabled = {enabled}\npermissions.knock = "allow"'
     async with FakeModels() as models, GatewayProcess(tmp_path, models.openai_url, settings) as gateway:
         assert await gateway.start()
         async with gateway.client() as client:

@@ -12,10 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from sqlalchemy import create_engine, make_url, select, text, update
 
-from gateway.messages import Message
+from gateway.contract.messages import Message
 from gateway.session.log import read_messages
 from gateway.settings import Settings
 from gateway.store import schema as t
@@ -56,6 +57,33 @@ class Fragile(Plugin):
         return (tool_from(launch),)
 
 plugin = Fragile()
+"""
+
+
+FRAGILE_SETTINGS = 'plugins.enabled = ["fragile"]\npermissions.launch = "allow"'
+
+GUARDED = """
+import asyncio
+from pathlib import Path
+from gateway import Plugin, tool_from
+
+async def launch(site: str) -> str:
+    '''Launch it.'''
+    with Path("launches").open("a") as launches:
+        launches.write("launched\\n")
+    return "launched"
+
+class Guarded(Plugin):
+    name = "guarded"
+
+    def tools(self):
+        return (tool_from(launch, match_key=lambda arguments: arguments["site"]),)
+
+    async def before_tool_exec(self, call, ctx):
+        while Path("hold").exists():
+            await asyncio.sleep(0.01)
+
+plugin = Guarded()
 """
 
 
@@ -245,23 +273,23 @@ async def test_a_second_gateway_on_the_same_file_is_refused_in_one_line(
 ) -> None:
     async with GatewayProcess(tmp_path, models.openai_url) as first:
         assert await first.start()
-        async with GatewayProcess(tmp_path, models.openai_url) as second:
+        async with GatewayProcess(tmp_path, models.openai_url, "store.wait_ms = 0") as second:
             before = len(first.errors)
             assert not await second.start()
-            assert await second.ended() == 2
+            assert await second.ended() == 75
             line = second.errors[before:]
     assert line.count("\n") == 1
     assert "another gateway already uses" in line
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 async def test_a_locked_database_ends_the_gateway_without_an_ack(tmp_path: Path, models: FakeModels) -> None:
     async with GatewayProcess(tmp_path, models.openai_url) as gateway:
         assert await gateway.start()
         locker = sqlite3.connect(gateway.data / "trunkline.db", isolation_level=None)
         async with gateway.client() as client:
             locker.execute("BEGIN IMMEDIATE")
-            with pytest.raises(ConnectionError):
+            with pytest.raises((ConnectionError, TimeoutError)):
                 await client.say("hello", session="s")
             assert not any(frame["type"] == "ack" for frame in client.frames)
         assert await gateway.ended() == 70
@@ -289,25 +317,29 @@ async def test_a_server_that_may_lose_what_it_acknowledged_is_refused(
         assert await gateway.start()
 
 
-async def test_a_session_and_the_gateway_take_only_so_much(tmp_path: Path, models: FakeModels) -> None:
-    assert (Settings().limits.session_inbox, Settings().limits.global_inbox) == (50, 10_000)
+async def test_a_session_takes_what_disk_has_room_for_and_the_gateway_only_so_much(
+    tmp_path: Path, models: FakeModels
+) -> None:
+    limits = Settings().limits
+    assert (limits.session_inbox, limits.session_backlog, limits.sender_backlog) == (50, 1_000, 200)
+    assert limits.global_inbox == 100_000
     models.then(*(Reply((Stall(),)) for _ in range(10)))
-    async with GatewayProcess(tmp_path, models.openai_url, "limits.global_inbox = 55") as gateway:
+    async with GatewayProcess(tmp_path, models.openai_url, "limits.global_inbox = 255") as gateway:
         assert await gateway.start()
         async with gateway.client() as client:
-            heard = [await client.say("hello", session="a") for _ in range(51)]
-            heard += [await client.say("hello", session=f"b{number}") for number in range(6)]
+            heard = [await client.say("hello", session="a") for _ in range(253)]
+            heard += [await client.say("hello", session=f"b{number}") for number in range(5)]
         accepted = await rows(gateway, t.inbox)
-    assert [frame["type"] for frame in heard] == ["ack"] * 50 + ["error"] + ["ack"] * 5 + ["error"]
-    refused = [frame for frame in heard if frame["type"] == "error"]
-    assert {(frame["error_name"], frame["retryable"]) for frame in refused} == {("OverloadedError", True)}
-    assert len(accepted) == 55
+    assert [frame["type"] for frame in heard] == ["ack"] * 257 + ["error"]
+    assert [frame.get("refused", False) for frame in heard[:-1]] == [False] * 251 + [True] * 2 + [False] * 4
+    assert (heard[-1]["error_name"], heard[-1]["retryable"]) == ("OverloadedError", True)
+    assert len(accepted) == 257
 
 
 async def test_the_model_is_told_when_a_tools_outcome_is_unknown(tmp_path: Path, models: FakeModels) -> None:
     (tmp_path / "fragile.py").write_text(FRAGILE)
     models.then(Reply((Use("launch"),), "tools"))
-    async with GatewayProcess(tmp_path, models.openai_url, 'plugins.enabled = ["fragile"]') as gateway:
+    async with GatewayProcess(tmp_path, models.openai_url, FRAGILE_SETTINGS) as gateway:
         assert await gateway.start()
         async with gateway.client() as client:
             await client.say("launch it", session="s")
@@ -317,3 +349,37 @@ async def test_the_model_is_told_when_a_tools_outcome_is_unknown(tmp_path: Path,
         assert [row["state"] for row in await all_settled(gateway)] == ["done"]
     assert (tmp_path / "launches").read_text() == "launched\n"
     assert "outcome is unknown" in models.requests[-1].results[0]
+
+
+@pytest.mark.timeout(90)
+async def test_a_decision_that_was_acknowledged_survives_a_kill_and_is_used_once(
+    tmp_path: Path, models: FakeModels
+) -> None:
+    (tmp_path / "guarded.py").write_text(GUARDED)
+    (tmp_path / "hold").touch()
+    models.then(Reply((Use("launch", '{"site": "A"}'),), "tools"))
+    async with GatewayProcess(tmp_path, models.openai_url, 'plugins.enabled = ["guarded"]') as gateway:
+        assert await gateway.start()
+        async with gateway.client() as client:
+            await client.send(type="message", client_msg_id="1", session="s", text="go")
+            asked = await client.until("approval_request")
+            assert (asked["tool_name"], asked["always"]) == ("launch", "A")
+            url = f"{gateway.url}/api/sessions/s/approvals/{asked['approval_id']}"
+            async with aiohttp.ClientSession() as http, http.post(url, json={"decision": "once"}) as done:
+                assert done.status == 200
+            await gateway.stop(signal.SIGKILL)
+        assert not (tmp_path / "launches").exists()
+        (tmp_path / "hold").unlink()
+        # The second call is the same, and asks again: a decision is used once.
+        models.then(Reply((Use("launch", '{"site": "A"}'),), "tools"))
+        assert await gateway.start()
+        async with gateway.client() as client:
+            await client.send(type="resume", session="s", after=0)
+            again = await client.until("approval_request")
+            assert (tmp_path / "launches").read_text() == "launched\n"
+            await client.send(type="approval", session="s", approval_id=again["approval_id"], decision="deny")
+            await all_settled(gateway)
+        assert await rows(gateway, t.approval_decision) == []
+        told = [(row["action"], row["subject"]) for row in await rows(gateway, t.audit)]
+        assert sorted(told) == [("approval.deny", "launch"), ("approval.once", "launch")]
+        assert (tmp_path / "launches").read_text() == "launched\n"

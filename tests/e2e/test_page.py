@@ -16,7 +16,7 @@ from tests.e2e.page_browser import (
     session_of,
     words,
 )
-from tests.e2e.page_scripts import answering, asking_leave, every_part, halting, picture
+from tests.e2e.page_scripts import answering, asking_leave, every_part, halting, looking_up, picture
 from tests.e2e.page_server import PageServer
 
 MARKDOWN = (
@@ -44,6 +44,34 @@ async def test_a_message_typed_is_answered_as_it_streams(browser: Browser) -> No
         await expect(answer.locator("footer")).to_contain_text("30 tokens · $0.0042 · 1.5 s")
         await expect(page.locator(".usage")).to_have_text("46 tokens · $0.01")
         await expect(page).to_have_title("Hello there · Trunkline")
+
+
+async def test_004_09_a_conversation_is_played_again_with_its_recorded_times(browser: Browser) -> None:
+    server = PageServer(looking_up)
+    async with server.running(), chat(browser, server.url) as page:
+        await say(page, "Is it sunny?")
+        await expect(words(answers(page))).to_contain_text("It is sunny.")
+        await page.clock.install(time=0)
+        await page.clock.pause_at(60_000)
+        await page.get_by_role("button", name="Replay this conversation").click()
+        await page.clock.run_for(100)
+        await expect(words(questions(page))).to_have_text("Is it sunny?")
+        await expect(answers(page)).to_have_count(0)
+        await expect(message_field(page)).to_be_hidden()
+        await page.clock.run_for(3_900)  # the pause, cut to three seconds, and what was said before the tool
+        await expect(words(answers(page))).to_contain_text("Let me look.")
+        await expect(answers(page).locator("tl-tool")).to_have_count(1)
+        await page.clock.run_for(3_000)
+        await expect(words(answers(page))).not_to_contain_text("It is")
+        await page.clock.run_for(2_000)
+        await expect(words(answers(page))).to_contain_text("It is sunny.")
+        await expect(message_field(page)).to_be_visible()
+        await page.get_by_role("button", name="Replay this conversation").click()
+        await page.clock.run_for(100)
+        await expect(answers(page)).to_have_count(0)
+        await page.get_by_role("button", name="Stop the replay").click()
+        await page.clock.run_for(100)
+        await expect(words(answers(page))).to_contain_text("It is sunny.")
 
 
 async def test_finished_blocks_are_never_drawn_again(browser: Browser) -> None:
@@ -102,29 +130,30 @@ async def test_004_07_every_kind_of_part_is_shown_by_its_contract(browser: Brows
     async with server.running(), chat(browser, server.url) as page:
         await say(page, "Everything, please")
         answer = answers(page)
+        await expect(answer.locator("tl-text.notice")).to_have_text("one failed. Answering with two instead.")
         clock, forecast = answer.locator("tl-tool").nth(0), answer.locator("tl-tool").nth(1)
         await expect(clock.locator("summary")).to_contain_text("clock")
         await expect(clock.locator(".tool-status")).to_have_text("running")
         await expect(clock.locator(".tool-hint")).to_have_text("winding up")
-        await expect(clock.get_by_role("region", name="Output")).to_be_hidden()
+        await expect(clock.get_by_role("group", name="Output")).to_be_hidden()
         server.turns[session_of(page)].go.set()
         await expect(clock.locator(".tool-status")).to_have_text("done · 1.2 s")
         await expect(forecast.locator(".tool-status")).to_have_text("failed · 40 ms")
         await clock.locator("summary").click()
-        await expect(clock.get_by_role("region", name="Arguments")).to_have_text(
+        await expect(clock.get_by_role("group", name="Arguments")).to_have_text(
             '{\n  "zone": "Asia/Tokyo"\n}'
         )
-        await expect(clock.get_by_role("region", name="Output")).to_have_text("winding up\n12:38 in Tokyo")
+        await expect(clock.get_by_role("group", name="Output")).to_have_text("winding up\n12:38 in Tokyo")
         await expect(answer.get_by_role("img", name="A green field")).to_be_visible()
         await expect(answer.locator("figure", has_text="notes/plan.py:3-3").locator("code")).to_have_text(
             "x = 1\n"
         )
-        error = answer.get_by_role("region", name="Error: RateLimitError")
-        await expect(error.locator("strong")).to_have_text("RateLimitError")
+        error = answer.get_by_role("group", name="Error: Rate limit reached")
+        await expect(error.locator("strong")).to_have_text("Rate limit reached")
         await expect(error).to_contain_text("The provider asked us to slow down.")
         await expect(error.locator("pre")).to_be_hidden()
         await error.get_by_text("Details").click()
-        await expect(error.locator("pre")).to_have_text("code: 429\nretryable: true")
+        await expect(error.locator("pre")).to_have_text("error: RateLimitError\ncode: 429\nretryable: true")
         reasoning = answer.locator("details.folded")
         await expect(reasoning.locator("tl-text")).to_be_hidden()
         await reasoning.locator("summary").click()
@@ -160,7 +189,7 @@ async def test_another_message_can_be_queued_while_an_answer_runs(browser: Brows
 
 
 @pytest.mark.parametrize(
-    ("button", "decision"), [("Allow once", "once"), ("Always allow", "always"), ("Deny", "deny")]
+    ("button", "decision"), [("Allow once", "once"), ("Always: git status", "always"), ("Deny", "deny")]
 )
 async def test_an_approval_is_decided_in_place(browser: Browser, button: str, decision: str) -> None:
     server = PageServer(asking_leave)
@@ -168,6 +197,7 @@ async def test_an_approval_is_decided_in_place(browser: Browser, button: str, de
         await say(page, "status?")
         card = page.get_by_role("group", name="Approval for shell")
         await expect(card.locator("pre")).to_contain_text('"git"')
+        await expect(card.locator("pre")).to_contain_text(r'"b\u202ec\u3164\udb40\udc41"')
         await card.get_by_role("button", name=button).click()
         await expect(card.get_by_role("button")).to_have_count(0)
         await expect(page.locator(".tool-status")).to_have_text("done · 5 ms")

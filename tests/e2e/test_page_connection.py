@@ -119,7 +119,7 @@ async def test_a_refused_message_says_why_and_can_be_discarded(browser: Browser)
         await expect(words(answers(page))).to_have_text("Fine.")
 
 
-async def test_a_token_is_asked_for_kept_for_the_tab_and_never_in_an_address(browser: Browser) -> None:
+async def test_a_token_is_asked_for_and_never_in_an_address_or_in_reach_of_a_script(browser: Browser) -> None:
     server = PageServer(answering("Welcome."), token=TOKEN)
     async with server.running(), chat(browser, server.url, connected=False) as page:
         addresses: list[str] = []
@@ -138,4 +138,5 @@ async def test_a_token_is_asked_for_kept_for_the_tab_and_never_in_an_address(bro
         await page.reload()
         await expect(words(answers(page))).to_have_text("Welcome.")
         assert not any(TOKEN in address for address in addresses)
-        assert await page.evaluate("JSON.stringify(localStorage)") == "{}"
+        kept = "JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie])"
+        assert await page.evaluate(kept) == '[{},{},""]'

@@ -57,7 +57,7 @@ async def test_a_new_user_gets_an_answer_with_a_tool_and_finds_it_again(
     port = free_port()
     async with gateway(tmp_path, port), chat(browser, f"http://127.0.0.1:{port}/") as page:
         await page.get_by_role("button", name="Ask the clock").click()
-        await expect(page.locator(".tool-name")).to_have_text("utc_time")
+        await expect(page.locator(".tool-name")).to_have_text("looking at the clock")
         await expect(page.locator(".tool-status")).to_contain_text("done")
         await expect(answers(page)).to_have_attribute("data-status", "done")
         await expect(answers(page).locator("code")).to_contain_text(["OPENAI_API_KEY", "ANTHROPIC_API_KEY"])

@@ -6,18 +6,22 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import select
 
 from gateway.app import Gateway
-from gateway.plugin import Plugin, PluginContext
+from gateway.contract.messages import Message, TextPart
+from gateway.contract.plugin import Plugin, PluginContext, TurnContext
 from gateway.session.log import read_messages
 from gateway.settings import Settings
 from gateway.store import schema as t
+from gateway.testing.faults import Fault
 from gateway.testing.line import Line
 from gateway.testing.models import FakeModels
-from gateway.testing.platform import FakePlatform, Fault
+from gateway.testing.platform import FakePlatform
 
 
 class Pier(Plugin):
@@ -32,7 +36,7 @@ class Pier(Plugin):
 
 
 @asynccontextmanager
-async def gateway_on(directory: Path, platform_url: str) -> AsyncGenerator[Gateway]:
+async def gateway_on(directory: Path, platform_url: str, *plugins: Plugin) -> AsyncGenerator[Gateway]:
     """A gateway whose only channel is a line to the platform."""
     async with FakeModels() as models:
         settings = Settings.model_validate(
@@ -43,8 +47,8 @@ async def gateway_on(directory: Path, platform_url: str) -> AsyncGenerator[Gatew
                 "channels": {"line": {"allow": "*"}},
             }
         )
-        line = Line(platform_url, lambda channel: gateway.host.cursors(channel))
-        gateway = Gateway(settings, plugins=[Pier(line)])
+        line = Line(platform_url, lambda channel: gateway.parts.host.cursors(channel))
+        gateway = Gateway(settings, plugins=[Pier(line), *plugins])
         async with gateway.running():
             yield gateway
 
@@ -57,7 +61,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 async def states(gateway: Gateway) -> tuple[list[str], list[str]]:
     """The states of what was accepted, and of what was to be placed."""
-    return await gateway.store.read(
+    return await gateway.parts.store.read(
         lambda c: (
             list(c.execute(select(t.inbox.c.state).order_by(t.inbox.c.ord)).scalars()),
             list(c.execute(select(t.outbox.c.state).order_by(t.outbox.c.sent_at)).scalars()),
@@ -108,10 +112,10 @@ async def test_a_room_that_refuses_the_bot_becomes_a_dead_letter_and_a_notice(tm
         platform.say("kitchen", "still there?")
         await settled(gateway, "dead", "done")
         assert (await states(gateway))[1] == ["dead", "final"]
-        reasons = await gateway.store.read(
+        reasons = await gateway.parts.store.read(
             lambda c: list(c.execute(select(t.dead_letter.c.reason)).scalars())
         )
-        log = await gateway.store.read(lambda c: read_messages(c, "line:bot:kitchen"))
+        log = await gateway.parts.store.read(lambda c: read_messages(c, "line:bot:kitchen"))
     assert reasons == ["PlacementRefused: the bot may not write here"]
     assert [m.custom_type for _, m in log] == [None, None, "notice", None, None]
     assert platform.answers("kitchen") == ["You said: still there?"]
@@ -137,7 +141,73 @@ async def test_an_answer_that_could_not_be_placed_is_placed_after_a_restart(tmp_
         platform.say("kitchen", "hello")
         async with gateway_on(tmp_path, platform.url) as gateway:
             await until(lambda: platform.sends >= 1)
-            gateway.dispatcher.cancel()
+            gateway.parts.dispatcher.cancel()
         async with gateway_on(tmp_path, platform.url) as gateway:
             await settled(gateway, "done")
     assert platform.answers("kitchen") == ["You said: hello"]
+
+
+def remark(text: str) -> Message:
+    return Message(session_id="", role="assistant", parts=(TextPart(text),))
+
+
+@pytest.mark.parametrize(
+    "fault", [None, "slow_down", "fail_before", "fail_after", "drop_before", "drop_after"]
+)
+async def test_002_20_an_appended_message_is_placed_once(tmp_path: Path, fault: Fault | None) -> None:
+    async with FakePlatform() as platform, gateway_on(tmp_path, platform.url) as gateway:
+        platform.say("kitchen", "hello")
+        await settled(gateway, "done")
+        platform.then(*([fault] * 2 if fault else []))
+        session = await gateway.parts.sessions.find("line:bot:kitchen")
+        session.bus.append(remark("by the way"))
+        await settled(gateway, "done", "done")
+        assert (await states(gateway))[1] == ["final", "final"]
+    assert platform.answers("kitchen") == ["You said: hello", "by the way"]
+
+
+async def test_002_20_an_appended_message_is_placed_after_a_restart(tmp_path: Path) -> None:
+    async with FakePlatform() as platform:
+        async with gateway_on(tmp_path, platform.url) as gateway:
+            platform.say("kitchen", "hello")
+            await settled(gateway, "done")
+            platform.then(*["slow_down"] * 3)
+            sends = platform.sends
+            session = await gateway.parts.sessions.find("line:bot:kitchen")
+            session.bus.append(remark("by the way"))
+            await until(lambda: platform.sends > sends)
+            gateway.parts.dispatcher.cancel()
+        async with gateway_on(tmp_path, platform.url) as gateway:
+            await settled(gateway, "done", "done")
+            log = await gateway.parts.store.read(lambda c: read_messages(c, "line:bot:kitchen"))
+    assert platform.answers("kitchen") == ["You said: hello", "by the way"]
+    assert [message.text for _, message in log] == ["hello", "You said: hello", "by the way"]
+
+
+async def test_002_20_a_message_appended_in_a_turn_follows_its_answer(tmp_path: Path) -> None:
+    class Remarking(Plugin):
+        name = "remarking"
+
+        async def before_llm_call(self, messages: Any, options: Any, ctx: TurnContext) -> None:
+            ctx.messages.append(remark("by the way"))
+
+    async with FakePlatform() as platform, gateway_on(tmp_path, platform.url, Remarking()) as gateway:
+        platform.say("kitchen", "hello")
+        await settled(gateway, "done", "done")
+    assert platform.answers("kitchen") == ["You said: hello", "by the way"]
+
+
+async def test_002_23_a_renderer_writes_what_is_placed(tmp_path: Path) -> None:
+    class Weather(Plugin):
+        name = "weather"
+
+        async def activate(self, ctx: PluginContext) -> None:
+            ctx.register_message_renderer("weather", lambda message: f"It is {message.text}.")
+
+    async with FakePlatform() as platform, gateway_on(tmp_path, platform.url, Weather()) as gateway:
+        platform.say("kitchen", "hello")
+        await settled(gateway, "done")
+        session = await gateway.parts.sessions.find("line:bot:kitchen")
+        session.bus.append(msgspec.structs.replace(remark("raining"), custom_type="weather"))
+        await settled(gateway, "done", "done")
+    assert platform.answers("kitchen")[1] == "It is raining."

@@ -154,13 +154,15 @@ async def test_a_conversation_begun_in_telegram_goes_on_in_slack_and_knows_what_
         assert await on_slack("who are you?") == "You said: who are you?"
         assert await on_telegram("my number is 7") == "You said: my number is 7"
         assert "Linked" in await on_slack(f"/link {code_in(await on_telegram('/link'))}")
-        assert "We go on here" in await on_slack(f"/move {code_in(await on_telegram('/move'))}")
+        assert "The conversation continues here" in await on_slack(
+            f"/move {code_in(await on_telegram('/move'))}"
+        )
         await again(gateway)
         assert await on_slack("and my number?") == "You said: and my number?"
         assert said_to(models) == ["my number is 7", "and my number?"]
         assert await on_telegram("what did I ask?") == "You said: what did I ask?"
         assert said_to(models) == ["my number is 7", "and my number?", "what did I ask?"]
-        assert "of its own again" in await on_slack("/move off")
+        assert "has its own conversation again" in await on_slack("/move off")
         assert await on_slack("and now?") == "You said: and now?"
         assert said_to(models) == ["who are you?", "and now?"]
         platforms.check()
@@ -243,7 +245,9 @@ async def test_wrong_tokens_are_told_in_one_line_each_and_the_others_run(tmp_pat
             assert "invalid_auth" in told["slack.wrong"]["detail"]
             status, readiness = await ask(f"{gateway.url}/readyz")
             assert status == 503
-            assert readiness["parts"] == {"gateway": True} | {name: one["ok"] for name, one in told.items()}
+            assert readiness["parts"] == {"gateway": True, "store": True} | {
+                name: one["ok"] for name, one in told.items()
+            }
             shown = await channels_status(gateway)
             assert json.loads(shown) == told
         for channel in ("telegram", "discord", "slack.wrong"):

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 STORM = Path(__file__).parent.parent / "storm" / "run.py"
-PATIENCE = 120
+PATIENCE = 280
+pytestmark = pytest.mark.timeout(300)  # all storms share the cores with the tests of the other workers
 FEW = ("--channels", "websocket,line")
 KINDS = {
     "none": ("--seconds", "6"),
@@ -31,9 +32,25 @@ KINDS = {
         "--channels",
         "line,telegram.polling,slack.socket",
     ),
-    "both-wordings": ("--seconds", "8", "--rate", "6", "--drain", "20", "--channels", "discord"),
-    "left-standing": ("--seconds", "3", "--rate", "3", "--drain", "60", "--channels", "discord"),
+    "both-wordings": ("--seconds", "8", "--rate", "6", "--drain", "20", "--channels", "discord.one"),
+    "left-standing": ("--seconds", "3", "--rate", "3", "--drain", "60", "--channels", "discord.one"),
+    "loose-files": (
+        "--seconds",
+        "8",
+        "--files",
+        "0.9",
+        "--faults",
+        "0.3",
+        "--drain",
+        "20",
+        "--channels",
+        "slack.socket",
+    ),
+    "mixed-accounts": ("--seconds", "2", "--rate", "3", "--drain", "5", "--channels", "discord"),
     "no-recovery": ("--seconds", "5", "--drain", "5", *FEW),
+    "trusted-clock": ("--seconds", "6", "--drain", "12", *FEW),
+    "unkept-decisions": ("--seconds", "8", "--drain", "20", "--channels", "websocket,discord.one"),
+    "unwritten-signals": ("--seconds", "10", "--drain", "20", "--rate", "14", *FEW),
 }
 """What is planted in each storm, and what else is peculiar to it."""
 
@@ -55,6 +72,15 @@ class Storm:
         """Its exit status, and what it found."""
         output, _ = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, json.loads(output)["storms"][0]
+
+
+def lines_of(found: dict[str, Any]) -> list[str]:
+    """Return what a storm complains of, and each violation with its kind."""
+    violations: dict[str, list[str]] = found["violations"]
+    return [
+        *found["complaints"],
+        *(f"{kind}: {line}" for kind, lines in violations.items() for line in lines),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +120,30 @@ def test_a_gateway_that_leaves_the_answer_to_a_deleted_message_is_found_out(
     status, found = storms["left-standing"].ended()
     assert status == 1
     assert found["lost"] == 0
-    assert found["channels"]["discord"]["orphan"] > 0
+    assert found["channels"]["discord.one"]["orphan"] > 0
+
+
+def test_a_gateway_that_loses_and_doubles_files_is_found_out(storms: dict[str, Storm]) -> None:
+    status, found = storms["loose-files"].ended()
+    assert status == 1
+    lost, doubled = found["violations"]["lost"], found["violations"]["duplicate"]
+    assert any("the file of" in line and "is missing" in line for line in lost)
+    assert any("the file of" in line and "is there 2 times" in line for line in doubled)
+    assert any("has one more: file of:" in line for line in doubled)
+
+
+def test_a_gateway_that_mixes_two_accounts_up_is_found_out(storms: dict[str, Storm]) -> None:
+    status, found = storms["mixed-accounts"].ended()
+    assert status == 1
+    assert any(
+        "discord.two: q" in line and "is in the session discord.one:" in line for line in lines_of(found)
+    )
+
+
+def test_a_gateway_that_forgets_what_people_allowed_is_found_out(storms: dict[str, Storm]) -> None:
+    status, found = storms["unkept-decisions"].ended()
+    assert status == 1
+    assert any("was allowed, and asked about again" in line for line in found["violations"]["wrong"])
 
 
 def test_a_gateway_that_forgets_what_it_accepted_is_found_out(storms: dict[str, Storm]) -> None:
@@ -102,6 +151,20 @@ def test_a_gateway_that_forgets_what_it_accepted_is_found_out(storms: dict[str, 
     assert status == 1
     assert found["lost"] > 0
     assert found["orphan"] > 0
+
+
+def test_a_gateway_that_waits_for_the_hour_that_its_clock_was_ahead_is_found_out(
+    storms: dict[str, Storm],
+) -> None:
+    status, found = storms["trusted-clock"].ended()
+    assert status == 1
+    assert found["lost"] > 0
+
+
+def test_a_gateway_that_forgets_stops_and_deletions_is_found_out(storms: dict[str, Storm]) -> None:
+    status, found = storms["unwritten-signals"].ended()
+    assert status == 1
+    assert found["wrong"] > 0
 
 
 @pytest.mark.parametrize(
@@ -134,9 +197,10 @@ def test_a_short_storm_loses_and_doubles_nothing(storms: dict[str, Storm]) -> No
         "line",
         "telegram.polling",
         "telegram.webhook",
-        "discord",
+        "discord.one",
+        "discord.two",
         "slack.socket",
         "slack.http",
     }
-    kinds = ("lost", "duplicate", "orphan", "out_of_order", "wrong", "seq", "dead")
-    assert {kind: found[kind] for kind in kinds} == dict.fromkeys(kinds, 0)
+    # A short storm among other tests may kill too seldom to prove much, so only violations count.
+    assert not found["violations"], "\n".join(lines_of(found))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.store import Store
+from gateway.testing.database import place_database
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -27,6 +28,8 @@ def fatal() -> list[BaseException]:
 @pytest.fixture
 async def store(database_url: str, fatal: list[BaseException]) -> AsyncIterator[Store]:
     """An open store, which has to be well in the end unless the test expected it to fail."""
+    if database_url.startswith("sqlite:///"):
+        place_database(Path(database_url.removeprefix("sqlite:///")))
     opened = Store.open(database_url, "full", fatal.append)
     yield opened
     await opened.close()

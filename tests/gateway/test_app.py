@@ -8,24 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
+from structlog.testing import capture_logs
 
-from gateway import (
-    InvalidStateError,
-    Message,
-    Plugin,
-    PluginContext,
-    PluginError,
-    SettingsError,
-    Tool,
-    tool_from,
-)
+from gateway import Message, Plugin, PluginContext, SettingsError, Tool, tool_from
 from gateway.app import Gateway
-from gateway.backends import ProviderRegistry
-from gateway.bus import ActivityBus
-from gateway.registry import ChannelRegistry, PluginRegistry
+from gateway.contract.errors import InvalidStateError, PluginActivationError, TrunklineError
+from gateway.extensions.backends import ProviderRegistry
+from gateway.extensions.loader import load_plugin
+from gateway.extensions.registry import ChannelRegistry, PluginRegistry
 from gateway.session import Sessions
-from gateway.settings import Settings, load_settings
-from gateway.testing.chat import chatting, written
+from gateway.session.bus import ActivityBus
+from gateway.settings import PluginsSettings, Settings, load_settings
+from gateway.testing.chat import CHANNEL, chatting, written
 from gateway.testing.letterbox import Letterbox
 from gateway.testing.script import Gate, Reply, Say, Use
 
@@ -98,7 +93,7 @@ async def test_002_29_a_plugin_may_ask_for_the_end_and_the_answer_still_comes(tm
 async def test_002_32_channels_of_plugins_are_all_started_and_answered_on(tmp_path: Path) -> None:
     boxes = [Letterbox("letters"), Letterbox("pigeons")]
     async with chatting(tmp_path, Bringing(*boxes)) as chat:
-        assert [channel.id for channel in chat.gateway.channels.list()] == ["letters", "pigeons"]
+        assert [channel.id for channel in chat.gateway.channels.list()] == ["letters", "pigeons", CHANNEL]
         for box in boxes:
             await box.write(written(f"hello {box.id}", session=box.id, channel=box.id))
         placed = [(await box.until(1))[0] for box in boxes]
@@ -158,7 +153,7 @@ async def test_002_40_a_plugin_may_be_listed_with_its_settings(tmp_path: Path) -
 def test_002_40_a_wrong_entry_is_told_and_not_shown(tmp_path: Path, entry: str) -> None:
     file = tmp_path / "own.json"
     file.write_text(f'{{"plugins": {{"enabled": [{entry}]}}}}')
-    with pytest.raises(SettingsError, match=r"own\.json:1: plugins\.enabled lists names of plugins"):
+    with pytest.raises(SettingsError, match=r"own\.json:1: plugins\.enabled must list plugin names"):
         load_settings(file, environ={}, cwd=tmp_path)
 
 
@@ -180,19 +175,163 @@ async def test_002_41_configured_plugins_come_before_the_callers(tmp_path: Path)
     assert notes == ["+a", "+b", "+y", "+z", "-z", "-y", "-b", "-a"]
 
 
-async def test_a_configured_plugin_that_fails_is_left_out_and_the_callers_is_an_error(tmp_path: Path) -> None:
-    class Broken(Noted):
-        async def activate(self, ctx: PluginContext) -> None:
-            raise ValueError("no")
+class Broken(Noted):
+    """Fails when it is activated."""
 
-    settings = settings_for(tmp_path, plugins={"enabled": ("broken", "well")})
-    found = {"broken": Broken("broken"), "well": Noted("well")}
-    gateway = Gateway(settings, resolve_plugin=found.get)
+    async def activate(self, ctx: PluginContext) -> None:
+        raise ValueError("no")
+
+
+class Dawdling(Noted):
+    """Never gets ready."""
+
+    async def activate(self, ctx: PluginContext) -> None:
+        await asyncio.Event().wait()
+
+
+async def refused_start(gateway: Gateway) -> TrunklineError:
+    """Start a gateway that must not start. Returns why."""
+    with pytest.raises(TrunklineError) as caught:
+        async with gateway.running():
+            pytest.fail("it must not start")
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("plugin", "why"),
+    [(Broken("bad"), "failed to activate: no"), (Dawdling("bad"), "no result within 0.05 s")],
+)
+async def test_a_plugin_that_does_not_activate_stops_the_start_for_a_later_one(
+    tmp_path: Path, plugin: Plugin, why: str
+) -> None:
+    listed = {"enabled": ("bad", "well"), "bad": {"activate_timeout_ms": 50}}
+    found = {"bad": plugin, "well": Noted("well")}
+    error = await refused_start(Gateway(settings_for(tmp_path, plugins=listed), resolve_plugin=found.get))
+    assert (type(error), error.retryable) == (PluginActivationError, True)
+    assert why in str(error)
+    assert "optional = true in [plugins.bad]" in str(error)
+    assert found["well"].notes == ["+well", "-well"]
+
+
+async def test_a_plugin_that_cannot_be_loaded_stops_the_start(tmp_path: Path) -> None:
+    listed = {"enabled": (str(tmp_path / "gone.py"), "bad")}
+    error = await refused_start(Gateway(settings_for(tmp_path, plugins=listed)))
+    assert isinstance(error, SettingsError)
+    assert "gone.py' cannot be loaded: FileNotFoundError" in str(error)
+    assert f'optional = true in [plugins."{tmp_path}/gone.py"]' in str(error)
+
+
+async def test_settings_that_a_plugin_refuses_stop_the_start_for_good(tmp_path: Path) -> None:
+    class Choosy(Noted):
+        async def activate(self, ctx: PluginContext) -> None:
+            raise SettingsError("plugins.bad.colour: red is none")
+
+    settings = settings_for(tmp_path, plugins={"enabled": ("bad",)})
+    error = await refused_start(Gateway(settings, resolve_plugin={"bad": Choosy("bad")}.get))
+    assert isinstance(error, SettingsError)
+
+
+async def test_an_optional_plugin_that_fails_is_skipped_and_health_is_red(tmp_path: Path) -> None:
+    listed = {"enabled": ("bad", "gone", "well")} | {"bad": {"optional": True}, "gone": {"optional": True}}
+    found = {"bad": Broken("bad"), "well": Noted("well")}
+
+    def resolve(name: str) -> Plugin:
+        return found[name] if name in found else load_plugin(name)
+
+    gateway = Gateway(settings_for(tmp_path, plugins=listed), resolve_plugin=resolve)
     async with gateway.running():
         assert names(gateway) == ["well"]
-    with pytest.raises(PluginError, match="broken"):
-        async with Gateway(settings_for(tmp_path), plugins=[Broken("broken")]).running():
-            pytest.fail("it must not start")
+        assert gateway.health()["plugin bad"] == (False, "plugin 'bad' failed to activate: no")
+        assert gateway.health()["plugin gone"][0] is False
+
+
+async def test_a_callers_plugin_that_fails_is_an_error(tmp_path: Path) -> None:
+    error = await refused_start(Gateway(settings_for(tmp_path), plugins=[Broken("broken")]))
+    assert "broken" in str(error)
+
+
+class Tooled(Noted):
+    """Has one tool, named after itself, unless it is silent."""
+
+    silent = False
+
+    def tools(self) -> Sequence[Tool]:
+        async def work() -> str:
+            """Work."""
+            return "done"
+
+        tool = tool_from(work)
+        definition = structs.replace(tool.definition, name=f"{self.name}_work")
+        return [] if self.silent else [structs.replace(tool, definition=definition)]
+
+
+class Silent(Tooled):
+    """Has tools later, perhaps."""
+
+    silent = True
+
+
+class BrokenTooled(Tooled, Broken):
+    """Would have a tool, and fails."""
+
+
+@pytest.mark.parametrize(
+    "name", ["calculater", "gone_work", "missing-tool@admin", "script:Bash", "bad_other"]
+)
+async def test_a_permission_of_an_unknown_tool_is_refused(tmp_path: Path, name: str) -> None:
+    listed = {"enabled": ("bad",), "bad": {"optional": True}}
+    settings = settings_for(tmp_path, permissions={name: "allow"}, plugins=listed)
+    found = {"bad": BrokenTooled("bad")}
+    error = await refused_start(Gateway(settings, resolve_plugin=found.get))
+    assert isinstance(error, SettingsError)
+    assert f"permissions.{name}: unknown tool" in str(error)
+    if name == "calculater":
+        assert "did you mean calculator?" in str(error)
+
+
+@pytest.mark.parametrize("name", ["bad_work", "late_work", "late-work@admin", "gone_anything"])
+async def test_a_permission_of_a_tool_that_may_come_is_told(tmp_path: Path, name: str) -> None:
+    listed = {"enabled": ("bad", "gone", "late")} | {"bad": {"optional": True}, "gone": {"optional": True}}
+    found = {"bad": BrokenTooled("bad"), "late": Silent("late")}
+
+    def resolve(wanted: str) -> Plugin:
+        return found[wanted] if wanted in found else load_plugin(wanted)
+
+    settings = settings_for(tmp_path, permissions={name: "allow"}, plugins=listed)
+    with capture_logs() as lines:
+        async with Gateway(settings, resolve_plugin=resolve).running():
+            pass
+    told = [line for line in lines if line["event"] == "a permission names a tool that is not known yet"]
+    assert [line["tool"] for line in told] == [name.partition("@")[0]]
+
+
+async def test_permissions_of_known_tools_and_of_tools_of_backends_are_taken(tmp_path: Path) -> None:
+    rules = {"calculator": "allow", "utc_time@admin": "ask", "*": "ask", "*@admin": "allow"}
+    settings = settings_for(tmp_path, permissions={**rules, "claude-code:Bash": "deny"})
+    settings = settings.model_copy(update={"plugins": PluginsSettings(enabled=("cli_backends",))})
+    async with Gateway(settings).running():
+        pass
+
+
+async def test_a_plugin_sees_its_own_settings_and_the_variables_it_declares_and_cannot_change_them(
+    tmp_path: Path,
+) -> None:
+    class Declaring(Noted):
+        environ = ("WEATHER_API_KEY", "WEATHER_CITY")
+
+    plugins = {"a": Declaring("a"), "b": Noted("b")}
+    tables = {"a": {"at": {"x": 1}, "optional": True}, "b": {"word": "secret"}}
+    settings = settings_for(tmp_path, plugins={"enabled": ("a", "b"), **tables})
+    environ = {"WEATHER_API_KEY": "w", "OPENAI_API_KEY": "o"}
+    async with Gateway(settings, environ=environ, resolve_plugin=plugins.get).running():
+        seen = plugins["a"].ctx
+        assert (seen.environ, seen.config) == ({"WEATHER_API_KEY": "w"}, {"at": {"x": 1}})
+        assert plugins["b"].ctx.environ == {}
+        for mapping in (seen.environ, seen.config):
+            with pytest.raises(TypeError):
+                mapping["PATH"] = "/tmp"  # type: ignore[index]
+        seen.config["at"]["x"] = 2
+        assert settings.plugins.of("a").options == {"at": {"x": 1}}
 
 
 async def test_a_disabled_plugin_is_left_out_even_a_built_in_one(tmp_path: Path) -> None:
@@ -210,10 +349,10 @@ async def test_a_disabled_plugin_is_left_out_even_a_built_in_one(tmp_path: Path)
 
 async def test_002_42_sessions_are_not_there_before_the_start(tmp_path: Path) -> None:
     gateway = Gateway(settings_for(tmp_path))
-    with pytest.raises(InvalidStateError, match="not yet initialised"):
-        _ = gateway.sessions
+    with pytest.raises(InvalidStateError, match="has not started yet"):
+        _ = gateway.parts.sessions
     async with gateway.running():
-        assert await gateway.sessions.list() == []
+        assert await gateway.parts.sessions.list() == []
 
 
 async def test_002_42_a_plugin_that_submits_while_it_is_activated_is_told(tmp_path: Path) -> None:
@@ -223,7 +362,7 @@ async def test_002_42_a_plugin_that_submits_while_it_is_activated_is_told(tmp_pa
         async def activate(self, ctx: PluginContext) -> None:
             await super().activate(ctx)
             assert ctx.submit is not None
-            with pytest.raises(InvalidStateError, match="not yet initialised"):
+            with pytest.raises(InvalidStateError, match="has not started yet"):
                 await ctx.submit(written("too early"))
 
     plugin = Early("early")
@@ -239,14 +378,14 @@ async def test_002_43_the_handle_has_five_registries_and_shutdown(tmp_path: Path
     gateway = Gateway(settings_for(tmp_path), plugins=[plugin])
     async with gateway.running():
         assert isinstance(gateway.registry, PluginRegistry)
-        assert isinstance(gateway.sessions, Sessions)
+        assert isinstance(gateway.parts.sessions, Sessions)
         assert isinstance(gateway.channels, ChannelRegistry)
         assert isinstance(gateway.activity, ActivityBus)
         assert isinstance(gateway.providers, ProviderRegistry)
         ctx = plugin.ctx
         assert (ctx.registry, ctx.sessions, ctx.channels) == (
             gateway.registry,
-            gateway.sessions,
+            gateway.parts.sessions,
             gateway.channels,
         )
         assert (ctx.activity, ctx.providers) == (gateway.activity, gateway.providers)

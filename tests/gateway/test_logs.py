@@ -9,14 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from gateway.logs import log_files
+
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CODE = """
 import logging
+from pathlib import Path
 import structlog
 from gateway.logs import set_up_logs
 from gateway.settings import LogSettings
 
-set_up_logs(LogSettings(level={level!r}, format={format!r}))
+folder = {folder!r}
+settings = LogSettings(level={level!r}, format={format!r}, file_bytes={size})
+set_up_logs(settings, Path(folder) if folder else None)
 log = structlog.get_logger("trunkline")
 log.debug("quiet")
 log.info("hello", session="s", text="x" * 20_000)
@@ -29,9 +36,9 @@ logging.getLogger("library").info("chatter of a library")
 """
 
 
-def logged(level: str = "info", form: str = "json") -> str:
+def logged(level: str = "info", form: str = "json", folder: str = "", size: int = 10_000) -> str:
     """What a process writes to standard error."""
-    code = CODE.format(level=level, format=form)
+    code = CODE.format(level=level, format=form, folder=folder, size=size)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == ""
     return done.stderr
@@ -59,3 +66,29 @@ def test_people_get_words() -> None:
 @pytest.mark.parametrize(("level", "events"), [("debug", 3), ("warning", 1)])
 def test_only_what_is_severe_enough_is_logged(level: str, events: int) -> None:
     assert len([line for line in logged(level).splitlines() if line.startswith("{")]) == events
+
+
+def test_all_of_it_is_kept_as_json_in_files_of_a_bounded_size(tmp_path: Path) -> None:
+    for _ in range(7):
+        logged(form="console", folder=str(tmp_path))
+    *older, newest = log_files(tmp_path)
+    assert [path.exists() for path in older] == [True] * 4
+    assert sorted(path.name for path in newest.parent.iterdir()) == sorted(p.name for p in (*older, newest))
+    lines = [json.loads(line) for path in (*older, newest) for line in path.read_text().splitlines()]
+    assert {line["event"] for line in lines} == {"hello", "it failed", "of a library"}
+    assert all({"timestamp", "level"} <= line.keys() for line in lines)
+    assert {path.stat().st_mode & 0o777 for path in newest.parent.iterdir()} == {0o600}
+    assert newest.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_that_cannot_be_written_costs_the_file_and_nothing_else() -> None:
+    assert len(logged(folder="/proc/nowhere").splitlines()) == 3
+
+
+def test_whoever_logs_does_not_fail_because_nobody_reads() -> None:
+    code = CODE.format(level="info", format="json", folder="", size=10_000)
+    code = f"import os\nreader, writer = os.pipe()\nos.close(reader)\nos.dup2(writer, 2)\n{code}\nprint('on')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+    )
+    assert done.stdout == "on\n"

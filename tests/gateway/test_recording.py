@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway import Recording, recording_of
+from gateway.channel import Recording, recording_of
 from tests.recordings import MP3, SILENCE, WAV, ogg_opus
 
 

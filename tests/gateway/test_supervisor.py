@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.channel import Health, OutboundMessage, Placed, Receipt
-from gateway.errors import SettingsError
+from gateway.contract.channel import Health, OutboundMessage, Placed, Receipt
+from gateway.contract.errors import SettingsError
 from gateway.supervisor import Supervisor
+from tests.virtual_time import VirtualTimeLoop
 
 
 class Failing:
@@ -67,6 +69,47 @@ async def test_what_is_no_news_is_not_told_again() -> None:
     assert [line["log_level"] for line in lines] == ["error", "debug"]
 
 
+@pytest.mark.parametrize(
+    ("ran", "pauses"),
+    [
+        ((0.0,) * 8, [1, 2, 4, 8, 16, 32, 60, 60]),
+        ((0.0, 0.0, 0.0, 61.0, 0.0), [1, 2, 4, 1, 2]),
+        ((0.0, 0.0, 0.0, 59.0, 0.0), [1, 2, 4, 8, 16]),
+    ],
+    ids=["fails at once", "fails after a healthy minute", "fails within a minute"],
+)
+def test_a_channel_waits_longer_before_each_start_until_it_has_run_for_a_minute(
+    ran: tuple[float, ...], pauses: list[float]
+) -> None:
+    """``ran`` has the seconds that each run takes, ``pauses`` those between its end and the next start."""
+    times: list[tuple[float, float]] = []
+
+    class Timed(Failing):
+        async def run(self, receive: Any) -> None:
+            if len(times) == len(ran):
+                times.append((asyncio.get_running_loop().time(), 0.0))
+                self.ended.set()
+                await asyncio.Event().wait()
+            begun = asyncio.get_running_loop().time()
+            await asyncio.sleep(ran[len(times)])
+            times.append((begun, asyncio.get_running_loop().time()))
+            raise SettingsError("channels.x.token: is refused")
+
+    async def supervise() -> None:
+        channel = Timed(None)
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(Supervisor(channel, accept).run())
+            await channel.ended.wait()
+            running.cancel()
+
+    with capture_logs() as lines, asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(supervise())
+    waited = [after[0] - before[1] for before, after in itertools.pairwise(times)]
+    assert waited == pytest.approx(pauses)
+    # After a healthy run the same failure is news again.
+    assert sum(line["log_level"] == "error" for line in lines) == (2 if 61.0 in ran else 1)
+
+
 async def accept(*_messages: Any, **_more: Any) -> Sequence[Receipt]:
     return ()
 
@@ -74,7 +117,7 @@ async def accept(*_messages: Any, **_more: Any) -> Sequence[Receipt]:
 @pytest.mark.parametrize(
     ("failure", "told"),
     [
-        (None, "it ended by itself"),
+        (None, "the channel ended by itself"),
         (OSError("no route"), "OSError: no route"),
         (asyncio.CancelledError("of its own"), "CancelledError: of its own"),
         (SystemExit(1), "SystemExit: 1"),

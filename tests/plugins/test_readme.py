@@ -8,19 +8,24 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from gateway import Capabilities, ErrorPart, Plugin, ToolResultPart
 from gateway.app import Gateway
-from gateway.deltas import TextDelta
-from gateway.hooks import HOOKS
-from gateway.loader import load_plugin
+from gateway.contract.deltas import TextDelta
+from gateway.extensions.hooks import HOOKS
+from gateway.extensions.loader import load_plugin
 from gateway.settings import load_settings
 from gateway.testing.chat import chatting
 from gateway.testing.script import Gate, Reply, Say, Use
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "plugins/README.md").read_text(encoding="utf-8")
@@ -46,13 +51,13 @@ def test_every_program_is_named_and_tried_here() -> None:
 
 
 def test_what_is_named_is_exported() -> None:
-    import gateway
-
+    doors = [import_module(name) for name in ("gateway", "gateway.channel", "gateway.provider_http")]
+    public = {name for door in doors for name in door.__all__}
     named = re.findall(r"^from gateway import \(?(.*?)\)?$", TEXT.replace("\n    ", " "), re.MULTILINE)
     assert len(named) == len(PROGRAMS) - 1
     words = {word for line in named for word in re.findall(r"\w+", line)}
-    assert words <= set(gateway.__all__)
-    assert set(re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", TEXT)) <= {*gateway.__all__, "Makefile", "FakeModels"}
+    assert words <= set(doors[0].__all__)
+    assert set(re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", TEXT)) <= {*public, "Makefile", "FakeModels"}
 
 
 async def test_the_notebook_writes_down_and_shows(tmp_path: Path) -> None:
@@ -68,7 +73,7 @@ async def test_the_notebook_writes_down_and_shows(tmp_path: Path) -> None:
 
 async def test_the_settings_enable_it(tmp_path: Path) -> None:
     saved("notebook", tmp_path)
-    [block] = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    block = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)[0]
     listed = re.search(r"or (\{.*\})", block)
     assert listed is not None
     tomllib.loads(f"enabled = [{listed[1]}]")
@@ -96,9 +101,14 @@ async def test_the_foreman_shows_what_works_and_tells_of_stops(tmp_path: Path) -
         await chat.say("hi")
         watcher = await chat.watch(after=10**9)
         shown: list[list[str]] = []
-        chat.gateway.registry.contributions.on_change(
-            "status", lambda: shown.append([s.text for s in chat.gateway.registry.get_status_segments()])
-        )
+        contributions = chat.gateway.registry.contributions
+
+        def changed() -> None:
+            said = [segment.text for segment in contributions.status.get("foreman", ())]
+            if said or shown:
+                shown.extend([said] if shown[-1:] != [said] else [])
+
+        contributions.on_change("status", changed)
         use = Use("calculator", '{"expression": "1"}')
         chat.model.then(Reply((use,), "tools"), Reply((Say("On "), Gate(asyncio.Event()))))
         await chat.accept("go")
@@ -127,6 +137,38 @@ async def test_the_parrot_answers_as_a_model(tmp_path: Path) -> None:
         provider = await chat.gateway.providers.ready("parrot")
         assert provider.capabilities == Capabilities(tools=False, images=False)
         assert [model.id for model in await provider.list_models()] == ["grey"]
+
+
+async def test_the_provider_over_http_streams_its_answer(tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = []
+
+    async def chat_(request: web.Request) -> web.StreamResponse:
+        asked.append(await request.json())
+        answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await answer.prepare(request)
+        for word in ("pretty ", "polly"):
+            await answer.write(b'{"message":{"role":"assistant","content":"%b"}}\n' % word.encode())
+        await answer.write(b'{"message":{"content":""},"done":true,"prompt_eval_count":5,"eval_count":2}\n')
+        return answer
+
+    async def tags(_request: web.Request) -> web.Response:
+        return web.json_response({"models": [{"name": "llama3.2", "size": 1}]})
+
+    app = web.Application()
+    app.add_routes([web.post("/api/chat", chat_), web.get("/api/tags", tags)])
+    async with TestServer(app) as server:
+        settings = {"providers": {"ollama_native": {"base_url": str(server.make_url(""))}}}
+        made = plugin("ollama_native", tmp_path)
+        async with chatting(tmp_path, made, model="ollama_native/llama3.2", **settings) as chat:
+            answer = await chat.say("hello?")
+            provider = await chat.gateway.providers.ready("ollama_native")
+            assert [model.id for model in await provider.list_models()] == ["llama3.2"]
+    assert answer.text == "pretty polly"
+    assert (answer.metadata.input_tokens, answer.metadata.output_tokens) == (5, 2)
+    assert (asked[0]["model"], asked[0]["messages"][-1]) == (
+        "llama3.2",
+        {"role": "user", "content": "hello?"},
+    )
 
 
 def test_the_test_of_the_notebook_passes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from model import is_whole
 from record import Record, failed, text_of, word_of
 from verdict import Verdict
 
-from gateway.messages import Message
+from gateway.contract.messages import Message
 
 Chain = Sequence[Sent]
 """All wordings of a message, the oldest first."""

@@ -8,29 +8,39 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 import msgspec
-from model import BELL, TOOL
+from files import text_of_file
+from model import BELL, FILE, TOOL, word_in
 
 _AGAIN = 0.03
 _LEAVES = 0.004
 """How likely a client loses its own connection with any frame it reads."""
+_STOPS = 0.06
+"""How likely a client stops an answer that begins."""
 _RINGS = 0.06
 """How likely somebody asks for what they are asked about in turn."""
+_TOOLS = 0.25
+"""How likely they ask for that, or for a tool that is not asked about."""
+_BY_HTTP = 0.5
+"""How likely they allow it over HTTP."""
 
 
 @dataclass
 class Sent:
     """A message as its sender knows it, or a new wording of one (``revises``); the ids are there once it is
-    acknowledged. ``replaced``: it has a newer wording. ``deleted``: its sender took it away.
+    acknowledged. ``file`` names the file that goes with it. ``replaced``: it has a newer wording.
+    ``deleted``: its sender took it away.
     """
 
     word: str
     text: str
+    file: str | None = None
     message_id: str | None = None
     answer_id: str | None = None
     revises: Sent | None = None
@@ -44,6 +54,16 @@ class Sent:
 
 
 @dataclass
+class Stop:
+    """A stop that a client asked for: the answers it may be about, and whether it was acknowledged."""
+
+    answers: list[str]
+    acknowledged: bool = False
+    at: float = 0.0
+    """When it was acknowledged, in monotonic seconds."""
+
+
+@dataclass
 class View:
     """What a client holds of its session: messages by id, their texts by part, in the order first seen."""
 
@@ -51,6 +71,8 @@ class View:
     replaying: bool = True
     roles: dict[str, str] = field(default_factory=dict)
     parts: dict[str, dict[int, str]] = field(default_factory=dict)
+    files: dict[str, dict[int, list[str]]] = field(default_factory=dict)
+    """The names of the files that tools handed over, by message and part."""
     complete: set[str] = field(default_factory=set)
     anomalies: list[str] = field(default_factory=list)
 
@@ -61,16 +83,24 @@ class View:
             case "message":
                 message = frame["message"]
                 self.roles.setdefault(message["id"], message["role"])
-                self.parts[message["id"]] = {i: _said(part) for i, part in enumerate(message["parts"])}
+                self.parts[message["id"]] = {
+                    i: _said(part) for i, part in enumerate(message.get("parts", ()))
+                }
+                self.files[message["id"]] = {
+                    i: _handed(part) for i, part in enumerate(message.get("parts", ()))
+                }
                 self.complete.add(message["id"])
             case "turn_start":
                 self.roles.setdefault(frame["message_id"], "assistant")
                 self.parts[frame["message_id"]] = {}
+                self.files[frame["message_id"]] = {}
             case "text_delta" if "content" in frame:
                 parts = self.parts.setdefault(frame["message_id"], {})
                 parts[frame["part_index"]] = parts.get(frame["part_index"], "") + frame["content"]
             case "part":
-                self.parts.setdefault(frame["message_id"], {})[frame["part_index"]] = _said(frame["part"])
+                index, part = frame["part_index"], frame["part"]
+                self.parts.setdefault(frame["message_id"], {})[index] = _said(part)
+                self.files.setdefault(frame["message_id"], {})[index] = _handed(part)
             case "complete":
                 self.complete.add(frame["message_id"])
             case _:
@@ -79,6 +109,10 @@ class View:
     def text(self, message_id: str) -> str:
         """The text of a message, errors included."""
         return "".join(text for _, text in sorted(self.parts.get(message_id, {}).items()))
+
+    def files_of(self, message_id: str) -> list[str]:
+        """Return the names of the files of a message."""
+        return [name for _, names in sorted(self.files.get(message_id, {}).items()) for name in names]
 
     def _check_number(self, frame: Mapping[str, Any]) -> None:
         seq: int = frame["seq"]
@@ -99,18 +133,34 @@ def _said(part: Mapping[str, Any]) -> str:
             return ""
 
 
+def _handed(part: Mapping[str, Any]) -> list[str]:
+    return [file["name"] for file in part.get("attachments", ())] if part["type"] == "tool_result" else []
+
+
 @dataclass
 class Hooks:
-    """What a client tells the storm: that it was acknowledged, and that an answer began."""
+    """What a client tells the storm: that it was acknowledged, that an answer began, that it stopped one, and
+    that what it allowed was acknowledged.
+
+    ``wants_stop`` says whether the storm waits for a stop, ``wants_decision`` whether for an approval.
+    """
 
     acked: Callable[[], None]
     began: Callable[[], None]
+    stopped: Callable[[], None]
+    decided: Callable[[], None]
+    wants_stop: Callable[[], bool]
+    wants_decision: Callable[[], bool]
 
 
 class Client:
-    """One websocket client with one session."""
+    """One websocket client with one session. ``files`` is how likely its messages are about files.
 
-    def __init__(self, number: int, url: str, dice: random.Random, hooks: Hooks) -> None:
+    ``decided`` has the words for which it allowed a tool and was told so, each with the question's id;
+    ``asked_again`` those about which it was asked once more after that.
+    """
+
+    def __init__(self, number: int, url: str, dice: random.Random, hooks: Hooks, files: float) -> None:
         self.session = f"storm-{number}"
         self.zeal = 1.0
         self.sent: list[Sent] = []
@@ -121,7 +171,13 @@ class Client:
         self._dice = dice
         self._hooks = hooks
         self._news = asyncio.Event()
+        self._files = files
         self._allowed: list[str] = []
+        self._to_decide: list[tuple[str, str]] = []
+        self.decided: dict[str, str] = {}
+        self.asked_again: list[str] = []
+        self.stops: list[Stop] = []
+        self._to_stop = False
 
     @property
     def satisfied(self) -> bool:
@@ -131,10 +187,14 @@ class Client:
     async def write(self, pace: Callable[[], float], until: Callable[[], bool]) -> None:
         """Think of messages, one after ``pace`` seconds or so."""
         while not until():
-            await think(self._dice.uniform(0, 2 * pace()), until)
-            word = f"q{self._number}x{len(self.sent)}"
-            self.sent.append(Sent(word, question(word, self._dice)))
+            await think(self._dice.uniform(0, 2 * pace()), lambda: until() or self._rings_at_once())
+            rings = self._hooks.wants_decision()
+            self.sent.append(thought(self._number, len(self.sent), self._dice, self._files, rings=rings))
             self._news.set()
+
+    def _rings_at_once(self) -> bool:
+        """Return whether a question of its own would be asked soon, while the storm waits for one."""
+        return self._hooks.wants_decision() and self.satisfied
 
     async def live(self) -> None:
         """Be connected, again and again, until cancelled."""
@@ -151,6 +211,7 @@ class Client:
         self.view.replaying = True
         if self.view.last or any(sent.message_id for sent in self.sent):
             await socket.send_json({"type": "resume", "session": self.session, "after": self.view.last})
+        self._to_stop = False
         async with asyncio.TaskGroup() as tasks:
             writer = tasks.create_task(self._send(socket))
             async for message in socket:
@@ -158,9 +219,45 @@ class Client:
                     break
                 frame = msgspec.json.decode(message.data)
                 self._take(frame)
+                if self._to_stop:
+                    self._to_stop = False
+                    tasks.create_task(self._stop())
+                while self._to_decide:
+                    tasks.create_task(self._decide(*self._to_decide.pop()))
                 if frame["type"] == "error" and "client_msg_id" in frame:
                     break  # come back, and send again from there, in order
             writer.cancel()
+
+    async def _stop(self) -> None:
+        """Stop the answer that is being made: the first that has no end, or one that follows it by then."""
+        open_ones = [s.answer_id for s in self.sent if s.answer_id and s.answer_id not in self.view.complete]
+        stop = Stop([answer for answer in open_ones if answer][:3])
+        self.stops.append(stop)
+        url = f"{self._url.removesuffix('/ws')}/api/sessions/{self.session}/abort"
+        try:
+            async with aiohttp.ClientSession() as http, http.post(url) as response:
+                stop.acknowledged = response.status == 200 and (await response.json())["aborted"]
+        except (aiohttp.ClientError, ConnectionError):
+            return
+        if stop.acknowledged:
+            stop.at = time.monotonic()
+            self._hooks.stopped()
+
+    async def _decide(self, word: str, approval: str) -> None:
+        """Allow what is asked about, and hear that this is acknowledged."""
+        base = self._url.removesuffix("/ws")
+        url = f"{base}/api/sessions/{self.session}/approvals/{approval}"
+        try:
+            async with (
+                aiohttp.ClientSession() as http,
+                http.post(url, json={"decision": "once"}) as response,
+            ):
+                acknowledged = response.status == 200
+        except (aiohttp.ClientError, ConnectionError):
+            return
+        if acknowledged:
+            self.decided[word] = approval
+            self._hooks.decided()
 
     async def _send(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         """Send in order what is not acknowledged, then what comes."""
@@ -170,7 +267,8 @@ class Client:
                 self._news.clear()
                 for sent in self.sent[at:]:
                     frame = {"type": "message", "client_msg_id": sent.word, "text": sent.text}
-                    await socket.send_json(frame | {"session": self.session})
+                    parts = [file_part(sent.file)] if sent.file else []
+                    await socket.send_json(frame | {"session": self.session, "parts": parts})
                     at += 1
                 while self._allowed:
                     word = {"type": "approval", "approval_id": self._allowed.pop(), "decision": "once"}
@@ -191,27 +289,53 @@ class Client:
                 self.refusals.append(f"{frame['error_name']}: {frame['message']}")
             case "approval_request":
                 self.view.take(frame)
-                self._allowed.append(frame["approval_id"])
-                self._news.set()
+                self._asked(word_in(str(frame["arguments"])), frame["approval_id"])
             case "turn_start":
                 self.view.take(frame)
                 self._hooks.began()
+                self._to_stop = self._dice.random() < _STOPS or self._hooks.wants_stop()
             case _ if "seq" in frame:
                 self.view.take(frame)
             case _:
                 pass
+
+    def _asked(self, word: str, approval: str) -> None:
+        """Allow it: over HTTP, which tells when that is durable, or over the socket, which does not."""
+        if self.decided.get(word, approval) != approval:
+            self.asked_again.append(word)
+        if self._hooks.wants_decision() or self._dice.random() < _BY_HTTP:
+            self._to_decide.append((word, approval))
+        else:
+            self._allowed.append(approval)
+            self._news.set()
 
 
 async def think(seconds: float, until: Callable[[], bool]) -> None:
     """Wait so long, or until it is over."""
     end = asyncio.get_running_loop().time() + seconds
     while not until() and (left := end - asyncio.get_running_loop().time()) > 0:
-        await asyncio.sleep(min(left, 0.5))
+        await asyncio.sleep(min(left, 0.25))
 
 
-def question(word: str, dice: random.Random, *, asked_back: bool = True) -> str:
-    """A question that carries its word; every fourth asks for a tool, some for one that has to be allowed."""
-    chance = dice.random()
-    if chance < _RINGS and asked_back:
-        return f"{word}, {BELL}"
-    return f"{word}, {TOOL}" if chance < 0.25 else f"{word}, please"
+def thought(
+    number: int, index: int, dice: random.Random, files: float, *, asks: bool = True, rings: bool = False
+) -> Sent:
+    """Return the next message of a person: every fourth asks for a tool, some for one that has to be allowed.
+
+    ``files`` is the share of messages that carry a file, and of those that ask for one. Where the bot
+    ``asks`` people, a message asks for the bell if it ``rings``.
+    """
+    word, chance = f"q{number}x{index}", dice.random()
+    file = f"file-{number}-{index}.txt" if dice.random() < files else None
+    if asks and (rings or chance < _RINGS):
+        wish = BELL
+    elif chance < _TOOLS:
+        wish = TOOL
+    else:
+        wish = FILE if chance < _TOOLS + files else "please"
+    return Sent(word, f"{word}, {wish}", file)
+
+
+def file_part(name: str) -> dict[str, str]:
+    """Return a file as a part of a message."""
+    return {"type": "file", "path": name, "content": text_of_file(name)}

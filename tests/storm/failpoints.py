@@ -25,7 +25,11 @@ _EVERYWHERE = (
     "after recovery",
     "after the claim",
 )
-_ON_WEBSOCKETS = ("after the ack", "after turn_start")
+STOPPED = "after a stop was acknowledged"
+DELETED = "after a deletion was acknowledged"
+DECIDED = "after an approval was acknowledged"
+PRESSED = "after a pressed button was acknowledged"
+_ON_WEBSOCKETS = ("after the ack", "after turn_start", STOPPED, DECIDED)
 _IN_ROOMS = (
     "before sending the answer",
     "placed, between two changes of the commit",
@@ -40,6 +44,8 @@ def points_of(channels: Sequence[str]) -> tuple[str, ...]:
         *_EVERYWHERE,
         *(_ON_WEBSOCKETS if "websocket" in channels else ()),
         *(_IN_ROOMS if platforms else ()),
+        *((DELETED,) if "line" in platforms else ()),
+        *((PRESSED,) if any(name != "line" for name in platforms) else ()),
         *map(placed_on, platforms),
     )
 

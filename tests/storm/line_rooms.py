@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import aiohttp
@@ -10,10 +10,10 @@ from chat_platform import Json, Platform, Rooms, Spot, Stands
 
 
 class LineRooms(Platform):
-    """Rooms, and nothing else."""
+    """Rooms in which messages can be deleted, and nothing else."""
 
     name = kind = "line"
-    asks = tells_changes = tells_deletions = False
+    asks = tells_changes = takes_files = False
     spots: ClassVar[Sequence[Spot]] = ("direct",) * 6
 
     @property
@@ -23,8 +23,16 @@ class LineRooms(Platform):
     async def open(self, http: aiohttp.ClientSession, person: str, spot: Spot) -> str:
         return f"room-{person}"
 
-    async def say(self, http: aiohttp.ClientSession, room: str, person: str, text: str) -> str:
+    async def say(
+        self, http: aiohttp.ClientSession, room: str, person: str, text: str, file: str | None = None
+    ) -> str:
         return str((await self._post(http, "say", chat=room, user=person, text=text))["id"])
+
+    async def delete(self, http: aiohttp.ClientSession, room: str, message: str) -> None:
+        await self._post(http, "delete", chat=room, id=int(message))
+
+    async def deletions(self, http: aiohttp.ClientSession) -> Mapping[str, float]:
+        return await self._get(http, "deletions")
 
     async def rooms(self, http: aiohttp.ClientSession) -> Rooms:
         return {

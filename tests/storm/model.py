@@ -11,6 +11,7 @@ import json
 import random
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -25,6 +26,8 @@ WORD = re.compile(r"\bq\d+x\d+\b")
 TOOL = "use the tool"
 BELL = "ring the bell"
 """What people ask for that the gateway asks them about in turn."""
+FILE = "send the file"
+TOOLS = {TOOL: "note", BELL: "ring", FILE: "hand_over"}
 _PIECE = re.compile(r"(Answer to|part \d of|end of) (q\d+x\d+)")
 _QUESTION = re.compile(r"May (?:I (?:use|run) )?`?ring\b|request has expired|^[✓✗⌛✅] .*\bring\b")
 _FAILURE = "\u26a0"
@@ -51,6 +54,12 @@ def is_whole(text: str) -> bool:
     """Whether a text is one answer, nothing missing and nothing twice."""
     found = WORD.search(text)
     return found is not None and pieces(text) == whole(found[0])
+
+
+def word_in(text: str) -> str:
+    """Return the first word that a text holds; empty for none."""
+    found = WORD.search(text)
+    return found[0] if found else ""
 
 
 def is_question(text: str) -> bool:
@@ -92,16 +101,18 @@ class Tripwire(asyncio.Event):
 class Model:
     """What to answer. ``faults`` is the share of answers that fail in one of four ways."""
 
-    def __init__(self, failpoints: Failpoints, faults: float, seed: int) -> None:
-        self._reach = failpoints.reach
+    def __init__(self, directory: Path, faults: float, seed: int) -> None:
+        self._reach = Failpoints(directory).reach
+        self._asked = directory / "asked"
         self._faults = faults
         self._dice = random.Random(seed)
 
     def answer(self, asked: Asked) -> Reply | Refusal:
         """The answer to one request."""
-        found = WORD.search(asked.user_text)
-        word = found[0] if found else "nothing"
-        tool = "note" if TOOL in asked.user_text else "ring" if BELL in asked.user_text else None
+        word = word_in(asked.user_text) or "nothing"
+        with self._asked.open("a") as asked_about:
+            asked_about.write(f"{time.monotonic()} {word}\n")
+        tool = next((tool for wish, tool in TOOLS.items() if wish in asked.user_text), None)
         if tool is not None and not asked.results:
             arguments = json.dumps({"word": word})
             reply = Reply((Use(tool, arguments, f"call_{self._dice.getrandbits(32):08x}"),), "tools")
@@ -133,7 +144,7 @@ class Model:
 
 async def serve(directory: str, faults: str, seed: str) -> None:
     """Run until killed; the first line of the output is the address."""
-    model = Model(Failpoints(Path(directory)), float(faults), int(seed))
+    model = Model(Path(directory), float(faults), int(seed))
     async with FakeModels(model.answer) as fake:
         print(fake.openai_url, flush=True)
         await asyncio.Event().wait()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import aiohttp
-from chat_platform import Platform
-from client import Sent, question, think
+from chat_platform import Platform, Stands
+from client import Sent, think, thought
 from model import is_slow
 
 _CHATS = 0.15
@@ -20,13 +21,16 @@ _SECOND_THOUGHTS = 2.5
 """Seconds that it takes them at most."""
 _HESITATES = 1.0
 """Seconds after which somebody thinks better of what the answer to takes about twice that."""
+_LOOKS = 4.0
+"""Seconds that somebody looks for the beginning of an answer at most."""
 
 
 class Person:
     """Somebody who writes in a room of a platform, which is theirs alone, with some ``zeal``.
 
     Where the bot only answers to what it is ``called``, they say other things too. Each wording of a message
-    has a word of its own.
+    has a word of its own. ``files`` is how likely a message is about a file; ``rings`` says whether the storm
+    waits for a question with buttons.
     """
 
     def __init__(
@@ -37,6 +41,8 @@ class Person:
         dice: random.Random,
         zeal: float = 1.0,
         called: str = "",
+        files: float = 0.0,
+        rings: Callable[[], bool] = bool,
     ) -> None:
         self.number = number
         self.name = name_of(number)
@@ -46,6 +52,8 @@ class Person:
         self.sent: list[Sent] = []
         self._dice = dice
         self._called = called
+        self._files = files if platform.takes_files else 0.0
+        self._rings = rings
 
     async def write(self, pace: Callable[[], float], until: Callable[[], bool]) -> None:
         """Write, one message after ``pace`` seconds or so; with less zeal, less often."""
@@ -60,17 +68,30 @@ class Person:
         if self._called and self._dice.random() < _CHATS:
             await self.platform.say(http, self.room, self.name, "This is not for you.")
         sent = self._thought()
-        sent.message_id = await self.platform.say(http, self.room, self.name, self._spoken(sent))
+        words = self._spoken(sent)
+        sent.message_id = await self.platform.say(http, self.room, self.name, words, sent.file)
         self.sent.append(sent)
 
     async def hesitate(self, http: aiohttp.ClientSession) -> None:
         """Write what the answer to is slow, and think better of it while that grows."""
         await self.say(http)
-        await asyncio.sleep(_HESITATES)
         if self.platform.tells_deletions and self.number % 2:
+            await self._look(http)
             await self._delete(http)
         else:
+            await asyncio.sleep(_HESITATES)
             await self._change(http)
+
+    async def _look(self, http: aiohttp.ClientSession) -> None:
+        """Wait until something of the answer stands, so that there is something to be taken away."""
+        word = self.sent[-1].word
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOKS):
+                while not any(word in said.text for said in await self._standing(http)):
+                    await asyncio.sleep(0.05)
+
+    async def _standing(self, http: aiohttp.ClientSession) -> Sequence[Stands]:
+        return (await self.platform.rooms(http)).get(self.room, ())
 
     async def _think_better(self, http: aiohttp.ClientSession, until: Callable[[], bool]) -> None:
         """Change what was just written, or take it away, while it waits, is answered or was."""
@@ -84,6 +105,7 @@ class Person:
     async def _change(self, http: aiohttp.ClientSession) -> None:
         before, sent = self.sent[-1], self._thought()
         sent.message_id, sent.revises = before.message_id, before
+        sent.file = before.file  # other words, the same file
         await self.platform.edit(http, self.room, self.name, sent.message_id or "", self._spoken(sent))
         before.replaced = True
         self.sent.append(sent)
@@ -97,8 +119,8 @@ class Person:
         return self._dice.random() < (for_slow if is_slow(self.sent[-1].word) else likely)
 
     def _thought(self) -> Sent:
-        word = f"q{self.number}x{len(self.sent)}"
-        return Sent(word, question(word, self._dice, asked_back=self.platform.asks))
+        asks, rings = self.platform.asks, self._rings()
+        return thought(self.number, len(self.sent), self._dice, self._files, asks=asks, rings=rings)
 
     def _spoken(self, sent: Sent) -> str:
         return f"{self._called} {sent.text}".strip()

@@ -13,7 +13,9 @@ _KILLS_PER_SECOND = 80 / 60
 
 @dataclass(frozen=True)
 class Plan:
-    """What a storm is to be like. ``rate`` is messages per second in all, ``faults`` a share."""
+    """What a storm is to be like. ``rate`` is messages per second in all, ``faults`` a share, and so is
+    ``files``: of the messages that carry a file, and of those that ask for one.
+    """
 
     store: str
     seconds: float
@@ -22,6 +24,7 @@ class Plan:
     seed: int
     planted: str | None = None
     channels: Sequence[str] = ("websocket", "line")
+    files: float = 0.1
     drain: float = 90.0
     """Seconds that the calm after it may take: what is owed is paid at the platforms' rates."""
 

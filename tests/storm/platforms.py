@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from importlib import import_module
 from typing import Final
 
 from chat_platform import Platform
-from discord_rooms import DiscordRooms
+from discord_rooms import DiscordRooms, OtherDiscordRooms
 from line_rooms import LineRooms
 from slack_rooms import CalledSlackRooms, SlackRooms
 from telegram_rooms import DeliveredTelegramRooms, TelegramRooms
 
-Serve = Callable[[Sequence[str], Callable[[], None]], Coroutine[None, None, None]]
+Serve = Callable[..., Coroutine[None, None, None]]
 
-_KINDS = (LineRooms, TelegramRooms, DeliveredTelegramRooms, DiscordRooms, SlackRooms, CalledSlackRooms)
+_KINDS = (
+    LineRooms,
+    TelegramRooms,
+    DeliveredTelegramRooms,
+    DiscordRooms,
+    OtherDiscordRooms,
+    SlackRooms,
+    CalledSlackRooms,
+)
 PLATFORMS: Final[Mapping[str, type[Platform]]] = {kind.name: kind for kind in _KINDS}
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from model import WORD
+from files import piece_of
+from model import WORD, word_in
 from sqlalchemy import Connection, Engine, select
 
-from gateway.messages import ErrorPart, Message, TextPart
+from gateway.contract.messages import ErrorPart, Message, TextPart, ToolResultPart
 from gateway.session.log import read_messages
 from gateway.store import schema as t
 
@@ -75,5 +77,14 @@ def failed(message: Message) -> bool:
 
 def word_of(message: Message) -> str:
     """The first word that it holds; empty for none."""
-    found = WORD.search(text_of(message))
-    return found[0] if found else ""
+    return word_in(text_of(message))
+
+
+def pieces_of_files(message: Message) -> list[str]:
+    """Return the pieces of an answer that its files are."""
+    return [
+        piece_of(file.name, base64.b64decode(file.data))
+        for part in message.parts
+        if isinstance(part, ToolResultPart)
+        for file in part.attachments
+    ]

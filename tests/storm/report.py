@@ -160,6 +160,7 @@ def summary(outcomes: Sequence[Outcome], seed: int) -> dict[str, object]:
                 "failpoints": outcome.hits,
                 "drain_seconds": round(outcome.drain_seconds, 1),
                 **outcome.verdict.counts,
+                "violations": {kind: lines for kind, lines in outcome.verdict.found.items() if lines},
                 "channels": _by_channel(outcome),
                 "complaints": complaints(outcome),
             }

@@ -10,7 +10,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from failpoints import Failpoints, placed_on
+from failpoints import DELETED, Failpoints, placed_on
 from platforms import server_of
 
 if __name__ == "__main__":
@@ -18,4 +18,5 @@ if __name__ == "__main__":
     failpoints = Failpoints(Path(directory))
     point = placed_on(platform)
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(server_of(platform)(flags, lambda: failpoints.reach(point)))
+        more = [lambda: failpoints.reach(DELETED)] if platform == "line" else []
+        asyncio.run(server_of(platform)(flags, lambda: failpoints.reach(point), *more))

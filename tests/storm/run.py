@@ -27,7 +27,18 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from storm import Storm
 
 CHANNELS = ("websocket", *PLATFORMS)
-PLANTED = ("ack-before-commit", "blind-resend", "both-wordings", "left-standing", "no-recovery")
+PLANTED = (
+    "ack-before-commit",
+    "blind-resend",
+    "both-wordings",
+    "left-standing",
+    "loose-files",
+    "mixed-accounts",
+    "no-recovery",
+    "trusted-clock",
+    "unkept-decisions",
+    "unwritten-signals",
+)
 VARIABLE = "TRUNKLINE_TEST_POSTGRES_URL"
 SERVER = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
 EXAMPLE = "postgresql://user:password@host/name"
@@ -36,11 +47,14 @@ PASSED, FAILED, UNTRIED = 0, 1, 2
 
 DESCRIPTION = """\
 Start a gateway, let people write to it (twelve over websockets; six on each platform, alone with the bot,
-in groups, threads and topics; two bots on Telegram, polling and by webhook; two apps in Slack, by socket
-and by HTTP), who allow tools when they are asked, and change and delete what they wrote; kill it with
-SIGKILL once or twice a second, at random and at exact instants, start it at once again, make a tenth of all
-calls to model and platforms fail, and then account for every message: was it answered once, whole, in
-order, in its last wording, in its place, and does everybody see that?"""
+in groups, threads and topics; two bots on Telegram, polling and by webhook; two bots on Discord; two apps
+in Slack, by socket and by HTTP), who send files and ask for some, allow tools when they are asked, stop
+answers, and change and delete what they wrote; keep only four messages of a chat in memory; kill it with
+SIGKILL once or twice a second, at random and at exact instants, start it at once again with a clock that is
+right or an hour off, make a tenth of all calls to model and platforms fail, and histories for a quarter of
+the time, and then account for every message: was it answered once, whole, in order, in its last wording, in
+its place, and does everybody see that? Did its files arrive, and those of its answer? Did what was stopped,
+deleted or allowed stay so?"""
 
 EPILOG = f"""\
 The exit status is 0 if nothing was lost, doubled, left over or out of order, and enough was killed to say
@@ -88,7 +102,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--channels", type=_channels, default=CHANNELS, help=f"with commas between ({','.join(CHANNELS)})")
     add("--rate", type=float, default=18, help="messages per second, from all together (18)")
     add("--faults", type=float, default=0.1, help="share of model and platform calls that fail (0.1)")
-    add("--drain", type=float, default=150, help="seconds that the calm afterwards may take (150)")
+    add("--files", type=float, default=0.1, help="share of messages that carry a file, or ask for one (0.1)")
+    add("--drain", type=float, default=200, help="seconds that the calm afterwards may take (200)")
     add("--seed", type=int, default=random.randrange(1_000_000), help="of all that is random (random)")
     add("--planted", choices=PLANTED, help="plant a bug, which has to be found")
     add("--json", action="store_true", help="one JSON line on standard output, all else on standard error")
@@ -118,6 +133,7 @@ def _hold(engine: str, given: argparse.Namespace, console: Console, show: Show) 
                 given.seed,
                 given.planted,
                 given.channels,
+                given.files,
                 given.drain,
             )
             return asyncio.run(Storm(plan, directory).run(show))

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import aiohttp
-from chat_platform import Json, Platform, Question, Rooms, Spot, Stands
+from chat_platform import HISTORY_OUTAGE, Json, Platform, Question, Rooms, Spot, Stands
+from files import encoded, piece_of
+from model import word_in
 
 
 class SlackRooms(Platform):
@@ -19,12 +21,12 @@ class SlackRooms(Platform):
 
     @classmethod
     def flags(cls, gateway: str) -> Sequence[str]:
-        return ("--limits",)
+        return ("--limits", "--outage", HISTORY_OUTAGE)
 
     @property
     def settings(self) -> Json:
         return {
-            "bot_token": self.facts["bot_token"].split(" ")[0],
+            "bot_token": self._token,
             "app_token": self.facts["app_token"],
             "api_base_url": f"{self.url}/api/",
             "groups": "always",
@@ -39,9 +41,13 @@ class SlackRooms(Platform):
         await self._act(http, "open", chat=room)
         return room
 
-    async def say(self, http: aiohttp.ClientSession, room: str, person: str, text: str) -> str:
+    async def say(
+        self, http: aiohttp.ClientSession, room: str, person: str, text: str, file: str | None = None
+    ) -> str:
         chat, _, thread = room.partition("/")
-        return await self._act(http, "say", chat=chat, user=person, text=text, thread=thread or None)
+        files = {} if file is None else {file: encoded(file)}
+        said: Json = {"chat": chat, "user": person, "text": text, "files": files}
+        return await self._act(http, "say", **said, thread=thread or None)
 
     async def edit(
         self, http: aiohttp.ClientSession, room: str, person: str, message: str, text: str
@@ -52,31 +58,56 @@ class SlackRooms(Platform):
         await self._act(http, "delete", chat=room.partition("/")[0], ts=message)
 
     async def questions(self, http: aiohttp.ClientSession) -> list[Question]:
-        team = (await self._get(http, "_fake/rooms"))["teams"][0]
+        team = (await self._get(http, "_fake/state"))["teams"][0]
         return [
-            Question(_place(_name(room, team["bot"]), said), said["ts"], "Allow once")
+            Question(
+                _place(_name(room, team["bot"]), said),
+                said["ts"],
+                "Allow once",
+                block["elements"][0]["value"].split(" ")[1],
+                word_in(said["text"]),
+            )
             for room in team["rooms"]
             for said in room["messages"]
-            if any(block["type"] == "actions" for block in said["raw"].get("blocks", ()))
+            for block in said["raw"].get("blocks", ())
+            if block["type"] == "actions"
         ]
 
-    async def press(self, http: aiohttp.ClientSession, question: Question, person: str) -> None:
+    async def press(self, http: aiohttp.ClientSession, question: Question, person: str) -> str:
         chat = question.room.partition("/")[0]
-        await self._act(http, "press", chat=chat, ts=question.id, user=person, text=question.button)
+        asked: Json = {"chat": chat, "ts": question.id, "user": person, "what": question.button}
+        return str((await self._post(http, "_fake/press", **asked))["result"])
+
+    async def is_acknowledged(self, http: aiohttp.ClientSession, question: Question, press: str) -> bool:
+        return (await self._post(http, "_fake/is_acknowledged", envelope=press))["result"]
 
     async def rooms(self, http: aiohttp.ClientSession) -> Rooms:
-        team = (await self._get(http, "_fake/rooms"))["teams"][0]
+        team = (await self._get(http, "_fake/state"))["teams"][0]
         found: Rooms = {}
         for room in team["rooms"]:
             name = _name(room, team["bot"])
             for said in room["messages"]:
-                if said["bot"] and "only_for" not in said:
-                    stands = Stands(id=said["ts"], text=said["text"], unfinished=said["streaming"])
-                    found.setdefault(_place(name, said), []).append(stands)
+                if not said["bot"] or "only_for" in said:
+                    continue
+                files = [await self._piece(http, file) for file in said["raw"].get("files", ())]
+                left = tuple(piece for piece in files if piece is not None)
+                if files and not left:
+                    continue  # a message that only showed a file goes with it
+                stands = Stands(id=said["ts"], text=said["text"], unfinished=said["streaming"], files=left)
+                found.setdefault(_place(name, said), []).append(stands)
         return found
 
+    @property
+    def _token(self) -> str:
+        return self.facts["bot_token"].split(" ")[0]
+
+    async def _piece(self, http: aiohttp.ClientSession, file: Json) -> str | None:
+        """The piece that a file is; None if it was deleted."""
+        data = await self._load(http, file["url_private"], self._token)
+        return None if data is None else piece_of(file["name"], data)
+
     async def _act(self, http: aiohttp.ClientSession, what: str, **given: object) -> str:
-        return str((await self._post(http, "_fake/act", do=what, **given))["ts"])
+        return str((await self._post(http, f"_fake/{what}", **given))["result"])
 
 
 class CalledSlackRooms(SlackRooms):
@@ -93,7 +124,7 @@ class CalledSlackRooms(SlackRooms):
     def settings(self) -> Json:
         return {
             "mode": "http",
-            "bot_token": self.facts["bot_token"].split(" ")[0],
+            "bot_token": self._token,
             "signing_secret": self.facts["signing_secret"],
             "api_base_url": f"{self.url}/api/",
             "groups": "mention",

@@ -16,9 +16,10 @@ from typing import Any
 
 import aiohttp
 from chat_platform import Platform, Question
-from checker import check
+from checker import check, check_deletions, lines_of, words_of
 from client import Client, Hooks
-from failpoints import Failpoints, points_of
+from decisions import Pressed, check_decisions
+from failpoints import DECIDED, DELETED, PRESSED, STOPPED, Failpoints, points_of
 from killer import BrokenStormError, Killer, end_of
 from model import WORD
 from person import Person, name_of
@@ -35,6 +36,15 @@ CLIENTS = 12
 
 _WEARY = 4
 """How much less people write when a storm lasts longer than it was to."""
+
+_PLANTED_POINTS = {"unwritten-signals": (STOPPED, DELETED), "unkept-decisions": (DECIDED, PRESSED)}
+"""The instants to kill at where a planted bug only shows there."""
+
+_HITS, _LONGEST = 2, 5
+"""How often each of them is to be hit, and how many times its seconds such a storm may take for that."""
+
+_ACKNOWLEDGED = 2.0
+"""Seconds in which a press is acknowledged, unless the gateway dies first."""
 
 _PRESSES = 30
 """Seconds in which the last buttons have to go once they are pressed."""
@@ -53,11 +63,14 @@ class Storm:
         self._dice = random.Random(plan.seed)
         self._failpoints = Failpoints(directory)
         self._points = points_of(plan.channels)
+        if plan.planted in _PLANTED_POINTS:
+            self._points = tuple(point for point in _PLANTED_POINTS[plan.planted] if point in self._points)
         dice = random.Random(plan.seed + 1)
         self._killer = Killer(directory, self._failpoints, self._points, dice)
         self._platforms: list[Platform] = []
         self._clients: list[Client] = []
         self._persons: list[Person] = []
+        self._pressed = Pressed()
         self._port = _free_port()
         self._begun = time.monotonic()
 
@@ -102,9 +115,16 @@ class Storm:
             for platform in self._platforms:
                 transcript = self._directory / f"{platform.name}.transcript.json"
                 transcript.write_bytes(await platform.transcript(http))
-            verdict = check(
-                Record.read(engine), self._clients, self._persons, rooms, self._directory / "effects"
-            )
+            record = Record.read(engine)
+            verdict = check(record, self._clients, self._persons, rooms, self._directory / "effects")
+            effects = words_of(self._directory / "effects")
+            check_decisions(verdict, record, self._clients, self._persons, self._pressed, effects)
+            deletions = {
+                f"{platform.name}/{message}": at
+                for platform in self._platforms
+                for message, at in (await platform.deletions(http)).items()
+            }
+            check_deletions(verdict, self._persons, deletions, self._directory / "asked")
             for question in left:
                 verdict.add("orphan", f"{question.room} still shows the buttons of {question.id}")
         return self._outcome(engine, verdict, drained, seconds, status)
@@ -126,9 +146,14 @@ class Storm:
         hooks = Hooks(
             acked=lambda: self._failpoints.reach("after the ack"),
             began=lambda: self._failpoints.reach("after turn_start"),
+            stopped=lambda: self._failpoints.reach(STOPPED),
+            decided=lambda: self._failpoints.reach(DECIDED),
+            wants_stop=lambda: self._failpoints.armed() == STOPPED,
+            wants_decision=lambda: self._failpoints.armed() == DECIDED,
         )
         for number in range(CLIENTS if own else 0):
-            self._clients.append(Client(number, f"{self._server}/ws", self._die(), hooks))
+            client = Client(number, f"{self._server}/ws", self._die(), hooks, self.plan.files)
+            self._clients.append(client)
         for platform in self._platforms:
             await self._settle(platform, http)
 
@@ -139,7 +164,12 @@ class Storm:
             number = CLIENTS + len(self._persons)
             room = await platform.open(http, name_of(number), spot)
             name = "" if spot == "direct" else called
-            self._persons.append(Person(number, platform, room, self._die(), platform.zeal[spot], name))
+            zeal, files = platform.zeal[spot], self.plan.files
+            person = Person(number, platform, room, self._die(), zeal, name, files, self._wants_press)
+            self._persons.append(person)
+
+    def _wants_press(self) -> bool:
+        return self._failpoints.armed() == PRESSED
 
     @property
     def _server(self) -> str:
@@ -211,6 +241,9 @@ class Storm:
     def _is_over(self) -> bool:
         """Whether it raged long enough; on a slow machine that is longer, so that it proves something."""
         elapsed = self._elapsed
+        if self.plan.planted in _PLANTED_POINTS and elapsed < _LONGEST * self.plan.seconds:
+            hits = self._failpoints.hits()
+            return elapsed > self.plan.seconds and all(hits[point] >= _HITS for point in self._points)
         if self._killer.kills < self.plan.fewest_kills and not self.plan.planted:
             return elapsed > 2 * self.plan.seconds
         return elapsed > self.plan.seconds
@@ -237,10 +270,23 @@ class Storm:
     async def _decide(self, http: aiohttp.ClientSession) -> None:
         """People allow what they are asked about, as long as they see buttons."""
         while True:
-            for question, person in await self._open_questions(http):
-                with contextlib.suppress(aiohttp.ClientResponseError, TimeoutError):  # they went meanwhile
-                    await person.platform.press(http, question, person.name)
-            await asyncio.sleep(1)
+            async with asyncio.TaskGroup() as tasks:
+                for question, person in await self._open_questions(http):
+                    self._pressed.see(person.platform.name, question)
+                    tasks.create_task(self._press(http, question, person))
+            await asyncio.sleep(0.2 if self._wants_press() else 1)
+
+    async def _press(self, http: aiohttp.ClientSession, question: Question, person: Person) -> None:
+        """Press a button. What counts as a decision is one that the gateway kept and acknowledged."""
+        platform = person.platform
+        with contextlib.suppress(aiohttp.ClientResponseError, TimeoutError):  # it went meanwhile
+            press = await platform.press(http, question, person.name)
+            async with asyncio.timeout(_ACKNOWLEDGED):
+                while not await platform.is_acknowledged(http, question, press):
+                    await asyncio.sleep(0.1)
+            if question.approval in lines_of(self._directory / "decided"):
+                self._pressed.decide(platform.name, question)
+                self._failpoints.reach(PRESSED)
 
     async def _open_questions(self, http: aiohttp.ClientSession) -> list[tuple[Question, Person]]:
         whose = {(person.platform.name, person.room): person for person in self._persons}

@@ -2,7 +2,8 @@
 
 Every life is a process of its own. They are forked from one that has imported everything already, so that a
 restart takes a tenth of a second and a storm has room for many. On its standard input that process takes
-``start``; on its standard output it says ``forked PID``, ``ready PID`` and ``gone PID``.
+``start SECONDS``, which its wall clock is ahead; on its standard output it says ``forked PID``, ``ready PID``
+and ``gone PID``.
 """
 
 from __future__ import annotations
@@ -15,39 +16,42 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from failpoints import Failpoints
+from failpoints import DECIDED, PRESSED, Failpoints
+from files import file_for
 from sqlalchemy import Connection, event
 
-from gateway import (
+import gateway.access.approvals as approvals_module
+import gateway.pipeline.mailbox as dispatcher_module
+from gateway import Plugin, PluginContext, Tool, ToolContext, ToolOutput, ToolResultPart, tool_from
+from gateway.access.approvals import ADD_DECISION, Claim
+from gateway.app import Gateway
+from gateway.channel import (
     Address,
     InboundMessage,
     OutboundMessage,
     Placed,
-    Plugin,
-    PluginContext,
     Receipt,
     Reconciles,
-    StoreError,
-    Tool,
-    ToolContext,
-    tool_from,
+    Signal,
+    StopRequest,
 )
-from gateway.app import Gateway
-from gateway.channel import Deletes
-from gateway.inbox import ACCEPT, CLAIM
-from gateway.intake import Intake
+from gateway.contract.channel import Deletes
+from gateway.contract.errors import StoreError
 from gateway.logs import set_up_logs
-from gateway.outbox import INTEND
+from gateway.pipeline.intake import Intake
 from gateway.server import Server
 from gateway.session.log import PUT_MESSAGE
 from gateway.settings import LogSettings, Settings
-from gateway.store import Exclusive, Inserted, Op, Store
+from gateway.store import Inserted, LockedDatabase, Op, Store
+from gateway.store.inbox import ACCEPT, CLAIM
+from gateway.store.outbox import INTEND
 from gateway.testing.line import Line
 
 AHEAD = (
@@ -74,7 +78,7 @@ class TrippedStore(Store):
 
     failpoints: Failpoints
 
-    def __init__(self, base: Exclusive, on_fatal: Callable[[BaseException], None]) -> None:
+    def __init__(self, base: LockedDatabase, on_fatal: Callable[[BaseException], None]) -> None:
         super().__init__(base, on_fatal)
         self.submit_whole = self.submit
         self.submit, self.write = self.submitted, self.written
@@ -139,6 +143,26 @@ class Clinging:
         return
 
 
+class Unwritten(Intake):
+    """The planted bug: it applies stops and deletions, and keeps nothing of them."""
+
+    async def accept(
+        self,
+        channel: str,
+        messages: Sequence[InboundMessage],
+        extra: Sequence[Op] = (),
+        *,
+        fresh: bool = False,
+        signals: Sequence[Signal] = (),
+    ) -> Sequence[Receipt]:
+        for given in signals:
+            self._apply_signal(channel, given)
+        return await super().accept(channel, messages, extra, fresh=fresh)
+
+    async def stop(self, session_id: str) -> bool:
+        return bool(self._apply_signal("", StopRequest(session_id)))
+
+
 class Forgetful(Intake):
     """The planted bug: it takes a new wording of a message for one more message."""
 
@@ -149,16 +173,110 @@ class Forgetful(Intake):
         extra: Sequence[Op] = (),
         *,
         fresh: bool = False,
+        signals: Sequence[Signal] = (),
     ) -> Sequence[Receipt]:
         messages = [msgspec.structs.replace(message, revises=None) for message in messages]
-        return await super().accept(channel, messages, extra, fresh=fresh)
+        return await super().accept(channel, messages, extra, fresh=fresh, signals=signals)
+
+
+class Loose(Intake):
+    """The planted bug: it drops the files of every other message, and has those of another twice."""
+
+    async def accept(
+        self,
+        channel: str,
+        messages: Sequence[InboundMessage],
+        extra: Sequence[Op] = (),
+        *,
+        fresh: bool = False,
+        signals: Sequence[Signal] = (),
+    ) -> Sequence[Receipt]:
+        messages = [
+            msgspec.structs.replace(message, parts=message.parts * (2 * (len(message.text) % 2)))
+            for message in messages
+        ]
+        return await super().accept(channel, messages, extra, fresh=fresh, signals=signals)
+
+
+class BlindToFiles:
+    """The planted bug, before a channel's own class: it never looks whether a file stands already."""
+
+    async def find(self, outbound: OutboundMessage) -> Placed | None:
+        parts = outbound.message.parts
+        if outbound.part and any(isinstance(part, ToolResultPart) and part.attachments for part in parts):
+            return None
+        return await super().find(outbound)  # type: ignore[misc]
+
+
+class Mixed(Intake):
+    """The planted bug: it takes one account of Discord for the other."""
+
+    async def accept(
+        self,
+        channel: str,
+        messages: Sequence[InboundMessage],
+        extra: Sequence[Op] = (),
+        *,
+        fresh: bool = False,
+        signals: Sequence[Signal] = (),
+    ) -> Sequence[Receipt]:
+        messages = [
+            msgspec.structs.replace(message, session=message.session.replace(*_MIXED)) for message in messages
+        ]
+        return await super().accept(channel, messages, extra, fresh=fresh, signals=signals)
+
+
+_MIXED = ("discord.two:", "discord.one:")
+
+
+class HeldClaim(Claim):
+    """A decision that is followed up only once no failpoint after its acknowledgement is armed.
+
+    The kill is certain then: either at the acknowledgement or when the killer is out of patience. So nothing
+    that follows is done before it.
+    """
+
+    failpoints: Failpoints
+    decided: Path
+
+    def follow(self, committed: asyncio.Future[Inserted]) -> None:
+        committed.add_done_callback(self._note)
+
+    def _note(self, committed: asyncio.Future[Inserted]) -> None:
+        if not committed.cancelled() and committed.exception() is None:
+            with self.decided.open("a") as decided:
+                decided.write(f"{self._question.request.id}\n")
+        self._hold(committed)
+
+    def _hold(self, committed: asyncio.Future[Inserted]) -> None:
+        if self.failpoints.armed() in (DECIDED, PRESSED):
+            asyncio.get_running_loop().call_later(0.02, self._hold, committed)
+        else:
+            self._committed(committed)
+
+
+class UnkeptClaim(HeldClaim):
+    """The planted bug: it keeps a decision in memory only."""
+
+    def __init__(self, question: Any, decision: Any, ops: list[Op]) -> None:
+        super().__init__(question, decision, [op for op in ops if op[0] is not ADD_DECISION])
 
 
 _SPOILT: Mapping[str | None, tuple[type, type]] = {
     "blind-resend": (Reconciles, Blind),
     "left-standing": (Deletes, Clinging),
+    "loose-files": (Reconciles, BlindToFiles),
 }
 """Which channels have a planted bug, and what is put before their own class."""
+
+
+_INTAKES: Mapping[str | None, type[Intake]] = {
+    "both-wordings": Forgetful,
+    "loose-files": Loose,
+    "mixed-accounts": Mixed,
+    "unwritten-signals": Unwritten,
+}
+"""The planted bugs that are in the intake."""
 
 
 class Victim(Gateway):
@@ -167,21 +285,28 @@ class Victim(Gateway):
     failpoints: Failpoints
     planted: str | None = None
 
-    def open_store(self) -> Store:
+    async def open_store(self) -> Store:
         kind = HastyStore if self.planted == "ack-before-commit" else TrippedStore
         kind.failpoints = self.failpoints
         return kind.open(self.settings.store_url, self.settings.durability, self._on_fatal)
 
     async def recover(self) -> None:
-        self.dispatcher.longest_wait = LONGEST_WAIT
+        self.parts.dispatcher.longest_wait = LONGEST_WAIT
         if self.planted in _SPOILT:
             ability, bug = _SPOILT[self.planted]
             for channel in self.channels.list():
                 if isinstance(channel, ability):
                     kind = type(channel)
                     channel.__class__ = type(kind.__name__, (bug, kind), {})
-        if self.planted == "both-wordings":
-            self.intake.__class__ = Forgetful
+        if self.planted in _INTAKES:
+            self.parts.intake.__class__ = _INTAKES[self.planted]
+        claim = UnkeptClaim if self.planted == "unkept-decisions" else HeldClaim
+        claim.failpoints, claim.decided = self.failpoints, Path(self.settings.data_dir) / "decided"
+        approvals_module.Claim = claim
+        if self.planted == "trusted-clock":
+            dispatcher_module.seconds_until_due = lambda entry, now, _longest: (
+                max(0, entry.not_before - now) / 1000
+            )
         self.failpoints.reach("before recovery")
         if self.planted != "no-recovery":
             await super().recover()
@@ -197,7 +322,7 @@ class Pier(Plugin):
         self._line = line
         self._effects = effects
         self._failpoints = failpoints
-        self._made = tuple(map(tool_from, (self.note, self.ring)))
+        self._made = tuple(map(tool_from, (self.note, self.ring, self.hand_over)))
 
     async def activate(self, ctx: PluginContext) -> None:
         if self._line is not None and ctx.channels is not None:
@@ -217,6 +342,10 @@ class Pier(Plugin):
     async def ring(self, word: str, context: ToolContext) -> str:
         """Ring the bell for a word, if a person allows it."""
         return await self.note(word, context)
+
+    async def hand_over(self, word: str, context: ToolContext) -> ToolOutput:
+        """Hand over the file about a word."""
+        return ToolOutput(await self.note(word, context), attachments=(file_for(word),))
 
 
 def _after_commit(ops: Sequence[Op]) -> str | None:
@@ -245,13 +374,21 @@ def compose(given: Mapping[str, Any]) -> Victim:
             "providers": {"openai": {"base_url": given["model"], "api_key": "none"}},
             "model": "openai/fake-small",
             # A storm kills more often than any message could be blamed for.
-            "limits": {"max_attempts": 100, "approval_timeout_ms": PATIENCE_MS, **given.get("limits", {})},
-            "permissions": {"ring": "ask"},
+            # What waits is on disk but for four messages, and no jump of the clock makes it a backlog.
+            "limits": {
+                "max_attempts": 100,
+                "approval_timeout_ms": PATIENCE_MS,
+                "session_inbox": 4,
+                "sender_backlog": 1_000,  # all clients of the websocket are one sender
+                "backlog_minutes": 1_000,
+                **given.get("limits", {}),
+            },
+            "permissions": {"*": "allow", "ring": "ask"},
         }
     )
     line = None
     if "line" in channels:
-        line = Line(channels["line"]["url"], lambda channel: victim.host.cursors(channel))
+        line = Line(channels["line"]["url"], lambda channel: victim.parts.host.cursors(channel))
     pier = Pier(line, Path(given["directory"]) / "effects", failpoints)
     victim = Victim(settings, plugins=[pier])
     victim.failpoints, victim.planted = failpoints, given["planted"]
@@ -288,10 +425,18 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a storm leaves nobody behind
 
 
-def _child(given: Mapping[str, Any]) -> None:
+def _turn_clock(seconds: int) -> None:
+    """Let this life's wall clock be ahead (or behind)."""
+    exact, exact_ns = time.time, time.time_ns
+    time.time = lambda: exact() + seconds
+    time.time_ns = lambda: exact_ns() + seconds * 1_000_000_000
+
+
+def _child(given: Mapping[str, Any], ahead: int) -> None:
     status = 1
     try:
         _die_with_parent()
+        _turn_clock(ahead)
         sys.setswitchinterval(0.0005)
         importlib.import_module("uvloop").run(live(given))
         status = 0
@@ -315,11 +460,12 @@ def main(config: str) -> None:
     gc.freeze()
     _tell("warm", os.getpid())
     for line in sys.stdin:
-        if line.strip() != "start":
+        what, _, ahead = line.strip().partition(" ")
+        if what != "start":
             break
         pid = os.fork()
         if pid == 0:
-            _child(given)
+            _child(given, int(ahead))
         _tell("forked", pid)
         _, status = os.waitpid(pid, 0)
         _tell(f"gone:{os.waitstatus_to_exitcode(status)}", pid)

@@ -1,10 +1,7 @@
 """``python -m channels.discord.fake``."""
 
-import asyncio
-import contextlib
-
-from channels.discord.fake.alone import serve
+from channels.discord.fake.server import serve
+from gateway.testing.fake_platform import main
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve())
+    main(serve)

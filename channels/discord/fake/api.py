@@ -1,31 +1,70 @@
-"""The platform's REST API: what happens to every call before and after the one thing that it does."""
+"""The REST API: finds the call that a request means, checks it, applies it, and answers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 from aiohttp import BodyPartReader, web
 
 from channels.discord.fake.account import Account
-from channels.discord.fake.calls import Answer, ApiCall, Handler, Upload
-from channels.discord.fake.changes import Changes
-from channels.discord.fake.checking import Findings, error_tree, shapes
-from channels.discord.fake.errors import (
+from channels.discord.fake.calls import (
     BAD_USER_AGENT,
-    INVALID_FORM,
     INVALID_JSON,
+    NOT_FOUND,
     TOO_LARGE,
     UNAUTHORIZED,
+    WRONG_METHOD,
+    Answer,
+    ApiCall,
     ApiError,
+    Handler,
+    Upload,
 )
-from channels.discord.fake.figures import Figures
-from channels.discord.fake.limits import RateLimited, RateLimits
-from channels.discord.fake.router import Router
-from gateway.testing.faults import Fault, FaultScript
-from gateway.testing.transcript import Transcript
+from channels.discord.fake.limits import Figures, RateLimited, RateLimits
+from channels.discord.fake.validation import check_call, schemas
+from gateway.testing.fake_platform import FakeServer, as_json, cut
+from gateway.testing.faults import Fault
+
+
+class Router:
+    """Knows calls by their names: verb and path template."""
+
+    def __init__(self, calls: Iterable[str]) -> None:
+        names = [name.split(" ", 1) for name in calls]
+        self._routes = [(verb, template, template.split("/")) for verb, template in names]
+        # "@me" is looked at before any id.
+        self._routes.sort(key=lambda route: route[1].count("{"))
+
+    def match(self, verb: str, path: str) -> tuple[str, Mapping[str, str]]:
+        """Return the name of a call and the values in its path. Raises ApiError."""
+        parts = [unquote(part) for part in path.split("/")]
+        found = False
+        for known, template, wanted in self._routes:
+            gaps = _gaps(wanted, parts)
+            if gaps is not None and known == verb:
+                return f"{verb} {template}", gaps
+            found = found or gaps is not None
+        if found:
+            raise ApiError(WRONG_METHOD, f"no {verb} {path}")
+        raise ApiError(NOT_FOUND, f"the fake has no {path}")
+
+
+def _gaps(wanted: Sequence[str], parts: Sequence[str]) -> Mapping[str, str] | None:
+    """Return the values of a template's gaps; None if the path does not match it."""
+    if len(wanted) != len(parts):
+        return None
+    gaps: dict[str, str] = {}
+    for template, part in zip(wanted, parts, strict=True):
+        if template.startswith("{") and part:
+            gaps[template[1:-1]] = part
+        elif template != part:
+            return None
+    return gaps
+
 
 PREFIXES: Final = ("/api/v10", "/api/v9")
 _AGENT: Final = re.compile(r"DiscordBot \(.+\)")
@@ -37,36 +76,27 @@ _VIA: Final = {"Via": "1.1 google", "Server": "cloudflare"}
 
 
 class Api:
-    """Serves calls. ``on_applied`` is called when a message was written or changed, before the answer."""
+    """Serves calls of the REST API."""
 
     def __init__(
         self,
+        fake: FakeServer,
         handlers: Mapping[str, Handler],
-        *,
         account: Account,
         figures: Figures,
         limits: RateLimits,
-        faults: FaultScript,
-        transcript: Transcript,
-        changes: Changes,
-        on_applied: Callable[[], None] | None,
     ) -> None:
+        self._fake = fake
         self._handlers = handlers
         self._account = account
         self._figures = figures
         self._limits = limits
-        self._faults = faults
-        self._transcript = transcript
-        self._changes = changes
-        self._on_applied = on_applied
-        self._router = Router(shapes().calls)
+        self._router = Router(schemas().at("calls"))
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """One call, from its first byte to its answer."""
         if (seconds := self._limits.banned) > 0:
-            self._transcript.record(
-                request.path, {}, status=429, problem="called while the address is banned"
-            )
+            self._fake.record(request.path, {}, "called while the address is banned", status=429)
             return _banned(seconds)
         path = request.rel_url.raw_path
         version = next((prefix for prefix in PREFIXES if path.startswith(prefix + "/")), "")
@@ -79,12 +109,13 @@ class Api:
             call = ApiCall(name=name, path=gaps, query=dict(request.query))
             arguments = call.arguments
             headers = self._limits.take(call)
-            fault = self._faults.of(name)
+            fault = self._fake.faults.of(name)
             call = await self._read(request, call)
             arguments = call.arguments
             if fault == "slow_down":
                 raise self._limits.refusal(call, _SLOW_SECONDS)
             answer = self._apply(call) if fault not in ("fail_before", "drop_before") else Answer()
+            answer = msgspec.structs.replace(answer, body=self._fake.faults.answered(name, answer.body))
         except ApiError as error:
             answer = Answer(error.status, error.body(), error.problem)
             headers = error.headers if isinstance(error, RateLimited) else headers
@@ -125,21 +156,12 @@ class Api:
         return body, tuple(files)
 
     def _apply(self, call: ApiCall) -> Answer:
-        findings = self._checked(call)
+        ignored = check_call(call)
         answer = self._handlers[call.name](call)
-        if self._on_applied is not None and _PLACING.fullmatch(call.name):
-            self._on_applied()
-        problems = [problem for problem in (findings.problem, answer.problem) if problem]
+        if _PLACING.fullmatch(call.name):
+            self._fake.applied()
+        problems = [problem for problem in (ignored, answer.problem) if problem]
         return msgspec.structs.replace(answer, problem="; ".join(problems) or None)
-
-    def _checked(self, call: ApiCall) -> Findings:
-        findings = shapes().query(call.name, call.query)
-        body = shapes().body(call.name, call.body)
-        findings.wrong += body.wrong
-        findings.unknown += body.unknown
-        if findings.wrong:
-            raise ApiError(INVALID_FORM, findings.problem, {"errors": error_tree(findings.wrong)})
-        return findings
 
     def _answered(
         self,
@@ -154,20 +176,14 @@ class Api:
         status = 502 if failed else answer.status
         body = None if failed else answer.body
         problem = None if failed and fault.endswith("before") else answer.problem
-        self._transcript.record(name, arguments, status=status, answer=body, fault=fault, problem=problem)
-        self._changes.bump()
-        if fault.startswith("drop") and request.transport is not None:
-            request.transport.abort()
+        self._fake.record(name, arguments, problem, status=status, answer=body, fault=fault)
+        if fault.startswith("drop"):
+            cut(request)
         if failed:
             return web.Response(status=502, text="<html>502 Bad Gateway</html>", content_type="text/html")
         if body is None:
             return web.Response(status=status, headers={**_VIA, **headers})
-        return web.Response(
-            status=status,
-            body=msgspec.json.encode(body),
-            content_type="application/json",
-            headers={**_VIA, **headers},
-        )
+        return as_json(body, status, {**_VIA, **headers})
 
 
 def _json(raw: bytes | bytearray) -> Any:

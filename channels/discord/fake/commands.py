@@ -1,15 +1,24 @@
-"""The application's commands: registered with the platform, for all guilds or for one."""
+"""The application's commands: their rules, and the calls that register them."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from channels.discord.fake.errors import TOO_MANY_CREATES, UNKNOWN_COMMAND, ApiError, invalid
-from channels.discord.fake.figures import Figures
-from channels.discord.fake.nouns import Command
-from channels.discord.fake.world import World
+from channels.discord.fake.calls import (
+    MISSING_ACCESS,
+    NOT_YOUR_APPLICATION,
+    TOO_MANY_CREATES,
+    UNKNOWN_COMMAND,
+    Answer,
+    ApiCall,
+    ApiError,
+    Handler,
+    invalid,
+)
+from channels.discord.fake.limits import Figures
+from channels.discord.fake.state import Command, World
+from gateway.testing.fake_platform import Window
 
 CHAT, USER, MESSAGE = 1, 2, 3
 _MOST: Final = {CHAT: 100, USER: 15, MESSAGE: 15}
@@ -26,7 +35,7 @@ class Commands:
     def __init__(self, world: World, figures: Figures) -> None:
         self._world = world
         self._figures = figures
-        self._created: dict[int | None, deque[float]] = {}
+        self._created: dict[int | None, Window] = {}
 
     def of(self, guild: int | None) -> Sequence[Command]:
         """The commands for all guilds (None), or those of one."""
@@ -129,17 +138,15 @@ class Commands:
         return command
 
     def _count(self, guild: int | None, created: int) -> None:
-        now = self._world.clock.now()
-        counted = self._created.setdefault(guild, deque())
-        while counted and counted[0] <= now - _DAY:
-            counted.popleft()
-        if len(counted) + created > self._figures.command_creates:
+        window = Window(self._world.clock, self._figures.command_creates, _DAY)
+        window = self._created.setdefault(guild, window)
+        if window.used + created > window.most:
             raise ApiError(TOO_MANY_CREATES)
-        counted.extend([now] * created)
+        window.count(created)
 
 
 def _shown(command: Command, guild: int | None) -> bool:
-    """Whether people see a command in a guild, or (None) in direct conversations."""
+    """Return whether users see a command in a guild, or (None) in direct messages."""
     if command.guild is not None:
         return True
     contexts = command.body.get("contexts")
@@ -202,3 +209,59 @@ def _too_many(kind: int) -> ApiError:
     return ApiError(
         (400, 30032, f"Maximum number of application commands reached ({_MOST[kind]})"), "too many commands"
     )
+
+
+class CommandRoutes:
+    """Handles calls about commands, for all guilds and for one."""
+
+    def __init__(self, world: World, commands: Commands) -> None:
+        self._world = world
+        self._commands = commands
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """The calls that are handled here."""
+        found: dict[str, Handler] = {}
+        for prefix in ("/applications/{application_id}", "/applications/{application_id}/guilds/{guild_id}"):
+            found |= {
+                f"GET {prefix}/commands": self._list,
+                f"PUT {prefix}/commands": self._replace,
+                f"POST {prefix}/commands": self._create,
+                f"GET {prefix}/commands/{{command_id}}": self._get,
+                f"PATCH {prefix}/commands/{{command_id}}": self._change,
+                f"DELETE {prefix}/commands/{{command_id}}": self._delete,
+            }
+        return found
+
+    def _list(self, call: ApiCall) -> Answer:
+        found = self._commands.of(self._place(call))
+        return Answer(200, [self._commands.view(command) for command in found])
+
+    def _replace(self, call: ApiCall) -> Answer:
+        stored = self._commands.replace(call.body or [], self._place(call))
+        return Answer(200, [self._commands.view(command) for command in stored])
+
+    def _create(self, call: ApiCall) -> Answer:
+        command, new = self._commands.put(call.body, self._place(call))
+        return Answer(201 if new else 200, self._commands.view(command))
+
+    def _get(self, call: ApiCall) -> Answer:
+        command = self._commands.get(call.id("command_id"), self._place(call))
+        return Answer(200, self._commands.view(command))
+
+    def _change(self, call: ApiCall) -> Answer:
+        command = self._commands.get(call.id("command_id"), self._place(call))
+        return Answer(200, self._commands.view(self._commands.change(command, call.body or {})))
+
+    def _delete(self, call: ApiCall) -> Answer:
+        self._commands.remove(self._commands.get(call.id("command_id"), self._place(call)))
+        return Answer()
+
+    def _place(self, call: ApiCall) -> int | None:
+        if call.id("application_id") != self._world.bot.id:
+            raise ApiError(NOT_YOUR_APPLICATION)
+        if "guild_id" not in call.path:
+            return None
+        guild = call.id("guild_id")
+        if guild not in self._world.guilds:
+            raise ApiError(MISSING_ACCESS)
+        return guild

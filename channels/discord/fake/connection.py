@@ -1,18 +1,66 @@
-"""One websocket of the gateway: frames in, frames out, heartbeats in time."""
+"""A websocket of the gateway: frames, heartbeats, and compression."""
 
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from aiohttp import WSMsgType, web
 
-from channels.discord.fake.clock import Clock
-from channels.discord.fake.compression import Packer, Plain
-from channels.discord.fake.figures import Figures
+from channels.discord.fake.limits import Figures
+from gateway.testing.fake_platform import Clock, Window
+
+
+class Packer(Protocol):
+    """Packs one payload after the other."""
+
+    def __call__(self, payload: bytes) -> str | bytes: ...
+
+
+def packer(name: str) -> Packer:
+    """The packing that a connection asked for. Raises LookupError for one that does not exist."""
+    return {"": Plain, "zlib-stream": ZlibStream, "zstd-stream": ZstdStream}[name]()
+
+
+class Plain:
+    """Text. When the bot said ``compress`` as it logged in, large payloads are packed one by one."""
+
+    def __init__(self) -> None:
+        self.compress = False
+
+    def __call__(self, payload: bytes) -> str | bytes:
+        if self.compress and len(payload) > 1024:
+            return zlib.compress(payload)
+        return payload.decode()
+
+
+class ZlibStream:
+    """One zlib stream, flushed after every payload."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.compressobj()
+
+    def __call__(self, payload: bytes) -> bytes:
+        return self._stream.compress(payload) + self._stream.flush(zlib.Z_SYNC_FLUSH)
+
+
+class ZstdStream:
+    """One zstd frame that does not end, flushed after every payload."""
+
+    def __init__(self) -> None:
+        # Only bots that have zstandard ask for this.
+        import zstandard
+
+        self._flush = zstandard.COMPRESSOBJ_FLUSH_BLOCK
+        self._stream = zstandard.ZstdCompressor().compressobj()
+
+    def __call__(self, payload: bytes) -> bytes:
+        return self._stream.compress(payload) + self._stream.flush(self._flush)
+
 
 CLOSED: Final[Mapping[int, str]] = {
     4000: "Unknown error.",
@@ -47,7 +95,7 @@ class Closing(Exception):
 
 
 class Connection:
-    """Sends what it is given in order. ``mute`` stops that, although the connection stands: a zombie.
+    """Sends payloads in order. ``mute`` stops that while the connection stays open, as of a zombie.
 
     ``closed`` is the code that the gateway closed it with, if it was not the bot.
     """
@@ -57,11 +105,10 @@ class Connection:
         self.closed: int | None = None
         self._socket = socket
         self._pack = pack
-        self._clock = clock
         self._figures = figures
         self._waiting: deque[object] = deque()
         self._news = asyncio.Event()
-        self._received: deque[float] = deque()
+        self._received = Window(clock, figures.gateway_events, figures.gateway_window)
         self._transport: asyncio.Transport | None = None
 
     def send(self, payload: object) -> None:
@@ -90,7 +137,7 @@ class Connection:
             self._transport.abort()
 
     async def serve(self, receive: Callable[[int, Any], None], closes: Callable[[Closing], None]) -> None:
-        """Read and write until one side closes. ``closes`` is told first when it is this one."""
+        """Read and write until one side closes. ``closes`` is called first if it is this side."""
         async with asyncio.TaskGroup() as tasks:
             writer = tasks.create_task(self._write())
             try:
@@ -122,20 +169,14 @@ class Connection:
         raw: bytes = data.encode() if isinstance(data, str) else bytes(data)
         if kind not in (WSMsgType.TEXT, WSMsgType.BINARY) or len(raw) > self._figures.gateway_bytes:
             raise Closing(4002, f"a payload of {len(raw)} bytes")
-        self._count()
+        self._received.count()
+        if self._received.used > self._received.most:
+            raise Closing(4008, "more than 120 payloads in a minute")
         try:
             payload: Any = msgspec.json.decode(raw)
             return int(payload["op"]), payload.get("d")
         except (msgspec.DecodeError, UnicodeDecodeError, TypeError, KeyError, ValueError) as error:
             raise Closing(4002, "a payload that cannot be read") from error
-
-    def _count(self) -> None:
-        now = self._clock.now()
-        while self._received and self._received[0] <= now - self._figures.gateway_window:
-            self._received.popleft()
-        self._received.append(now)
-        if len(self._received) > self._figures.gateway_events:
-            raise Closing(4008, "more than 120 payloads in a minute")
 
     async def _write(self) -> None:
         while not self._socket.closed:

@@ -1,13 +1,17 @@
-"""Files on messages: how the platform names them, and what it finds out about them."""
+"""Files of messages: their names and sizes, and the signed links that serve them."""
 
 from __future__ import annotations
 
+import hmac
 import mimetypes
 import re
 import struct
 from typing import Final
 
-from channels.discord.fake.nouns import Attachment
+from aiohttp import web
+
+from channels.discord.fake.payloads import Views
+from channels.discord.fake.state import Attachment, World
 
 _UNTIDY: Final = re.compile(r"[^\w.\-]+", re.ASCII)
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
@@ -42,3 +46,31 @@ def _size(data: bytes) -> tuple[int | None, int | None]:
     if data[:6] in (b"GIF87a", b"GIF89a") and len(data) >= 10:
         return struct.unpack("<HH", data[6:10])
     return None, None
+
+
+class Cdn:
+    """Serves ``/cdn/attachments/…``. ``served`` are the files that were fetched, by id."""
+
+    def __init__(self, world: World, views: Views) -> None:
+        self.served: list[int] = []
+        self._world = world
+        self._views = views
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """One file, if the link to it is whole and not too old."""
+        found = self._world.files.get(int(request.match_info["attachment"]))
+        if found is None or not self._valid(request):
+            return web.Response(status=404, text="This content is no longer available.")
+        _, attachment = found
+        self.served.append(attachment.id)
+        return web.Response(
+            body=attachment.data,
+            headers={"Content-Type": attachment.content_type, "Content-Disposition": "attachment"},
+        )
+
+    def _valid(self, request: web.Request) -> bool:
+        expires, issued = request.query.get("ex", ""), request.query.get("is", "")
+        expected = self._views.signature(int(request.match_info["attachment"]), expires, issued)
+        if not hmac.compare_digest(expected, request.query.get("hm", "")):
+            return False
+        return int(expires, 16) >= self._world.clock.now()

@@ -1,18 +1,16 @@
-"""The platform's gateway: bots log in on a websocket, and are told what happens."""
+"""The gateway: sessions of bots, the events that they receive, and the intents that these need."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from typing import Any, Final, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, cast
 
 from aiohttp import web
+from msgspec import Struct
 
-from channels.discord.fake import events
-from channels.discord.fake.access import Access
 from channels.discord.fake.account import Account
-from channels.discord.fake.checking import shapes
-from channels.discord.fake.compression import packer
+from channels.discord.fake.calls import Access
 from channels.discord.fake.connection import (
     HEARTBEAT,
     IDENTIFY,
@@ -21,15 +19,114 @@ from channels.discord.fake.connection import (
     RESUME,
     Closing,
     Connection,
+    packer,
 )
-from channels.discord.fake.events import Event
-from channels.discord.fake.figures import Figures
-from channels.discord.fake.guild_views import GuildViews
-from channels.discord.fake.session import Session
-from channels.discord.fake.views import Views
-from channels.discord.fake.world import World
-from gateway.testing.faults import FaultScript
-from gateway.testing.transcript import Transcript
+from channels.discord.fake.limits import Figures
+from channels.discord.fake.payloads import GuildViews, Views, on_shard
+from channels.discord.fake.state import World
+from channels.discord.fake.validation import check_payload
+from gateway.testing.fake_platform import FakeServer
+
+GUILDS, MEMBERS, PRESENCES, CONTENT = 1 << 0, 1 << 1, 1 << 8, 1 << 15
+_GUILD_MESSAGES, _GUILD_REACTIONS, _GUILD_TYPING = 1 << 9, 1 << 10, 1 << 11
+_DM_MESSAGES, _DM_REACTIONS, _DM_TYPING = 1 << 12, 1 << 13, 1 << 14
+
+PRIVILEGED: Final = {"GUILD_MEMBERS": MEMBERS, "GUILD_PRESENCES": PRESENCES, "MESSAGE_CONTENT": CONTENT}
+"""Intents that an application has to be allowed."""
+KNOWN: Final = 0b11_0011_0001_1111_1111_1111_1111
+"""All intents there are."""
+
+_NEEDED: Final = (
+    ("MESSAGE_REACTION", _GUILD_REACTIONS, _DM_REACTIONS),
+    ("MESSAGE", _GUILD_MESSAGES, _DM_MESSAGES),
+    ("TYPING", _GUILD_TYPING, _DM_TYPING),
+    ("GUILD_MEMBER_", MEMBERS, MEMBERS),
+    ("GUILD", GUILDS, GUILDS),
+    ("CHANNEL", GUILDS, 0),
+    ("THREAD", GUILDS, GUILDS),
+)
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """An event. ``redacted`` is its data for bots without the intent to read message content.
+
+    ``guild`` and ``channel`` are where; an event of a room is not told to a bot that cannot see the room.
+    """
+
+    name: str
+    data: dict[str, Any]
+    redacted: dict[str, Any] | None = None
+    guild: int | None = None
+    channel: int | None = None
+
+    def intent(self) -> int:
+        """Return the intent that the event needs; 0 if it needs none."""
+        for prefix, guild, direct in _NEEDED:
+            if self.name.startswith(prefix):
+                return guild if self.guild is not None else direct
+        return 0
+
+    def told(self, intents: int) -> dict[str, Any]:
+        """Return the data for a bot with these intents."""
+        return self.data if self.redacted is None or intents & CONTENT else self.redacted
+
+
+Tell = Callable[[Event], None]
+
+
+class Told(Struct, frozen=True):
+    """An event that was sent. ``seq`` is its number within the session."""
+
+    seq: int
+    name: str
+    data: dict[str, Any]
+
+    def payload(self) -> dict[str, Any]:
+        """Return the payload of the gateway."""
+        return {"t": self.name, "s": self.seq, "op": 0, "d": self.data}
+
+
+class Reader(Protocol):
+    """A connection that a session is read on."""
+
+    def send(self, payload: object) -> None: ...
+
+
+class Session:
+    """Keeps all events since a login. ``left`` is when its connection closed; None while it is open."""
+
+    def __init__(self, key: str, intents: int, shard: tuple[int, int]) -> None:
+        self.id = key
+        self.intents = intents
+        self.shard = shard
+        self.reader: Reader | None = None
+        self.left: float | None = None
+        self.expired = False
+        self.told: list[Told] = []
+
+    @property
+    def seq(self) -> int:
+        """The number of the last event."""
+        return len(self.told)
+
+    def concerns(self, guild: int | None) -> bool:
+        """Return whether the session receives the events of a guild, or (None) of direct messages."""
+        return on_shard(guild, self.shard)
+
+    def tell(self, name: str, data: dict[str, Any]) -> None:
+        """One more event."""
+        told = Told(self.seq + 1, name, data)
+        self.told.append(told)
+        if self.reader is not None:
+            self.reader.send(told.payload())
+
+    def replay(self, reader: Reader, seq: int) -> None:
+        """Read on another connection, from behind a number."""
+        self.reader, self.left = reader, None
+        for told in self.told[seq:]:
+            reader.send(told.payload())
+        self.tell("RESUMED", {"_trace": ["fake"]})
+
 
 _NAMES: Final = {
     1: "HEARTBEAT",
@@ -50,14 +147,12 @@ class Gateway:
 
     def __init__(
         self,
+        fake: FakeServer,
         world: World,
         views: Views,
         guilds: GuildViews,
-        *,
         account: Account,
         figures: Figures,
-        faults: FaultScript,
-        transcript: Transcript,
     ) -> None:
         self.url = ""
         self.sessions: dict[str, Session] = {}
@@ -67,8 +162,7 @@ class Gateway:
         self._guilds = guilds
         self._account = account
         self._figures = figures
-        self._faults = faults
-        self._transcript = transcript
+        self._fake = fake
         self._access = Access(world)
         self._held: list[Event] | None = None
 
@@ -79,7 +173,7 @@ class Gateway:
             return
         for session in self.sessions.values():
             if self._may_know(session, event):
-                for _ in range(2 if self._faults.doubles() else 1):
+                for _ in range(2 if self._fake.faults.doubles() else 1):
                     session.tell(event.name, event.told(session.intents))
 
     def hold(self) -> None:
@@ -121,7 +215,7 @@ class Gateway:
         connection = Connection(socket, pack, self._world.clock, self._figures)
         connection.attach(request.transport)
         self.connections[connection] = None
-        self._transcript.record("CONNECT", dict(request.query))
+        self._fake.record("CONNECT", dict(request.query))
         try:
             if request.query.get("v") not in ("9", "10") or request.query.get("encoding", "json") != "json":
                 await socket.close(code=4012, message=b"Invalid API version.")
@@ -136,7 +230,7 @@ class Gateway:
         return socket
 
     def _note_closing(self, closing: Closing) -> None:
-        self._transcript.record("CLOSE", {}, status=closing.code, problem=closing.problem)
+        self._fake.record("CLOSE", {}, closing.problem, status=closing.code)
 
     def _leave(self, connection: Connection, code: int | None) -> None:
         session = self.connections.pop(connection, None)
@@ -151,13 +245,12 @@ class Gateway:
         session = self.connections[connection]
         if op not in _NAMES:
             raise Closing(4001, f"there is no opcode {op}")
-        findings = shapes().payload(op, data)
+        findings = check_payload(op, data)
         shown: dict[str, Any] = {"d": data}
         if isinstance(data, dict):
             shown = cast("dict[str, Any]", data)
             shown = shown | {"token": "…"} if "token" in shown else shown
-        self._transcript.record(_NAMES[op], shown, problem=findings.problem)
-        self._world.changes.bump()
+        self._fake.record(_NAMES[op], shown, findings.problem)
         if findings.wrong:
             raise Closing(4002 if session is None else 4001)
         if op == IDENTIFY:
@@ -174,9 +267,9 @@ class Gateway:
             raise Closing(4005, "a second IDENTIFY")
         self._authenticate(data["token"])
         intents, shard = int(data["intents"]), _shard(data.get("shard", [0, 1]))
-        if intents & ~events.KNOWN:
-            raise Closing(4013, f"unknown intents {intents & ~events.KNOWN:#x}")
-        denied = [name for name, bit in events.PRIVILEGED.items() if intents & bit]
+        if intents & ~KNOWN:
+            raise Closing(4013, f"unknown intents {intents & ~KNOWN:#x}")
+        denied = [name for name, bit in PRIVILEGED.items() if intents & bit]
         denied = [name for name in denied if name not in self._account.privileged]
         if denied:
             raise Closing(4014, f"{', '.join(denied)} is not switched on for the application")
@@ -196,7 +289,7 @@ class Gateway:
         session.reader = connection
         session.tell("READY", self._guilds.ready(session.id, shard, self.url))
         for guild in self._world.guilds.values():
-            if intents & events.GUILDS and session.concerns(guild.id):
+            if intents & GUILDS and session.concerns(guild.id):
                 session.tell("GUILD_CREATE", self._guilds.created(guild))
 
     def _resume(self, connection: Connection, data: Mapping[str, Any]) -> None:

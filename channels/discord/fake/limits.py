@@ -1,4 +1,4 @@
-"""Limits on the rate of calls: buckets, the global one, and the ban for too many invalid calls."""
+"""Rate limits: the platform's figures, buckets, the global limit, and the ban for invalid calls."""
 
 from __future__ import annotations
 
@@ -8,15 +8,80 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from channels.discord.fake.calls import ApiCall
-from channels.discord.fake.clock import Clock
-from channels.discord.fake.errors import ApiError
-from channels.discord.fake.figures import BUCKETS, ELSEWHERE, UNLIMITED_CALLS, Figures
+from msgspec import Struct
+
+from channels.discord.fake.calls import ApiCall, ApiError
+from gateway.testing.fake_platform import Clock, Patience, Window
+
+_CHANNEL, _MESSAGE = "/channels/{channel_id}", "/channels/{channel_id}/messages/{message_id}"
+_REACTION = _MESSAGE + "/reactions/{emoji_name}"
+_REACTING: Final = (1, 0.25)
+
+BUCKETS: Final[Mapping[str, tuple[int, float]]] = {
+    f"POST {_CHANNEL}/messages": (5, 5),
+    f"GET {_CHANNEL}/messages": (5, 5),
+    f"PATCH {_MESSAGE}": (5, 5),
+    f"DELETE {_MESSAGE}": (5, 1),
+    f"POST {_CHANNEL}/messages/bulk-delete": (1, 1),
+    f"PUT {_REACTION}/@me": _REACTING,
+    f"DELETE {_REACTION}/@me": _REACTING,
+    f"DELETE {_REACTION}/{{user_id}}": _REACTING,
+    f"POST {_CHANNEL}/typing": (5, 5),
+    f"PATCH {_CHANNEL}": (2, 600),
+    f"POST {_MESSAGE}/threads": (50, 300),
+    f"POST {_CHANNEL}/threads": (50, 300),
+    "POST /webhooks/{webhook_id}/{webhook_token}": (5, 2),
+    "PATCH /webhooks/{webhook_id}/{webhook_token}/messages/@original": (5, 5),
+    "PATCH /webhooks/{webhook_id}/{webhook_token}/messages/{message_id}": (5, 5),
+}
+"""Calls in a time, of one channel, guild or webhook. Not published: as seen in the answers' headers."""
+
+ELSEWHERE: Final = (10, 10)
+"""The bucket of a call that is not named above."""
+
+UNLIMITED_CALLS: Final = frozenset(
+    {"POST /interactions/{interaction_id}/{interaction_token}/callback", "GET /gateway"}
+)
+"""Calls without a bucket."""
+
+
+class Figures(Struct, frozen=True, kw_only=True):
+    """The figures, by default the platform's own. ``limits`` switches the limits on the rate of calls off."""
+
+    limits: bool = True
+    calls_a_second: int = 50
+    invalid_calls: int = 10_000
+    invalid_window: float = 600
+    old_edits: int = 3
+    old_edits_window: float = 20
+    identifies: int = 1000
+    identify_window: float = 86_400
+    identify_interval: float = 5
+    gateway_events: int = 120
+    gateway_window: float = 60
+    gateway_bytes: int = 4096
+    command_creates: int = 200
+    heartbeat: float = 41.25
+    resumable: float = 180
+    nonces: float = 180
+    first_response: float = 3
+    token_life: float = 900
+    link_life: float = 86_400
+    file_bytes: int = 10 * 1024 * 1024
+    request_bytes: int = 25 * 1024 * 1024
+
+
+def relaxed() -> Figures:
+    """Nothing limits the rate, and no time has to pass between two identifies."""
+    return Figures(limits=False, identify_interval=0)
+
 
 Scope = Literal["user", "shared", "global"]
 
 _IN_FLIGHT: Final = 0.05
 """Seconds in which a call may still arrive that left before its sender knew that it has to wait."""
+_ROUNDED: Final = 0.002
+"""Seconds that a wait may end early, because it is told in milliseconds."""
 _GLOBAL: Final = "global"
 
 
@@ -40,23 +105,25 @@ class RateLimited(ApiError):
         return {"message": self.message, **self.detail}
 
 
-class _Window:
+class _Bucket:
+    """A fixed window: it opens with its first call."""
+
     def __init__(self, opened: float) -> None:
         self.opened = opened
         self.used = 0
 
 
 class RateLimits:
-    """Counts calls. ``impatient`` are those that came before the wait was over that they were told of."""
+    """Counts calls. ``impatient`` are those that ignored a wait."""
 
     def __init__(self, clock: Clock, figures: Figures) -> None:
         self.impatient = 0
         self._clock = clock
         self._figures = figures
-        self._windows: dict[str, _Window] = {}
-        self._told: dict[str, tuple[float, float]] = {}
+        self._patience = Patience(clock, _IN_FLIGHT)
+        self._buckets: dict[str, _Bucket] = {}
         self._scripted: dict[str, deque[tuple[float, Scope]]] = {}
-        self._invalid: deque[float] = deque()
+        self._invalid = Window(clock, figures.invalid_calls, figures.invalid_window)
         self._banned_until = 0.0
 
     def script(self, call: str, seconds: float, scope: Scope) -> None:
@@ -66,8 +133,7 @@ class RateLimits:
     def take(self, call: ApiCall) -> Mapping[str, str]:
         """Count a call. Returns the headers of its answer. Raises RateLimited."""
         interaction = call.name in UNLIMITED_CALLS or "{webhook_token}" in call.name
-        keys = (self._key(call), *(() if interaction else (_GLOBAL,)))
-        self._check_patience(keys)
+        self._check_patience((self._key(call), *(() if interaction else (_GLOBAL,))))
         headers: Mapping[str, str] = {}
         if call.name not in UNLIMITED_CALLS:
             headers = self._count(call)
@@ -79,82 +145,78 @@ class RateLimits:
         return headers
 
     def refusal(self, call: ApiCall, seconds: float, scope: Scope = "user") -> RateLimited:
-        """A 429 for a call; from now on the fake expects the bot to wait."""
+        """Return a 429 for a call; from now on the bot has to wait."""
         if scope == "global":
             return self._refuse(_GLOBAL, seconds, scope, {})
-        return self._refuse(self._key(call), seconds, scope, self._headers(call, self._window(call), 1))
+        headers = self._headers(call, self._bucket_of(call), 1)
+        return self._refuse(self._key(call), seconds, scope, headers)
 
     def note(self, status: int, *, shared: bool = False) -> None:
-        """An answer leaves. Too many that say no, and the address is banned."""
+        """Count an answer. After too many refusals the address is banned."""
         if status not in (401, 403, 429) or shared:
             return
-        now = self._clock.now()
-        self._invalid.append(now)
-        while self._invalid[0] < now - self._figures.invalid_window:
-            self._invalid.popleft()
-        if len(self._invalid) >= self._figures.invalid_calls:
-            self._banned_until = now + self._figures.invalid_window
+        self._invalid.count()
+        if self._invalid.used >= self._invalid.most:
+            self._banned_until = self._clock.now() + self._figures.invalid_window
 
     @property
     def invalid(self) -> int:
-        """How many calls of the last ten minutes were answered 401, 403 or 429."""
-        return len(self._invalid)
+        """The number of calls of the last ten minutes that were answered 401, 403 or 429."""
+        return self._invalid.used
 
     @property
     def banned(self) -> float:
-        """For how many more seconds the address is banned."""
+        """The seconds for which the address is still banned."""
         return max(0.0, self._banned_until - self._clock.now())
 
     def _key(self, call: ApiCall) -> str:
         return f"{call.name} {call.major()}"
 
-    def _window(self, call: ApiCall) -> _Window:
-        now, key = self._clock.now(), self._key(call)
-        window = self._windows.get(key)
-        if window is None or now >= window.opened + BUCKETS.get(call.name, ELSEWHERE)[1]:
-            window = self._windows[key] = _Window(now)
-        return window
+    def _bucket(self, key: str, seconds: float) -> _Bucket:
+        now = self._clock.now()
+        bucket = self._buckets.get(key)
+        if bucket is None or now >= bucket.opened + seconds:
+            bucket = self._buckets[key] = _Bucket(now)
+        return bucket
+
+    def _bucket_of(self, call: ApiCall) -> _Bucket:
+        return self._bucket(self._key(call), BUCKETS.get(call.name, ELSEWHERE)[1])
 
     def _count(self, call: ApiCall) -> Mapping[str, str]:
-        window = self._window(call)
+        bucket = self._bucket_of(call)
         most, seconds = BUCKETS.get(call.name, ELSEWHERE)
         if not self._figures.limits:
-            return self._headers(call, window, 1)
-        if window.used >= most:
-            left = window.opened + seconds - self._clock.now()
-            raise self._refuse(self._key(call), left, "user", self._headers(call, window, 0))
-        window.used += 1
-        return self._headers(call, window, most - window.used)
+            return self._headers(call, bucket, 1)
+        if bucket.used >= most:
+            left = bucket.opened + seconds - self._clock.now()
+            raise self._refuse(self._key(call), left, "user", self._headers(call, bucket, 0))
+        bucket.used += 1
+        return self._headers(call, bucket, most - bucket.used)
 
     def _count_global(self) -> None:
-        now = self._clock.now()
-        window = self._windows.get(_GLOBAL)
-        if window is None or now >= window.opened + 1:
-            window = self._windows[_GLOBAL] = _Window(now)
-        if window.used >= self._figures.calls_a_second:
-            raise self._refuse(_GLOBAL, window.opened + 1 - now, "global", {})
-        window.used += 1
+        bucket = self._bucket(_GLOBAL, 1)
+        if bucket.used >= self._figures.calls_a_second:
+            raise self._refuse(_GLOBAL, bucket.opened + 1 - self._clock.now(), "global", {})
+        bucket.used += 1
 
     def _refuse(self, key: str, seconds: float, scope: Scope, headers: Mapping[str, str]) -> RateLimited:
-        now = self._clock.now()
-        self._told[key] = (now, now + seconds)
+        self._patience.ask(key, seconds)
         return RateLimited(seconds, scope, headers, None)
 
     def _check_patience(self, keys: tuple[str, ...]) -> None:
-        now = self._clock.now()
         for key in keys:
-            told, until = self._told.get(key, (0.0, 0.0))
-            if now >= until - 0.002:
+            left = self._patience.left(key)
+            if left <= _ROUNDED:
                 continue
             problem = None
-            if now > told + _IN_FLIGHT:
+            if self._patience.is_impatient(key):
                 self.impatient += 1
-                problem = f"called {until - now:.2f} s before the wait was over"
-            raise RateLimited(until - now, "global" if key == _GLOBAL else "user", {}, problem)
+                problem = f"called {left:.2f} s before the end of the wait"
+            raise RateLimited(left, "global" if key == _GLOBAL else "user", {}, problem)
 
-    def _headers(self, call: ApiCall, window: _Window, remaining: int) -> Mapping[str, str]:
+    def _headers(self, call: ApiCall, bucket: _Bucket, remaining: int) -> Mapping[str, str]:
         most, seconds = BUCKETS.get(call.name, ELSEWHERE)
-        reset = window.opened + seconds
+        reset = bucket.opened + seconds
         return {
             "X-RateLimit-Limit": str(most),
             "X-RateLimit-Remaining": str(remaining),
@@ -165,5 +227,5 @@ class RateLimits:
 
 
 def _rounded_up(seconds: float) -> str:
-    """With milliseconds; who waits so long does not come too early."""
+    """Return seconds with milliseconds; a call after that wait is not too early."""
     return f"{math.ceil(seconds * 1000) / 1000:.3f}"

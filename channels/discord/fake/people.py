@@ -1,4 +1,4 @@
-"""What people do on the platform, and what can be seen there: the part of the fake that tests act with."""
+"""The users of the platform: what tests do as users, and what they see."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from channels.discord.fake import components as buttons
-from channels.discord.fake import files, mentions, permissions
+from channels.discord.fake import content, files
+from channels.discord.fake import content as buttons
 from channels.discord.fake.commands import CHAT, MESSAGE, USER, Commands
-from channels.discord.fake.events import Event, Tell
-from channels.discord.fake.figures import Figures
-from channels.discord.fake.guild_views import GuildViews
+from channels.discord.fake.gateway import Event, Tell
 from channels.discord.fake.interactions import Interactions
-from channels.discord.fake.nouns import (
+from channels.discord.fake.limits import Figures
+from channels.discord.fake.payloads import GuildViews, Views
+from channels.discord.fake.rooms import Rooms, emoji_from
+from channels.discord.fake.state import (
     DEFAULT,
     PRIVATE_THREAD,
     PUBLIC_THREAD,
@@ -24,13 +25,13 @@ from channels.discord.fake.nouns import (
     Interaction,
     Mentions,
     Message,
+    Permission,
     Reference,
+    Room,
     User,
+    World,
+    bits,
 )
-from channels.discord.fake.rooms import Rooms
-from channels.discord.fake.routes_rooms import emoji_from
-from channels.discord.fake.views import Views
-from channels.discord.fake.world import Room, World
 
 _LONGEST = 4000
 _DAY_MINUTES = 1440
@@ -54,15 +55,15 @@ class People:
 
     @property
     def mention(self) -> str:
-        """What people write to address the bot."""
+        """Return the text that addresses the bot."""
         return f"<@{self._world.bot.id}>"
 
     def messages(self, chat: Room) -> Sequence[Message]:
-        """What stands in a room, oldest first, also what only one person sees."""
+        """Return the messages of a chat, oldest first, with those that only one user sees."""
         return self._world.history(self._world.room(chat).id)
 
     def answers(self, chat: Room) -> list[str]:
-        """What the bot wrote in a room, as it stands now."""
+        """Return the current texts of the bot's messages in a chat."""
         return [said.content for said in self.messages(chat) if said.author == self._world.bot.id]
 
     def message(self, chat: Room, key: int) -> Message:
@@ -78,15 +79,19 @@ class People:
         return self._world.threads(self._world.room(chat).id)
 
     def interaction(self, key: int) -> Interaction:
-        """What became of an interaction."""
+        """Return an interaction in its current state."""
         return self._world.interactions[key]
 
     def failed(self, key: int) -> bool:
-        """Whether a person reads "The application did not respond"."""
+        """Return whether a user reads "The application did not respond"."""
         return self._interactions.failed(self._world.interactions[key])
 
+    def response(self, key: int) -> str:
+        """Return how far the bot has answered an interaction, such as ``waiting`` or ``answered``."""
+        return self._world.interactions[key].state
+
     def is_typing(self, chat: Room) -> bool:
-        """Whether the bot is shown as typing."""
+        """Return whether the bot is shown as typing."""
         return self._rooms.is_typing(self._world.room(chat), self._world.bot)
 
     def user(self, name: str) -> User:
@@ -142,7 +147,7 @@ class People:
         self._rooms.change(replace(message, content=text.strip(), mentions=found))
 
     def delete(self, chat: Room, key: int) -> None:
-        """Somebody deletes a message."""
+        """Delete a message as a user."""
         self._rooms.remove(self.message(chat, key))
 
     def react(self, chat: Room, key: int, sign: str, user: str = "ada", *, on: bool = True) -> None:
@@ -222,27 +227,27 @@ class People:
         ).id
 
     def remove_channel(self, chat: Room) -> None:
-        """Somebody deletes a channel or a thread."""
+        """Delete a channel or a thread as a user."""
         self._rooms.remove_channel(self._world.room(chat))
 
-    def forbid(self, chat: Room, *names: permissions.Permission) -> None:
+    def forbid(self, chat: Room, *names: Permission) -> None:
         """The bot may not do this in a channel any more."""
         channel = self._world.room(chat)
-        self._rooms.change_channel(replace(channel, denied=channel.denied | permissions.bits(*names)))
+        self._rooms.change_channel(replace(channel, denied=channel.denied | bits(*names)))
 
-    def permit(self, chat: Room, *names: permissions.Permission) -> None:
+    def permit(self, chat: Room, *names: Permission) -> None:
         """The bot may do this in a channel again."""
         channel = self._world.room(chat)
-        self._rooms.change_channel(replace(channel, denied=channel.denied & ~permissions.bits(*names)))
+        self._rooms.change_channel(replace(channel, denied=channel.denied & ~bits(*names)))
 
-    def promote(self, *names: permissions.Permission) -> None:
+    def promote(self, *names: Permission) -> None:
         """The bot's role gets more permissions in every guild."""
         for guild in list(self._world.guilds.values()):
             everyone, role, *rest = guild.roles
-            role = replace(role, permissions=role.permissions | permissions.bits(*names))
+            role = replace(role, permissions=role.permissions | bits(*names))
             self._world.put_guild(replace(guild, roles=(everyone, role, *rest)))
 
     def _mentioned(self, text: str, channel: Channel) -> Mentions:
-        found = mentions.mentioned(text)
+        found = content.mentioned(text)
         users = tuple(user for user in found.users if user in self._world.users)
         return Mentions(users, found.roles, found.everyone and channel.guild is not None)

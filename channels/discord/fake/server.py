@@ -7,92 +7,66 @@
         said = fake.say("general", f"{fake.mention} hello")
         await fake.until(lambda: fake.answers("general") == ["Hello, ada."])
         fake.transcript.check()
-
-It keeps to the platform's rules, and writes into the transcript what a correct bot would not have done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any, Unpack
 
 import msgspec
 from aiohttp import web
 
-from channels.discord.fake.account import Account
+from channels.discord.fake.account import Account, AccountRoutes
 from channels.discord.fake.api import PREFIXES, Api
 from channels.discord.fake.calls import Handler
-from channels.discord.fake.cdn import Cdn
-from channels.discord.fake.clock import Clock
-from channels.discord.fake.control import Action, Control
-from channels.discord.fake.drafts import Drafts
-from channels.discord.fake.figures import Figures
+from channels.discord.fake.commands import CommandRoutes
+from channels.discord.fake.control import control_of
+from channels.discord.fake.files import Cdn
 from channels.discord.fake.gateway import Gateway
-from channels.discord.fake.guild_views import GuildViews
-from channels.discord.fake.limits import RateLimits, Scope
+from channels.discord.fake.interactions import HookRoutes
+from channels.discord.fake.limits import Figures, RateLimits, Scope, relaxed
+from channels.discord.fake.messages import Drafts, MessageRoutes
+from channels.discord.fake.payloads import GuildViews, Views
 from channels.discord.fake.people import People
-from channels.discord.fake.routes_account import AccountRoutes
-from channels.discord.fake.routes_commands import CommandRoutes
-from channels.discord.fake.routes_hooks import HookRoutes
-from channels.discord.fake.routes_messages import MessageRoutes
-from channels.discord.fake.routes_rooms import RoomRoutes
-from channels.discord.fake.views import Views
-from channels.discord.fake.world import World
-from gateway.testing.faults import Fault, FaultScript
-from gateway.testing.transcript import Transcript
+from channels.discord.fake.rooms import RoomRoutes
+from channels.discord.fake.state import World
+from gateway.testing.fake_platform import Clock, FakeServer, ServerOptions, announce, options
 
 
-class FakeDiscord(People):
-    """The platform, with one guild and one channel to begin with: ``general``.
+class FakeDiscord(People, FakeServer):
+    """The platform, with one guild and one channel: ``general``.
 
-    ``faults`` is the share of calls that go wrong, ``repeats`` of events that come twice, ``seed`` which.
-    ``privileged`` are the intents that the application is allowed. ``on_applied`` is called when the bot
-    wrote or changed a message, before its answer leaves.
+    ``privileged`` are the privileged intents of the application. What a correct bot would not do is a problem
+    in the transcript.
     """
+
+    cancels_handlers = False  # a session ends with the code that the bot closes its connection with
 
     def __init__(
         self,
         *,
         token: str = "fake-token",  # noqa: S107 - opens nothing
         bot: str = "trunkline",
-        faults: float = 0,
-        repeats: float = 0,
-        seed: int = 0,
-        port: int = 0,
         figures: Figures | None = None,
         privileged: Iterable[str] = ("MESSAGE_CONTENT",),
-        on_applied: Callable[[], None] | None = None,
+        **server: Unpack[ServerOptions],
     ) -> None:
-        self.url = ""
+        FakeServer.__init__(self, Clock(), server)
         self.figures = figures = figures or Figures()
-        self.clock = Clock()
-        self.transcript = Transcript()
         self.limits = RateLimits(self.clock, figures)
         self.account = Account(self.clock, figures, token, frozenset(privileged))
-        world = World(self.clock, bot)
+        world = World(self.clock, self.changes, bot)
         self.views = Views(world, figures.link_life)
         guilds = GuildViews(world, self.views, self.account.privileged)
-        self._faults = FaultScript(faults, repeats=repeats, seed=seed)
-        self.gateway = Gateway(
-            world,
-            self.views,
-            guilds,
-            account=self.account,
-            figures=figures,
-            faults=self._faults,
-            transcript=self.transcript,
-        )
-        super().__init__(world, self.views, guilds, figures, self.gateway.tell)
+        self.gateway = Gateway(self, world, self.views, guilds, self.account, figures)
+        People.__init__(self, world, self.views, guilds, figures, self.gateway.tell)
         self.guild = world.add_guild("Workshop").id
         world.add_channel("general", world.guilds[self.guild])
         self._account_routes = AccountRoutes(world, self.views, guilds, self.account, figures)
         self.handlers = {**self._account_routes.handlers(), **self._handlers()}
         self.cdn = Cdn(world, self.views)
-        self._on_applied = on_applied
-        self._port = port
-        self._runner: web.AppRunner | None = None
 
     @property
     def token(self) -> str:
@@ -106,41 +80,24 @@ class FakeDiscord(People):
 
     @property
     def api_url(self) -> str:
-        """Where the REST API is."""
+        """The address of the REST API."""
         return f"{self.url}{PREFIXES[0]}"
 
     @property
     def gateway_url(self) -> str:
-        """Where the gateway is."""
+        """The address of the gateway."""
         return f"ws{self.url.removeprefix('http')}/gw/"
 
     @property
     def cdn_url(self) -> str:
-        """Where files are."""
+        """The address of files."""
         return f"{self.url}/cdn"
 
-    async def __aenter__(self) -> FakeDiscord:
-        self._runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
-        host, port = self._runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}"
+    async def start(self, stack: AsyncExitStack) -> None:
+        """Set the addresses that the platform tells bots."""
         self.views.files_url = self.cdn_url
         self.gateway.url = self._account_routes.gateway_url = self.gateway_url
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.sever()
-        if self._runner is not None:
-            await self._runner.cleanup()
-
-    # What goes wrong.
-
-    def then(self, *faults: Fault, method: str = "") -> None:
-        """What happens to the next calls: of one (``POST /channels/{channel_id}/messages``), or of any."""
-        self._faults.then(*faults, method=method)
+        stack.callback(self.sever)
 
     def slow_down(self, method: str, seconds: float = 1, scope: Scope = "user") -> None:
         """The next call of a method is answered with a 429 that asks to wait."""
@@ -179,7 +136,7 @@ class FakeDiscord(People):
 
     @contextmanager
     def held(self, *, reverse: bool = False) -> Generator[None]:
-        """What happens inside is told to bots afterwards, in order or in the wrong one."""
+        """Hold the events of the block back until its end; send them in order or reversed."""
         self.gateway.hold()
         try:
             yield
@@ -195,26 +152,15 @@ class FakeDiscord(People):
             else:
                 session.tell(payload["t"], msgspec.to_builtins(payload["d"]))
 
-    def _app(self) -> web.Application:
-        api = Api(
-            self.handlers,
-            account=self.account,
-            figures=self.figures,
-            limits=self.limits,
-            faults=self._faults,
-            transcript=self.transcript,
-            changes=self._world.changes,
-            on_applied=self._on_applied,
-        )
-        control = Control(self._world, self.views, self.transcript, self._actions())
-        control.bots = lambda: len(self.gateway.connections)
-        control.typing = self.is_typing
+    def routes(self) -> web.Application:
+        """Return the application that serves the platform."""
+        api = Api(self, self.handlers, self.account, self.figures, self.limits)
         app = web.Application(client_max_size=self.figures.request_bytes + 1)
         for prefix in PREFIXES:
             app.router.add_route("*", prefix + "/{tail:.*}", api.serve)
         app.router.add_get("/gw/", self.gateway.serve)
         app.router.add_get(r"/cdn/attachments/{channel:\d+}/{attachment:\d+}/{name}", self.cdn.serve)
-        app.add_routes(control.routes())
+        control_of(self, self._world).add_to(app)
         return app
 
     def _handlers(self) -> Mapping[str, Handler]:
@@ -228,12 +174,16 @@ class FakeDiscord(People):
             **HookRoutes(world, rooms, views, drafts, self._interactions).handlers(),
         }
 
-    def _actions(self) -> Mapping[str, Action]:
-        """What can be done over HTTP."""
-        people = (self.say, self.edit, self.delete, self.react, self.type, self.slash, self.press, self.pick)
-        rooms = (self.start_thread, self.archive, self.dm, self.add_channel, self.add_guild, self.refuse_dms)
-        rooms = (*rooms, self.forbid, self.permit, self.remove_channel, self.add_private_thread)
-        wrong = (self.slow_down, self.advance, self.sever, self.freeze, self.close, self.ask_reconnect)
-        wrong = (*wrong, self.invalidate, self.expire_sessions, self.deliver_raw)
-        actions: list[Action] = [*people, *rooms, *wrong]
-        return {action.__name__: action for action in actions}
+
+async def serve(argv: Sequence[str] | None = None, on_applied: Callable[[], None] | None = None) -> None:
+    """Run until cancelled. The first line of the output is the address."""
+    parser = options("A fake Discord, and a page to write to the bot.")
+    parser.add_argument("--token", default="fake-token", help="token of the bot")
+    parser.add_argument("--no-limits", action="store_true", help="do not enforce the platform's rate limits")
+    parser.add_argument("--outage", type=float, default=0, help="seconds of each 12 in which histories fail")
+    given = vars(parser.parse_args(argv))
+    outage = given.pop("outage")
+    figures = relaxed() if given.pop("no_limits") else None
+    async with FakeDiscord(**given, figures=figures, on_applied=on_applied) as fake:
+        fake.fail_regularly("GET /channels/{channel_id}/messages", outage, 12)
+        await announce(fake.url, "discord", {"token": fake.token, "api_base_url": fake.api_url, "allow": "*"})

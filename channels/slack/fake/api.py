@@ -1,59 +1,49 @@
-"""The Web API: reads a call, checks it, lets its method answer, and spoils what the script says."""
+"""The Web API: reads a call, checks it, calls its method, and applies faults."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import cast
 
-import msgspec
 from aiohttp import web
 from msgspec import Struct, field
 
-from channels.slack.fake import (
-    chat,
-    conversations,
-    directory,
-    files,
-    sessions,
-    streams,
-    views,
-)
-from channels.slack.fake.asking import Asked, RefusalError
-from channels.slack.fake.checking import Method, arguments, schema
+from channels.slack.fake import directory, files, interactions, messages, rooms, streams
+from channels.slack.fake.calls import Asked, RefusalError
 from channels.slack.fake.installing import Installer, basic
 from channels.slack.fake.limits import Limits
-from channels.slack.fake.state import State
-from channels.slack.fake.workspace import Grant, Json
-from gateway.testing.faults import Fault, FaultScript
-from gateway.testing.transcript import Transcript
+from channels.slack.fake.state import Grant, Json, State
+from channels.slack.fake.validation import Method, arguments, methods
+from gateway.testing.fake_platform import FakeServer, as_json, cut
+from gateway.testing.faults import Fault
 
 Answer = Callable[[Asked], Json]
 
 METHODS: Mapping[str, Answer] = {
-    "agents.sessions.rename": sessions.rename_session,
-    "agents.sessions.setStatus": sessions.set_session_status,
-    "assistant.threads.setStatus": sessions.set_status,
-    "assistant.threads.setSuggestedPrompts": sessions.set_prompts,
-    "assistant.threads.setTitle": sessions.set_title,
+    "agents.sessions.rename": streams.rename_session,
+    "agents.sessions.setStatus": streams.set_session_status,
+    "assistant.threads.setStatus": streams.set_status,
+    "assistant.threads.setSuggestedPrompts": streams.set_prompts,
+    "assistant.threads.setTitle": streams.set_title,
     "auth.revoke": directory.auth_revoke,
     "auth.test": directory.auth_test,
     "bots.info": directory.bot_info,
     "chat.appendStream": streams.append_stream,
-    "chat.delete": chat.delete,
-    "chat.getPermalink": chat.get_permalink,
-    "chat.postEphemeral": chat.post_ephemeral,
-    "chat.postMessage": chat.post_message,
+    "chat.delete": messages.delete,
+    "chat.getPermalink": messages.get_permalink,
+    "chat.postEphemeral": messages.post_ephemeral,
+    "chat.postMessage": messages.post_message,
     "chat.startStream": streams.start_stream,
     "chat.stopStream": streams.stop_stream,
-    "chat.update": chat.update,
-    "conversations.history": conversations.history,
-    "conversations.info": conversations.info,
-    "conversations.join": conversations.join,
-    "conversations.list": conversations.listing,
-    "conversations.members": conversations.members,
-    "conversations.open": conversations.open_direct,
-    "conversations.replies": conversations.replies,
+    "chat.update": messages.update,
+    "conversations.history": rooms.history,
+    "conversations.info": rooms.info,
+    "conversations.join": rooms.join,
+    "conversations.list": rooms.listing,
+    "conversations.members": rooms.members,
+    "conversations.open": rooms.open_direct,
+    "conversations.replies": rooms.replies,
     "files.completeUploadExternal": files.complete_upload,
     "files.delete": files.delete_file,
     "files.getUploadURLExternal": files.get_upload_url,
@@ -62,13 +52,13 @@ METHODS: Mapping[str, Answer] = {
     "reactions.get": directory.reactions_get,
     "reactions.remove": directory.reactions_remove,
     "team.info": directory.team_info,
-    "users.conversations": conversations.of_user,
+    "users.conversations": rooms.of_user,
     "users.info": directory.user_info,
     "users.list": directory.users_list,
-    "views.open": views.open_view,
-    "views.publish": views.publish_view,
-    "views.push": views.open_view,
-    "views.update": views.update_view,
+    "views.open": interactions.open_view,
+    "views.publish": interactions.publish_view,
+    "views.push": interactions.open_view,
+    "views.update": interactions.update_view,
 }
 
 PLACING = frozenset({"chat.postMessage", "chat.startStream", "files.completeUploadExternal"})
@@ -89,38 +79,30 @@ class Read(Struct, kw_only=True):
 
 
 class WebApi:
-    """Answers ``/api/{method}``. ``on_applied`` is called when a message of the bot was placed."""
+    """Answers ``/api/{method}``."""
 
-    def __init__(
-        self,
-        state: State,
-        faults: FaultScript,
-        transcript: Transcript,
-        installer: Installer,
-        connect: Answer,
-        on_applied: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, fake: FakeServer, state: State, installer: Installer, connect: Answer) -> None:
+        self._fake = fake
         self._state = state
-        self._faults = faults
-        self._transcript = transcript
-        self._limits = Limits()
+        self._limits = Limits(state.clock)
         self._answers = {**METHODS, "apps.connections.open": connect, "oauth.v2.access": installer.exchange}
-        self._on_applied = on_applied
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer a call."""
         read = await _read(request)
-        fault = self._faults.of(read.method)
+        fault = self._fake.faults.of(read.method)
         if fault in ("fail_before", "drop_before"):
             return self._spoilt(request, read, fault, {"ok": False, "error": "service_unavailable"}, 503)
         answer, problem, wait = self._answered(read, fault)
         if wait is not None:
             self._write(read, answer, 429, fault, problem)
             return _json(answer, 429, {"Retry-After": str(wait)})
-        if answer["ok"] and read.method in PLACING and self._on_applied is not None:
-            self._on_applied()
+        if answer["ok"] and read.method in PLACING:
+            self._fake.applied()
         if fault in ("fail_after", "drop_after"):
             return self._spoilt(request, read, fault, {"ok": False, "error": "fatal_error"}, 500, problem)
+        if answer["ok"]:
+            answer = self._fake.faults.answered(read.method, answer)
         self._write(read, answer, 200, fault, problem)
         return _json(answer, 200, self._scopes(read))
 
@@ -142,7 +124,7 @@ class WebApi:
             return answer, "; ".join(notes) or None, None
 
     def _method(self, read: Read) -> tuple[Method, Answer]:
-        facts, answer = schema().methods.get(read.method), self._answers.get(read.method)
+        facts, answer = methods().get(read.method), self._answers.get(read.method)
         if facts is None or answer is None:
             raise RefusalError("unknown_method", "no such method", req_method=read.method)
         return facts, answer
@@ -204,15 +186,12 @@ class WebApi:
         problem: str | None = None,
     ) -> web.Response:
         self._write(read, answer, status, fault, problem)
-        if fault.startswith("drop") and request.transport is not None:
-            request.transport.abort()
+        if fault.startswith("drop"):
+            cut(request)
         return _json(answer, status)
 
     def _write(self, read: Read, answer: Json, status: int, fault: Fault, problem: str | None) -> None:
-        self._transcript.record(
-            read.method, read.given, status=status, answer=answer, fault=fault, problem=problem
-        )
-        self._state.changed()
+        self._fake.record(read.method, read.given, problem, status=status, answer=answer, fault=fault)
 
 
 def _good(answer: Json, warnings: list[str]) -> Json:
@@ -251,7 +230,7 @@ async def _read_body(request: web.Request, read: Read) -> None:
 
 
 def _read_json(request: web.Request, read: Read, body: bytes) -> None:
-    facts = schema().methods.get(read.method)
+    facts = methods().get(read.method)
     if request.charset is None:
         read.warnings.append("missing_charset")
     try:
@@ -265,11 +244,5 @@ def _read_json(request: web.Request, read: Read, body: bytes) -> None:
         read.given |= {name: value for name, value in cast(Json, given).items() if name != "token"}
 
 
-def _json(answer: Any, status: int, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.Response(
-        body=msgspec.json.encode(answer),
-        status=status,
-        content_type="application/json",
-        charset="utf-8",
-        headers=headers,
-    )
+def _json(answer: Json, status: int, headers: Mapping[str, str] | None = None) -> web.Response:
+    return as_json(answer, status, headers, charset="utf-8")

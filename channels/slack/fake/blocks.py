@@ -1,11 +1,11 @@
-"""Block Kit: what the platform refuses in blocks, and what they say."""
+"""Block Kit: the rules of blocks, and the texts in them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from channels.slack.fake.workspace import Json
+from channels.slack.fake.state import Json
 
 MOST_BLOCKS = 50
 MOST_IN_VIEW = 100
@@ -42,7 +42,7 @@ _Check = Callable[[Json, str], None]
 
 
 class Inspection:
-    """What is wrong with blocks. ``errors`` are worded as the platform words them.
+    """The errors of blocks, in the platform's words.
 
     ``mrkdwn`` and ``markdown`` are the texts that are read as one or the other, ``mentions`` the elements of
     rich text that notify somebody, ``size`` the characters of all texts.
@@ -145,7 +145,7 @@ class Inspection:
         return items
 
     def _items(self, given: Json, key: str, at: str, most: int) -> Iterator[tuple[str, Json]]:
-        """The objects in a list, each with where it stands."""
+        """Return the objects in a list, each with its place."""
         for number, one in enumerate(self._list(given, key, at, most)):
             if isinstance(one, dict):
                 yield f"{at}/{key}/{number}", cast(Json, one)
@@ -219,7 +219,7 @@ class Inspection:
             self._short(option, "value", where, 150)
 
     def _speech(self, value: object) -> None:
-        """What blocks say that are not looked at more closely."""
+        """Collect the texts of blocks that are not checked further."""
         if isinstance(value, list):
             for one in cast(list[object], value):
                 self._speech(one)
@@ -238,7 +238,7 @@ class Inspection:
 
 
 def spoken(blocks: Sequence[Json]) -> str:
-    """What blocks say, a line for each text."""
+    """Return the texts of blocks, one line each."""
     return "\n".join(line for block in blocks for line in _lines(block))
 
 

@@ -1,14 +1,13 @@
-"""The methods about users, the workspace, the app's own standing, and reactions."""
+"""The methods about users, the workspace, the app's account, and reactions."""
 
 from __future__ import annotations
 
 import re
 
-from channels.slack.fake.asking import Asked, RefusalError
-from channels.slack.fake.conversations import paged
+from channels.slack.fake.calls import Asked, RefusalError
 from channels.slack.fake.payloads import emit
-from channels.slack.fake.rooms import react
-from channels.slack.fake.workspace import Json, Room, User
+from channels.slack.fake.rooms import paged, react
+from channels.slack.fake.state import Json, Room, User
 
 _STAMP = re.compile(r"\d{1,12}\.\d{6}")
 _EMOJI = re.compile(r"[a-z0-9_+'-]+(::skin-tone-[2-6])?")
@@ -32,7 +31,7 @@ def auth_test(asked: Asked) -> Json:
 
 
 def auth_revoke(asked: Asked) -> Json:
-    """``auth.revoke``: the token is worth nothing afterwards, and the app is told."""
+    """``auth.revoke``: revoke the token, and send the event of it."""
     if asked.get("test"):
         return {"revoked": False}
     asked.grant.revoked = "token_revoked"

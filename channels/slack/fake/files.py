@@ -8,13 +8,11 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from channels.slack.fake.asking import Asked, RefusalError, objects
-from channels.slack.fake.chat import new_message
-from channels.slack.fake.content import plain_text
+from channels.slack.fake.calls import Asked, RefusalError, objects
+from channels.slack.fake.messages import new_message, plain_text
 from channels.slack.fake.payloads import emit
 from channels.slack.fake.rooms import place
-from channels.slack.fake.state import State
-from channels.slack.fake.workspace import Grant, Json, Room, StoredFile, User
+from channels.slack.fake.state import Grant, Json, Room, State, StoredFile, User
 
 LARGEST_UPLOAD = 1 << 30
 _LOGIN = "<!DOCTYPE html><html><head><title>Slack</title></head><body>Sign in to your workspace</body></html>"

@@ -11,17 +11,16 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec import Struct
 
-from channels.slack.fake.asking import Asked, RefusalError
-from channels.slack.fake.checking import schema
+from channels.slack.fake.calls import Asked, RefusalError
 from channels.slack.fake.payloads import emit
-from channels.slack.fake.state import State
-from channels.slack.fake.workspace import Grant, Json, User, Workspace
+from channels.slack.fake.state import Grant, Json, State, User, Workspace
+from channels.slack.fake.validation import methods
 
 CODE_LIFE = 10 * 60
 
 
 class Code(Struct, kw_only=True):
-    """What an authorized installer's ``code`` stands for."""
+    """The grant that a ``code`` of an authorized installer stands for."""
 
     team: str
     user: str
@@ -126,7 +125,7 @@ def basic(header: str) -> Json:
 def every_scope() -> set[str]:
     """All bot scopes that any method asks for, and those that let an app read and be called."""
     more = ("app_mentions:read", "chat:write.public", "chat:write.customize", "commands", "assistant:write")
-    return {scope for method in schema().methods.values() for scope in method.scopes} | set(more)
+    return {scope for method in methods().values() for scope in method.scopes} | set(more)
 
 
 def install(state: State, team: Workspace, scopes: Iterable[str]) -> Grant:
@@ -141,12 +140,12 @@ def install(state: State, team: Workspace, scopes: Iterable[str]) -> Grant:
     grant = Grant(token=token, kind="bot", team=team.id, user=team.bot.id, scopes=set(scopes))
     state.tokens[token] = grant
     team.grants.append(grant)
-    state.changed()
+    state.changes.bump()
     return grant
 
 
 def uninstall(state: State, team: Workspace) -> None:
-    """A person removes the app: its tokens are worth nothing, and it is told twice."""
+    """Remove the app as a user: its tokens are revoked, and it receives two events."""
     bots = [grant.user for grant in team.grants if grant.kind == "bot" and grant.revoked is None]
     persons = [grant.user for grant in team.grants if grant.kind == "user" and grant.revoked is None]
     for grant in team.grants:
@@ -157,7 +156,7 @@ def uninstall(state: State, team: Workspace) -> None:
         if team.bot is not None and not room.direct:
             room.members.discard(team.bot.id)
     team.bot = None
-    state.changed()
+    state.changes.bump()
 
 
 def _new_bot(state: State, team: Workspace) -> User:

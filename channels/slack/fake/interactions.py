@@ -1,23 +1,195 @@
-"""What persons do to the app itself: buttons, slash commands, shortcuts, modals."""
+"""Interactions: buttons, slash commands, shortcuts, modals, and the app's responses to them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any, cast
 
-from channels.slack.fake.asking import RefusalError
-from channels.slack.fake.delivery import Delivery
+from channels.slack.fake.blocks import MOST_IN_VIEW, Inspection
+from channels.slack.fake.calls import Asked, RefusalError, invalid
+from channels.slack.fake.messages import content, new_message
 from channels.slack.fake.payloads import interaction, new_reply_url, new_trigger
 from channels.slack.fake.people import People
-from channels.slack.fake.responses import acknowledged
-from channels.slack.fake.workspace import Json, Room, User
-from gateway.testing.transcript import Transcript
+from channels.slack.fake.rooms import change, place, remove
+from channels.slack.fake.state import Delivery, Grant, Json, ReplyUrl, Room, State, Trigger, User
+from channels.slack.fake.validation import values
+from gateway.testing.fake_platform import FakeServer
+
+LARGEST_VIEW = 250_000
+"""Bytes of JSON."""
+
+
+def open_view(asked: Asked) -> Json:
+    """``views.open``, and ``views.push`` on top of another: once for each ``trigger_id``, within 3 s."""
+    view = _checked(asked, ("modal",))
+    trigger = _trigger(asked)
+    trigger.used = True
+    return {"view": _kept(asked, view, trigger.user.id)}
+
+
+def update_view(asked: Asked) -> Json:
+    """``views.update``."""
+    view = _checked(asked, ("modal", "home"))
+    before = asked.state.views.get(asked.get("view_id", ""))
+    if before is None or before["team_id"] != asked.team.id:
+        raise RefusalError("not_found")
+    if asked.get("hash") not in (None, before["hash"]):
+        raise RefusalError("hash_conflict")
+    return {"view": _kept(asked, view, before["user_id"], before["id"])}
+
+
+def publish_view(asked: Asked) -> Json:
+    """``views.publish``: the app's home for one user."""
+    view = _checked(asked, ("home",))
+    if asked["user_id"] not in asked.team.users:
+        raise invalid("user_id is invalid [json-pointer:/user_id]")
+    known = [one for one in asked.state.views.values() if one["type"] == "home"]
+    old = next((one["id"] for one in known if one["user_id"] == asked["user_id"]), None)
+    return {"view": _kept(asked, view, asked["user_id"], old)}
+
+
+def _trigger(asked: Asked) -> Trigger:
+    trigger = asked.state.triggers.get(asked.get("trigger_id", ""))
+    if trigger is None or trigger.user.team != asked.team.id:
+        raise RefusalError("invalid_trigger_id", "a trigger_id that nothing gave out")
+    if asked.state.clock.now() > trigger.until:
+        raise RefusalError("expired_trigger_id")
+    if trigger.used:
+        raise RefusalError("exchanged_trigger_id", "a trigger_id is used a second time")
+    return trigger
+
+
+def _checked(asked: Asked, kinds: tuple[str, ...]) -> Json:
+    given = asked["view"]
+    if not isinstance(given, dict):
+        raise invalid("must provide an object [json-pointer:/view]")
+    view = cast(Json, given)
+    if view.get("type") not in kinds:
+        raise invalid(f"must be one of: {', '.join(kinds)} [json-pointer:/view/type]")
+    if view["type"] == "modal" and not isinstance(view.get("title"), dict):
+        raise invalid("missing required field: title [json-pointer:/view]")
+    if len(json.dumps(view)) > LARGEST_VIEW:
+        raise RefusalError("view_too_large", "the view is too large")
+    blocks: Any = view.get("blocks")
+    if not isinstance(blocks, list):
+        raise invalid("missing required field: blocks [json-pointer:/view]")
+    errors = Inspection(cast(list[object], blocks), root="/view/blocks", most=MOST_IN_VIEW).errors
+    if errors:
+        raise invalid(errors[0])
+    return view
+
+
+def _kept(asked: Asked, view: Json, user: str, old: str | None = None) -> Json:
+    known = old or asked.state.names.next("V")
+    bot = asked.team.bot
+    stored: Json = {
+        "callback_id": "",
+        "private_metadata": "",
+        "external_id": "",
+        "clear_on_close": False,
+        "notify_on_close": False,
+        **view,
+        "id": known,
+        "team_id": asked.team.id,
+        "user_id": user,
+        "app_id": asked.state.app.id,
+        "bot_id": bot.bot_id if bot else None,
+        "state": {"values": {}},
+        "hash": f"{asked.state.stamps.next()}",
+        "root_view_id": known,
+        "previous_view_id": None,
+    }
+    asked.state.views[known] = stored
+    asked.state.changes.bump()
+    return stored
+
+
+MOST_USES = 5
+
+
+def respond(state: State, name: str, given: Json, notes: list[str]) -> None:
+    """A call of a ``response_url``. Raises RefusalError."""
+    url = state.reply_urls.get(name)
+    if url is None:
+        raise RefusalError("invalid_token", "a response_url that nothing gave out")
+    if state.clock.now() > url.until:
+        raise RefusalError("expired_url", "a response_url is used after half an hour")
+    if url.uses >= MOST_USES:
+        raise RefusalError("used_url", "a response_url is used a sixth time")
+    say(state, url, given, notes)
+    url.uses += 1
+
+
+def say(state: State, url: ReplyUrl, given: Json, notes: list[str]) -> None:
+    """Do what an app answers: write, replace what was acted on, or delete it. Raises RefusalError."""
+    arguments = {**given, **values("chat.postMessage", given)}
+    asked = Asked(
+        state=state, method="response_url", arguments=arguments, grant=_voice(state, url), notes=notes
+    )
+    if given.get("delete_original"):
+        _delete(state, url)
+        return
+    said = content(asked).fields()
+    if given.get("replace_original") and url.source is not None:
+        _replace(asked, url, said)
+        return
+    message = new_message(asked, url.room, said, given.get("thread_ts") or url.thread)
+    if given.get("response_type") == "in_channel":
+        place(state, url.room, message)
+    else:
+        url.room.hidden.setdefault(url.user, []).append({**message, "is_ephemeral": True})
+        state.changes.bump()
+
+
+def acknowledged(state: State, url: ReplyUrl, answer: object, notes: list[str]) -> None:
+    """Apply what came with the acknowledgement of a slash command: a text, or a message."""
+    given: Any = {"text": answer} if isinstance(answer, str) and answer else answer
+    if isinstance(given, dict) and given:
+        say(state, url, cast(Json, given), notes)
+
+
+def _voice(state: State, url: ReplyUrl) -> Grant:
+    """Responses need no token and no membership."""
+    team = state.teams[url.room.team]
+    bot = team.bot.id if team.bot else ""
+    return Grant(token="", kind="bot", team=team.id, user=bot, scopes={"chat:write.customize"})
+
+
+def _delete(state: State, url: ReplyUrl) -> None:
+    source = url.source or ""
+    if source in url.room.messages:
+        remove(state, url.room, source)
+    else:
+        url.room.hidden[url.user] = [one for one in _hidden(url.room, url.user) if one["ts"] != source]
+        state.changes.bump()
+
+
+def _replace(asked: Asked, url: ReplyUrl, said: Json) -> None:
+    fields = {"blocks": None, "attachments": None, **said}
+    source = url.source or ""
+    if source in url.room.messages:
+        change(asked.state, url.room, source, fields)
+        return
+    url.room.hidden[url.user] = [
+        {key: value for key, value in {**one, **fields}.items() if value is not None}
+        if one["ts"] == source
+        else one
+        for one in _hidden(url.room, url.user)
+    ]
+    asked.state.changes.bump()
+
+
+def _hidden(room: Room, user: str) -> list[Json]:
+    return room.hidden.get(user, [])
 
 
 class Interactions(People):
     """Each returns its delivery; ``await delivery.settled()`` waits for the app."""
 
-    transcript: Transcript
+    def __init__(self, state: State, fake: FakeServer) -> None:
+        super().__init__(state)
+        self._fake = fake
 
     def command(self, chat: str, text: str, user: str = "ada", *, team: str | None = None) -> Delivery:
         """A person gives a slash command, with its ``/``."""
@@ -113,14 +285,14 @@ class Interactions(People):
         return self.state.tell("interactive", person.team, payload, answerable=True)
 
     def close(self, view: str) -> Delivery:
-        """The person who has a modal open closes it, and the app is told."""
+        """Close a modal as the user who has it open, and send the event of it."""
         shown = self.state.views.pop(view)
         person = self.user(shown["user_id"], shown["team_id"])
         payload = interaction(self.state, "view_closed", person) | {"view": shown, "is_cleared": False}
         return self.state.tell("interactive", person.team, payload)
 
     def settled(self, delivery: Delivery) -> None:
-        """What an acknowledgement brings about, or its absence."""
+        """Apply the result of a delivery: its acknowledgement, or its failure."""
         if delivery.kind == "events_api":
             return
         if delivery.refused is not None:
@@ -141,7 +313,7 @@ class Interactions(People):
             notes.append(refusal.problem or refusal.error)
         if notes:
             command = delivery.payload["command"]
-            self.transcript.record("slash_command", {"command": command}, problem="; ".join(notes))
+            self._fake.record("slash_command", {"command": command}, *notes)
 
     def _submitted(self, delivery: Delivery) -> None:
         view = delivery.payload.get("view", {}).get("id")
@@ -192,7 +364,7 @@ def _elements(block: Json) -> Iterator[Json]:
 
 
 def _action(element: Json, option: str | None) -> Json:
-    """What is said of an element that was used."""
+    """Return the payload of an element that was used."""
     kept = {
         key: element[key] for key in ("type", "action_id", "text", "value", "style", "url") if key in element
     }

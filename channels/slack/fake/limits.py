@@ -1,13 +1,13 @@
-"""How often each method may be called, and whether the app waits as long as it was told to."""
+"""Rate limits of each method, and calls that ignore a wait."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from math import ceil
 
-from channels.slack.fake.asking import Asked
-from channels.slack.fake.checking import schema
+from channels.slack.fake.calls import Asked
+from channels.slack.fake.validation import methods
+from gateway.testing.fake_platform import Clock, Patience, Window
 
 WINDOW = 60
 PER_MINUTE: Mapping[int, int] = {1: 1, 2: 20, 3: 50, 4: 100}
@@ -33,56 +33,50 @@ Key = tuple[str, str, str]
 
 
 class Limits:
-    """The windows of one app."""
+    """The rate limits of one app."""
 
-    def __init__(self) -> None:
-        self._calls: dict[Key, deque[float]] = {}
-        self._blocked: dict[Key, tuple[float, float]] = {}
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._patience = Patience(clock, _IN_FLIGHT)
+        self._windows: dict[Key, Window] = {}
 
     def check(self, asked: Asked) -> int | None:
-        """Real seconds to wait, or None when the call may pass, which is then counted."""
-        keys = self._keys(asked)
-        waits = [wait for key, most in keys if (wait := self._wait(asked, key, most)) is not None]
-        if waits:
-            return max(1, ceil(max(waits) / asked.state.clock.pace))
-        for key, _ in keys:
-            self._calls.setdefault(key, deque()).append(asked.state.clock.now())
+        """Count a call. Returns the real seconds to wait if it may not pass."""
+        windows: list[Window] = []
+        for key, most in _keys(asked):
+            windows.append(self._windows.setdefault(key, Window(self._clock, most, WINDOW)))
+            windows[-1].most = most  # a switch may have changed it
+        wait = max((window.wait() for window in windows), default=0)
+        if wait > 0:
+            return max(1, ceil(wait / self._clock.pace))
+        for window in windows:
+            window.count()
         return None
 
     def refused(self, asked: Asked, seconds: int) -> None:
-        """Remember that the app was told to wait."""
-        clock = asked.state.clock
-        now = clock.now()
-        self._blocked[_key(asked)] = (now + _IN_FLIGHT * clock.pace, now + seconds * clock.pace)
+        """Remember that the app was asked to wait so many real seconds."""
+        self._patience.ask(_key(asked), seconds)
 
     def impatient(self, asked: Asked) -> int | None:
-        """Seconds that the app should still have waited, if it did not."""
-        known, until = self._blocked.get(_key(asked), (0.0, 0.0))
-        clock = asked.state.clock
-        now = clock.now()
-        return max(1, ceil((until - now) / clock.pace)) if known < now < until else None
+        """Return the seconds that the app should still have waited, if it did not."""
+        key = _key(asked)
+        return max(1, ceil(self._patience.left(key))) if self._patience.is_impatient(key) else None
 
-    def _keys(self, asked: Asked) -> list[tuple[Key, int]]:
-        scarce = asked.state.switches.scarce_history and asked.method in SCARCE
-        if not asked.state.switches.limited and not scarce:
-            return []
-        tier = schema().methods[asked.method].tier
-        most = 1 if scarce else SPECIAL.get(asked.method) or PER_MINUTE[tier]
-        keys = [(_key(asked), most)]
-        if asked.method == "chat.postMessage":
-            keys.append(((asked.method, asked.grant.team, "*"), POSTS_PER_WORKSPACE))
-        return keys
 
-    def _wait(self, asked: Asked, key: Key, most: int) -> float | None:
-        now = asked.state.clock.now()
-        calls = self._calls.setdefault(key, deque())
-        while calls and calls[0] <= now - WINDOW:
-            calls.popleft()
-        return calls[0] + WINDOW - now if len(calls) >= most else None
+def _keys(asked: Asked) -> list[tuple[Key, int]]:
+    """Return the windows of a call, and the most calls that each takes."""
+    scarce = asked.state.switches.scarce_history and asked.method in SCARCE
+    if not asked.state.switches.limited and not scarce:
+        return []
+    tier = methods()[asked.method].tier
+    keys = [(_key(asked), 1 if scarce else SPECIAL.get(asked.method) or PER_MINUTE[tier])]
+    if asked.method == "chat.postMessage":
+        keys.append(((asked.method, asked.grant.team, "*"), POSTS_PER_WORKSPACE))
+    return keys
 
 
 def _key(asked: Asked) -> Key:
-    """What shares a window: a method's calls for one workspace, a special one's for one room."""
+    """Return the key of a limit: a method in a workspace; of a special method, in a chat."""
     room = ""
     if asked.method in SPECIAL:
         room = str(asked.arguments.get("channel") or asked.arguments.get("channel_id") or "")

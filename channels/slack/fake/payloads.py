@@ -1,12 +1,20 @@
-"""What the platform sends: events in their callbacks, and the parts that several of them share."""
+"""Payloads of events and interactions."""
 
 from __future__ import annotations
 
 import re
 
-from channels.slack.fake.delivery import Delivery
-from channels.slack.fake.state import ReplyUrl, State, Trigger
-from channels.slack.fake.workspace import SCOPE_FAMILY, Json, Room, User, Workspace
+from channels.slack.fake.state import (
+    SCOPE_FAMILY,
+    Delivery,
+    Json,
+    ReplyUrl,
+    Room,
+    State,
+    Trigger,
+    User,
+    Workspace,
+)
 
 REPLY_URL_LIFE = 30 * 60
 TRIGGER_LIFE = 3
@@ -22,7 +30,7 @@ def emit(state: State, team: Workspace, event: Json, *, name: str | None = None)
 def emit_message(state: State, room: Room, message: Json) -> None:
     """Tell the app of a message, and again that it was mentioned in it, in the same breath."""
     team = state.teams[room.team]
-    state.changed()
+    state.changes.bump()
     if not team.sees(room) or team.bot is None:
         return
     event = {**message, "channel": room.id, "event_ts": message["ts"], "channel_type": room.kind}
@@ -88,7 +96,7 @@ def new_reply_url(state: State, room: Room, user: User, source: str | None, thre
 
 
 def bot_profile(state: State, bot: User) -> Json:
-    """How the app shows in its messages."""
+    """Return the profile of the app in its messages."""
     icons = {f"image_{size}": f"{state.url}/icon-{size}.png" for size in (36, 48, 72)}
     return {
         "id": bot.bot_id,

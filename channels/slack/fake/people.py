@@ -1,17 +1,55 @@
-"""What persons do in the fake's workspaces by writing, and what they see there."""
+"""The users of the workspaces: what tests do as users, and what they see."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct
+
 from channels.slack.fake import rooms, streams
+from channels.slack.fake.blocks import spoken
 from channels.slack.fake.files import announce, described, new_file
-from channels.slack.fake.markup import rich_text, typed
 from channels.slack.fake.payloads import emit
-from channels.slack.fake.reading import Said, said
-from channels.slack.fake.state import PATIENCE, Session, State
-from channels.slack.fake.workspace import Json, Kind, Room, User, Workspace
+from channels.slack.fake.state import Json, Kind, Room, Session, State, User, Workspace
+from channels.slack.fake.text import rich_text, typed
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """A message that stands in a room. ``text`` is what shows, in Slack's own escaping; ``thread`` the first
+    message's ``ts`` if it is a reply; ``reactions`` maps emoji to users; ``raw`` is the platform's object.
+    """
+
+    ts: str
+    user: str
+    text: str
+    bot: bool
+    thread: str | None
+    edited: bool
+    streaming: bool
+    reactions: dict[str, tuple[str, ...]]
+    files: tuple[str, ...]
+    raw: Json
+
+
+def said(state: State, room: Room, message: Json) -> Said:
+    """A message as it shows."""
+    team = state.teams[room.team]
+    user = team.users.get(message.get("user", ""))
+    root = message.get("thread_ts")
+    shown = spoken(message.get("blocks", ())) if "bot_id" in message else ""
+    return Said(
+        ts=message["ts"],
+        user=user.name if user else message.get("username", message.get("user", "")),
+        text=shown or message.get("text", ""),
+        bot="bot_id" in message,
+        thread=root if root != message["ts"] else None,
+        edited="edited" in message,
+        streaming=message.get("streaming_state") == "in_progress",
+        reactions={one["name"]: tuple(one["users"]) for one in message.get("reactions", ())},
+        files=tuple(one["name"] for one in message.get("files", ())),
+        raw=message,
+    )
 
 
 class People:
@@ -119,7 +157,7 @@ class People:
             "event_ts": self.state.stamps.next(),
         }
         emit(self.state, self.state.teams[where.team], event)
-        self.state.changed()
+        self.state.changes.bump()
 
     def rename_session(self, chat: str, thread: str, title: str, user: str = "ada") -> None:
         """A person gives an agent session another title."""
@@ -137,7 +175,7 @@ class People:
         }
         session.title = title
         emit(self.state, self.state.teams[where.team], event)
-        self.state.changed()
+        self.state.changes.bump()
 
     def open_app(self, user: str = "ada", tab: str = "messages", *, team: str | None = None) -> None:
         """A person opens the app's home, or its messages."""
@@ -155,7 +193,7 @@ class People:
         event |= {"type": "member_left_channel" if away else "member_joined_channel"}
         (where.members.discard if away else where.members.add)(bot.id)
         emit(self.state, workspace, {**event, "event_ts": self.state.stamps.next()})
-        self.state.changed()
+        self.state.changes.bump()
 
     def open_room(
         self,
@@ -192,30 +230,28 @@ class People:
         return known or workspace.rooms[self.open_room(chat.removeprefix("#"), team=workspace.id)]
 
     def messages(self, chat: str, *, thread: str | None = None, team: str | None = None) -> list[Said]:
-        """What stands in a room, everywhere or in one thread, oldest first."""
+        """Return the messages of a chat, or of one thread, oldest first."""
         where = self.room(chat, team)
         shown = where.thread(thread) if thread is not None else list(where.messages.values())
         return [said(self.state, where, message) for message in shown]
 
     def answers(self, chat: str, *, team: str | None = None) -> list[str]:
-        """What bots wrote in a room."""
+        """Return the texts of bots in a chat."""
         return [message.text for message in self.messages(chat, team=team) if message.bot]
 
     def hidden(self, chat: str, user: str = "ada", *, team: str | None = None) -> list[Said]:
-        """What only this person sees in a room."""
+        """Return the messages of a chat that only this user sees."""
         where, person = self._there(chat, user, team)
         return [said(self.state, where, message) for message in where.hidden.get(person.id, ())]
 
     def status(self, chat: str, thread: str, *, team: str | None = None) -> str | None:
-        """What the app is said to be doing in a thread."""
+        """Return the status of the app in a thread; None if it shows none."""
         text, until = self.state.statuses.get((self.room(chat, team).id, thread), ("", 0.0))
         return text if self.state.clock.now() < until else None
 
-    async def until(self, true: Callable[[], object], *, seconds: float = PATIENCE) -> None:
-        """Wait for something to become so. Raises TimeoutError when it does not."""
-        seen = self.state.version
-        while not true():
-            seen = await self.state.news(seen, seconds=seconds)
+    async def until(self, true: Callable[[], object], *, seconds: float = 20) -> None:
+        """Wait until a condition holds. Raises TimeoutError after so many real seconds."""
+        await self.state.changes.until(true, seconds)
 
     def _direct(self, workspace: Workspace, name: str) -> Room:
         bot = workspace.bot

@@ -1,42 +1,33 @@
-"""The fake Slack itself: one server for the Web API, the sockets, files, OAuth, and a page to play with."""
+"""A fake Slack on a real socket: the Web API, sockets, files, OAuth, and a page to write to the app."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from types import TracebackType
-from typing import Any, cast
+from typing import Any, Unpack, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
 
-from channels.slack.fake import files, page
+from channels.slack.fake import files
 from channels.slack.fake.api import WebApi
-from channels.slack.fake.asking import RefusalError
-from channels.slack.fake.clock import Clock
-from channels.slack.fake.delivery import Delivery, Envelope
+from channels.slack.fake.calls import RefusalError
+from channels.slack.fake.control import SlackControl
+from channels.slack.fake.delivery import PostOffice, Sockets, Webhooks
 from channels.slack.fake.installing import Installer, every_scope, install, uninstall
-from channels.slack.fake.interactions import Interactions
-from channels.slack.fake.office import PostOffice
+from channels.slack.fake.interactions import Interactions, respond
 from channels.slack.fake.payloads import event_callback
-from channels.slack.fake.responses import respond
 from channels.slack.fake.rooms import new_room
-from channels.slack.fake.sockets import Sockets
-from channels.slack.fake.state import App, State, Switches
-from channels.slack.fake.webhooks import Webhooks
-from channels.slack.fake.workspace import Grant, Json, Workspace
-from gateway.testing.faults import Fault, FaultScript
-from gateway.testing.transcript import Transcript
+from channels.slack.fake.state import App, Delivery, Envelope, Grant, Json, State, Switches, Workspace
+from gateway.testing.fake_platform import Clock, FakeServer, ServerOptions, announce, cut, options
+from gateway.testing.faults import Fault
 
 
-class FakeSlack(Interactions):
-    """The platform, with the app installed in every team unless told otherwise.
+class FakeSlack(Interactions, FakeServer):
+    """The platform, with the app installed in each workspace unless ``installed`` is false.
 
-    ``faults`` is the share of calls that go wrong, ``repeats`` that of events that come twice; ``then`` of
-    ``script`` says what the next calls do. ``pace`` makes retries, windows and expiries run faster, and
-    ``clock.advance`` moves them on. ``on_applied`` is called when a message of the bot was placed, before its
-    answer leaves.
+    ``pace`` makes retries, windows and expiries run faster.
     """
 
     def __init__(
@@ -44,34 +35,18 @@ class FakeSlack(Interactions):
         *,
         teams: Sequence[str] = ("acme",),
         installed: bool = True,
-        faults: float = 0,
-        repeats: float = 0,
-        seed: int = 0,
-        host: str = "127.0.0.1",
-        port: int = 0,
         pace: float = 1,
         app: App | None = None,
-        on_applied: Callable[[], None] | None = None,
+        **server: Unpack[ServerOptions],
     ) -> None:
-        super().__init__(State(app or App(), Clock(pace)))
-        self.transcript = Transcript()
-        self.script = FaultScript(faults, repeats=repeats, seed=seed)
+        FakeServer.__init__(self, Clock(pace=pace), server)
+        Interactions.__init__(self, State(app or App(), self.clock, self.changes), self)
         self.installer = Installer(self.state)
-        self.sockets = Sockets(self.state, self.transcript)
+        self.sockets = Sockets(self.state, self)
         self.webhooks = Webhooks(self.state)
-        self._host = host
-        self._port = port
-        self._office = PostOffice(self.state, self.sockets, self.webhooks, self.script, self.settled)
-        self._api = WebApi(
-            self.state, self.script, self.transcript, self.installer, self.sockets.connect, on_applied
-        )
-        self._stack = AsyncExitStack()
+        self._office = PostOffice(self.state, self.sockets, self.webhooks, self.faults, self.settled)
+        self._api = WebApi(self, self.state, self.installer, self.sockets.connect)
         self._begin(teams, installed=installed)
-
-    @property
-    def url(self) -> str:
-        """Where everything is."""
-        return self.state.url
 
     @property
     def api_url(self) -> str:
@@ -94,23 +69,14 @@ class FakeSlack(Interactions):
         return self.token()
 
     @property
-    def clock(self) -> Clock:
-        """What waits and windows are measured with."""
-        return self.state.clock
-
-    @property
     def switches(self) -> Switches:
-        """What may be turned while it runs."""
+        """The settings that tests may change while it runs."""
         return self.state.switches
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """Everything the app was told, and whether it has it."""
+        """All deliveries to the app, with their state."""
         return self.state.deliveries
-
-    def then(self, *faults: Fault, method: str = "") -> None:
-        """What happens to the next calls, of one method or of any."""
-        self.script.then(*faults, method=method)
 
     def token(self, team: str | None = None) -> str:
         """The bot's newest token in a workspace. Raises LookupError where the app is not installed."""
@@ -125,7 +91,7 @@ class FakeSlack(Interactions):
         return install(self.state, self.state.team_of(team), every_scope() if scopes is None else scopes)
 
     def uninstall(self, team: str | None = None) -> None:
-        """Remove the app: its tokens are worth nothing, and it is told."""
+        """Remove the app: its tokens are revoked, and it receives events."""
         uninstall(self.state, self.state.team_of(team))
 
     def approve(self, address: str, team: str | None = None, user: str = "ada", *, deny: bool = False) -> str:
@@ -162,7 +128,7 @@ class FakeSlack(Interactions):
         return self.state.tell("events_api", workspace.id, event_callback(self.state, workspace, event))
 
     def limit_events(self, team: str | None = None) -> Delivery:
-        """The app gets more than 30,000 events an hour: it is told so, instead of being told the events."""
+        """Send the event that the app exceeds 30,000 events an hour."""
         payload: Json = {
             "token": self.app.verification_token,
             "type": "app_rate_limited",
@@ -174,7 +140,7 @@ class FakeSlack(Interactions):
 
     @asynccontextmanager
     async def reordered(self) -> AsyncGenerator[None]:
-        """What happens inside the block reaches the app afterwards, the last first."""
+        """Deliver what happens in the block after its end, the last first."""
         self._office.held = []
         try:
             yield
@@ -183,25 +149,13 @@ class FakeSlack(Interactions):
             for delivery in reversed(held):
                 self._office.send(delivery)
 
-    async def __aenter__(self) -> FakeSlack:
-        runner = web.AppRunner(
-            self._routes(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1
-        )
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, self._host, self._port).start()
-        host, port = runner.addresses[0][:2]
-        self.state.url = f"http://{host}:{port}"
-        await self._stack.enter_async_context(self.webhooks)
-        await self._stack.enter_async_context(self._office)
-        self._stack.callback(self.sockets.drop)
+    async def start(self, stack: AsyncExitStack) -> None:
+        """Deliver to the app while the platform runs."""
+        self.state.url = self.url
+        await stack.enter_async_context(self.webhooks)
+        await stack.enter_async_context(self._office)
+        stack.callback(self.sockets.drop)
         self.state.send = self._office.send
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.__aexit__(kind, error, trace)
 
     def _begin(self, teams: Sequence[str], *, installed: bool) -> None:
         app = self.state.app
@@ -214,7 +168,8 @@ class FakeSlack(Interactions):
         grant = Grant(token=app.token, kind="app", team="", user="", scopes={"connections:write"})
         self.state.tokens[app.token] = grant
 
-    def _routes(self) -> web.Application:
+    def routes(self) -> web.Application:
+        """Return the application that serves the platform."""
         app = web.Application(client_max_size=files.LARGEST_UPLOAD)
         app.router.add_route("GET", "/api/{method}", self._api.handle)
         app.router.add_route("POST", "/api/{method}", self._api.handle)
@@ -225,29 +180,29 @@ class FakeSlack(Interactions):
         app.router.add_post("/actions/{team}/{name}", self._respond)
         app.router.add_get("/oauth/v2/authorize", self._ask)
         app.router.add_post("/oauth/v2/authorize", self._allow)
-        page.add_routes(app, self)
+        SlackControl(self).add_to(app)
         return app
 
     async def _upload(self, request: web.Request) -> web.StreamResponse:
-        fault = self.script.of("upload")
+        fault = self.faults.of("upload")
         if fault not in ("none", "fail_after", "drop_after"):
             return self._spoilt(request, "upload", fault)
         answer, problem = await files.take(self.state, request)
         if fault != "none":
             return self._spoilt(request, "upload", fault, problem)
-        self._record("upload", {"ticket": request.match_info["ticket"]}, answer.status, problem)
+        self.record("upload", {"ticket": request.match_info["ticket"]}, problem, status=answer.status)
         return answer
 
     async def _download(self, request: web.Request) -> web.StreamResponse:
-        fault = self.script.of("download")
+        fault = self.faults.of("download")
         if fault != "none":
             return self._spoilt(request, "download", fault)
         answer, problem = files.give(self.state, request)
-        self._record("download", {"file": request.match_info["file"]}, answer.status, problem)
+        self.record("download", {"file": request.match_info["file"]}, problem, status=answer.status)
         return answer
 
     async def _respond(self, request: web.Request) -> web.StreamResponse:
-        fault = self.script.of("response_url")
+        fault = self.faults.of("response_url")
         if fault not in ("none", "fail_after", "drop_after"):
             return self._spoilt(request, "response_url", fault)
         given: Any = await _json(request)
@@ -267,7 +222,7 @@ class FakeSlack(Interactions):
         if fault != "none":
             return self._spoilt(request, "response_url", fault, problem)
         told = cast(Json, given) if isinstance(given, dict) else {}
-        self._record("response_url", told, status, problem)
+        self.record("response_url", told, problem, status=status)
         return web.Response(text="ok") if status == 200 else web.json_response(answer, status=status)
 
     async def _ask(self, request: web.Request) -> web.StreamResponse:
@@ -288,15 +243,11 @@ class FakeSlack(Interactions):
         self, request: web.Request, method: str, fault: Fault, problem: str | None = None
     ) -> web.StreamResponse:
         status = 429 if fault == "slow_down" else 503
-        self.transcript.record(method, {}, status=status, fault=fault, problem=problem)
-        if fault.startswith("drop") and request.transport is not None:
-            request.transport.abort()
+        self.record(method, {}, problem, status=status, fault=fault)
+        if fault.startswith("drop"):
+            cut(request)
         headers = {"Retry-After": str(self.switches.retry_after)} if status == 429 else {}
         return web.Response(status=status, text="unavailable", headers=headers)
-
-    def _record(self, method: str, arguments: Mapping[str, Any], status: int, problem: str | None) -> None:
-        self.transcript.record(method, arguments, status=status, problem=problem)
-        self.state.changed()
 
 
 async def _json(request: web.Request) -> Any:
@@ -304,3 +255,56 @@ async def _json(request: web.Request) -> Any:
         return json.loads(await request.read())
     except ValueError:
         return None
+
+
+async def serve(argv: Sequence[str] | None = None, on_applied: Callable[[], None] | None = None) -> None:
+    """Run until cancelled. The first line of the output is the address; what an app needs follows."""
+    parser = options("A fake Slack, and a page to write to the app.")
+    parser.add_argument("--teams", default="acme", help="names of the workspaces, separated by commas")
+    parser.add_argument("--uninstalled", action="store_true", help="do not install the app")
+    parser.add_argument(
+        "--pace", type=float, default=1, help="platform seconds in a real second (default: 1)"
+    )
+    parser.add_argument("--limits", action="store_true", help="enforce the platform's rate limits")
+    parser.add_argument("--events", metavar="URL", help="deliver by HTTP to this address, not by sockets")
+    parser.add_argument("--outage", type=float, default=0, help="seconds of each 12 in which histories fail")
+    given = vars(parser.parse_args(argv))
+    outage = given.pop("outage")
+    teams = tuple(given.pop("teams").split(","))
+    installed, limited, events = not given.pop("uninstalled"), given.pop("limits"), given.pop("events")
+    async with FakeSlack(**given, teams=teams, installed=installed, on_applied=on_applied) as fake:
+        fake.switches.limited = limited
+        for method in ("conversations.history", "conversations.replies"):
+            fake.fail_regularly(method, outage, 12)
+        fake.webhooks.url = events
+        await announce(fake.url, "slack", _settings(fake, by_http=events is not None), _facts(fake))
+
+
+def _facts(fake: FakeSlack) -> list[str]:
+    """Return what an app needs; if it is installed, open a direct message with each of two people."""
+    facts = [
+        f"api {fake.api_url}",
+        f"app_token {fake.app_token}",
+        f"signing_secret {fake.app.signing_secret}",
+        f"client_id {fake.app.client_id}",
+        f"client_secret {fake.app.client_secret}",
+    ]
+    for team in fake.state.teams.values():
+        if team.bot is not None:
+            fake.room("@ada", team.id)
+            fake.room("@ben", team.id)
+            facts.append(f"bot_token {fake.token(team.id)} {team.name}")
+    return facts
+
+
+def _settings(fake: FakeSlack, *, by_http: bool) -> dict[str, str]:
+    """Return the settings that connect a gateway to the first workspace; none while no app is installed."""
+    tokens = [fake.token(team.id) for team in fake.state.teams.values() if team.bot is not None]
+    if not tokens:
+        return {}
+    settings: dict[str, str] = {"bot_token": tokens[0], "api_base_url": fake.api_url, "allow": "*"}
+    if by_http:
+        settings |= {"mode": "http", "signing_secret": fake.app.signing_secret}
+    else:
+        settings["app_token"] = fake.app_token
+    return settings

@@ -1,12 +1,7 @@
 """``python -m channels.telegram.fake``."""
 
-from __future__ import annotations
-
-import asyncio
-import contextlib
-
-from channels.telegram.fake.serving import serve
+from channels.telegram.fake.server import serve
+from gateway.testing.fake_platform import main
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve())
+    main(serve)

@@ -1,18 +1,55 @@
-"""Files that were sent, by people and by the bot: known under an id, fetched by a link that ends."""
+"""Files of messages: their ids, the links that serve them, and the sizes of pictures."""
 
 from __future__ import annotations
 
 import mimetypes
+import struct
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
 from msgspec import Struct
 
-from channels.telegram.fake.clock import Clock
-from channels.telegram.fake.pictures import size_of
-from channels.telegram.fake.refusal import Refused, bad, mistaken
-from channels.telegram.fake.request import Upload
+from channels.telegram.fake.calls import Refused, Upload, bad, mistaken
+from gateway.testing.fake_platform import Clock
+
+
+def size_of(data: bytes) -> tuple[int, int] | None:
+    """Width and height in pixels of a PNG, GIF, WebP or JPEG; None for anything else."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) >= 24:
+        return struct.unpack(">II", data[16:24])
+    if data[:6] in (b"GIF87a", b"GIF89a") and len(data) >= 10:
+        return struct.unpack("<HH", data[6:10])
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP" and len(data) >= 30:
+        return _webp(data)
+    return _jpeg(data) if data.startswith(b"\xff\xd8") else None
+
+
+def _webp(data: bytes) -> tuple[int, int] | None:
+    match data[12:16]:
+        case b"VP8X":
+            return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+        case b"VP8L":
+            bits = int.from_bytes(data[21:25], "little")
+            return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+        case b"VP8 ":
+            width, height = struct.unpack("<HH", data[26:30])
+            return width & 0x3FFF, height & 0x3FFF
+        case _:
+            return None
+
+
+def _jpeg(data: bytes) -> tuple[int, int] | None:
+    """The frame header is the first segment from C0 to CF that is no table."""
+    at = 2
+    while at + 9 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack(">HH", data[at + 5 : at + 9])
+            return width, height
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None
+
 
 MOST_FETCHED = 20 * 1024 * 1024
 MOST_PHOTO = 10 * 1024 * 1024
@@ -74,7 +111,7 @@ class Files:
         if "." in file_id:
             raise Refused(
                 "Bad Request: failed to get HTTP URL content",
-                mistake="this platform fetches nothing from addresses",
+                problem="this platform fetches nothing from addresses",
             )
         if (stored := self._known.get(_bare(file_id))) is None:
             raise mistaken("wrong file identifier/HTTP URL specified")
@@ -83,7 +120,7 @@ class Files:
         return stored
 
     def link(self, file_id: str) -> dict[str, Any]:
-        """What ``getFile`` answers: for the next hour its path leads to the bytes."""
+        """Return the result of ``getFile``: for the next hour its path leads to the bytes."""
         if (stored := self._known.get(_bare(file_id))) is None:
             raise mistaken("invalid file_id")
         size = len(stored.upload.data)
@@ -116,7 +153,7 @@ def check_voice(data: bytes) -> None:
 
 
 def shown(stored: Stored) -> Any:
-    """What stands in a message for a file: a list of sizes for a picture, else one object."""
+    """Return the field of a message for a file: a list of sizes for a picture, else one object."""
     size = len(stored.upload.data)
     common = {"file_id": stored.id, "file_unique_id": stored.unique_id, "file_size": size}
     if stored.kind == "photo":

@@ -1,4 +1,4 @@
-"""What people do on the platform: write, send, press, react, join, block."""
+"""The users of the platform: what tests do as users, and which messages the bot receives."""
 
 from __future__ import annotations
 
@@ -7,18 +7,50 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from channels.telegram.fake import asking
-from channels.telegram.fake.asking import told
+from channels.telegram.fake import rooms
+from channels.telegram.fake.calls import Upload
 from channels.telegram.fake.files import Stored
-from channels.telegram.fake.parser import Entity
-from channels.telegram.fake.placing import thread_of
-from channels.telegram.fake.privacy import heard
-from channels.telegram.fake.request import Upload
-from channels.telegram.fake.rooms import Chat, Draft, Kind, Message, Person, Status
-from channels.telegram.fake.sending import media_of, shown_drafts
-from channels.telegram.fake.shown import chat_json, person_json
-from channels.telegram.fake.text import styled
-from channels.telegram.fake.world import Query, World
+from channels.telegram.fake.messages import media_of, shown_drafts, thread_of
+from channels.telegram.fake.rooms import told
+from channels.telegram.fake.state import (
+    Chat,
+    Draft,
+    Kind,
+    Message,
+    Person,
+    Query,
+    Status,
+    World,
+    chat_json,
+    person_json,
+)
+from channels.telegram.fake.text import Entity, styled
+
+
+def heard(world: World, chat: Chat, message: Message) -> bool:
+    """Return whether the bot receives a user's message.
+
+    Never of another bot's; of everything in private chats and where it is an administrator. Else privacy mode
+    leaves commands that name it, commands that name nobody if it was the last bot to write, and replies to
+    what it wrote.
+    """
+    if message.sender.is_bot or chat.status in ("left", "kicked"):
+        return False
+    if not chat.is_group or chat.status == "administrator" or not world.traits.privacy:
+        return True
+    answered = chat.messages.get(message.reply_to or 0)
+    if answered is not None and answered.sender.id == world.bot.id and not answered.service:
+        return True
+    return _commanded(world, chat, message)
+
+
+def _commanded(world: World, chat: Chat, message: Message) -> bool:
+    first = next((entity for entity in message.entities if entity["type"] == "bot_command"), None)
+    if first is None or first["offset"] != 0:
+        return False
+    _, _, named = message.text[: first["length"]].partition("@")
+    return named.lower() == world.traits.username.lower() if named else chat.spoke_last
+
 
 Who = Person | str
 """Somebody, or the first name under which they are known."""
@@ -28,17 +60,17 @@ ANSWER_SECONDS = 15
 
 
 class People:
-    """The people's side of the platform. Rooms are told by their number, messages by theirs."""
+    """The users. Chats and messages are identified by their numbers."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
     def person(self, name: str = "Ada", *, username: str = "", is_bot: bool = False) -> Person:
-        """Somebody by their first name, the same one each time."""
+        """Return a user by first name, the same one each time."""
         return self.world.person(name, username=username, is_bot=is_bot)
 
     def private(self, who: Who = "Ada") -> int:
-        """The private chat of somebody with the bot. It is open for the bot from now on."""
+        """Return the private chat of a user with the bot. From now on the bot may write there."""
         return self.world.private(self._person(who)).id
 
     def group(
@@ -64,8 +96,7 @@ class People:
         thread: int | None = None,
         entities: Iterable[Entity] = (),
     ) -> int:
-        """Somebody writes. In a private chat it is its person, unless said otherwise. Returns the message's
-        number."""
+        """Write as a user, by default the first one of the chat. Returns the number of the message."""
         return self._placed(chat, user, text, reply_to, thread, entities=entities).id
 
     def send(
@@ -81,8 +112,7 @@ class People:
         thread: int | None = None,
         **attributes: Any,
     ) -> int:
-        """Somebody sends a file: a ``photo``, ``document``, ``voice``, ``audio``, ``video`` or
-        ``animation``."""
+        """Send a file as a user; ``kind`` is photo, document, voice, audio, video or animation."""
         stored = self.world.files.store(kind, Upload(name, data, mime), attributes)
         return self._placed(chat, user, caption, None, thread, stored=stored).id
 
@@ -95,7 +125,7 @@ class People:
         kind: str = "photo",
         caption: str = "",
     ) -> list[int]:
-        """Somebody sends several files at once: messages of their own, with the caption under the first."""
+        """Send several files as a user: one message each, the first with the caption."""
         album = str(13_000_000_000 + self.world.number())
         stored = [self.world.files.store(kind, Upload("", data, "")) for data in files]
         captions = [caption, *[""] * len(files)]
@@ -105,7 +135,7 @@ class People:
         ]
 
     def edit(self, chat: int, message: int, text: str) -> None:
-        """Somebody changes what they wrote."""
+        """Change the text of a user's message."""
         room = self.world.chats[chat]
         content = styled(text)
         changed = self.world.change(
@@ -118,13 +148,12 @@ class People:
             self.world.tell("edited_message", self.world.json(changed), room)
 
     def delete(self, chat: int, message: int) -> None:
-        """Somebody takes a message away. No bot is ever told."""
+        """Delete a message as a user. Bots receive no update of that."""
         del self.world.chats[chat].messages[message]
-        self.world.clock.beat()
+        self.world.changes.bump()
 
     def press(self, chat: int, message: int, button: str, user: Who | None = None) -> Query:
-        """Somebody presses a button, told by its text or its data. ``answer`` of what is returned is what
-        came of it.
+        """Press a button, found by its text or its data. ``answer`` of the result is the bot's answer.
 
         Raises LookupError if there is no such button.
         """
@@ -161,8 +190,7 @@ class People:
         return query
 
     def react(self, chat: int, message: int, emoji: str | None, user: Who | None = None) -> None:
-        """Somebody reacts to a message, or takes it back. The bot hears of it as an administrator who asks
-        for it."""
+        """React to a message, or take it back. An administrator bot that asks for it gets an update."""
         room = self.world.chats[chat]
         sender = self._sender(room, user)
         before = room.messages[message].reactions.get(sender.id, ())
@@ -182,7 +210,7 @@ class People:
             self.world.tell("message_reaction", content, room)
 
     def stop(self, chat: int, draft: int | None = None) -> None:
-        """Somebody presses Stop under a draft (the newest). Raises LookupError if none can be stopped."""
+        """Press Stop under a draft (the newest). Raises LookupError if none can be stopped."""
         room = self.world.chats[chat]
         for key, shown in reversed(room.drafts.items()):
             if shown.can_stop and shown in shown_drafts(self.world, room) and draft in (None, shown.id):
@@ -191,38 +219,38 @@ class People:
         raise LookupError(f"no draft in {chat} can be stopped")
 
     def topic(self, chat: int, name: str, user: Who | None = None) -> int:
-        """Somebody opens a topic. Returns its number."""
+        """Open a topic as a user. Returns its number."""
         room = self.world.chats[chat]
-        return asking.open_topic(self.world, room, name, self._sender(room, user)).id
+        return rooms.open_topic(self.world, room, name, self._sender(room, user)).id
 
     def close_topic(self, chat: int, topic: int, user: Who | None = None) -> None:
-        """Somebody closes a topic."""
+        """Close a topic as a user."""
         room = self.world.chats[chat]
         room.topics[topic].closed = True
         told(self.world, room, self._sender(room, user), {"forum_topic_closed": {}}, room.topics[topic])
 
     def join(self, chat: int, user: Who) -> None:
-        """Somebody comes into a group."""
+        """Let a user join a group."""
         room, person = self.world.chats[chat], self._person(user)
         room.members[person.id] = person
         told(self.world, room, person, {"new_chat_members": [person_json(person)]})
 
     def block(self, who: Who = "Ada") -> None:
-        """Somebody blocks the bot."""
+        """Block the bot as a user."""
         self._standing(self.world.private(self._person(who)), "kicked", blocked=True)
 
     def unblock(self, who: Who = "Ada") -> None:
-        """Somebody lets the bot write again."""
+        """Unblock the bot as a user."""
         self._standing(self.world.private(self._person(who)), "member", blocked=False)
 
     def kick(self, chat: int, by: Who = "Ada") -> None:
-        """Somebody throws the bot out of a group."""
+        """Remove the bot from a group."""
         room = self.world.chats[chat]
         before, room.status = room.status, "kicked"
         self._member_changed(room, self._person(by), before, "kicked")
 
     def promote(self, chat: int, status: Status = "administrator", by: Who = "Ada") -> None:
-        """Somebody makes the bot an administrator, or a mere member again; also after it was thrown out."""
+        """Make the bot an administrator, or a member again; also after it was removed."""
         room = self.world.chats[chat]
         before, room.status = room.status, status
         self._member_changed(room, self._person(by), before, status)
@@ -238,7 +266,7 @@ class People:
         return new.id
 
     def messages(self, chat: int) -> list[Message]:
-        """What stands in a room, in order."""
+        """Return the messages of a chat, in order."""
         room = self.world.chats[chat]
         return [room.messages[number] for number in sorted(room.messages)]
 
@@ -249,7 +277,7 @@ class People:
         ]
 
     def drafts(self, chat: int) -> list[Draft]:
-        """What is shown in a room while an answer is made."""
+        """Return the drafts that a chat shows while an answer is made."""
         return shown_drafts(self.world, self.world.chats[chat])
 
     def actions(self, chat: int) -> list[str]:
@@ -257,7 +285,7 @@ class People:
         return list(self.world.chats[chat].actions)
 
     def chat(self, chat: int) -> Chat:
-        """A room, to look at or to change: ``refused``, ``muted`` and ``unspoken`` make it refuse the bot."""
+        """A room, to look at or to change: ``refused``, ``muted`` and the like make it refuse the bot."""
         return self.world.chats[chat]
 
     def _placed(
@@ -277,7 +305,7 @@ class People:
         content = styled(text, "", entities)
         answered = room.messages[reply_to] if reply_to is not None else None
         if thread is None and answered is None and self._opens_topic(room):
-            thread = asking.open_topic(
+            thread = rooms.open_topic(
                 self.world, room, content.text[:128] or "New chat", sender, implicit=True
             ).id
         place, in_topic = thread_of(self.world, room, thread, answered)
@@ -300,7 +328,7 @@ class People:
         return message
 
     def _opens_topic(self, room: Chat) -> bool:
-        """Where private chats have topics, writing outside of one opens one."""
+        """Return whether a message outside of a topic opens one, as in private chats with topics."""
         traits = self.world.traits
         return room.kind == "private" and traits.topics and traits.people_make_topics
 
@@ -321,8 +349,8 @@ class People:
             "chat": chat_json(room),
             "from": person_json(by),
             "date": self.world.clock.date(),
-            "old_chat_member": asking.member_json(self.world.bot, before),
-            "new_chat_member": asking.member_json(self.world.bot, after),
+            "old_chat_member": rooms.member_json(self.world.bot, before),
+            "new_chat_member": rooms.member_json(self.world.bot, after),
         }
         self.world.tell("my_chat_member", content, room)
 
@@ -330,7 +358,7 @@ class People:
         return who if isinstance(who, Person) else self.world.person(who)
 
     def _sender(self, room: Chat, user: Who | None) -> Person:
-        """Who does it: whom the test names, or the one person there is. They are in the room from now on."""
+        """Return the acting user, by default the first one of the chat, and add them to the chat."""
         person = self._person(user) if user is not None else next(iter(room.members.values()))
         room.members.setdefault(person.id, person)
         return person

@@ -1,124 +1,285 @@
-"""Who and what there is on the platform: people, chats, topics, messages."""
+"""The methods about the bot, its chats and topics, its commands and its files."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
-from msgspec import Struct, field
+import msgspec
 
-from channels.telegram.fake.parser import Entity
+from channels.telegram.fake.calls import Request, bad, mistaken
+from channels.telegram.fake.messages import Handler
+from channels.telegram.fake.state import (
+    ICON_COLOURS,
+    Chat,
+    Message,
+    Person,
+    Topic,
+    World,
+    chat_json,
+    person_json,
+)
 
-Kind = Literal["private", "group", "supergroup"]
-Status = Literal["member", "administrator", "left", "kicked"]
-
-GENERAL = 1
-"""The topic that every forum has. Its messages carry no thread."""
-
-ICON_COLOURS = (7322096, 16766590, 13338331, 9367192, 16749490, 16478047)
-
-
-class Person(Struct, frozen=True, kw_only=True):
-    """A user; another bot too."""
-
-    id: int
-    first_name: str
-    last_name: str = ""
-    username: str = ""
-    language_code: str = "en"
-    is_bot: bool = False
-
-
-class Message(Struct, frozen=True, kw_only=True):
-    """A message that stands in a room.
-
-    ``text`` is its text, or the caption of what ``media`` holds; ``media`` is what else stands in its JSON:
-    files, or what a service message tells. ``keyboard`` marks one that came with a reply keyboard: it is
-    never edited. ``thread`` is the topic, or in a supergroup without topics the message that a line of
-    replies began with.
-    """
-
-    id: int
-    chat: int
-    date: int
-    sender: Person
-    text: str = ""
-    entities: tuple[Entity, ...] = ()
-    media: Mapping[str, Any] = {}
-    markup: Mapping[str, Any] | None = None
-    keyboard: bool = False
-    thread: int | None = None
-    in_topic: bool = False
-    reply_to: int | None = None
-    album: str | None = None
-    edited: int | None = None
-    service: bool = False
-    more: Mapping[str, Any] = {}
-    reactions: Mapping[int, tuple[Mapping[str, Any], ...]] = {}
-
-    @property
-    def buttons(self) -> list[Mapping[str, Any]]:
-        """The buttons under it, row by row."""
-        rows = (self.markup or {}).get("inline_keyboard", ())
-        return [button for row in rows for button in row]
+_COMMAND = re.compile(r"[a-z0-9_]{1,32}")
+_RIGHTS = (
+    "can_be_edited",
+    "is_anonymous",
+    "can_manage_chat",
+    "can_delete_messages",
+    "can_manage_video_chats",
+    "can_restrict_members",
+    "can_promote_members",
+    "can_change_info",
+    "can_invite_users",
+    "can_post_stories",
+    "can_edit_stories",
+    "can_delete_stories",
+    "can_send_welcome_messages",
+    "can_manage_topics",
+)
+_OFF = ("can_be_edited", "is_anonymous")
 
 
-class Topic(Struct, kw_only=True):
-    """A topic of a forum, or of a private chat."""
-
-    id: int
-    name: str
-    colour: int = ICON_COLOURS[0]
-    closed: bool = False
-
-
-class Draft(Struct, frozen=True, kw_only=True):
-    """What a person is shown while an answer is made. It goes after 30 seconds, or with the next message."""
-
-    id: int
-    text: str
-    entities: tuple[Entity, ...]
-    thread: int | None
-    until: float
-    can_stop: bool = False
-    keep_on_stop: bool = False
-    stopped: bool = False
+def get_chat(world: World, request: Request) -> Any:
+    """``getChat``."""
+    chat = world.chat(request["chat_id"])
+    gifts = (
+        "unlimited_gifts",
+        "limited_gifts",
+        "unique_gifts",
+        "premium_subscription",
+        "gifts_from_channels",
+    )
+    return chat_json(chat) | {
+        "accent_color_id": 0,
+        "max_reaction_count": 11,
+        "accepted_gift_types": dict.fromkeys(gifts, False),
+    }
 
 
-class Chat(Struct, kw_only=True):
-    """A room, with everything that stands in it.
+def get_chat_member(world: World, request: Request) -> Any:
+    """``getChatMember``."""
+    chat = world.chat(request["chat_id"])
+    if request["user_id"] == world.bot.id:
+        return member_json(world.bot, chat.status)
+    person = next((one for one in world.people.values() if one.id == request["user_id"]), None)
+    if person is None:
+        raise bad("PARTICIPANT_ID_INVALID")
+    return member_json(person, "member" if person.id in chat.members else "left")
 
-    ``refused`` is the answer to everything that the bot sends, for a room that refuses for a reason of its
-    own; ``muted`` is the usual one, ``unspoken`` one for voice messages alone. ``spoke_last`` tells whether
-    of all bots it was this one that wrote last.
-    Message 1 of a supergroup told of its making.
-    """
 
-    id: int
-    kind: Kind
-    title: str = ""
-    members: dict[int, Person] = field(default_factory=dict[int, Person])
-    status: Status = "member"
-    blocked: bool = False
-    refused: str = ""
-    unspoken: bool = False
-    forum: bool = False
-    muted: bool = False
-    spoke_last: bool = False
-    migrated_to: int | None = None
-    last_id: int = 1
-    messages: dict[int, Message] = field(default_factory=dict[int, Message])
-    topics: dict[int, Topic] = field(default_factory=dict[int, Topic])
-    drafts: dict[tuple[int | None, int], Draft] = field(default_factory=dict[tuple[int | None, int], Draft])
-    actions: list[str] = field(default_factory=list[str])
+def get_chat_administrators(world: World, request: Request) -> Any:
+    """``getChatAdministrators``: the bot, if it is one."""
+    chat = world.chat(request["chat_id"])
+    if not chat.is_group:
+        raise bad("there are no administrators in the private chat")
+    return [member_json(world.bot, chat.status)] if chat.status == "administrator" else []
 
-    @property
-    def is_group(self) -> bool:
-        """Whether more than two can be in it."""
-        return self.kind != "private"
 
-    def newest(self) -> Message:
-        """The message with the highest number. Raises LookupError if none stands."""
-        if not self.messages:
-            raise LookupError(f"nothing stands in {self.id}")
-        return self.messages[max(self.messages)]
+def get_chat_member_count(world: World, request: Request) -> Any:
+    """``getChatMemberCount``, the bot counted."""
+    return len(world.chat(request["chat_id"]).members) + 1
+
+
+def leave_chat(world: World, request: Request) -> Any:
+    """``leaveChat``."""
+    world.chat(request["chat_id"]).status = "left"
+    world.changes.bump()
+    return True
+
+
+def create_forum_topic(world: World, request: Request) -> Any:
+    """``createForumTopic``: in a forum where the bot is an administrator, or in a private chat of a bot with
+    topics."""
+    chat = _with_topics(world, request, "create a topic")
+    topic = open_topic(world, chat, request["name"], world.bot, request.get("icon_color", ICON_COLOURS[0]))
+    return {"message_thread_id": topic.id, "name": topic.name, "icon_color": topic.colour}
+
+
+def edit_forum_topic(world: World, request: Request) -> Any:
+    """``editForumTopic``: another name."""
+    chat = _with_topics(world, request, "edit the topic")
+    topic = _topic(chat, request)
+    if request.get("name", topic.name) == topic.name:
+        raise bad("TOPIC_NOT_MODIFIED")
+    topic.name = request["name"]
+    told(world, chat, world.bot, {"forum_topic_edited": {"name": topic.name}}, topic)
+    return True
+
+
+def close_forum_topic(world: World, request: Request) -> Any:
+    """``closeForumTopic``."""
+    return _toggled(world, request, closed=True)
+
+
+def reopen_forum_topic(world: World, request: Request) -> Any:
+    """``reopenForumTopic``."""
+    return _toggled(world, request, closed=False)
+
+
+def delete_forum_topic(world: World, request: Request) -> Any:
+    """``deleteForumTopic``, with all its messages."""
+    chat = _with_topics(world, request, "delete the topic")
+    topic = _topic(chat, request)
+    del chat.topics[topic.id]
+    for message in [one for one in chat.messages.values() if one.in_topic and one.thread == topic.id]:
+        del chat.messages[message.id]
+    world.changes.bump()
+    return True
+
+
+def open_topic(
+    world: World, chat: Chat, name: str, by: Person, colour: int = ICON_COLOURS[0], *, implicit: bool = False
+) -> Topic:
+    """A new topic, with the message that tells of it."""
+    number = world.next_id(chat)
+    topic = Topic(id=world.next_topic_id(chat, number), name=name, colour=colour)
+    chat.topics[topic.id] = topic
+    content: dict[str, Any] = {"name": name, "icon_color": colour}
+    if implicit:
+        content["is_name_implicit"] = True
+    told(world, chat, by, {"forum_topic_created": content}, topic, number=number)
+    return topic
+
+
+def told(
+    world: World,
+    chat: Chat,
+    by: Person,
+    content: Mapping[str, Any],
+    topic: Topic | None = None,
+    number: int = 0,
+) -> Message:
+    """Add a service message, and send its update to the bot."""
+    message = world.place(
+        Message(
+            id=number or world.next_id(chat),
+            chat=chat.id,
+            date=world.clock.date(),
+            sender=by,
+            media=content,
+            service=True,
+            thread=topic.id if topic else None,
+            in_topic=topic is not None,
+        )
+    )
+    world.tell("message", world.json(message), chat)
+    return message
+
+
+def set_my_commands(world: World, request: Request) -> Any:
+    """``setMyCommands``, of one scope and language."""
+    for command in request["commands"]:
+        if not _COMMAND.fullmatch(command["command"]):
+            raise mistaken("BOT_COMMAND_INVALID", f"a command {command['command']!r}")
+    world.commands[_scope(world, request)] = request["commands"]
+    world.changes.bump()
+    return True
+
+
+def get_my_commands(world: World, request: Request) -> Any:
+    """``getMyCommands``."""
+    return world.commands.get(_scope(world, request), [])
+
+
+def delete_my_commands(world: World, request: Request) -> Any:
+    """``deleteMyCommands``."""
+    world.commands.pop(_scope(world, request), None)
+    return True
+
+
+def answer_callback_query(world: World, request: Request) -> Any:
+    """``answerCallbackQuery``: once, and soon."""
+    query = world.queries.get(request["callback_query_id"])
+    if query is None or query.answer is not None or world.clock.now() > query.until:
+        raise bad("query is too old and response timeout expired or query ID is invalid")
+    query.answer = {name: value for name, value in request.arguments.items() if name != "callback_query_id"}
+    world.changes.bump()
+    return True
+
+
+def _set(field: str) -> Handler:
+    def change(world: World, request: Request) -> Any:
+        world.profile[f"{field}:{request.get('language_code', '')}"] = request.get(field, "")
+        return True
+
+    return change
+
+
+def _get(field: str) -> Handler:
+    def look(world: World, request: Request) -> Any:
+        return {field: world.profile.get(f"{field}:{request.get('language_code', '')}", "")}
+
+    return look
+
+
+def member_json(person: Person, status: str) -> dict[str, Any]:
+    """A ``ChatMember``."""
+    shown: dict[str, Any] = {"user": person_json(person), "status": status}
+    if status == "administrator":
+        shown |= {right: right not in _OFF for right in _RIGHTS}
+    return shown | ({"until_date": 0} if status == "kicked" else {})
+
+
+def _with_topics(world: World, request: Request, what: str) -> Chat:
+    chat = world.writable(request["chat_id"])
+    if chat.kind == "private" and world.traits.topics:
+        return chat
+    if not chat.forum:
+        raise bad("the chat is not a forum")
+    if chat.status != "administrator":
+        raise bad(f"not enough rights to {what}")
+    return chat
+
+
+def _topic(chat: Chat, request: Request) -> Topic:
+    topic = chat.topics.get(request["message_thread_id"])
+    if topic is None:
+        raise bad("TOPIC_ID_INVALID")
+    return topic
+
+
+def _toggled(world: World, request: Request, *, closed: bool) -> Any:
+    chat = _with_topics(world, request, "close the topic")
+    topic = _topic(chat, request)
+    if topic.closed == closed:
+        raise bad("TOPIC_NOT_MODIFIED")
+    topic.closed = closed
+    told(world, chat, world.bot, {"forum_topic_closed" if closed else "forum_topic_reopened": {}}, topic)
+    return True
+
+
+def _scope(world: World, request: Request) -> tuple[str, str]:
+    """A scope and a language under which commands are kept. Raises Refused for a room that is not there."""
+    scope = request.get("scope") or {"type": "default"}
+    if "chat_id" in scope:
+        world.chat(scope["chat_id"])
+    return msgspec.json.encode(scope, order="sorted").decode(), request.get("language_code", "")
+
+
+METHODS: dict[str, Handler] = {
+    "getMe": lambda world, _request: world.me(),
+    "getChat": get_chat,
+    "getChatMember": get_chat_member,
+    "getChatAdministrators": get_chat_administrators,
+    "getChatMemberCount": get_chat_member_count,
+    "leaveChat": leave_chat,
+    "createForumTopic": create_forum_topic,
+    "editForumTopic": edit_forum_topic,
+    "closeForumTopic": close_forum_topic,
+    "reopenForumTopic": reopen_forum_topic,
+    "deleteForumTopic": delete_forum_topic,
+    "setMyCommands": set_my_commands,
+    "getMyCommands": get_my_commands,
+    "deleteMyCommands": delete_my_commands,
+    "answerCallbackQuery": answer_callback_query,
+    "getFile": lambda world, request: world.files.link(request["file_id"]),
+    "setMyName": _set("name"),
+    "getMyName": _get("name"),
+    "setMyDescription": _set("description"),
+    "getMyDescription": _get("description"),
+    "setMyShortDescription": _set("short_description"),
+    "getMyShortDescription": _get("short_description"),
+    "setChatMenuButton": lambda _world, _request: True,
+}

@@ -1,52 +1,40 @@
-"""The fake Bot API on a real socket."""
+"""A fake Telegram on a real socket: the Bot API, and people who write to the bot.
+
+::
+
+    async with FakeTelegram() as fake:
+        chat = fake.private("Ada")
+        fake.say(chat, "Hi")
+        ...  # a bot with base_url = fake.base_url and token = fake.token answers
+        assert fake.answers(chat) == ["Hello"]
+        fake.transcript.check()
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Any
-from urllib.parse import parse_qsl
+from typing import Any, Unpack
 
-import msgspec
 from aiohttp import web
 
-from channels.telegram.fake import asking, editing, request, sending, text
-from channels.telegram.fake.clock import Clock
+from channels.telegram.fake.api import Api
+from channels.telegram.fake.calls import MOST_BYTES
+from channels.telegram.fake.control import TelegramControl
 from channels.telegram.fake.limits import Figures, Limits
-from channels.telegram.fake.page import Page
 from channels.telegram.fake.people import People
-from channels.telegram.fake.refusal import Refused
-from channels.telegram.fake.request import MOST_BYTES, Request, Upload
-from channels.telegram.fake.schema import schema
-from channels.telegram.fake.webhook import Address, Webhook
-from channels.telegram.fake.world import Traits, World
-from gateway.testing.faults import Fault, FaultScript
-from gateway.testing.transcript import Transcript
+from channels.telegram.fake.state import Traits, World
+from gateway.testing.fake_platform import Clock, FakeServer, ServerOptions, announce, options
 
 TOKEN = "123456789:AAFakeTokenForTestsOnly-0123456789abcdef"  # noqa: S105 - of a bot that does not exist
 
-_HANDLERS = {**sending.METHODS, **editing.METHODS, **asking.METHODS}
-_WRITES = ("send", "edit", "delete", "set", "create", "close", "reopen", "answer")
-_NOT_PLAYED = (
-    "business_connection_id",
-    "direct_messages_topic_id",
-    "ephemeral_message_parameters",
-    "inline_message_id",
-)
-_NOT_IN_ANSWERS = ("deleteWebhook", "setWebhook", "close", "logOut")
 
+class FakeTelegram(People, FakeServer):
+    """The Bot API at ``url``, for the bot with ``token``, and a page to write to the bot.
 
-class FakeTelegram(People):
-    """The Bot API at ``url``, for the bot with ``token``; a page to look at and to write on is at ``url``
-    itself.
-
-    ``base_url`` and ``base_file_url`` are what python-telegram-bot wants to be told. ``transcript`` has every
-    call; what a correct client never does is a problem in it. ``limits`` turns the platform's rate limits on;
-    ``retry_after`` is what a call slowed down by script is told, in whole seconds. ``on_applied`` is called
-    when a method changed something, before its answer leaves. ``clock.pass_time`` lets time pass without
-    waiting.
+    ``limits`` turns the platform's rate limits on; ``retry_after`` is the wait in whole seconds that a call
+    slowed down by script is asked for. ``skew`` shifts the dates that the platform writes, in seconds.
     """
 
     def __init__(
@@ -60,16 +48,11 @@ class FakeTelegram(People):
         people_make_topics: bool = True,
         limits: bool = False,
         figures: Figures | None = None,
-        faults: float = 0,
-        repeats: float = 0,
-        seed: int = 0,
         retry_after: int = 1,
         skew: float = 0,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        on_applied: Callable[[], None] | None = None,
+        **server: Unpack[ServerOptions],
     ) -> None:
-        self.clock = Clock(skew)
+        FakeServer.__init__(self, Clock(skew=skew), server)
         traits = Traits(
             token=token,
             name=name,
@@ -78,37 +61,32 @@ class FakeTelegram(People):
             topics=topics,
             people_make_topics=people_make_topics,
         )
-        super().__init__(World(traits, self.clock))
-        self.token = token
-        self.url = ""
-        self.transcript = Transcript()
+        People.__init__(self, World(traits, self.clock, self.changes))
         self.limits = Limits(self.clock, on=limits, figures=figures)
-        self.retry_after = retry_after
-        self.webhook = Webhook(self.clock, self.world.updates, self._called_back)
-        self._faults = FaultScript(faults, repeats=repeats, seed=seed)
-        self._place = (host, port)
-        self._on_applied = on_applied
-        self._open: set[asyncio.Transport] = set()
-        self._stack = AsyncExitStack()
-        self._closing = asyncio.Event()
+        self._api = Api(self, self.world, self.limits, retry_after)
+        self.webhook = self._api.webhook
+
+    @property
+    def token(self) -> str:
+        """The token that the platform accepts; it may be replaced while a bot is connected."""
+        return self.world.token
+
+    @token.setter
+    def token(self, token: str) -> None:
+        self.world.token = token
 
     @property
     def base_url(self) -> str:
-        """What comes before the token in the address of a method."""
+        """The address of a method up to its token, as python-telegram-bot takes it."""
         return f"{self.url}/bot"
 
     @property
     def base_file_url(self) -> str:
-        """What comes before the token in the address of a file."""
+        """The address of a file up to its token, as python-telegram-bot takes it."""
         return f"{self.url}/file/bot"
 
-    def then(self, *faults: Fault, method: str = "") -> None:
-        """What happens to the next calls: of one method, or of any."""
-        self._faults.then(*faults, method=method)
-
     def deliver_raw(self, payload: Mapping[str, Any]) -> None:
-        """Put an update into the queue as it is, without its number: what no library knows, or what breaks
-        one."""
+        """Put an update into the queue as it is, without its number."""
         self.world.updates.push("", payload, queue="raw", seconds=86_400)
 
     def reorder(self) -> None:
@@ -120,177 +98,35 @@ class FakeTelegram(People):
         return self.world.updates.forget()
 
     def jump(self, update_id: int) -> None:
-        """Go on counting updates elsewhere, as the platform does after a week without any."""
+        """Number the next update so, as the platform picks a random number after a week without any."""
         self.world.updates.jump(update_id)
 
-    def drop_sockets(self) -> None:
-        """Break every connection there is."""
-        for transport in self._open:
-            transport.abort()
-        self._open.clear()
-
-    async def __aenter__(self) -> FakeTelegram:
+    def routes(self) -> web.Application:
+        """Return the application that serves the platform."""
         app = web.Application(client_max_size=MOST_BYTES + 1024 * 1024)
-        app.router.add_route("*", "/bot{token}/{method}", self._method)
-        app.router.add_get("/file/bot{token}/{path:.+}", self._file)
-        Page(self).add_to(app)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, *self._place).start()
-        bound, port = runner.addresses[0][:2]
-        self.url = f"http://{bound}:{port}"
-        tasks = await self._stack.enter_async_context(asyncio.TaskGroup())
-        self._stack.callback(tasks.create_task(self.webhook.run()).cancel)
-        return self
+        app.router.add_route("*", "/bot{token}/{method}", self._api.serve)
+        app.router.add_get("/file/bot{token}/{path:.+}", self._api.file)
+        TelegramControl(self).add_to(app)
+        return app
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
-
-    async def _method(self, http: web.Request) -> web.StreamResponse:
-        """One call, from its bytes to its answer."""
-        if http.transport is not None:
-            self._open = {transport for transport in self._open if not transport.is_closing()}
-            self._open.add(http.transport)
-        method = schema().spelling.get(http.match_info["method"].lower(), http.match_info["method"])
-        if http.match_info["token"] != self.token:
-            return _refusal(Refused("Unauthorized", 401))
-        try:
-            texts, uploads = await request.read(http)
-        except Refused as refused:
-            self._record(method, {}, refused)
-            return _refusal(refused)
-        fault = self._faults.of(method)
-        answer = await self._call(method, texts, uploads, fault)
-        if fault.startswith("drop") and http.transport is not None:
-            http.transport.abort()
-        return answer
-
-    async def _call(
-        self, method: str, texts: Mapping[str, str], uploads: Mapping[str, Upload], fault: Fault = "none"
-    ) -> web.Response:
-        """Check a call, do what it asks unless a fault is in the way, and write it down."""
-        given: Mapping[str, Any] = texts
-        remarks: list[str] = []
-        try:
-            asked = request.understood(method, texts, uploads)
-            given, method = asked.arguments, asked.method
-            remarks = [*asked.remarks, *text.remarks(asked)]
-            remarks += [f"this fake does not play {name}" for name in _NOT_PLAYED if name in asked.arguments]
-            self.limits.check(asked)
-            if fault == "slow_down":
-                raise self.limits.slow_down(asked, self.retry_after)
-            result = None if fault.endswith("before") else await self._done(asked)
-        except Refused as refused:
-            self._record(method, given, refused, fault, remarks)
-            return _refusal(refused)
-        broken = fault not in ("none", "slow_down")
-        self.transcript.record(
-            method,
-            given,
-            status=502 if broken else 200,
-            answer=result,
-            fault=fault,
-            problem="; ".join(remarks) or None,
-        )
-        return _refusal(Refused("Bad Gateway", 502)) if broken else _json({"ok": True, "result": result})
-
-    def _record(
-        self,
-        method: str,
-        given: Mapping[str, Any],
-        refused: Refused,
-        fault: Fault = "none",
-        remarks: list[str] | None = None,
-    ) -> None:
-        problems = [*([refused.mistake] if refused.mistake else []), *(remarks or [])]
-        self.transcript.record(
-            method,
-            given,
-            status=refused.code,
-            answer=refused.description,
-            fault=fault,
-            problem="; ".join(problems) or None,
-        )
-        if problems:
-            self.clock.beat()
-
-    async def _done(self, asked: Request) -> Any:
-        try:
-            return await self._do(asked)
-        except Refused as refused:
-            if not refused.far:
-                self.limits.forgive(asked)
-            raise
-
-    async def _do(self, asked: Request) -> Any:
-        match asked.method:
-            case "getUpdates":
-                return await self._updates(asked)
-            case "setWebhook" | "deleteWebhook":
-                return self._set_webhook(asked)
-            case "getWebhookInfo":
-                return self.webhook.info()
-            case method if method in _HANDLERS:
-                result = _HANDLERS[method](self.world, asked)
-                if method.startswith(_WRITES) and self._on_applied is not None:
-                    self._on_applied()
-                return result
-            case method:
-                raise Refused("Not Found: method not found", 404, mistake=f"this fake does not play {method}")
-
-    async def _updates(self, asked: Request) -> list[dict[str, Any]]:
-        batch = await self.world.updates.poll(
-            asked.get("offset", 0),
-            asked.get("limit", 100),
-            asked.get("timeout", 0),
-            asked.get("allowed_updates"),
-        )
-        return [update.json for update in batch for _ in range(2 if self._faults.doubles() else 1)]
-
-    def _set_webhook(self, asked: Request) -> bool:
-        updates = self.world.updates
-        if asked.get("drop_pending_updates"):
-            updates.forget()
-        address = None
-        if asked.get("url"):
-            connections = max(1, min(100, asked.get("max_connections", 40)))
-            address = Address(url=asked["url"], secret=asked.get("secret_token", ""), connections=connections)
-        self.webhook.set(address)
-        updates.allow(asked.get("allowed_updates"))
-        if address is not None:
-            updates.terminate("setWebhook request")
-        return True
-
-    async def _called_back(self, body: bytes, content_type: str) -> None:
-        """The method that an answer to a webhook may carry; nobody hears what came of it."""
-        if content_type == "application/json":
-            texts = request.from_json(body) if body.lstrip().startswith(b"{") else {}
-        else:
-            texts = dict(parse_qsl(body.decode(errors="replace")))
-        method = texts.get("method", "")
-        if method and method not in _NOT_IN_ANSWERS and not method.lower().startswith("get"):
-            await self._call(method, texts, {})
-
-    async def _file(self, http: web.Request) -> web.Response:
-        upload = (
-            self.world.files.at(http.match_info["path"]) if http.match_info["token"] == self.token else None
-        )
-        if upload is None:
-            return _refusal(Refused("Not Found", 404))
-        return web.Response(body=upload.data, content_type="application/octet-stream")
+    async def start(self, stack: AsyncExitStack) -> None:
+        """Deliver to the webhook while the platform runs."""
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        stack.callback(tasks.create_task(self.webhook.run()).cancel)
 
 
-def _json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    body = msgspec.json.encode(content)
-    return web.Response(body=body, status=status, headers=headers, content_type="application/json")
-
-
-def _refusal(refused: Refused) -> web.Response:
-    said: dict[str, Any] = {"ok": False, "error_code": refused.code, "description": refused.description}
-    if refused.parameters:
-        said["parameters"] = refused.parameters
-    wait = refused.parameters.get("retry_after")
-    return _json(said, refused.code, {"Retry-After": str(wait)} if wait else None)
+async def serve(argv: Sequence[str] | None = None, on_applied: Callable[[], None] | None = None) -> None:
+    """Run until cancelled, with some people and rooms. The first line of the output is the address."""
+    parser = options("A fake Telegram: the Bot API, and a page to write to the bot.")
+    parser.add_argument("--token", default=TOKEN, help="token of the bot")
+    parser.add_argument("--limits", action="store_true", help="enforce the platform's rate limits")
+    parser.add_argument("--topics", action="store_true", help="give private chats topics")
+    given = parser.parse_args(argv)
+    async with FakeTelegram(**vars(given), on_applied=on_applied) as fake:
+        fake.private("Ada")
+        fake.private("Ben")
+        fake.group("Lab", "Ada", "Ben", admin=True)
+        fake.group("Street", "Ada", "Ben")
+        fake.group("Forum", "Ada", "Ben", forum=True, admin=True)
+        settings = {"token": fake.token, "api_base_url": fake.url, "allow": "*"}
+        await announce(fake.url, "telegram", settings, [f"token {fake.token}"])

@@ -1,9 +1,12 @@
 /** The page: ties what the user does to the client, and the client's state to what is shown. */
 import { Client } from "./client.js";
 import "./composer.js";
+import { Replay } from "./replay.js";
 import { currentSession, goTo } from "./router.js";
 import "./sidebar.js";
-import { isRunning } from "./state.js";
+import { isMissing, isRunning } from "./state.js";
+import "./status_line.js";
+import { keyName } from "./shortcuts.js";
 import { TabTitle } from "./tab_title.js";
 import "./thread_view.js";
 import "./token_form.js";
@@ -19,15 +22,18 @@ const views = {
   composer: find("tl-composer"),
   token: find("tl-token"),
   notice: find("#notice"),
+  status: find("tl-status"),
 };
 const title = new TabTitle();
 const client = new Client(changed);
 let drawing = false;
+/** The replay that runs, and the conversation as it shows it. */
+let replay = null;
+let replayed = null;
 
 /** Draw at most once per frame of the screen, however many tokens arrive in it. */
 function changed(state, action) {
   title.render(state, action);
-  if (action.type === "connection" && action.status === "denied") requestAnimationFrame(() => views.token.refused());
   if (drawing) return;
   drawing = true;
   if (document.hidden) setTimeout(draw, HIDDEN_TAB_MS);
@@ -37,11 +43,15 @@ function changed(state, action) {
 function draw() {
   drawing = false;
   const { state } = client;
-  const { current, threads, outbox, server } = state;
+  const { current, threads, outbox, server, contributed, completions } = state;
   views.sidebar.render(state);
-  views.bar.render(state);
-  views.thread.render({ session: current, thread: threads[current ?? ""], outbox });
-  views.composer.render({ session: current, running: isRunning(state, current), commands: server.commands });
+  views.bar.render(state, replay !== null);
+  if (replay === null) views.thread.render({ session: current, thread: threads[current ?? ""], outbox });
+  else if (replayed !== null) views.thread.render({ session: current, thread: replayed, outbox: [] });
+  views.composer.hidden = isMissing(state, current) || replay !== null;
+  const { triggers, status } = contributed;
+  views.composer.render({ session: current, running: isRunning(state, current), commands: server.commands, triggers, completions });
+  views.status.render(status);
   views.token.render(state.connection);
   views.notice.hidden = state.notice === null;
   views.notice.firstElementChild.textContent = state.notice ?? "";
@@ -53,7 +63,22 @@ function send({ text, parts, audio }) {
   if (session !== client.state.current) goTo(session);
 }
 
+/** Play the open conversation again, or end that. What comes meanwhile is shown afterwards. */
+function toggleReplay() {
+  if (replay !== null) {
+    replay.stop();
+    return;
+  }
+  replay = new Replay(client.state.threads[client.state.current], (thread) => {
+    replayed = thread;
+    if (thread === null) replay = null;
+    changed(client.state, { type: "replay" });
+  });
+  changed(client.state, { type: "replay" });
+}
+
 function showAddress() {
+  replay?.stop();
   client.open(currentSession());
   if (matchMedia("(pointer: fine)").matches) views.composer.focusInput();
 }
@@ -62,6 +87,15 @@ function showAddress() {
 function stopByKey(event) {
   if (event.isComposing || document.querySelector("dialog[open]")) return;
   if (isRunning(client.state, client.state.current)) client.stop();
+}
+
+/** Keys of plugins come before those of the page and of the fields in it. */
+function pressed(event) {
+  const key = keyName(event);
+  if (event.isComposing || !client.state.contributed.shortcuts.includes(key)) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  client.press(key);
 }
 
 function leaveRemoved() {
@@ -74,14 +108,18 @@ const deeds = {
   decide: ({ id, decision }) => client.decide(id, decision),
   retry: (entry) => client.retry(entry),
   discard: (entry) => client.discard(entry.client_msg_id),
-  token: (token) => client.authenticate(token),
+  "ask-again": (answer) => answer && client.askAgain(answer),
+  token: (token) => client.authenticate(token).then((refusal) => refusal && views.token.refused(refusal)),
   notice: (text) => client.notify(text),
   delete: ({ id }) => client.remove(id).then(leaveRemoved),
+  mention: (question) => client.complete(question),
+  replay: toggleReplay,
   menu: (opener) => views.sidebar.toggle(true, opener),
 };
 
 for (const [name, deed] of Object.entries(deeds)) document.addEventListener(name, (event) => deed(event.detail));
 addEventListener("hashchange", showAddress);
+addEventListener("keydown", pressed, { capture: true });
 addEventListener("keydown", (event) => event.key === "Escape" && stopByKey(event));
 views.notice.lastElementChild.addEventListener("click", () => client.notify(null));
 find("#skip").addEventListener("click", (event) => {

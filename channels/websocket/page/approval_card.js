@@ -2,11 +2,6 @@
 import { h } from "./dom.js";
 import { duration } from "./figures.js";
 
-const CHOICES = [
-  ["once", "Allow once", "primary"],
-  ["always", "Always allow", ""],
-  ["deny", "Deny", ""],
-];
 const OUTCOMES = { once: "allowed once", always: "always allowed", deny: "denied", timeout: "not answered in time", cancelled: "no longer needed" };
 
 export class ApprovalCard extends HTMLElement {
@@ -23,15 +18,24 @@ export class ApprovalCard extends HTMLElement {
   }
 }
 
-function question({ id, toolName, timeoutMs, arguments: given }) {
+function question({ id, toolName, timeoutMs, always, arguments: given }) {
+  const choices = [["once", "Allow once", "primary"], ["deny", "Deny", ""]];
+  // What "always" is good for stands on its button.
+  if (always) choices.splice(1, 0, ["always", `Always: ${always}`, ""]);
   const decide = (decision) => (event) =>
     event.target.dispatchEvent(new CustomEvent("decide", { bubbles: true, detail: { id, decision } }));
-  const buttons = CHOICES.map(([value, label, look]) => h("button", { type: "button", class: look, onclick: decide(value) }, label));
+  const buttons = choices.map(([value, label, look]) => h("button", { type: "button", class: look, onclick: decide(value) }, label));
   return [
     h("p", {}, h("code", {}, toolName), " asks for your approval", h("span", { class: "muted" }, limit(timeoutMs))),
-    h("pre", { tabindex: "0", "aria-label": "What it wants to do" }, typeof given === "string" ? given : JSON.stringify(given, null, 2)),
+    h("pre", { tabindex: "0", "aria-label": "What it wants to do" }, visible(typeof given === "string" ? given : JSON.stringify(given, null, 2))),
     h("div", { class: "choices" }, ...buttons),
   ];
+}
+
+/** Escapes characters that cannot be seen or change the direction, as the gateway does on platforms. */
+function visible(text) {
+  const escape = (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
+  return text.replace(/(?![\n ])[\p{C}\p{Z}\p{DI}\u2800]/gu, (character) => character.split("").map(escape).join(""));
 }
 
 function outcome({ toolName, decision }) {

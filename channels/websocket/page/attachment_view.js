@@ -17,8 +17,10 @@ function sound(kind, { data }, name) {
   return h("audio", { controls: true, preload: "metadata", src: `data:${kind};base64,${data}`, "aria-label": name, title: name });
 }
 
-function picture({ mime_type, data, width, height }, name) {
-  return h("img", { class: "picture", src: `data:${mime_type};base64,${data}`, alt: name, width, height, title: name });
+function picture(file, name) {
+  const { mime_type, data, width, height } = file;
+  const unreadable = (event) => event.target.replaceWith(h("span", {}, download(file, name), " cannot be shown: it is no readable picture."));
+  return h("img", { onerror: unreadable, class: "picture", src: `data:${mime_type};base64,${data}`, alt: name, width, height, title: name });
 }
 
 /** As opaque bytes: an HTML or SVG file is saved, never opened under this page's name. */

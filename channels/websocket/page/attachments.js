@@ -33,16 +33,22 @@ export class Attachments extends HTMLElement {
   }
 
   clear() {
-    this.parts = [];
-    this.audio = null;
+    this.restore({ parts: [], audio: null });
+  }
+
+  /** Show what was attached to a draft. */
+  restore({ parts, audio }) {
+    this.parts = parts;
+    this.audio = audio;
     this.#show();
   }
 
   async #addOne(file) {
     if (file.type.startsWith("audio/")) return this.#addAudio(file);
     if (!file.type.startsWith("image/")) return `${file.name} is neither a picture nor a recording; nothing else can be attached.`;
-    const part = await pictureFrom(file, this.left);
-    if (part === null) return tooLarge(file);
+    const { part, refusal } = await pictureFrom(file, this.left);
+    if (refusal === "unreadable") return `${file.name} is damaged or in a format that this browser cannot read, so it was not attached.`;
+    if (refusal) return tooLarge(file);
     this.parts = [...this.parts, part];
     return "";
   }

@@ -2,12 +2,12 @@
  * What the user can do, and what must happen on the wire for it. Holds the state; `onChange` is told of
  * every new one.
  */
-import { deleteSession, isDenied, listSessions } from "./api.js";
+import { deleteSession, isDenied, listSessions, showSession, signIn } from "./api.js";
 import { Connection } from "./connection.js";
-import { newId } from "./ids.js";
+import { isSessionId, newId } from "./ids.js";
+import { plainText } from "./message_state.js";
 import { Outbox } from "./outbox.js";
-import { initialState, reduce } from "./state.js";
-import { saveToken } from "./token.js";
+import { initialState, reduce, sessionInfo } from "./state.js";
 
 const TRY_AGAIN_MS = 2_000;
 
@@ -36,13 +36,16 @@ export class Client {
   /** Go to a session, or to a new chat (null). */
   open(session) {
     this.#dispatch({ type: "open", session });
-    if (session !== null && this.state.connection === "online") this.#subscribe(session);
+    if (session === null) return;
+    if (!isSessionId(session)) this.#dispatch({ type: "missing", session });
+    else if (this.state.connection === "online") this.#subscribe(session);
   }
 
   /** Write a message; it is kept until the server confirms it. @returns {string} its session */
   send(text, parts, audio = null) {
     const session = this.state.current ?? newId();
-    const entry = { client_msg_id: newId(), session, text, parts, audio, at: Date.now() };
+    const seen = this.state.threads[session]?.seq ?? 0;
+    const entry = { client_msg_id: newId(), session, text, parts, audio, seen, at: Date.now() };
     this.#outbox.put(entry);
     this.#showOutbox();
     if (this.state.connection === "online") this.#transmit(entry);
@@ -53,6 +56,18 @@ export class Client {
   retry(entry) {
     this.discard(entry.client_msg_id);
     this.send(entry.text, entry.parts, entry.audio);
+  }
+
+  /** Ask the question of a failed answer once more, as a new message. */
+  askAgain(answerId) {
+    const thread = this.state.threads[this.state.current];
+    const before = thread.order.slice(0, thread.order.indexOf(answerId)).map((id) => thread.messages[id]);
+    const question = before.findLast((message) => message.role === "user");
+    if (!question) return this.notify("The question of this answer is not here any more. Write it again.");
+    const text = plainText(question);
+    const parts = question.parts.filter((part) => part.type === "image" || part.type === "file").map(({ html, ...part }) => part);
+    if (text.endsWith("[voice message]")) return this.notify("A recording is not kept here. Record it again.");
+    this.send(text, parts);
   }
 
   discard(clientMsgId) {
@@ -69,15 +84,27 @@ export class Client {
     if (!this.#connection.send(frame)) this.notify("Not connected. Decide again when the connection is back.");
   }
 
+  /** A key was pressed that a plugin handles. */
+  press(key) {
+    this.#connection.send({ type: "key", key });
+  }
+
+  /** Ask plugins to complete a mention. */
+  complete(question) {
+    this.#connection.send({ type: "complete_mention", ...question });
+  }
+
   async remove(session) {
     const refusal = await deleteSession(session);
     if (refusal) this.notify(refusal);
     else this.#dispatch({ type: "removed", session });
   }
 
-  authenticate(token) {
-    saveToken(token);
-    this.#connection.open();
+  /** @returns {Promise<string>} why the token was not taken, or "" */
+  async authenticate(token) {
+    const refusal = await signIn(token);
+    if (!refusal) this.#connection.open();
+    return refusal;
   }
 
   notify(text) {
@@ -85,7 +112,7 @@ export class Client {
   }
 
   async refreshSessions() {
-    const sessions = await listSessions();
+    const sessions = await listSessions(this.state.server.channel);
     if (sessions) this.#dispatch({ type: "sessions", sessions });
   }
 
@@ -93,7 +120,15 @@ export class Client {
     this.#dispatch({ type: "frame", frame, at: Date.now() });
     if (frame.type === "ready") this.#resume();
     if (frame.type === "ack") this.#acknowledged(frame);
+    if (frame.type === "replayed") this.#describe(frame.session);
     if (frame.type === "error" && frame.client_msg_id) this.#refused(frame);
+  }
+
+  /** The list may be too short for a session that was opened by its address. */
+  async #describe(session) {
+    if (sessionInfo(this.state, session)?.model) return;
+    const info = await showSession(session);
+    if (info) this.#dispatch({ type: "info", info });
   }
 
   /** A new socket knows nothing: subscribe again from where we were, then send what was not confirmed. */
@@ -101,7 +136,7 @@ export class Client {
     this.#subscribed.clear();
     const { threads, current, sessions } = this.state;
     const live = Object.keys(threads).filter((id) => threads[id].seq > 0);
-    const known = current !== null && (sessions.some((info) => info.id === current) || !this.#isUnsent(current));
+    const known = current !== null && isSessionId(current) && (sessions.some((info) => info.id === current) || !this.#isUnsent(current));
     for (const session of new Set(known ? [...live, current] : live)) this.#subscribe(session);
     this.state.outbox.filter((entry) => !entry.failed).forEach((entry) => this.#transmit(entry));
     this.refreshSessions();
@@ -117,10 +152,10 @@ export class Client {
     this.#connection.send({ type: "resume", session, after: this.state.threads[session]?.seq ?? 0 });
   }
 
-  #transmit({ client_msg_id, session, text, parts, audio }) {
+  #transmit({ client_msg_id, session, text, parts, audio, seen = 0 }) {
     this.#subscribed.add(session);
     const spoken = audio ? { audio: { mime_type: audio.mime_type, data: audio.data } } : {};
-    this.#connection.send({ type: "message", client_msg_id, session, text, ...(parts.length ? { parts } : {}), ...spoken });
+    this.#connection.send({ type: "message", client_msg_id, session, text, seen, ...(parts.length ? { parts } : {}), ...spoken });
   }
 
   #acknowledged(ack) {

@@ -5,8 +5,10 @@
 import "./attachments.js";
 import { CommandMenu } from "./command_menu.js";
 import { h } from "./dom.js";
+import { draft, keepDraftFiles, keepDraftText } from "./drafts.js";
 import { clock } from "./figures.js";
 import { icon } from "./icons.js";
+import { MentionMenu } from "./mention_menu.js";
 import { Recorder } from "./recorder.js";
 
 export class Composer extends HTMLElement {
@@ -19,14 +21,14 @@ export class Composer extends HTMLElement {
   #elapsed = h("span", { class: "elapsed", role: "timer", "aria-label": "Recorded", hidden: true });
   #recorder = new Recorder((seconds) => (this.#elapsed.textContent = clock(seconds)), (blob, full) => this.#recorded(blob, full));
   #menu = new CommandMenu(this.#input);
-  #drafts = new Map();
+  #mentions = new MentionMenu(this.#input, (question) => this.#emit("mention", question));
   #shown = {};
 
   connectedCallback() {
     if (this.firstChild) return;
     const attach = h("button", { type: "button", class: "round quiet", "aria-label": "Attach images or a recording", title: "Attach images or a recording" }, icon("attach"));
     const row = h("div", { class: "row" }, attach, this.#record, this.#elapsed, this.#input, this.#stop, this.#send);
-    const form = h("form", { "aria-label": "Write a message" }, this.#menu.element, this.#attachments, row, this.#files);
+    const form = h("form", { "aria-label": "Write a message" }, this.#menu.element, this.#mentions.element, this.#attachments, row, this.#files);
     this.append(form, h("p", { class: "hint" }, "Enter to send, Shift + Enter for a new line, / for commands"));
     form.addEventListener("submit", (event) => this.#submit(event));
     attach.addEventListener("click", () => this.#files.click());
@@ -35,16 +37,21 @@ export class Composer extends HTMLElement {
     this.#stop.addEventListener("click", () => this.#emit("stop"));
     this.#input.addEventListener("input", () => this.#typed());
     this.#input.addEventListener("keydown", (event) => this.#pressed(event));
-    this.#attachments.addEventListener("changed", () => this.#showButtons());
+    this.#attachments.addEventListener("changed", () => {
+      keepDraftFiles(this.#shown.session ?? null, this.#attachments);
+      this.#showButtons();
+    });
     this.#takePictures();
   }
 
-  /** @param {{session: string | null, running: boolean, commands: object[]}} props */
+  /** @param {{session: string | null, running: boolean, commands: object[], triggers: string[], completions: object | null}} props */
   render(props) {
     const before = this.#shown;
     this.#shown = props;
     this.#menu.commands = props.commands;
-    if (before.session !== props.session && "session" in before) this.#swapDraft(before.session, props.session);
+    this.#mentions.triggers = props.triggers;
+    if (before.completions !== props.completions) this.#mentions.offer(props.completions);
+    if (before.session !== props.session || !("session" in before)) this.#showDraft(props.session);
     if (before.running !== props.running) this.#showButtons();
   }
 
@@ -65,12 +72,14 @@ export class Composer extends HTMLElement {
   }
 
   #pressed(event) {
-    if (event.isComposing || this.#menu.pressed(event)) return;
+    if (event.isComposing || this.#mentions.pressed(event) || this.#menu.pressed(event)) return;
     if (event.key === "Enter" && !event.shiftKey) this.#submit(event);
   }
 
   #typed() {
+    keepDraftText(this.#shown.session ?? null, this.#input.value);
     this.#menu.update();
+    this.#mentions.update();
     this.#showButtons();
     this.#input.style.height = "auto";
     this.#input.style.height = `${this.#input.scrollHeight}px`;
@@ -87,9 +96,10 @@ export class Composer extends HTMLElement {
   }
 
   /** What was being written belongs to its session. */
-  #swapDraft(from, to) {
-    this.#drafts.set(from, this.#input.value);
-    this.#input.value = this.#drafts.get(to) ?? "";
+  #showDraft(session) {
+    const { text, parts, audio } = draft(session);
+    this.#input.value = text;
+    this.#attachments.restore({ parts, audio });
     this.#typed();
   }
 

@@ -4,8 +4,8 @@
  * Calls `onFrame(frame)` for every frame and `onStatus(status)` with "connecting", "online" (the server said
  * ready), "waiting" (for the next try) or "denied" (a token is needed).
  */
-import { protocols } from "./token.js";
 
+const PROTOCOL = "trunkline.v1.html";
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 15_000;
 const PING_EVERY_MS = 20_000;
@@ -32,7 +32,7 @@ export class Connection {
     clearTimeout(this.#retry);
     this.#denied = false;
     this.onStatus("connecting");
-    const socket = new WebSocket(endpoint(), protocols());
+    const socket = new WebSocket(endpoint(), PROTOCOL);
     const previous = this.#socket;
     this.#socket = socket;
     previous?.close();

@@ -1,5 +1,7 @@
 /** What a new chat shows: a greeting and a few things to try, each one press away. */
 import { h } from "./dom.js";
+import { icon } from "./icons.js";
+import { linkTo } from "./router.js";
 
 const EXAMPLES = [
   ["Ask the clock", "What time is it in Asia/Tokyo?"],
@@ -16,6 +18,18 @@ export function emptyState() {
     h("h2", { id: "empty-title" }, "What can I do for you?"),
     h("p", { class: "muted" }, "Ask anything, type / for commands, or start with one of these."),
     h("div", { class: "examples" }, ...EXAMPLES.map(example)),
+  );
+}
+
+/** What stands in place of a conversation that the gateway does not have. */
+export function missingState() {
+  return h(
+    "section",
+    { class: "empty", "aria-labelledby": "missing-title", hidden: true },
+    h("img", { src: "/page/icon.svg", alt: "", width: 56, height: 56 }),
+    h("h2", { id: "missing-title" }, "This conversation does not exist"),
+    h("p", { class: "muted" }, "It was deleted, or its address is wrong."),
+    h("p", {}, h("a", { class: "new-chat", href: linkTo(null) }, icon("plus"), "Start a new chat")),
   );
 }
 

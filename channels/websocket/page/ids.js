@@ -1,6 +1,6 @@
 /** Ids that the page makes up: for messages and for new sessions. */
 
-const SESSION = /^[A-Za-z0-9._:-]{1,128}$/;
+const SESSION = /^[!-~]{1,200}$/;
 
 /** 128 random bits as hex; works on plain http too, where `crypto.randomUUID` does not exist. */
 export function newId() {

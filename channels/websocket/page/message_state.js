@@ -24,6 +24,7 @@
  * @property {boolean} live it came while one was looking, and is not history
  * @property {string} [stopReason]
  * @property {object} metadata
+ * @property {number | null} [createdAt] milliseconds since the epoch
  * @property {{retry_after_ms: number, provider: string} | null} rateLimit
  * @property {readonly Approval[]} approvals
  */
@@ -55,11 +56,17 @@ export function storedMessage(wire, html = [], held = undefined) {
     ...blank(wire.id, wire.role),
     parts,
     metadata: wire.metadata ?? {},
+    createdAt: wire.created_at ?? null,
     stopReason: wire.metadata?.stop_reason,
     hidden: wire.display?.hidden ?? false,
     queued: held?.queued ?? false,
     approvals: held?.approvals ?? [],
   };
+}
+
+/** A message as a plugin's renderer wrote it, in place of its parts. @param {Message} message */
+export function renderedMessage(message, markdown, html) {
+  return { ...message, parts: [finishedText({ content: markdown }, html, undefined)] };
 }
 
 /** The message after one delta. @param {Message} message */
@@ -96,9 +103,14 @@ export function withApproval(message, approval) {
   return { ...message, approvals: [...others, approval] };
 }
 
-/** What a person would copy: the text parts without reasoning. @param {Message} message */
+/** Whether a tool waits for a person's decision. @param {Message} message */
+export function asksApproval(message) {
+  return message.status === "running" && message.approvals.some((approval) => approval.decision === null);
+}
+
+/** What a person would copy: the text parts without reasoning and notices. @param {Message} message */
 export function plainText(message) {
-  const texts = message.parts.filter((part) => part?.type === "text" && part.kind !== "reasoning");
+  const texts = message.parts.filter((part) => part?.type === "text" && !["reasoning", "notice"].includes(part.kind));
   return texts.map((part) => part.text).join("\n\n");
 }
 
@@ -134,8 +146,8 @@ function call(id, name, argumentsText) {
 }
 
 function startedResult(frame) {
-  const { tool_call_id, title } = frame;
-  return { type: "tool_result", tool_call_id, title, output: "", status: "running", attachments: [] };
+  const { tool_call_id, title, display } = frame;
+  return { type: "tool_result", tool_call_id, title, display, output: "", status: "running", attachments: [] };
 }
 
 function endedResult(part, frame) {
@@ -147,6 +159,7 @@ function storedResult(wire) {
     type: "tool_result",
     tool_call_id: wire.tool_call_id,
     title: wire.title,
+    display: wire.display,
     output: wire.output ?? "",
     status: wire.is_error ? "failed" : "ok",
     durationMs: wire.metadata?.duration_ms,

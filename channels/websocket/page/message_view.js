@@ -14,7 +14,7 @@ import "./text_view.js";
 import "./tool_panel.js";
 
 const WHO = { user: "You", assistant: "Assistant", system: "Notice" };
-const STOPPED = { cancelled: "Stopped", max_tokens: "Cut off at the length limit" };
+const CUT = { max_tokens: "Cut off at the length limit" };
 
 export class MessageView extends HTMLElement {
   #message = null;
@@ -43,6 +43,11 @@ export class MessageView extends HTMLElement {
     this.setAttribute("aria-label", WHO[role]);
     const copy = copyButton("Copy message", () => plainText(this.#message));
     this.#footer.append(copy, this.#figures);
+    this.addEventListener("ask-again", (event) => {
+      if (event.detail !== null) return;
+      event.stopPropagation();
+      this.dispatchEvent(new CustomEvent("ask-again", { bubbles: true, detail: this.#message.id }));
+    });
     this.append(h("h2", { class: "offscreen" }, WHO[role]), this.#body, this.#footer);
   }
 
@@ -50,19 +55,27 @@ export class MessageView extends HTMLElement {
     const { model, duration_ms } = message.metadata;
     const wait = message.rateLimit ? waiting(message.rateLimit) : "";
     const facts = message.role === "assistant" ? [model, usageLine(message.metadata), duration_ms ? duration(duration_ms) : ""] : [];
-    const state = message.queued ? "Queued" : STOPPED[message.stopReason];
+    const state = message.queued ? "Queued" : stoppedText(message);
     this.#figures.textContent = [wait, state, ...facts].filter(Boolean).join(" · ");
   }
 }
 
+/** A failed answer ends as "cancelled" too; its error says why, and nobody stopped it. */
+function stoppedText({ stopReason, parts }) {
+  if (stopReason !== "cancelled") return CUT[stopReason];
+  return parts.some((part) => part?.type === "error") ? "" : "Stopped";
+}
+
 function isVisible(item) {
-  return item.type !== "text-text" || item.part.length > 0;
+  return !["text-text", "text-notice"].includes(item.type) || item.part.length > 0;
 }
 
 function create({ type, part }) {
   switch (type) {
     case "text-text":
       return h("tl-text", { class: "prose" });
+    case "text-notice":
+      return h("tl-text", { class: "prose notice" });
     case "text-reasoning":
     case "text-summary":
       return foldedText(part.kind, h("tl-text", { class: "prose" }));
@@ -80,6 +93,8 @@ function update(element, { type, part, run, approval }, message) {
   switch (type) {
     case "text-text":
       return message.role === "user" ? plain(element, part) : element.render(part);
+    case "text-notice":
+      return element.render(part);
     case "text-reasoning":
     case "text-summary":
       element.querySelector("tl-text").render(part);

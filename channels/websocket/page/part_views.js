@@ -1,18 +1,25 @@
 /** Parts that come whole: errors, files, and text that folds away (reasoning, summaries). */
 import { addCopyButtons } from "./copy_button.js";
 import { h } from "./dom.js";
+import { errorKind, withoutClassNames } from "./error_kinds.js";
 import { icon } from "./icons.js";
 import { renderedBlock } from "./safe_html.js";
 
 /** @param {{error_name: string, message: string, metadata?: object}} part */
 export function errorView({ error_name, message, metadata = {} }) {
-  const details = Object.entries(metadata).map(([name, value]) => `${name}: ${value}`);
+  const kind = errorKind(error_name);
+  const sentence = withoutClassNames(message);
+  const facts = { error: error_name, ...metadata, ...(sentence === message ? {} : { message }) };
+  const details = Object.entries(facts).map(([name, value]) => `${name}: ${value}`);
+  const retry = (event) => event.target.dispatchEvent(new CustomEvent("ask-again", { bubbles: true }));
   return h(
     "section",
-    { class: "error-part", "aria-label": `Error: ${error_name}` },
-    h("strong", {}, icon("warning"), error_name),
-    h("p", {}, message),
-    details.length > 0 && h("details", {}, h("summary", {}, "Details"), h("pre", { tabindex: "0" }, details.join("\n"))),
+    { class: "error-part", role: "group", "aria-label": `Error: ${kind}` },
+    h("strong", {}, icon("warning"), kind),
+    h("p", {}, sentence),
+    // What could not be delivered was answered; asking again would answer it twice.
+    error_name !== "PlacementRefused" && h("button", { type: "button", class: "retry", onclick: retry }, "Retry"),
+    h("details", {}, h("summary", {}, "Details"), h("pre", { tabindex: "0" }, details.join("\n"))),
   );
 }
 

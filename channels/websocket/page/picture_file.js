@@ -11,17 +11,17 @@ const ATTEMPTS = [
 /**
  * @param {File} file
  * @param {number} budget most characters of base64
- * @returns {Promise<object | null>} null if it is no readable picture or cannot be made to fit
+ * @returns {Promise<{part?: object, refusal?: "unreadable" | "too large"}>} the part, or why there is none
  */
 export async function pictureFrom(file, budget) {
   const bitmap = await decoded(file);
-  if (bitmap === null) return null;
-  if (SENT_AS_IS.includes(file.type) && fits(file, budget)) return part(file, file.name, bitmap);
+  if (bitmap === null) return { refusal: "unreadable" };
+  if (SENT_AS_IS.includes(file.type) && fits(file, budget)) return { part: await part(file, file.name, bitmap) };
   for (const attempt of ATTEMPTS) {
     const smaller = await scaled(bitmap, attempt);
-    if (smaller && fits(smaller.blob, budget)) return part(smaller.blob, file.name, smaller);
+    if (smaller && fits(smaller.blob, budget)) return { part: await part(smaller.blob, file.name, smaller) };
   }
-  return null;
+  return { refusal: "too large" };
 }
 
 async function decoded(file) {

@@ -1,17 +1,15 @@
 /** Deep links: `#/s/<session>` is an open session, anything else a new chat. */
-import { isSessionId } from "./ids.js";
 
 const PATH = /^#\/s\/(.+)$/;
 
-/** @returns {string | null} the session in the address bar */
+/** @returns {string | null} the session in the address bar, which may be no session's id at all */
 export function currentSession() {
   const found = PATH.exec(location.hash);
   if (!found) return null;
   try {
-    const id = decodeURIComponent(found[1]);
-    return isSessionId(id) ? id : null;
+    return decodeURIComponent(found[1]);
   } catch {
-    return null;
+    return found[1];
   }
 }
 

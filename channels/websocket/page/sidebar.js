@@ -4,12 +4,18 @@ import { h, reconcile } from "./dom.js";
 import { usageLine } from "./figures.js";
 import { icon } from "./icons.js";
 import { linkTo } from "./router.js";
-import { isRunning, titleOf } from "./state.js";
+import { isAsking, isElsewhere, isRunning, isUnnamed, titleOf } from "./state.js";
 
+const CHANNELS = { telegram: "TG", discord: "DC", slack: "SL", websocket: "WB", api: "AP" };
 const PHONE = matchMedia("(max-width: 800px)");
 
 export class Sidebar extends HTMLElement {
-  #list = h("ul", { class: "sessions" });
+  #own = h("ul", { class: "sessions" });
+  #others = h("ul", { class: "sessions" });
+  #heading = h("h2", {}, "Other channels");
+  #filter = h("input", { type: "checkbox" });
+  #filterText = h("span");
+  #filterRow = h("label", { class: "filter" }, this.#filter, this.#filterText);
   #nav = h("nav", { id: "sessions", "aria-label": "Conversations" });
   #scrim = h("div", { class: "scrim", onclick: () => this.toggle(false) });
   #shown = {};
@@ -19,7 +25,8 @@ export class Sidebar extends HTMLElement {
     if (this.firstChild) return;
     const brand = h("div", { class: "brand" }, h("img", { src: "/page/icon.svg", alt: "", width: 26, height: 26 }), "Trunkline");
     const fresh = h("a", { class: "new-chat", href: linkTo(null), onclick: () => this.toggle(false) }, icon("plus"), "New chat");
-    this.#nav.append(brand, fresh, this.#list);
+    this.#filter.addEventListener("change", () => this.#draw());
+    this.#nav.append(brand, fresh, h("div", { class: "lists" }, this.#own, this.#heading, this.#others, this.#filterRow));
     this.append(this.#scrim, this.#nav);
     this.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && this.hasAttribute("open")) event.stopPropagation(), this.toggle(false);
@@ -43,24 +50,45 @@ export class Sidebar extends HTMLElement {
 
   /** @param {import("./state.js").State} state */
   render(state) {
-    const { sessions, current, threads } = state;
-    if (this.#shown.sessions === sessions && this.#shown.current === current && this.#shown.threads === threads) return;
-    this.#shown = { sessions, current, threads };
-    reconcile(this.#list, sessions, (info) => info.id, () => h("li"), (row, info) => this.#renderRow(row, info, state));
+    const { sessions, current, threads, server } = this.#shown;
+    const same = sessions === state.sessions && current === state.current && threads === state.threads;
+    if (same && server === state.server) return;
+    this.#shown = state;
+    this.#draw();
+  }
+
+  /** The page's own conversations first; requests that named no session only when they are asked for. */
+  #draw() {
+    const state = this.#shown;
+    const unnamed = state.sessions.filter(isUnnamed);
+    const isListed = (info) => this.#filter.checked || info.id === state.current || !isUnnamed(info);
+    const others = state.sessions.filter((info) => isElsewhere(state, info));
+    this.#fill(this.#own, state.sessions.filter((info) => !isElsewhere(state, info)));
+    this.#fill(this.#others, others.filter(isListed));
+    this.#own.hidden = this.#own.childElementCount === 0;
+    this.#others.hidden = this.#others.childElementCount === 0;
+    this.#heading.hidden = others.length === 0;
+    this.#filterRow.hidden = unnamed.length === 0;
+    this.#filterText.textContent = `Unnamed API requests (${unnamed.length})`;
+  }
+
+  #fill(list, infos) {
+    reconcile(list, infos, (info) => info.id, () => h("li"), (row, info) => this.#renderRow(row, info, this.#shown));
   }
 
   #renderRow(row, info, state) {
     const running = isRunning(state, info.id) || info.status === "running";
+    const asking = isAsking(state, info.id) || info.status === "waiting";
     const open = info.id === state.current;
     const title = titleOf(state, info.id);
-    const look = JSON.stringify([title, info.usage, running, open]);
+    const look = JSON.stringify([title, info.usage, info.channel, running, asking, open]);
     if (row.dataset.look === look) return;
     row.dataset.look = look;
     const link = h(
       "a",
       { href: linkTo(info.id), "aria-current": open && "page", onclick: () => this.toggle(false) },
-      h("span", { class: "title" }, title),
-      h("span", { class: "muted" }, running ? "answering…" : usageLine(info.usage ?? {})),
+      h("span", { class: "title" }, isElsewhere(state, info) && channelMark(info.channel), title),
+      h("span", { class: "muted" }, asking ? "waits for your approval" : running ? "answering…" : usageLine(info.usage ?? {})),
     );
     const remove = h("button", { type: "button", class: "quiet", "aria-label": `Delete ${title}`, title: "Delete" }, icon("trash"));
     remove.addEventListener("click", () => this.#ask(info.id, title));
@@ -73,6 +101,13 @@ export class Sidebar extends HTMLElement {
     this.dispatchEvent(new CustomEvent("delete", { bubbles: true, detail: { id } }));
     this.#nav.querySelector("a").focus();
   }
+}
+
+/** Two letters for the eye, the channel's name for the ear. */
+function channelMark(channel) {
+  const [platform] = channel.split(".");
+  const letters = CHANNELS[platform] ?? platform.slice(0, 2).toUpperCase();
+  return h("span", { class: "channel", title: channel }, h("span", { "aria-hidden": "true" }, letters), h("span", { class: "offscreen" }, `${channel}: `));
 }
 
 customElements.define("tl-sidebar", Sidebar);

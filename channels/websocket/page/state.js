@@ -3,7 +3,7 @@
  *
  * @typedef {import("./thread_state.js").Thread} Thread
  * @typedef {{input_tokens?: number, output_tokens?: number, cost?: number}} Usage
- * @typedef {{id: string, title: string | null, updated_at: number, usage?: Usage, status?: string}} SessionInfo
+ * @typedef {{id: string, title: string | null, updated_at: number, usage?: Usage, status?: string, model?: string, channel?: string}} SessionInfo
  * @typedef {object} OutboxEntry a message that the server has not confirmed
  * @property {string} client_msg_id
  * @property {string} session
@@ -18,11 +18,15 @@
  * @property {Readonly<Record<string, Thread>>} threads
  * @property {readonly SessionInfo[]} sessions newest first
  * @property {readonly OutboxEntry[]} outbox in order of writing
- * @property {{user: string, model: string, version: string, commands: {name: string, description: string}[]}} server
+ * @property {{user: string, model: string, version: string, channel: string, commands: {name: string, description: string}[]}} server
+ * @property {{status: object[], shortcuts: string[], triggers: string[]}} contributed what plugins add to the page
+ * @property {object | null} completions how plugins complete the mention that is being typed
  * @property {string | null} notice something the user should know
  */
-import { plainText } from "./message_state.js";
+import { asksApproval, plainText } from "./message_state.js";
 import { emptyThread, withAccepted, withEvent } from "./thread_state.js";
+
+const UNNAMED = /^chat-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 
 /** @returns {State} */
 export function initialState() {
@@ -32,7 +36,9 @@ export function initialState() {
     threads: {},
     sessions: [],
     outbox: [],
-    server: { user: "", model: "", version: "", commands: [] },
+    server: { user: "", model: "", version: "", channel: "websocket", commands: [] },
+    contributed: { status: [], shortcuts: [], triggers: [] },
+    completions: null,
     notice: null,
   };
 }
@@ -48,6 +54,10 @@ export function reduce(state, action) {
       return { ...state, current: action.session, notice: null };
     case "sessions":
       return { ...state, sessions: newestFirst(action.sessions) };
+    case "info":
+      return withInfo(state, action.info);
+    case "missing":
+      return withThread(state, action.session, (thread) => ({ ...thread, missing: true }));
     case "removed":
       return without(state, action.session);
     case "outbox":
@@ -65,6 +75,38 @@ export function isRunning(state, session) {
   return Boolean(thread && (thread.running !== null || thread.awaiting));
 }
 
+/** Whether the open conversation is whole and at rest, so that it can be played again. @param {State} state */
+export function canReplay(state) {
+  const thread = state.threads[state.current ?? ""];
+  return Boolean(thread?.loaded && thread.order.length > 1 && thread.running === null && !thread.awaiting);
+}
+
+/** Whether an answer waits for a person's approval. @param {State} state */
+export function isAsking(state, session) {
+  const thread = state.threads[session ?? ""];
+  return Boolean(thread?.running && asksApproval(thread.messages[thread.running]));
+}
+
+/** Whether the session was asked for and does not exist. @param {State} state */
+export function isMissing(state, session) {
+  return Boolean(state.threads[session ?? ""]?.missing);
+}
+
+/** Whether a session belongs to another channel than this page. @param {State} state @param {SessionInfo} info */
+export function isElsewhere(state, info) {
+  return info.channel !== undefined && info.channel !== state.server.channel;
+}
+
+/** Whether a session was begun by a request to `/v1` that named none. @param {SessionInfo} info */
+export function isUnnamed(info) {
+  return info.channel === "api" && UNNAMED.test(info.id);
+}
+
+/** The model that answers in a session. @param {State} state */
+export function modelOf(state, session) {
+  return sessionInfo(state, session)?.model ?? state.server.model;
+}
+
 /** @param {State} state @returns {SessionInfo | undefined} */
 export function sessionInfo(state, session) {
   return state.sessions.find((info) => info.id === session);
@@ -72,6 +114,7 @@ export function sessionInfo(state, session) {
 
 /** What to call a session: its title, else what the user said first. @param {State} state */
 export function titleOf(state, session) {
+  if (isMissing(state, session)) return "Conversation not found";
   const title = sessionInfo(state, session)?.title;
   const first = Object.values(state.threads[session]?.messages ?? {}).find((message) => message.role === "user");
   return title || (first && plainText(first).slice(0, 80)) || "New conversation";
@@ -89,6 +132,10 @@ function withFrame(state, frame, at) {
       return withThread(state, frame.session, (thread) => ({ ...thread, loaded: true }));
     case "pong":
       return state;
+    case "contributions":
+      return { ...state, contributed: frame };
+    case "completions":
+      return { ...state, completions: frame };
     case "session":
       return withSessionEvent(state, frame, at);
     default:
@@ -106,6 +153,7 @@ function withAck(state, ack, at) {
 }
 
 function withError(state, frame) {
+  if (frame.session && frame.error_name === "NotFoundError") return reduce(state, { type: "missing", session: frame.session });
   if (!frame.client_msg_id) return { ...state, notice: frame.message };
   if (frame.retryable) return state;
   const mark = (entry) => (entry.client_msg_id === frame.client_msg_id ? { ...entry, failed: frame.message } : entry);
@@ -113,9 +161,9 @@ function withError(state, frame) {
 }
 
 function withSessionEvent(state, frame, at) {
-  const { session, title, usage, status } = frame;
+  const { session, title, usage, status, model } = frame;
   const known = sessionInfo(state, session) ?? { id: session, title: null, updated_at: at };
-  const fresh = Object.fromEntries(Object.entries({ title, usage, status }).filter(([, value]) => value !== undefined));
+  const fresh = Object.fromEntries(Object.entries({ title, usage, status, model }).filter(([, value]) => value !== undefined));
   const next = withThread(state, session, (thread) => withEvent(thread, frame));
   return withInfo(next, { ...known, ...fresh });
 }

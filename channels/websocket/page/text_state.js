@@ -4,7 +4,7 @@
  *
  * @typedef {object} TextPart
  * @property {"text"} type
- * @property {string} kind "text", "reasoning" or "summary"
+ * @property {string} kind "text", "reasoning", "summary" or "notice"
  * @property {string} text all of it, as written
  * @property {number} length code points of `text`
  * @property {readonly string[]} blocks safe HTML of the finished blocks

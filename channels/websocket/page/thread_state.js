@@ -8,13 +8,14 @@
  * @property {readonly string[]} order message ids
  * @property {Readonly<Record<string, Message>>} messages
  * @property {string | null} running the answer in progress
+ * @property {boolean} missing whether the server says that there is no such session
  * @property {boolean} awaiting a message was accepted and its answer has not begun
  */
-import { acceptedMessage, runningAnswer, storedMessage, withApproval, withDelta } from "./message_state.js";
+import { acceptedMessage, renderedMessage, runningAnswer, storedMessage, withApproval, withDelta } from "./message_state.js";
 
 /** @returns {Thread} */
 export function emptyThread() {
-  return { seq: 0, loaded: false, order: [], messages: {}, running: null, awaiting: false };
+  return { seq: 0, loaded: false, order: [], messages: {}, running: null, missing: false, awaiting: false };
 }
 
 /**
@@ -33,7 +34,7 @@ export function withEvent(thread, frame) {
 /** The server has the message: it stands in the log now. @param {Thread} thread */
 export function withAccepted(thread, ack, entry) {
   const answered = ack.answer_id in thread.messages;
-  const next = { ...thread, loaded: true, awaiting: !answered && thread.running === null };
+  const next = { ...thread, loaded: true, missing: false, awaiting: !answered && thread.running === null };
   if (ack.message_id in thread.messages) return next;
   return put(next, acceptedMessage(ack.message_id, entry, thread.running !== null && !answered));
 }
@@ -56,8 +57,10 @@ function applied(thread, frame) {
 }
 
 function withStored(thread, frame) {
-  const { message, html } = frame;
-  const next = put(thread, storedMessage(message, html, thread.messages[message.id]));
+  const { message, html, rendered, rendered_html } = frame;
+  const stored = storedMessage(message, html, thread.messages[message.id]);
+  const shown = rendered_html === undefined ? stored : renderedMessage(stored, rendered, rendered_html);
+  const next = put(thread, shown);
   if (message.role === "user") return next;
   return { ...next, awaiting: false, running: thread.running === message.id ? null : thread.running };
 }
@@ -85,6 +88,7 @@ function withRequest(thread, frame) {
     toolName: frame.tool_name,
     arguments: frame.arguments,
     timeoutMs: frame.timeout_ms,
+    always: frame.always ?? null,
     decision: null,
   }));
 }

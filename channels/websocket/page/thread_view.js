@@ -4,7 +4,7 @@
  */
 import { announce } from "./announcer.js";
 import { h, reconcile } from "./dom.js";
-import { emptyState } from "./empty_state.js";
+import { emptyState, missingState } from "./empty_state.js";
 import { icon } from "./icons.js";
 import "./message_view.js";
 import "./pending_view.js";
@@ -17,13 +17,14 @@ export class ThreadView extends HTMLElement {
   #jump = h("button", { type: "button", class: "jump", hidden: true, onclick: () => this.follow() }, icon("down"), "Jump to latest");
   #thinking = h("div", { class: "thinking", role: "status", hidden: true }, h("span", { class: "offscreen" }, "The assistant is thinking"), h("i"), h("i"), h("i"));
   #empty = emptyState();
+  #missing = missingState();
   #following = true;
   #lastTop = 0;
   #shown = {};
 
   connectedCallback() {
     if (this.firstChild) return;
-    const column = h("div", { class: "column" }, this.#empty, this.#list, this.#thinking);
+    const column = h("div", { class: "column" }, this.#empty, this.#missing, this.#list, this.#thinking);
     this.#scroller.append(column);
     this.append(this.#scroller, this.#jump);
     this.#scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
@@ -39,7 +40,8 @@ export class ThreadView extends HTMLElement {
     this.#shown = props;
     if (before.session !== session) this.#enter();
     announce(this.#renderList(thread, outbox.filter((entry) => entry.session === session)));
-    this.#empty.hidden = this.#list.childElementCount > 0 || (session !== null && !thread?.loaded);
+    this.#empty.hidden = this.#list.childElementCount > 0 || (session !== null && !thread?.loaded) || Boolean(thread?.missing);
+    this.#missing.hidden = !thread?.missing;
     this.#thinking.hidden = !thread?.awaiting;
   }
 

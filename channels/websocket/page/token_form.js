@@ -4,7 +4,6 @@ import { h } from "./dom.js";
 export class TokenForm extends HTMLElement {
   #input = h("input", { id: "token", type: "password", autocomplete: "off", required: true, spellcheck: "false" });
   #problem = h("p", { class: "problem", role: "alert" });
-  #tried = false;
 
   connectedCallback() {
     if (this.firstChild) return;
@@ -13,7 +12,7 @@ export class TokenForm extends HTMLElement {
       { class: "card", role: "dialog", "aria-modal": "true", "aria-labelledby": "token-title" },
       h("img", { src: "/page/icon.svg", alt: "", width: 40, height: 40 }),
       h("h2", { id: "token-title" }, "Access token"),
-      h("p", { class: "muted" }, "This gateway is protected. Enter its token (server.token in the settings). It is kept for this tab only."),
+      h("p", { class: "muted" }, "This gateway is protected. Enter its token (server.token in the settings). This browser remembers it until it is closed."),
       h("label", { for: "token" }, "Token"),
       this.#input,
       this.#problem,
@@ -26,25 +25,23 @@ export class TokenForm extends HTMLElement {
   /** @param {string} connection the state of it */
   render(connection) {
     const needed = connection === "denied";
-    if (connection === "online") this.#tried = false;
     if (needed === !this.hidden) return;
     if (!needed && connection !== "online") return;
     this.hidden = !needed;
     for (const behind of document.querySelectorAll("tl-sidebar, .room")) behind.inert = needed;
     if (needed) this.#input.focus();
+    else this.#input.value = "";
   }
 
   #submit(event) {
     event.preventDefault();
     this.#problem.textContent = "";
-    this.#tried = true;
     this.dispatchEvent(new CustomEvent("token", { bubbles: true, detail: this.#input.value.trim() }));
   }
 
-  /** The server refused again. */
-  refused() {
-    if (!this.#tried) return;
-    this.#problem.textContent = "This token was not accepted.";
+  /** The token was not taken. @param {string} reason */
+  refused(reason) {
+    this.#problem.textContent = reason;
     this.#input.select();
   }
 }

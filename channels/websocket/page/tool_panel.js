@@ -8,7 +8,11 @@ import { growText, h } from "./dom.js";
 import { duration } from "./figures.js";
 import { icon } from "./icons.js";
 
-const STATUS = { waiting: "waiting", running: "running", ok: "done", failed: "failed", stopped: "stopped" };
+const STATUS = { asks: "waits for approval", waiting: "waiting", running: "running", ok: "done", failed: "failed", stopped: "stopped" };
+
+const DIFF = { "+": "gi", "-": "gd", "@": "gu" };
+/** What a tool's display hints may say which argument holds, the most telling first. */
+const CONCEPTS = ["command", "path", "file", "url", "query"];
 
 export class ToolPanel extends HTMLElement {
   #name = h("span", { class: "tool-name" });
@@ -31,18 +35,29 @@ export class ToolPanel extends HTMLElement {
 
   /** @param {{call?: object, result?: object, live: boolean}} run */
   render(run) {
-    if (this.#shown.call === run.call && this.#shown.result === run.result && this.#shown.live === run.live) return;
+    if (this.#shown.call === run.call && this.#shown.result === run.result && this.#shown.live === run.live && this.#shown.asks === run.asks) return;
     this.#shown = run;
     const { call, result } = run;
     const status = statusOf(run);
     this.dataset.status = status;
-    this.#name.textContent = call?.tool_name ?? result?.title ?? "tool";
+    this.dataset.kind = result?.display?.kind ?? "";
+    this.#name.textContent = result?.display?.verb ?? call?.tool_name ?? result?.title ?? "tool";
+    this.#name.title = call?.tool_name ?? "";
     this.#hint.textContent = hint(run);
     this.#status.textContent = STATUS[status] + (result?.durationMs === undefined ? "" : ` · ${duration(result.durationMs)}`);
     growText(this.#arguments, pretty(call?.argumentsText ?? ""));
-    growText(this.#output, result?.output ?? "");
+    this.#showOutput(result?.output ?? "", result?.display?.kind);
     this.#outputBox.hidden = !result?.output;
     this.#showAttachments(result?.attachments ?? []);
+  }
+
+  /** A diff has a colour for each line; other output only grows, and keeps what is selected in it. */
+  #showOutput(output, kind) {
+    if (kind !== "diff") return growText(this.#output, output);
+    if (this.#output.data === output) return;
+    const box = this.#outputBox.querySelector("pre");
+    this.#output.data = output;
+    box.replaceChildren(...output.split("\n").map((line) => h("span", { class: DIFF[line[0]] ?? "" }, `${line}\n`)));
   }
 
   #showAttachments(attachments) {
@@ -56,20 +71,26 @@ function heading(text, copied) {
 }
 
 function pre(label, text) {
-  return h("pre", { tabindex: "0", role: "region", "aria-label": label }, text);
+  return h("pre", { tabindex: "0", role: "group", "aria-label": label }, text);
 }
 
-function statusOf({ call, result, live }) {
+function statusOf({ call, result, live, asks }) {
   if (result && result.status !== "running") return result.status;
   if (!live) return "stopped";
+  if (asks) return "asks";
   return result || !call ? "running" : "waiting";
 }
 
 /** The last line of output while it runs, else what it was asked: enough to know without opening it. */
 function hint({ call, result }) {
   if (result?.status === "running" && result.output) return result.output.trimEnd().split("\n").at(-1);
-  const values = Object.values(parsed(call?.argumentsText ?? "") ?? {});
-  return result?.title ?? values.map((value) => (typeof value === "string" ? value : JSON.stringify(value))).join(", ");
+  const given = parsed(call?.argumentsText ?? "") ?? {};
+  const { kind, fields = {} } = result?.display ?? {};
+  const concept = [...CONCEPTS, ...Object.keys(fields)].find((name) => given[fields[name]] !== undefined);
+  if (concept) return `${kind === "shell" ? "$ " : ""}${given[fields[concept]]}`;
+  // The verb of its hints is the name of the panel already.
+  const title = result?.title === result?.display?.verb ? undefined : result?.title;
+  return title ?? Object.values(given).map((value) => (typeof value === "string" ? value : JSON.stringify(value))).join(", ");
 }
 
 function pretty(text) {

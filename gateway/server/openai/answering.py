@@ -7,15 +7,15 @@ from typing import Protocol
 
 from aiohttp import web
 
-from gateway.channel import Receipt
-from gateway.deltas import Complete
-from gateway.errors import BackpressureError, OverloadedError
-from gateway.feed import Feed
-from gateway.frames import Event, Frame, MessageFrame
+from gateway.contract.channel import Receipt
+from gateway.contract.deltas import Complete
+from gateway.contract.errors import BackpressureError, OverloadedError
+from gateway.contract.messages import Message
 from gateway.host import Host
-from gateway.messages import Message
 from gateway.server.openai.telling import Telling, text_of
 from gateway.server.streaming import cut
+from gateway.session.feed import Feed
+from gateway.session.frames import Event, Frame, MessageFrame
 
 _LOOK_SECONDS = 1.0
 """How often to see whether the client is still there, and to tell it that we are."""
@@ -59,14 +59,14 @@ class Waiters:
         host, session_id = self._host, receipt.session
         feed = host.feed(lambda: cut(request))
         self._feeds.add(feed)
-        host.figures.clients["openai"] += 1
+        host.counters.clients["openai"] += 1
         try:
-            await host.follow(session_id, feed, receipt.seq)
+            await host.follow(session_id, feed, receipt.seq, viewer=False)
             return await self._told(request, receipt, feed, listener)
         except BackpressureError:
             raise ClientLeftError("the client does not read") from None
         finally:
-            host.figures.clients["openai"] -= 1
+            host.counters.clients["openai"] -= 1
             self._feeds.discard(feed)
             host.unfollow(session_id, feed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -10,12 +11,13 @@ import structlog
 from aiohttp import web
 from msgspec import Struct
 
-from gateway.channel import InboundMessage, Receipt
-from gateway.client_message import ClientMessage
-from gateway.errors import TrunklineError
+from gateway.contract.channel import InboundMessage, Receipt
+from gateway.contract.client_message import ClientMessage
+from gateway.contract.errors import InvalidRequestError, OverloadedError, TrunklineError
+from gateway.contract.messages import ErrorMetadata, ErrorPart, Message, ToolCallPart, new_id
+from gateway.contract.provider import TurnOptions
 from gateway.host import Host
-from gateway.messages import Message, new_id
-from gateway.routing import Agents, Models
+from gateway.models import Agents, Models
 from gateway.server.answers import json_answer
 from gateway.server.openai.answering import Waiters
 from gateway.server.openai.chat import ChatMessage
@@ -24,8 +26,12 @@ from gateway.server.openai.parse import conversation, session_of_key
 from gateway.server.openai.telling import failure_in
 from gateway.server.sessions import CHANNEL
 from gateway.server.streaming import STILL_HERE, Streamed
+from gateway.session.log import UNNAMED_PREFIX
 
 log = structlog.get_logger("trunkline.openai")
+
+_REST_MS = 5000
+"""When to come back to a backend that is out of service and does not say when."""
 
 _BEAT = 15
 """After how many rounds without news a stream says that it is still there."""
@@ -46,7 +52,10 @@ class Form(Protocol):
 
 
 class Asked(Struct, frozen=True):
-    """A conversation to answer. ``session`` is the one it continues, ``key`` the request's own name."""
+    """A conversation to answer. ``session`` is the one it continues, ``key`` the request's own name.
+
+    ``options`` are how the model is to be asked.
+    """
 
     user: str
     messages: Sequence[ChatMessage]
@@ -54,6 +63,7 @@ class Asked(Struct, frozen=True):
     session: str | None = None
     key: str | None = None
     stream: bool = False
+    options: TurnOptions = TurnOptions()
 
 
 class Conversing:
@@ -77,20 +87,22 @@ class Conversing:
             await self._models.resolve(asked.model)
         message, fresh = _message(asked)
         receipt = await self._host.accept(CHANNEL, message, fresh=fresh)
+        if receipt.refused:
+            raise OverloadedError("too many messages wait in this session; send this again later")
         send = self._streamed if asked.stream else self._whole
         try:
             return await send(request, receipt, form_of(receipt))
         except ConnectionError:
             # Whoever gave the request a name can come back for its answer.
             if asked.key is None:
-                self._host.withdraw(receipt.session, message.dedup_key)
+                await self._host.withdraw(CHANNEL, message.address.account, message.dedup_key)
             log.debug("a client left", session=receipt.session)
             raise
 
     async def _whole(self, request: web.Request, receipt: Receipt, form: Form) -> web.StreamResponse:
         answer = await self._waiters.follow(request, receipt, _Patient())
         if answer is not None and (failed := failure_in(answer)) is not None:
-            return _failed(failed.error_name, failed.message, receipt)
+            return _failed(failed, receipt)
         return json_answer(form.whole(answer), headers=_session(receipt))
 
     async def _streamed(self, request: web.Request, receipt: Receipt, form: Form) -> web.StreamResponse:
@@ -103,7 +115,7 @@ class Conversing:
             elif stream.begun:
                 await stream.write(form.broken, failure(failed.error_name, failed.message))
             else:
-                return _failed(failed.error_name, failed.message, receipt)
+                return _failed(failed, receipt)
         except TrunklineError as error:
             if not stream.begun:
                 raise
@@ -179,18 +191,41 @@ def _message(asked: Asked) -> tuple[InboundMessage, bool]:
     elif asked.key is not None:
         session, fresh = session_of_key(asked.user, asked.key), False
     else:
-        session, fresh = f"chat-{new_id()}", True
+        session, fresh = f"{UNNAMED_PREFIX}{new_id()}", True
     said = conversation(asked.messages, session)
-    checked = ClientMessage.checked(asked.key or new_id(), said.text, said.pictures)
+    if said.results and asked.session is None and not any(_calls(message) for message in said.before[-1:]):
+        raise InvalidRequestError("a tool's result has to follow the call it belongs to", param="messages")
+    name = asked.key or new_id()
+    only_results = said.results and not (said.text.strip() or said.pictures)
+    checked = (
+        ClientMessage(name, "") if only_results else ClientMessage.checked(name, said.text, said.pictures)
+    )
     message = checked.inbound(CHANNEL, session, asked.user)
-    more = {"model": asked.model or None, "before": said.before, "unattended": True}
+    more = {
+        "model": asked.model or None,
+        "before": said.before,
+        "parts": (*message.parts, *said.results),
+        "options": asked.options,
+        "unattended": True,
+    }
     return msgspec.structs.replace(message, **more), fresh
+
+
+def _calls(message: Message) -> bool:
+    return any(isinstance(part, ToolCallPart) for part in message.parts)
 
 
 def _session(receipt: Receipt) -> dict[str, str]:
     return {"X-Session-Id": receipt.session}
 
 
-def _failed(name: str, message: str, receipt: Receipt) -> web.Response:
-    """A failed answer. Retries and fallbacks are behind it, so clients are told not to try again at once."""
+def _failed(failed: ErrorPart, receipt: Receipt) -> web.Response:
+    """A failed answer. Retries and fallbacks are behind it, so clients are told not to try again at once.
+
+    A backend that is out of service (503) was tried only once more: clients are told when to come back.
+    """
+    name, message, known = failed.error_name, failed.message, failed.metadata or ErrorMetadata()
+    if known.code == "503":
+        seconds = math.ceil((known.retry_after_ms or _REST_MS) / 1000)
+        return failure_of(name, message, 503, {"Retry-After": str(seconds), **_session(receipt)})
     return failure_of(name, message, headers={"x-should-retry": "false", **_session(receipt)})

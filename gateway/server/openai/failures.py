@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from aiohttp import web
 from msgspec import Struct
 
-from gateway.errors import TrunklineError
+from gateway.contract.errors import InvalidRequestError, TrunklineError
 from gateway.server.answers import advice, json_answer
 
 OPENAI_ROOT = "/v1/"
 """What the addresses of this API begin with."""
 
 _UPSTREAM = 502
+_PLACE = re.compile(r"at `\$\.(\w+)")
+"""Where a body could not be decoded."""
 
 
 class Failure(Struct, frozen=True):
@@ -50,6 +53,7 @@ _KNOWN = {
     "ContextLengthError": _Known(400, "context_length_exceeded", "messages"),
     "ContentFilterError": _Known(400, "content_filter"),
     "BadRequestError": _Known(400, "refused_upstream"),
+    "QuotaExceededError": _Known(402, "insufficient_quota"),
     "RateLimitError": _Known(429, "rate_limit_exceeded"),
     "ProviderUnavailableError": _Known(503, "provider_unavailable"),
     "StreamTimeoutError": _Known(504, "provider_timeout"),
@@ -60,21 +64,36 @@ _KNOWN = {
 
 def failure_answer(error: TrunklineError, headers: Mapping[str, str] | None = None) -> web.Response:
     """A named error as an answer."""
-    return failure_of(error.name, str(error), error.status, {**advice(error), **(headers or {})})
+    text = str(error)
+    return failure_of(
+        error.name, text, error.status, {**advice(error), **(headers or {})}, _param(error, text)
+    )
 
 
 def failure_of(
-    name: str, message: str, usual: int = _UPSTREAM, headers: Mapping[str, str] | None = None
+    name: str,
+    message: str,
+    usual: int = _UPSTREAM,
+    headers: Mapping[str, str] | None = None,
+    param: str | None = None,
 ) -> web.Response:
     """An answer for an error by its name; ``usual`` is its status where its name says nothing."""
     known = _KNOWN.get(name)
-    return json_answer(failure(name, message, usual), known.status if known else usual, headers)
+    return json_answer(failure(name, message, usual, param), known.status if known else usual, headers)
 
 
-def failure(name: str, message: str, usual: int = _UPSTREAM) -> FailureAnswer:
-    """An error by its name, as a body."""
+def failure(name: str, message: str, usual: int = _UPSTREAM, param: str | None = None) -> FailureAnswer:
+    """An error by its name, as a body. ``param`` is the field of the request it is about."""
     known = _KNOWN.get(name) or _Known(usual, name)
-    return FailureAnswer(Failure(message, _type(known.status), known.param, known.code))
+    return FailureAnswer(Failure(message, _type(known.status), param or known.param, known.code))
+
+
+def _param(error: TrunklineError, text: str) -> str | None:
+    """The field of the body that is wrong: what the error says, or where decoding failed."""
+    if not isinstance(error, InvalidRequestError):
+        return None
+    found = _PLACE.search(text)
+    return error.param or (found[1] if found else None)
 
 
 def _type(status: int) -> str:

@@ -10,9 +10,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from gateway.errors import ProviderResolutionError
-from gateway.provider import Capability
-from gateway.routing import MAIN, Agents, ModelFacts, Models, Route
+from gateway.contract.errors import ProviderResolutionError
+from gateway.contract.provider import Capability
+from gateway.models import MAIN, Agents, ModelFacts, Models, Route
 
 _US = "trunkline"
 
@@ -61,9 +61,9 @@ class Shelf:
         """
         models = self._models
         default_provider = (default.partition("/")[0],) if "/" in default else ()
-        listed = await models.lists.all((*default_provider, *models.set_up()))
+        listed = await models.lists.get_all((*default_provider, *models.available_providers()))
         offered = (ListedModel(f"{name}/{m.id}", name) for name, told in listed.items() for m in told.models)
-        aliases = (ListedModel(alias, _owner(model)) for alias, model in models.known.aliases.items())
+        aliases = (ListedModel(alias, _owner(model)) for alias, model in models.configured.aliases.items())
         agents = (ListedModel(name, _US) for name in self._agents.all if name != MAIN)
         return ModelList(_each_once((ListedModel(default, _owner(default)), *aliases, *agents, *offered)))
 
@@ -73,7 +73,7 @@ class Shelf:
         route = await self._models.resolve(name if agent is None else agent.model or default)
         provider_id, model = route.provider.id, route.model
         facts = await self._models.facts(provider_id, model)
-        listed = await self._models.lists.of(provider_id)
+        listed = await self._models.lists.get(provider_id)
         offered = [told.id for told in listed.models]
         if (
             offered

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gateway.client_message import SESSION_NAME, ClientMessage
-from gateway.errors import InvalidRequestError, PartValidationError
-from gateway.messages import ImagePart, Message, Part, TextPart, ToolCallPart, ToolResultPart
+from gateway.contract.client_message import SESSION_NAME, ClientMessage
+from gateway.contract.errors import InvalidRequestError, PartValidationError
+from gateway.contract.messages import ImagePart, Message, Part, TextPart, ToolCallPart, ToolResultPart
 from gateway.server.openai.chat import (
     AssistantSaid,
     ChatMessage,
@@ -25,6 +25,7 @@ from gateway.server.openai.chat import (
     ToolSaid,
     UserSaid,
 )
+from gateway.session.log import UNNAMED_PREFIX
 
 _DATA_URL = re.compile(r"data:(image/[\w.+-]+)(?:;[^,;]*)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
 _SPELT = {"image/jpg": "image/jpeg"}
@@ -33,27 +34,37 @@ _Content = str | Sequence[TextContent | PictureContent | RefusalContent] | None
 
 
 class Conversation(Struct, frozen=True):
-    """The user's last words, and what was said before them."""
+    """What came since the model's last words: the user's words and the results of tools; and all before."""
 
     text: str
     pictures: tuple[ImagePart, ...]
     before: tuple[Message, ...]
+    results: tuple[ToolResultPart, ...] = ()
 
 
 def conversation(messages: Sequence[ChatMessage], session: str) -> Conversation:
     """Split a conversation behind the last word of the model. Raises InvalidRequestError.
 
-    What the user said since then is one message, however many pieces it came in.
+    What the user said since then is one message, however many pieces it came in, and holds the results of the
+    client's tools.
     """
-    answers = [n for n, said in enumerate(messages, 1) if isinstance(said, AssistantSaid | ToolSaid)]
+    answers = [n for n, said in enumerate(messages, 1) if isinstance(said, AssistantSaid)]
     begin = answers[-1] if answers else 0
     asked = [said for said in messages[begin:] if isinstance(said, UserSaid)]
-    if not asked:
-        raise InvalidRequestError("the conversation has to end with what the user says")
-    earlier = [*messages[:begin], *(said for said in messages[begin:] if not isinstance(said, UserSaid))]
+    results = tuple(
+        ToolResultPart(said.tool_call_id, _text(said.content))
+        for said in messages[begin:]
+        if isinstance(said, ToolSaid)
+    )
+    if not (asked or results):
+        raise InvalidRequestError(
+            "the conversation has to end with what the user says, or with a tool's result", param="messages"
+        )
+    system = (said for said in messages[begin:] if isinstance(said, SystemSaid | DeveloperSaid))
+    earlier = [*messages[:begin], *system]
     pictures = tuple(picture for said in asked for picture in _pictures(said))
     text = "\n\n".join(filter(None, (_text(said.content) for said in asked)))
-    return Conversation(text, pictures, _before(earlier, session))
+    return Conversation(text, pictures, _before(earlier, session), results)
 
 
 def session_named(user: str) -> str:
@@ -63,7 +74,7 @@ def session_named(user: str) -> str:
 
 def session_of_key(user: str, key: str) -> str:
     """The session that a request with an idempotency key begins: the same one, however often it comes."""
-    return f"chat-{uuid.uuid5(_NAMES, _sound(f'{user}:{key}'))}"
+    return f"{UNNAMED_PREFIX}{uuid.uuid5(_NAMES, _sound(f'{user}:{key}'))}"
 
 
 def _before(messages: Sequence[ChatMessage], session: str) -> tuple[Message, ...]:
@@ -72,7 +83,9 @@ def _before(messages: Sequence[ChatMessage], session: str) -> tuple[Message, ...
     for said in messages:
         role, parts = _told(said)
         if isinstance(said, ToolSaid) and not (found and found[-1].role == "assistant"):
-            raise InvalidRequestError("a tool's result has to follow the call it belongs to")
+            raise InvalidRequestError(
+                "a tool's result has to follow the call it belongs to", param="messages"
+            )
         if role == "assistant" and found and found[-1].role == role:
             found[-1] = msgspec.structs.replace(found[-1], parts=(*found[-1].parts, *parts))
         elif parts:

@@ -6,7 +6,7 @@ import asyncio
 import base64
 from collections.abc import Mapping, Sequence
 
-from gateway.errors import InvalidRequestError, PartValidationError
+from gateway.contract.errors import InvalidRequestError, PartValidationError
 from gateway.fetching import Reach, fetch
 from gateway.server.openai.chat import ChatMessage, PictureAddress, PictureContent, TextContent, UserSaid
 

@@ -7,11 +7,11 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from gateway.messages import Message, Metadata, to_json
+from gateway.contract.messages import Message, Metadata, ToolCallPart, ToolResultPart, to_json
 from gateway.server.openai.failures import FailureAnswer
 from gateway.server.openai.telling import text_of
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 DONE = b"data: [DONE]\n\n"
 """The end of every stream."""
@@ -32,10 +32,26 @@ class Usage(Struct, frozen=True):
     prompt_tokens_details: PromptDetails = PromptDetails()
 
 
-class Answered(Struct, frozen=True):
-    """What the assistant says."""
+class FunctionCall(Struct, frozen=True):
+    """A function and its arguments, as JSON text."""
 
-    content: str
+    name: str
+    arguments: str
+
+
+class AnsweredCall(Struct, frozen=True):
+    """A call of one of the client's tools."""
+
+    id: str
+    function: FunctionCall
+    type: Literal["function"] = "function"
+
+
+class Answered(Struct, frozen=True):
+    """What the assistant says, and which of the client's tools it calls; ``content`` is null without text."""
+
+    content: str | None
+    tool_calls: list[AnsweredCall] | UnsetType = UNSET
     role: Literal["assistant"] = "assistant"
     refusal: None = None
 
@@ -60,9 +76,17 @@ class ChatCompletion(Struct, frozen=True):
     object: Literal["chat.completion"] = "chat.completion"
 
 
+class _CallPiece(Struct, frozen=True):
+    index: int
+    id: str
+    function: FunctionCall
+    type: str = "function"
+
+
 class _Piece(Struct, frozen=True, omit_defaults=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    tool_calls: list[_CallPiece] | UnsetType = UNSET
 
 
 class _Part(Struct, frozen=True):
@@ -94,7 +118,9 @@ class Chunks:
     def whole(self, answer: Message | None) -> ChatCompletion:
         """The whole answer; an empty one where nothing was said."""
         metadata = Metadata() if answer is None else answer.metadata
-        choice = Choice(Answered("" if answer is None else text_of(answer)), finish_reason(metadata))
+        text, calls = "" if answer is None else text_of(answer), calls_of(answer)
+        said = Answered(text or None, calls) if calls else Answered(text)
+        choice = Choice(said, "tool_calls" if calls else finish_reason(metadata))
         began = self._plain
         model = answered_by(metadata, began.model)
         return ChatCompletion(began.id, began.created, model, [choice], usage(metadata))
@@ -108,9 +134,15 @@ class Chunks:
         return b"".join((self._before, to_json(more), self._after))
 
     def last(self, answer: Message | None) -> bytes:
-        """Why it ends, what it took if that was asked for, and the end."""
+        """The calls, why it ends, what it took if that was asked for, and the end.
+
+        A call is sent whole, for it cannot be taken back if a fallback answers in place of who made it.
+        """
         metadata = Metadata() if answer is None else answer.metadata
-        end = self._chunk(_Part(_Piece(), finish_reason(metadata)))
+        calls = calls_of(answer)
+        end = self._chunk(_Part(_Piece(), "tool_calls" if calls else finish_reason(metadata)))
+        pieces = [_CallPiece(index, call.id, call.function) for index, call in enumerate(calls)]
+        end = b"".join(self._chunk(_Part(_Piece(tool_calls=[piece]))) for piece in pieces) + end
         if not self._counted:
             return end + DONE
         return end + event(msgspec.structs.replace(self._plain, usage=usage(metadata))) + DONE
@@ -121,6 +153,21 @@ class Chunks:
 
     def _chunk(self, part: _Part) -> bytes:
         return event(msgspec.structs.replace(self._plain, choices=[part]))
+
+
+def calls_of(answer: Message | None) -> list[AnsweredCall]:
+    """The calls of an answer that have no result: those of the client's own tools."""
+    parts = () if answer is None else answer.parts
+    answered = {part.tool_call_id for part in parts if isinstance(part, ToolResultPart)}
+    return [
+        AnsweredCall(part.tool_call_id, FunctionCall(part.tool_name, _arguments(part)))
+        for part in parts
+        if isinstance(part, ToolCallPart) and part.tool_call_id not in answered
+    ]
+
+
+def _arguments(call: ToolCallPart) -> str:
+    return to_json(call.arguments).decode() if call.invalid_arguments is None else call.invalid_arguments
 
 
 def answered_by(metadata: Metadata, asked: str) -> str:
@@ -134,7 +181,7 @@ def event(value: object) -> bytes:
 
 
 def finish_reason(metadata: Metadata) -> FinishReason:
-    """Why an answer ends: only a limit is worth telling, for its tools are run on this side."""
+    """Why an answer ends, where it calls none of the client's tools: it is whole, or reached a limit."""
     return "length" if metadata.stop_reason == "max_tokens" else "stop"
 
 

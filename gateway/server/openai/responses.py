@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from gateway.errors import InvalidRequestError, NotFoundError
+from gateway.contract.errors import InvalidRequestError, NotFoundError
 from gateway.server.openai.chat import (
     AssistantSaid,
     CalledFunction,

@@ -9,12 +9,13 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gateway.app import Gateway
-from gateway.channel import Receipt
-from gateway.client_message import ClientMsgId
-from gateway.errors import NotFoundError, OverloadedError
+from gateway.contract.channel import Receipt
+from gateway.contract.client_message import ClientMsgId
+from gateway.contract.errors import NotFoundError, OverloadedError
+from gateway.contract.messages import now_ms
+from gateway.contract.provider import TurnOptions
 from gateway.fetching import Reach
-from gateway.messages import now_ms
-from gateway.server.openai.chat import ChatRequest
+from gateway.server.openai.chat import ChatRequest, turn_options
 from gateway.server.openai.conversing import Asked, Conversing
 from gateway.server.openai.failures import FailureAnswer
 from gateway.server.openai.models import KnownModel, ModelList, Shelf
@@ -22,7 +23,7 @@ from gateway.server.openai.parse import session_named
 from gateway.server.openai.pictures import fetched
 from gateway.server.openai.render import ChatCompletion, Chunks
 from gateway.server.openai.responses import ResponseRequest, conversation_of, session_of_response
-from gateway.server.openai.written import Response, Written
+from gateway.server.openai.written import ResponseAnswer, Written
 from gateway.server.routes import Call, Nothing, Route
 
 
@@ -45,9 +46,9 @@ class OpenAiRoutes:
     """The routes under ``/v1``."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._host = gateway.host
+        self._host = gateway.parts.host
         self._shelf = Shelf(gateway.models, gateway.profiles)
-        self._conversing = Conversing(gateway.host, gateway.models, gateway.profiles)
+        self._conversing = Conversing(gateway.parts.host, gateway.models, gateway.profiles)
         far = gateway.settings.fetch
         self._reach = Reach(far.allow, far.max_bytes, far.timeout / 1000)
 
@@ -75,7 +76,7 @@ class OpenAiRoutes:
                 call=self._respond,
                 headers=Continued,
                 body=ResponseRequest,
-                answer=Response,
+                answer=ResponseAnswer,
                 media="text/event-stream",
                 failure=FailureAnswer,
                 errors=(NotFoundError, OverloadedError),
@@ -114,6 +115,7 @@ class OpenAiRoutes:
 
     async def _chat(self, call: Call[Nothing, Nothing, Continued, ChatRequest]) -> web.StreamResponse:
         body = call.body
+        options = turn_options(body)
         counted = body.stream_options is not None and body.stream_options.include_usage
 
         def form(receipt: Receipt) -> Chunks:
@@ -123,7 +125,9 @@ class OpenAiRoutes:
         asked = _asked(call, _named(call.headers, body.metadata, body.user))
         return await self._conversing.answer(
             call.request,
-            msgspec.structs.replace(asked, messages=await fetched(body.messages, self._reach)),
+            msgspec.structs.replace(
+                asked, messages=await fetched(body.messages, self._reach), options=options
+            ),
             form,
         )
 
@@ -140,7 +144,11 @@ class OpenAiRoutes:
         asked = _asked(call, session)
         return await self._conversing.answer(
             call.request,
-            msgspec.structs.replace(asked, messages=await fetched(conversation_of(body), self._reach)),
+            msgspec.structs.replace(
+                asked,
+                messages=await fetched(conversation_of(body), self._reach),
+                options=TurnOptions(server_retries=1),
+            ),
             form,
         )
 

@@ -6,9 +6,9 @@ hook words anew follows behind a blank line, unless it only became longer.
 
 from __future__ import annotations
 
-from gateway.deltas import PartDelta, TextDelta
-from gateway.frames import Frame
-from gateway.messages import ErrorPart, Message, TextPart
+from gateway.contract.deltas import PartDelta, TextDelta
+from gateway.contract.messages import ErrorPart, Message, TextPart, is_said
+from gateway.session.frames import Frame
 
 
 class Telling:
@@ -22,11 +22,12 @@ class Telling:
     def more(self, frame: Frame) -> str:
         """What to send now; empty for what is no text of the answer."""
         match frame:
-            case TextDelta(kind=kind, content=text) if kind != "reasoning" and self._is_ours(frame):
+            case TextDelta(kind=kind, content=text) if is_said(kind) and self._is_ours(frame):
                 return self._add(self._told.setdefault(frame.part_index, []), text)
-            case PartDelta(part=TextPart(kind=kind, content=text)) if kind != "reasoning" and self._is_ours(
-                frame
-            ):
+            case PartDelta(part=TextPart(content="")):
+                # What was sent stays sent. If the part comes back as it was, it is not sent again.
+                return ""
+            case PartDelta(part=TextPart(kind=kind, content=text)) if is_said(kind) and self._is_ours(frame):
                 before = "".join(self._told.get(frame.part_index, ()))
                 longer = bool(before) and text.startswith(before)
                 told = self._told[frame.part_index] = [before] if longer else []
@@ -46,8 +47,8 @@ class Telling:
 
 
 def text_of(answer: Message) -> str:
-    """The text of a whole answer: its text parts joined by blank lines, without reasoning."""
-    texts = (p.content for p in answer.parts if isinstance(p, TextPart) and p.kind != "reasoning")
+    """The text of a whole answer: its text parts joined by blank lines, without reasoning and notices."""
+    texts = (p.content for p in answer.parts if isinstance(p, TextPart) and is_said(p.kind))
     return "\n\n".join(filter(None, texts))
 
 

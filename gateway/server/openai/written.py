@@ -7,8 +7,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from gateway.channel import Receipt
-from gateway.messages import Message, Metadata, to_json
+from gateway.contract.channel import Receipt
+from gateway.contract.messages import Message, Metadata, to_json
 from gateway.server.openai.failures import FailureAnswer
 from gateway.server.openai.render import answered_by, finish_reason
 from gateway.server.openai.responses import ResponseRequest, response_id
@@ -71,7 +71,7 @@ class Broken(Struct, frozen=True):
     message: str
 
 
-class Response(Struct, frozen=True):
+class ResponseAnswer(Struct, frozen=True):
     """An answer. ``model`` is who gave it, ``created_at`` seconds since the epoch."""
 
     id: str
@@ -98,7 +98,7 @@ class Written:
 
     def __init__(self, request: ResponseRequest, receipt: Receipt, model: str, created: int) -> None:
         self._item_id = f"msg_{receipt.answer_id}"
-        self._began = Response(
+        self._began = ResponseAnswer(
             response_id(receipt.session, receipt.answer_id),
             created,
             model,
@@ -110,7 +110,7 @@ class Written:
         self._sequence = -1
         self._told: list[str] = []
 
-    def whole(self, answer: Message | None) -> Response:
+    def whole(self, answer: Message | None) -> ResponseAnswer:
         """The whole answer; an empty one where nothing was said."""
         return self._ended(answer, "" if answer is None else text_of(answer))
 
@@ -151,7 +151,7 @@ class Written:
         response = msgspec.structs.replace(self._began, status="failed", error=error, output=output)
         return self._event("response.failed", response=response)
 
-    def _ended(self, answer: Message | None, text: str) -> Response:
+    def _ended(self, answer: Message | None, text: str) -> ResponseAnswer:
         metadata = Metadata() if answer is None else answer.metadata
         cut = finish_reason(metadata) == "length"
         status: Status = "incomplete" if cut else "completed"

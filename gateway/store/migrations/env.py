@@ -1,4 +1,4 @@
-"""What Alembic runs: the migrations, on the connection it is given."""
+"""The script that Alembic runs: the migrations, on a given connection."""
 
 from alembic import context
 

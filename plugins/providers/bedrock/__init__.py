@@ -1,17 +1,21 @@
-"""Amazon Bedrock's Converse: signed requests, answers as a stream of binary events."""
+"""Amazon Bedrock's Converse protocol: signed requests, and answers as a stream of binary events.
+
+In: a ``ProviderConfig``. Out: a ``Provider`` from ``create``. Only ``plugins.providers`` and tests import it.
+"""
 
 from __future__ import annotations
 
 import aiohttp
 
-from gateway import Provider, ProviderConfig, create_provider
+from gateway import Provider, ProviderConfig
+from gateway.provider_http import create_provider
 from plugins.providers.bedrock.adapter import CAPABILITIES, BedrockAdapter
-from plugins.providers.bedrock.signing import signer_for
+from plugins.providers.bedrock.signer import signer_for
 
 __all__ = ["create"]
 
 
 def create(config: ProviderConfig, session: aiohttp.ClientSession | None = None) -> Provider:
-    """A provider for Bedrock: with ``api_key`` by that, else signed with credentials of AWS."""
-    adapter = BedrockAdapter(config.capable(CAPABILITIES))
+    """Make a provider for Bedrock that sends ``api_key``, or signs requests with AWS credentials."""
+    adapter = BedrockAdapter(config.capabilities_or(CAPABILITIES))
     return create_provider(adapter, config, session, signer_for)

@@ -10,39 +10,46 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from gateway import (
-    GARBLED,
-    NO_TOOL,
+from gateway import AuthMethod, Capabilities, ChatOptions, Message, ModelInfo, ProviderConfig, SettingsError
+from gateway.provider_http import (
+    PLACEHOLDER_TOOL,
     AnswerWriter,
-    AuthMethod,
-    Capabilities,
-    ChatOptions,
-    DeltaParseError,
     FragmentCache,
-    Message,
-    ModelInfo,
-    ProviderConfig,
+    OneTool,
     RecentEncodings,
     RequestSpec,
-    SettingsError,
+    ToolChoice,
     ToolDefinition,
     Transport,
+    log_unsupported,
 )
-from plugins.providers.bedrock.conversation import encoder, remembered, system, tools, turns
+from plugins.providers.bedrock.conversation import (
+    encode_system,
+    encode_tools,
+    encoder,
+    join_messages,
+    with_cache_point,
+)
 from plugins.providers.bedrock.frames import EventReader
-from plugins.providers.bedrock.stream import ConverseParser
+from plugins.providers.bedrock.parser import ConverseParser
+from plugins.providers.protocol import (
+    CLAUDE_WITHOUT_SAMPLING,
+    ProtocolAdapter,
+    decode_models,
+    json_headers,
+    system_texts,
+)
 
 CAPABILITIES = Capabilities(reasoning=True)
-JSON_ONLY = "Answer with a single JSON object and nothing else."
 
 _CACHES = re.compile(
     r"anthropic\.claude-(3-7|3-5-haiku|(opus|sonnet|haiku)-[4-9]|[4-9])|amazon\.nova-(micro|lite|pro|premier)"
 )
-"""Models that can be asked to remember what was sent; others refuse to be asked."""
+"""Models with prompt caching; others refuse cache points."""
 
 
-class BedrockAdapter:
-    """Builds Converse requests and reads their streams."""
+class BedrockAdapter(ProtocolAdapter):
+    """Builds Converse requests and parses their streams."""
 
     id = "bedrock"
     name = "Amazon Bedrock"
@@ -50,33 +57,34 @@ class BedrockAdapter:
     transport: Transport = EventReader
 
     def __init__(self, capabilities: Capabilities = CAPABILITIES) -> None:
-        self.capabilities = capabilities
+        super().__init__(capabilities)
         self._messages = FragmentCache(encoder(images=capabilities.images))
-        self._system: RecentEncodings[tuple[tuple[str, ...], bool]] = RecentEncodings(system)
-        self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(tools)
-
-    def able(self, capabilities: Capabilities) -> BedrockAdapter:
-        """The same for models that can do other things."""
-        return BedrockAdapter(capabilities)
+        self._system: RecentEncodings[tuple[tuple[str, ...], bool]] = RecentEncodings(encode_system)
+        self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(encode_tools)
 
     def endpoint(self, config: ProviderConfig) -> str:
-        """The address of the API in its region. Raises SettingsError if there is no region."""
+        """Return the address of the API in its region. Raises SettingsError without a region."""
         return _address(config, "bedrock-runtime")
 
     def build_chat_request(
         self, messages: Sequence[Message], options: ChatOptions, config: ProviderConfig
     ) -> RequestSpec:
-        """A streamed answer to the conversation."""
+        """Build the request for a streamed answer."""
         caches = _CACHES.search(options.model) is not None
-        history = turns(self._messages.join(messages))
+        history = join_messages(self._messages.join(messages))
         if caches:
-            history = remembered(history)
-        offered = options.tools or ((NO_TOOL,) if b'{"toolUse":' in history else ())
+            history = with_cache_point(history)
+        offered = options.tools or ((PLACEHOLDER_TOOL,) if b'{"toolUse":' in history else ())
         pieces = [b'{"messages":[', history, b"]"]
-        if texts := _system_texts(messages, options):
+        if texts := system_texts(messages, options, as_json=options.response_format == "json"):
             pieces += [b',"system":', self._system.get((texts, caches))]
         if offered:
             pieces += [b',"toolConfig":', self._tools.get(offered)]
+            if options.tools and options.tool_choice != "auto":
+                # The choice is a field of the object with the tools.
+                pieces[-1] = pieces[-1][:-1]
+                pieces += [b',"toolChoice":', _tool_choice(options.tool_choice), b"}"]
+        log_unsupported(config.id, options, "seed", *_unsupported(options))
         if inference := _inference(options):
             pieces += [b',"inferenceConfig":', msgspec.json.encode(inference)]
         pieces.append(b"}")
@@ -84,20 +92,17 @@ class BedrockAdapter:
         return RequestSpec(url, "POST", _headers(config), b"".join(pieces))
 
     def parser(self, writer: AnswerWriter) -> ConverseParser:
-        """A parser for one answer."""
+        """Make a parser for one answer."""
         return ConverseParser(writer)
 
     def build_models_request(self, config: ProviderConfig) -> RequestSpec:
-        """The list of models that write text."""
+        """Build the request for the list of text models."""
         url = f"{_address(config, 'bedrock')}/foundation-models?byOutputModality=TEXT"
         return RequestSpec(url, "GET", _headers(config))
 
     def parse_models_response(self, body: bytes, config: ProviderConfig) -> list[ModelInfo]:
-        """The models of a list that stream. Raises DeltaParseError."""
-        try:
-            listed = _decode_models(body)
-        except GARBLED as error:
-            raise DeltaParseError(f"the list of models cannot be read: {error}") from None
+        """Parse the list of models, without those that cannot stream. Raises DeltaParseError."""
+        listed = decode_models(_decode_models, body)
         return [
             ModelInfo(model.model_id, config.id, model.model_name)
             for model in listed.model_summaries
@@ -120,30 +125,40 @@ _decode_models = msgspec.json.Decoder(_Models).decode
 
 def _address(config: ProviderConfig, service: str) -> str:
     if not config.region:
-        raise SettingsError(f"providers.{config.id}.region is needed, or AWS_REGION")
+        raise SettingsError(f"providers.{config.id}.region is missing; set it or AWS_REGION")
     return (config.base_url or f"https://{service}.{config.region}.amazonaws.com").rstrip("/")
 
 
 def _headers(config: ProviderConfig) -> dict[str, str]:
-    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-    if config.api_key is not None:
-        headers["Authorization"] = f"Bearer {config.api_key}"
-    return {**headers, **config.custom_headers}
+    key = config.api_key
+    return json_headers(config, None if key is None else {"Authorization": f"Bearer {key}"})
+
+
+def _unsupported(options: ChatOptions) -> tuple[str, ...]:
+    """Return the options that the model refuses."""
+    # Newer Claude models refuse both sampling parameters, older ones both at once.
+    if "claude" not in options.model:
+        return ()
+    if CLAUDE_WITHOUT_SAMPLING.search(options.model):
+        return ("temperature", "top_p")
+    return ("top_p",) if options.temperature is not None else ()
+
+
+def _tool_choice(choice: ToolChoice) -> bytes:
+    if isinstance(choice, OneTool):
+        return msgspec.json.encode({"tool": {"name": choice.name}})
+    return b'{"any":{}}'
 
 
 def _inference(options: ChatOptions) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if options.max_tokens is not None:
         made["maxTokens"] = options.max_tokens
-    if options.temperature is not None:
+    unsupported = _unsupported(options)
+    if options.temperature is not None and "temperature" not in unsupported:
         made["temperature"] = options.temperature
+    if options.top_p is not None and "top_p" not in unsupported:
+        made["topP"] = options.top_p
     if options.stop_sequences:
         made["stopSequences"] = options.stop_sequences
     return made
-
-
-def _system_texts(messages: Sequence[Message], options: ChatOptions) -> tuple[str, ...]:
-    """The system prompt, then the system messages of the conversation: the protocol keeps them apart."""
-    own = (m.text for m in messages if m.role == "system" and m.for_model)
-    as_json = JSON_ONLY if options.response_format == "json" else ""
-    return tuple(text for text in (options.system_prompt, *own, as_json) if text.strip())

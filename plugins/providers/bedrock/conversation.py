@@ -1,94 +1,84 @@
-"""A conversation as Converse wants it: user and assistant in turns, each with a list of blocks."""
+"""Conversations in the format of Converse: user and assistant in turns, each with a list of blocks."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
-from typing import Any
 
 import msgspec
 
-from gateway import (
-    Message,
+from gateway import Message, ToolResultPart
+from gateway.provider_http import (
+    ASSISTANT_TURN,
+    USER_TURN,
     Step,
     ToolDefinition,
-    ToolResultPart,
-    is_shown,
-    mended,
+    join_turns,
+    normalize_tool_schema,
     output_text,
-    pictures,
-    steps_of,
-    told,
+    split_steps,
     wire_id,
 )
+from plugins.providers.protocol import (
+    EMPTY_OUTPUT,
+    OPENING,
+    Block,
+    Turn,
+    content_blocks,
+    encode_turns,
+    result_images,
+)
 
-NOTHING = "(no output)"
-"""A text may not be blank."""
 CACHE_POINT = b'{"cachePoint":{"type":"default"}}'
-OPENING = msgspec.json.encode({"text": "(the conversation goes on)"})
-"""A conversation begins with the user here, also when its first messages are out of the window."""
 
-_USER, _ASSISTANT = b"\x01", b"\x02"
-_TURN = re.compile(rb",?([\x01\x02])")
-_ROLES = {_USER: b'{"role":"user","content":[', _ASSISTANT: b'{"role":"assistant","content":['}
+_ROLES = {USER_TURN: b'{"role":"user","content":[', ASSISTANT_TURN: b'{"role":"assistant","content":['}
 _FORMATS = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
 
 
 def encoder(*, images: bool) -> Callable[[Message], bytes]:
-    """What makes the blocks of one message, with a mark before each turn; empty if there is nothing to send.
+    """Make an encoder of one message to blocks with a mark before each turn; empty if nothing is sent.
 
-    The marks are control characters, which JSON never holds as they are: so ``turns`` can tell turns apart.
+    ``join_messages`` joins the turns by their marks.
     """
+    types = _FORMATS if images else {}
 
     def encode(message: Message) -> bytes:
         if not message.for_model or message.role == "system":
             return b""
         if message.role == "assistant":
-            turns = [turn for step in steps_of(message) for turn in _step(step, message.id, images=images)]
+            turns = [turn for step in split_steps(message) for turn in _step(step, message.id, types)]
         else:
-            blocks = _blocks(message, images=images)
-            turns = [(_USER, blocks)] if blocks else []
-        return b",".join(mark + b",".join(map(msgspec.json.encode, blocks)) for mark, blocks in turns)
+            blocks = content_blocks(message, _text, _image, types)
+            turns = [(USER_TURN, blocks)] if blocks else []
+        return encode_turns(turns)
 
     return encode
 
 
-def turns(history: bytes) -> bytes:
-    """The messages of a marked history: turns of the same side are one message, and the user begins."""
-    pieces = _TURN.split(history)
-    messages: list[bytes] = []
-    side = b""
-    if pieces[1:2] == [_ASSISTANT]:
-        messages.append(_ROLES[_USER] + OPENING)
-    for mark, blocks in zip(pieces[1::2], pieces[2::2], strict=True):
-        if mark == side:
-            messages[-1] += b"," + blocks
-        else:
-            messages.append(_ROLES[mark] + blocks)
-            side = mark
-    return b",".join(message + b"]}" for message in messages)
+def join_messages(history: bytes) -> bytes:
+    """Join a marked history to messages with alternating roles, beginning with the user."""
+    return join_turns(history, _ROLES, msgspec.json.encode(_text(OPENING)))
 
 
-def remembered(history: bytes) -> bytes:
-    """The messages with a mark behind the last block: all before it is to be remembered."""
+def with_cache_point(history: bytes) -> bytes:
+    """Append a cache point to the last message: the backend caches everything before it."""
     return history.removesuffix(b"]}") + b"," + CACHE_POINT + b"]}"
 
 
-def system(given: tuple[tuple[str, ...], bool]) -> bytes:
-    """The system prompt, and whether it is to be remembered apart from the conversation."""
+def encode_system(given: tuple[tuple[str, ...], bool]) -> bytes:
+    """Encode the system texts, and a cache point after them if the second value is True."""
     texts, cached = given
-    blocks = [msgspec.json.encode({"text": text}) for text in texts]
+    blocks = [msgspec.json.encode(_text(text)) for text in texts]
     return b"[" + b",".join([*blocks, CACHE_POINT] if cached else blocks) + b"]"
 
 
-def tools(definitions: tuple[ToolDefinition, ...]) -> bytes:
-    """The tools that are offered."""
+def encode_tools(definitions: tuple[ToolDefinition, ...]) -> bytes:
+    """Encode the offered tools."""
     specs = [
         {
             "toolSpec": {
                 "name": tool.name,
                 "description": tool.description or tool.name,
-                "inputSchema": {"json": mended(tool.parameters)},
+                "inputSchema": {"json": normalize_tool_schema(tool.parameters)},
             }
         }
         for tool in definitions
@@ -96,22 +86,16 @@ def tools(definitions: tuple[ToolDefinition, ...]) -> bytes:
     return msgspec.json.encode({"tools": specs})
 
 
-def _blocks(message: Message, *, images: bool) -> list[dict[str, Any]]:
-    blocks: list[dict[str, Any]] = []
-    for part in message.parts:
-        if images and is_shown(part, _FORMATS):
-            blocks.append(_image(part.mime_type, part.data))
-        elif text := told(part):
-            blocks.append({"text": text})
-    return blocks
+def _text(text: str) -> Block:
+    return {"text": text}
 
 
-def _image(mime_type: str, data: str) -> dict[str, Any]:
+def _image(mime_type: str, data: str) -> Block:
     return {"image": {"format": _FORMATS[mime_type], "source": {"bytes": data}}}
 
 
-def _step(step: Step, message_id: str, *, images: bool) -> list[tuple[bytes, list[dict[str, Any]]]]:
-    said: list[dict[str, Any]] = [{"text": step.text}] if step.text else []
+def _step(step: Step, message_id: str, types: Collection[str]) -> list[Turn]:
+    said = [_text(step.text)] if step.text else []
     said += [
         {
             "toolUse": {
@@ -123,16 +107,15 @@ def _step(step: Step, message_id: str, *, images: bool) -> list[tuple[bytes, lis
         for call in step.calls
     ]
     if not step.results:
-        return [(_ASSISTANT, said)]
-    kinds = _FORMATS if images else ()
-    results = [_result(result, message_id, kinds) for result in step.results]
-    shown = [p for result in step.results for p in pictures(result.attachments, kinds)]
-    return [(_ASSISTANT, said), (_USER, [*results, *(_image(p.mime_type, p.data) for p in shown)])]
+        return [(ASSISTANT_TURN, said)]
+    results = [_result(result, message_id, types) for result in step.results]
+    images = result_images(step.results, _image, types)
+    return [(ASSISTANT_TURN, said), (USER_TURN, [*results, *images])]
 
 
-def _result(result: ToolResultPart, message_id: str, kinds: Collection[str]) -> dict[str, Any]:
-    said: dict[str, Any] = {
+def _result(result: ToolResultPart, message_id: str, types: Collection[str]) -> Block:
+    said: Block = {
         "toolUseId": wire_id(result.tool_call_id, message_id),
-        "content": [{"text": output_text(result, kinds).strip() or NOTHING}],
+        "content": [{"text": output_text(result, types).strip() or EMPTY_OUTPUT}],
     }
     return {"toolResult": {**said, "status": "error"} if result.is_error else said}

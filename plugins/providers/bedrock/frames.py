@@ -1,6 +1,6 @@
-"""Amazon's binary events: lengths, their checksum, headers, a payload, and the checksum of all of it.
+"""Amazon's binary event stream: lengths, their checksum, headers, a payload, and a checksum of the frame.
 
-The library of Amazon's own that is used for signing reads them too, at several times the cost of a token.
+botocore can parse it too, at several times the cost per token.
 """
 
 from __future__ import annotations
@@ -8,38 +8,38 @@ from __future__ import annotations
 import struct
 from zlib import crc32
 
-from gateway import LINE_LIMIT, StreamEvent
+from gateway.provider_http import LINE_LIMIT, StreamEvent
 
 EXCEPTION = b"!"
-"""What the name of an event begins with that tells of a failure."""
+"""The prefix of the name of an event that reports a failure."""
 UNREADABLE = b"?"
-"""The name of what cannot be read."""
+"""The name of an event that cannot be parsed."""
 
 _PRELUDE = struct.Struct("!III")
 _CHECKSUM = struct.Struct("!I")
 _LENGTH = struct.Struct("!H")
 _LEAST = _PRELUDE.size + _CHECKSUM.size
 _SIZES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
-"""Bytes of a header's value by its type, where that fixes them; 6 and 7 say their length."""
+"""Bytes of a header's value by its type, if fixed; values of types 6 and 7 begin with their length."""
 _KNOWN_HEADERS = 64
 
 
 class BrokenFrameError(Exception):
-    """What came is no event."""
+    """The bytes are not a valid event."""
 
 
 class EventReader:
-    """Cuts a stream into events; an event's name is its kind, or ``EXCEPTION`` and the kind of failure."""
+    """Splits a stream into events, each named by its kind, or ``EXCEPTION`` and the kind of failure."""
 
     __slots__ = ("_names", "_rest")
-    strange = False
+    saw_unknown = False
 
     def __init__(self) -> None:
         self._rest = b""
         self._names: dict[bytes, bytes] = {}
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """The events that ``chunk`` completes; the last is ``UNREADABLE`` if what follows is no event."""
+        """Return the events that ``chunk`` completes; the last one is ``UNREADABLE`` after invalid bytes."""
         data = self._rest + chunk if self._rest else chunk
         events: list[StreamEvent] = []
         at = 0
@@ -54,7 +54,7 @@ class EventReader:
         return events
 
     def finish(self) -> list[StreamEvent]:
-        """Nothing: an event that is not whole counts for nothing."""
+        """Return nothing: an incomplete event is dropped."""
         return []
 
     def _event(self, frame: bytes) -> StreamEvent:
@@ -66,21 +66,21 @@ class EventReader:
         name = self._names.get(headers)
         if name is None:
             name = _name_in(headers)
-            # Events of one kind have the very same headers, and there are few kinds.
+            # Events of one kind have the same headers, and there are few kinds.
             if len(self._names) < _KNOWN_HEADERS:
                 self._names[headers] = name
         return StreamEvent(frame[begin : -_CHECKSUM.size], name)
 
 
 def _end_of(data: bytes, at: int) -> int | None:
-    """Where the event ends that begins at a place; None if it is not whole yet."""
+    """Return the end of the event that begins at ``at``; None if it is incomplete."""
     if len(data) - at < _PRELUDE.size:
         return None
     total, headers, given = _PRELUDE.unpack_from(data, at)
     if crc32(data[at : at + _PRELUDE.size - _CHECKSUM.size]) != given:
         raise BrokenFrameError("the checksum of an event's lengths is wrong")
     if not _LEAST + headers <= total <= LINE_LIMIT:
-        raise BrokenFrameError(f"an event says that it has {total} bytes, {headers} of them headers")
+        raise BrokenFrameError(f"an event declares {total} bytes, {headers} of them headers")
     return at + total if len(data) - at >= total else None
 
 
@@ -91,7 +91,7 @@ def _name_in(headers: bytes) -> bytes:
 
 
 def _read(headers: bytes) -> dict[bytes, bytes]:
-    """Names and values, as they are."""
+    """Return the raw values of the headers by name."""
     found: dict[bytes, bytes] = {}
     at = 0
     try:
@@ -106,5 +106,5 @@ def _read(headers: bytes) -> dict[bytes, bytes]:
     except (IndexError, KeyError, struct.error):
         raise BrokenFrameError("an event's headers cannot be read") from None
     if at > len(headers):
-        raise BrokenFrameError("an event's headers are longer than it says")
+        raise BrokenFrameError("an event's headers are longer than declared")
     return found

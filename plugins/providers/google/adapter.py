@@ -10,115 +10,97 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from gateway import (
-    GARBLED,
+from gateway import Capabilities, ChatOptions, Message, ModelInfo, ProviderConfig
+from gateway.provider_http import (
     AnswerWriter,
-    AuthMethod,
-    Capabilities,
-    ChatOptions,
-    DeltaParseError,
     FragmentCache,
-    Message,
-    ModelInfo,
-    ProviderConfig,
+    OneTool,
     RecentEncodings,
     RequestSpec,
+    ToolChoice,
     ToolDefinition,
-    Transport,
-    raise_said,
+    raise_stream_error,
 )
 from plugins.providers.google.contents import (
-    MODEL_FIRST,
-    OPENING,
     Contents,
     Signatures,
-    system,
-    system_texts,
-    tools,
+    encode_system,
+    encode_tools,
+    join_contents,
 )
 from plugins.providers.google.parser import ResponseParser
+from plugins.providers.protocol import ProtocolAdapter, decode_models, json_headers, system_texts
 
 BASE_URL = "https://generativelanguage.googleapis.com"
 CAPABILITIES = Capabilities(reasoning=True)
-JSON_ONLY = "Answer with a single JSON object and nothing else."
 
 _SIGNED = re.compile(r"gemini-(?![12]\b)")
 _THINKS = re.compile(r"gemini-(2\.5|(?![12]\b))")
 _SPECIAL = re.compile(r"image|tts|live|audio|embedding|robotics|banana|omni")
 
 
-class GeminiBody:
-    """Bodies of requests, the same for both ways to Gemini."""
+class GeminiProtocol(ProtocolAdapter):
+    """The request bodies and the parser that Google's API and Vertex AI have in common."""
 
-    def __init__(self, signatures: Signatures, *, images: bool) -> None:
+    def __init__(self, capabilities: Capabilities = CAPABILITIES) -> None:
+        super().__init__(capabilities)
+        self._signatures = signatures = Signatures()
+        images = capabilities.images
         self._histories = {
             signed: FragmentCache(Contents(signatures, signed=signed, images=images).encode)
             for signed in (False, True)
         }
-        self._system: RecentEncodings[tuple[str, ...]] = RecentEncodings(system)
-        self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(tools)
+        self._system: RecentEncodings[tuple[str, ...]] = RecentEncodings(encode_system)
+        self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(encode_tools)
 
-    def encode(self, messages: Sequence[Message], options: ChatOptions) -> bytes:
-        """The body of a call."""
-        history = self._histories[_SIGNED.search(options.model) is not None].join(messages)
-        if history.startswith(MODEL_FIRST):
-            history = OPENING + history
-        texts = system_texts(tuple(messages), options)
-        # The mode for JSON is refused beside tools.
+    def parser(self, writer: AnswerWriter) -> ResponseParser:
+        """Make a parser for one answer."""
+        return ResponseParser(writer, self._signatures)
+
+    def body(self, messages: Sequence[Message], options: ChatOptions) -> bytes:
+        """Encode the body of a call."""
+        history = join_contents(self._histories[_SIGNED.search(options.model) is not None].join(messages))
+        # The API refuses the JSON mode together with tools.
         as_json = options.response_format == "json"
-        if as_json and options.tools:
-            texts = (*texts, JSON_ONLY)
+        texts = system_texts(messages, options, as_json=as_json and bool(options.tools))
         pieces = [b'{"contents":[', history, b"]"]
         if texts:
             pieces += [b',"systemInstruction":', self._system.get(texts)]
         if options.tools:
             pieces += [b',"tools":', self._tools.get(options.tools)]
+            if options.tool_choice != "auto":
+                pieces += [b',"toolConfig":', _tool_config(options.tool_choice)]
         if generation := _generation(options, as_json=as_json and not options.tools):
             pieces += [b',"generationConfig":', msgspec.json.encode(generation)]
         pieces.append(b"}")
         return b"".join(pieces)
 
 
-class GeminiAdapter:
-    """Builds requests to Gemini's own API and reads their streams."""
+class GeminiAdapter(GeminiProtocol):
+    """Builds requests to Gemini's own API and parses their streams."""
 
     id = "google"
     name = "Google"
-    auth_method: AuthMethod = "api_key"
-    transport: Transport = "sse"
-
-    def __init__(self, capabilities: Capabilities = CAPABILITIES) -> None:
-        self.capabilities = capabilities
-        self._signatures = Signatures()
-        self._body = GeminiBody(self._signatures, images=capabilities.images)
-
-    def able(self, capabilities: Capabilities) -> GeminiAdapter:
-        """The same for models that can do other things."""
-        return GeminiAdapter(capabilities)
 
     def endpoint(self, config: ProviderConfig) -> str:
-        """The address of the API, with its version."""
+        """Return the address of the API with its version."""
         base_url = (config.base_url or BASE_URL).rstrip("/")
         return base_url if re.search(r"/v1\w*$", base_url) else f"{base_url}/{config.api_version or 'v1beta'}"
 
     def build_chat_request(
         self, messages: Sequence[Message], options: ChatOptions, config: ProviderConfig
     ) -> RequestSpec:
-        """A streamed answer to the conversation."""
+        """Build the request for a streamed answer."""
         model = quote(options.model.removeprefix("models/"), safe="/")
         url = f"{self.endpoint(config)}/models/{model}:streamGenerateContent?alt=sse"
-        return RequestSpec(url, "POST", _headers(config), self._body.encode(messages, options))
-
-    def parser(self, writer: AnswerWriter) -> ResponseParser:
-        """A parser for one answer."""
-        return ResponseParser(writer, self._signatures)
+        return RequestSpec(url, "POST", _headers(config), self.body(messages, options))
 
     def build_models_request(self, config: ProviderConfig) -> RequestSpec:
-        """The list of models."""
+        """Build the request for the list of models."""
         return RequestSpec(f"{self.endpoint(config)}/models?pageSize=1000", "GET", _headers(config))
 
     def parse_models_response(self, body: bytes, config: ProviderConfig) -> list[ModelInfo]:
-        """The models that can chat. Raises DeltaParseError."""
+        """Parse the list of models, without those that cannot chat. Raises DeltaParseError."""
         return [
             ModelInfo(
                 model.name.removeprefix("models/"),
@@ -127,7 +109,7 @@ class GeminiAdapter:
                 model.input_token_limit,
                 model.output_token_limit,
             )
-            for model in decoded_models(body).models
+            for model in parse_models(body).models
             if "generateContent" in model.supported_generation_methods
         ]
 
@@ -141,7 +123,7 @@ class _Model(Struct, rename="camel"):
 
 
 class Models(Struct, rename="camel"):
-    """A list of models, as either way to Gemini gives it."""
+    """A list of models from either API."""
 
     models: tuple[_Model, ...] = ()
     publisher_models: tuple[_Model, ...] = ()
@@ -151,28 +133,25 @@ class Models(Struct, rename="camel"):
 _decode_models = msgspec.json.Decoder(Models).decode
 
 
-def decoded_models(body: bytes) -> Models:
-    """Read a list of models, which may be empty. Raises DeltaParseError, or the error that came instead."""
-    try:
-        listed = _decode_models(body)
-    except GARBLED as error:
-        raise DeltaParseError(f"the list of models cannot be read: {error}") from None
+def parse_models(body: bytes) -> Models:
+    """Parse a list of models, which may be empty. Raises DeltaParseError, or the error in the body."""
+    listed = decode_models(_decode_models, body)
     if listed.error is not None:
-        raise_said(body)
+        raise_stream_error(body)
     return listed
 
 
 def _headers(config: ProviderConfig) -> dict[str, str]:
-    return {
-        "x-goog-api-key": config.api_key or "",
-        "Content-Type": "application/json",
-        "Accept-Encoding": "identity",
-        **config.custom_headers,
-    }
+    return json_headers(config, {"x-goog-api-key": config.api_key or ""})
+
+
+def _tool_config(choice: ToolChoice) -> bytes:
+    named = {"allowedFunctionNames": [choice.name]} if isinstance(choice, OneTool) else {}
+    return msgspec.json.encode({"functionCallingConfig": {"mode": "ANY", **named}})
 
 
 def _generation(options: ChatOptions, *, as_json: bool) -> dict[str, Any]:
-    """How to answer. Models that cannot think refuse to be asked for their thoughts."""
+    """Return the generation options."""
     made: dict[str, Any] = {}
     if options.temperature is not None:
         made["temperature"] = options.temperature
@@ -180,8 +159,13 @@ def _generation(options: ChatOptions, *, as_json: bool) -> dict[str, Any]:
         made["maxOutputTokens"] = options.max_tokens
     if options.stop_sequences:
         made["stopSequences"] = options.stop_sequences
+    if options.top_p is not None:
+        made["topP"] = options.top_p
+    if options.seed is not None:
+        made["seed"] = options.seed
     if as_json:
         made["responseMimeType"] = "application/json"
+    # Models that do not reason refuse a request for their thoughts.
     if _THINKS.search(options.model) and not _SPECIAL.search(options.model):
         made["thinkingConfig"] = {"includeThoughts": True}
     return made

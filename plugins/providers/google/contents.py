@@ -1,80 +1,81 @@
-"""A conversation as Gemini wants it: contents of parts, by user and model."""
+"""Conversations in the format of Gemini: contents of parts, by user and model."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
 
 import msgspec
 
-from gateway import (
-    ChatOptions,
-    Message,
+from gateway import Message, ToolResultPart
+from gateway.provider_http import (
+    ASSISTANT_TURN,
+    USER_TURN,
     Step,
     ToolDefinition,
-    ToolResultPart,
-    is_shown,
-    mended,
+    join_turns,
     output_text,
-    pictures,
-    steps_of,
-    told,
+    split_steps,
+)
+from plugins.providers.protocol import (
+    OPENING,
+    Block,
+    Turn,
+    content_blocks,
+    encode_turns,
+    result_images,
+    tool_specs,
 )
 
 UNSIGNED = "skip_thought_signature_validator"
-"""What stands in for the signature of a call that this model did not make, or before a restart."""
+"""The signature of a call that another model made, or that was made before a restart."""
 
-MODEL_FIRST = b'{"role":"model"'
-OPENING = msgspec.json.encode({"role": "user", "parts": [{"text": "(the conversation goes on)"}]}) + b","
-"""A conversation begins with the user here, also when its first messages are out of the window."""
+_ROLES = {USER_TURN: b'{"role":"user","parts":[', ASSISTANT_TURN: b'{"role":"model","parts":['}
 
-KINDS = frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
-"""The kinds of pictures that Gemini can be shown."""
+IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
+"""The MIME types of images that Gemini accepts."""
 
-_MOST_SIGNATURES = 10_000
+_MAX_SIGNATURES = 10_000
 
 
 class Signatures:
-    """What the models signed their calls with: newer ones want it back with the call."""
+    """The signatures of tool calls: newer models require them when the call is sent back."""
 
-    def __init__(self, most: int = _MOST_SIGNATURES) -> None:
-        self._most = most
+    def __init__(self, limit: int = _MAX_SIGNATURES) -> None:
+        self._limit = limit
         self._kept: dict[str, str] = {}
 
     def keep(self, call_id: str, signature: str) -> None:
-        """Remember one; the oldest is forgotten when there are too many."""
+        """Store a signature; drop the oldest beyond the limit."""
         self._kept[call_id] = signature
-        if len(self._kept) > self._most:
+        if len(self._kept) > self._limit:
             del self._kept[next(iter(self._kept))]
 
     def of(self, call_id: str) -> str:
-        """The signature of a call; empty if none is known."""
+        """Return the signature of a call; empty if unknown."""
         return self._kept.get(call_id, "")
 
 
 class Contents:
-    """Encodes messages. ``signed`` says that the models refuse calls without a signature.
-
-    ``images`` says whether they are shown pictures, or told of them.
-    """
+    """Encodes messages. ``signed``: the model requires signatures; ``images``: the model accepts images."""
 
     def __init__(self, signatures: Signatures, *, signed: bool, images: bool) -> None:
         self._signatures = signatures
         self._signed = signed
-        self._images = images
+        self._types = IMAGE_TYPES if images else frozenset[str]()
 
     def encode(self, message: Message) -> bytes:
-        """The contents of one message, joined by commas; empty if there is nothing to send."""
+        """Encode the parts of one message with a mark before each turn; empty if nothing is sent."""
         if not message.for_model or message.role == "system":
             return b""
         if message.role == "assistant":
-            items = [item for step in steps_of(message) for item in self._step(step)]
+            turns = [turn for step in split_steps(message) for turn in self._step(step)]
         else:
-            parts = _parts(message, images=self._images)
-            items = [{"role": "user", "parts": parts}] if parts else []
-        return b",".join(map(msgspec.json.encode, items))
+            parts = content_blocks(message, _text, _image, self._types)
+            turns = [(USER_TURN, parts)] if parts else []
+        return encode_turns(turns)
 
-    def _step(self, step: Step) -> list[dict[str, Any]]:
-        said: list[dict[str, Any]] = [{"text": step.text}] if step.text else []
+    def _step(self, step: Step) -> list[Turn]:
+        said = [_text(step.text)] if step.text else []
         calls = [
             {
                 "functionCall": {
@@ -88,58 +89,45 @@ class Contents:
         ]
         if calls and self._signed and not any("thoughtSignature" in call for call in calls):
             calls[0]["thoughtSignature"] = UNSIGNED
-        items: list[dict[str, Any]] = [{"role": "model", "parts": [*said, *calls]}]
+        turns: list[Turn] = [(ASSISTANT_TURN, [*said, *calls])]
         if step.calls:
             answers = [
                 part
                 for call, result in zip(step.calls, step.results, strict=True)
-                for part in _answer(call.tool_name, result, images=self._images)
+                for part in _response(call.tool_name, result, self._types)
             ]
-            items.append({"role": "user", "parts": answers})
-        return items
+            turns.append((USER_TURN, answers))
+        return turns
 
     def _signature(self, call_id: str) -> dict[str, str]:
         signature = self._signatures.of(call_id)
         return {"thoughtSignature": signature} if signature else {}
 
 
-def system(texts: tuple[str, ...]) -> bytes:
-    """The system prompt."""
-    return msgspec.json.encode({"parts": [{"text": text} for text in texts]})
+def join_contents(history: bytes) -> bytes:
+    """Join a marked history to contents with alternating roles, beginning with the user."""
+    return join_turns(history, _ROLES, msgspec.json.encode(_text(OPENING)))
 
 
-def tools(definitions: tuple[ToolDefinition, ...]) -> bytes:
-    """The tools that are offered."""
-    declared = [
-        {"name": tool.name, "description": tool.description, "parametersJsonSchema": mended(tool.parameters)}
-        for tool in definitions
-    ]
-    return msgspec.json.encode([{"functionDeclarations": declared}])
+def encode_system(texts: tuple[str, ...]) -> bytes:
+    """Encode the system texts."""
+    return msgspec.json.encode({"parts": [_text(text) for text in texts]})
 
 
-def system_texts(messages: tuple[Message, ...], options: ChatOptions) -> tuple[str, ...]:
-    """The system prompt, then the system messages of the conversation: the protocol keeps them apart."""
-    own = (m.text for m in messages if m.role == "system" and m.for_model)
-    return tuple(text for text in (options.system_prompt, *own) if text.strip())
+def encode_tools(definitions: tuple[ToolDefinition, ...]) -> bytes:
+    """Encode the offered tools."""
+    return msgspec.json.encode([{"functionDeclarations": tool_specs(definitions, "parametersJsonSchema")}])
 
 
-def _parts(message: Message, *, images: bool) -> list[dict[str, Any]]:
-    parts: list[dict[str, Any]] = []
-    for part in message.parts:
-        if images and is_shown(part, KINDS):
-            parts.append(_image(part.mime_type, part.data))
-        elif text := told(part):
-            parts.append({"text": text})
-    return parts
+def _text(text: str) -> Block:
+    return {"text": text}
 
 
-def _image(mime_type: str, data: str) -> dict[str, Any]:
+def _image(mime_type: str, data: str) -> Block:
     return {"inlineData": {"mimeType": mime_type, "data": data}}
 
 
-def _answer(name: str, result: ToolResultPart, *, images: bool) -> list[dict[str, Any]]:
-    kinds = KINDS if images else ()
-    response = {"error" if result.is_error else "output": output_text(result, kinds)}
-    said = {"functionResponse": {"id": result.tool_call_id, "name": name, "response": response}}
-    shown = pictures(result.attachments, kinds)
-    return [said, *(_image(picture.mime_type, picture.data) for picture in shown)]
+def _response(name: str, result: ToolResultPart, types: Collection[str]) -> list[Block]:
+    response = {"error" if result.is_error else "output": output_text(result, types)}
+    said: Block = {"functionResponse": {"id": result.tool_call_id, "name": name, "response": response}}
+    return [said, *result_images([result], _image, types)]

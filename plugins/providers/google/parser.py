@@ -1,4 +1,4 @@
-"""Reading Gemini's streams: each event is a whole response with some more parts in it."""
+"""Parser of Gemini streams: each event is a complete response with further parts."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gateway import (
-    GARBLED,
+from gateway import ImagePart
+from gateway.provider_http import (
     AnswerWriter,
     ContentFilterError,
-    ImagePart,
     ServerFailedError,
-    StreamAbortedError,
     StreamEvent,
-    raise_said,
-    uncounted,
+    raise_stream_error,
 )
 from plugins.providers.google.contents import Signatures
+from plugins.providers.protocol import EventParser, decode_event
 
 _FILTERED = frozenset(
     {
@@ -97,26 +95,22 @@ class _Response(Struct, rename="camel"):
 _decode = msgspec.json.Decoder(_Response).decode
 
 
-class ResponseParser:
-    """Reads one answer. There is no mark of its end: it has ended when a reason was given for it."""
+class ResponseParser(EventParser):
+    """Parses one answer. The stream has no final event; a finish reason makes the answer complete."""
 
-    __slots__ = ("_signatures", "_writer", "done")
+    __slots__ = ("_signatures",)
 
     def __init__(self, writer: AnswerWriter, signatures: Signatures) -> None:
-        self._writer = writer
+        super().__init__(writer)
         self._signatures = signatures
-        self.done = False
 
     def feed(self, event: StreamEvent) -> None:
-        """Take one event in."""
+        """Parse one event."""
         if not event.data:
             return
-        try:
-            response = _decode(event.data)
-        except GARBLED as error:
-            response = uncounted(_decode, event.data, "usageMetadata", error)
+        response = decode_event(_decode, event, "usageMetadata")
         if response.error is not None:
-            raise_said(event.data)
+            raise_stream_error(event.data)
         if response.usage_metadata is not None:
             self._usage(response.usage_metadata)
         feedback = response.prompt_feedback
@@ -125,12 +119,6 @@ class ResponseParser:
         for candidate in response.candidates or ():
             if candidate.index == 0:
                 self._candidate(candidate)
-
-    def finish(self) -> None:
-        """The stream has ended."""
-        if not self._writer.stopped:
-            raise StreamAbortedError("the stream ended before the answer did")
-        self.done = True
 
     def _candidate(self, candidate: _Candidate) -> None:
         for part in (candidate.content and candidate.content.parts) or ():
@@ -141,7 +129,7 @@ class ResponseParser:
         if reason in _FILTERED:
             raise ContentFilterError(f"the model's filter stopped the answer ({reason})")
         if reason in _BROKEN:
-            raise ServerFailedError(candidate.finish_message or f"the model broke the answer off ({reason})")
+            raise ServerFailedError(candidate.finish_message or f"the model aborted the answer ({reason})")
         self._writer.stop("max_tokens" if reason == "MAX_TOKENS" else "end_turn")
 
     def _part(self, part: _Part) -> None:
@@ -161,7 +149,7 @@ class ResponseParser:
         self._writer.arguments(call_id, msgspec.json.encode(call.args or {}).decode())
 
     def _usage(self, usage: _Usage) -> None:
-        """Counts are totals so far; thoughts are output, and what tools of Google's own read is input."""
+        # Counts are totals so far. Thoughts are output; the results of Google's own tools are input.
         given = (usage.prompt_token_count or 0) + (usage.tool_use_prompt_token_count or 0)
         output = (usage.candidates_token_count or 0) + (usage.thoughts_token_count or 0)
         self._writer.usage(given, output, usage.cached_content_token_count or 0)

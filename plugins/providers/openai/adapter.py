@@ -1,4 +1,4 @@
-"""The one adapter for all services that speak chat completions."""
+"""The adapter of all services with OpenAI's Chat Completions protocol."""
 
 from __future__ import annotations
 
@@ -9,59 +9,64 @@ from urllib.parse import quote, urljoin
 
 import msgspec
 
-from gateway import (
+from gateway import AuthMethod, Capabilities, ChatOptions, Message, ModelInfo, ProviderConfig, SettingsError
+from gateway.provider_http import (
     AnswerWriter,
-    AuthMethod,
-    Capabilities,
-    ChatOptions,
     FragmentCache,
-    Message,
-    ModelInfo,
-    ProviderConfig,
+    OneTool,
     RecentEncodings,
     RequestSpec,
-    SettingsError,
+    ToolChoice,
     ToolDefinition,
-    Transport,
+    log_unsupported,
 )
-from plugins.providers.openai.listing import models_listed
-from plugins.providers.openai.messages import JSON_ONLY, answered, encoder, system, tools
+from plugins.providers.openai.messages import encoder, merge_turns, separate_results
+from plugins.providers.openai.model_list import parse_model_list
 from plugins.providers.openai.parser import CompletionParser
 from plugins.providers.openai.profiles import Profile
+from plugins.providers.protocol import (
+    JSON_ONLY,
+    ProtocolAdapter,
+    function_tools,
+    json_headers,
+    system_message,
+)
 
 _OWN_TEMPERATURE = re.compile(
     r"(^|/)(o[1-9](-(mini|pro|preview|deep-research))?|gpt-5(-(mini|nano|pro|codex))?)(-\d{4}.*)?$"
+    r"|(^|/)gpt-(5\.[6-9]|[6-9])"
 )
-"""Models that reason and so choose words in their own way: they refuse to be told a temperature."""
+"""Reasoning models that refuse sampling parameters and stop sequences."""
+
+_UNREASONED_TOOLS = re.compile(r"(^|/)gpt-(5\.[6-9]|[6-9])")
+"""Models that accept tools in Chat Completions only without reasoning."""
 
 PLACEHOLDER_KEY = "none"
-"""Sent when no key is set: local servers want the header but do not look at it."""
+"""The key if none is set: local servers require the header but ignore its value."""
 
 
-class CompletionsAdapter:
-    """Builds chat completion requests and reads their streams."""
-
-    transport: Transport = "sse"
+class CompletionsAdapter(ProtocolAdapter):
+    """Builds chat completion requests and parses their streams."""
 
     def __init__(self, profile: Profile, capabilities: Capabilities) -> None:
+        super().__init__(capabilities)
         self._profile = profile
         self.id = profile.id
         self.name = profile.name
         self.auth_method: AuthMethod = profile.auth_method
-        self.capabilities = capabilities
         self._messages = FragmentCache(encoder(profile, capabilities))
-        self._system: RecentEncodings[str] = RecentEncodings(system)
-        self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(tools)
+        self._system: RecentEncodings[str] = RecentEncodings(system_message)
+        self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(function_tools)
 
-    def able(self, capabilities: Capabilities) -> CompletionsAdapter:
-        """The same for models that can do other things."""
+    def with_capabilities(self, capabilities: Capabilities) -> CompletionsAdapter:
+        """Return the same adapter for models with other capabilities."""
         return CompletionsAdapter(self._profile, capabilities)
 
     def endpoint(self, config: ProviderConfig) -> str:
-        """The address below which the API lies. Raises SettingsError if nobody says it."""
+        """Return the base address of the API. Raises SettingsError if it is unknown."""
         base_url = (config.base_url or self._profile.base_url).rstrip("/")
         if not base_url:
-            raise SettingsError(f"providers.{config.id}.base_url is needed: the address of its API")
+            raise SettingsError(f"providers.{config.id}.base_url is missing: set the address of the API")
         if self._profile.deployments and not base_url.endswith(("/openai", "/v1")):
             base_url += "/openai"
         if self._profile.deployments and not config.api_version and not base_url.endswith("/v1"):
@@ -71,15 +76,19 @@ class CompletionsAdapter:
     def build_chat_request(
         self, messages: Sequence[Message], options: ChatOptions, config: ProviderConfig
     ) -> RequestSpec:
-        """A streamed completion of the conversation."""
+        """Build the request for a streamed answer."""
         history = self._messages.join(messages)
+        if self._profile.alternates:
+            history = merge_turns(history)
         if self._profile.answers_results:
-            history = answered(history)
+            history = separate_results(history)
         if prompt := self._prompt(options):
             history = b",".join(filter(None, (self._system.get(prompt), history)))
         pieces = [self._head(options, config)[:-1], b',"messages":[', history, b"]"]
         if options.tools:
             pieces += [b',"tools":', self._tools.get(options.tools)]
+            if options.tool_choice != "auto":
+                pieces += [b',"tool_choice":', _tool_choice(options.tool_choice)]
         pieces.append(b"}")
         return RequestSpec(
             self._address(config, "/chat/completions", options.model),
@@ -89,19 +98,19 @@ class CompletionsAdapter:
         )
 
     def parser(self, writer: AnswerWriter) -> CompletionParser:
-        """A parser for one answer."""
+        """Make a parser for one answer."""
         return CompletionParser(writer, reasoning_apart=self._profile.reasoning_apart)
 
     def build_models_request(self, config: ProviderConfig) -> RequestSpec:
-        """The list of models."""
+        """Build the request for the list of models."""
         return RequestSpec(self._address(config, "/models"), "GET", self._headers(config, "application/json"))
 
     def parse_models_response(self, body: bytes, config: ProviderConfig) -> list[ModelInfo]:
-        """The models of a list. Raises DeltaParseError."""
-        return models_listed(body, config.id)
+        """Parse the list of models. Raises DeltaParseError."""
+        return parse_model_list(body, config.id)
 
     def build_key_request(self, config: ProviderConfig) -> RequestSpec | None:
-        """What only a right key is answered; None where the list of models is just that."""
+        """Build a request that needs a valid key; None if listing the models needs one."""
         if not self._profile.key_path:
             return None
         url = urljoin(f"{self.endpoint(config)}/", self._profile.key_path)
@@ -120,16 +129,14 @@ class CompletionsAdapter:
         header = self._profile.key_header
         headers = {
             header: f"Bearer {key}" if header == "Authorization" else key,
-            "Content-Type": "application/json",
             "Accept": accept,
-            "Accept-Encoding": "identity",
             **self._profile.headers,
         }
         if config.organization_id:
             headers["OpenAI-Organization"] = config.organization_id
         if config.project_id:
             headers["OpenAI-Project"] = config.project_id
-        return {**headers, **config.custom_headers}
+        return json_headers(config, headers)
 
     def _prompt(self, options: ChatOptions) -> str:
         if options.response_format == "json" and not self.capabilities.json_mode:
@@ -137,23 +144,46 @@ class CompletionsAdapter:
         return options.system_prompt
 
     def _head(self, options: ChatOptions, config: ProviderConfig) -> bytes:
-        """All but messages and tools."""
+        """Encode the fields of the request other than messages and tools."""
         head: dict[str, Any] = {
             "model": options.model,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        if options.temperature is not None and not _OWN_TEMPERATURE.search(options.model):
-            head["temperature"] = options.temperature
+        profile, refused = self._profile, self._refused(options.model)
+        for field, name in (
+            ("temperature", "temperature"),
+            ("top_p", "top_p"),
+            ("seed", profile.seed),
+            ("stop_sequences", "stop"),
+        ):
+            value = getattr(options, field)
+            if value not in (None, ()) and field not in refused:
+                head[name] = value
+        log_unsupported(config.id, options, *refused)
         if options.max_tokens is not None:
             head[self._limit(config)] = options.max_tokens
-        if options.stop_sequences:
-            head["stop"] = options.stop_sequences
+        if options.tools and profile.reasons_without_tools and _UNREASONED_TOOLS.search(options.model):
+            head["reasoning_effort"] = "none"
         if options.response_format == "json" and self.capabilities.json_mode:
             head["response_format"] = {"type": "json_object"}
         return msgspec.json.encode({k: v for k, v in head.items() if k not in self._profile.without})
 
+    def _refused(self, model: str) -> tuple[str, ...]:
+        """Return the fields of ChatOptions that a model refuses."""
+        if _OWN_TEMPERATURE.search(model):
+            return ("temperature", "top_p", "stop_sequences")
+        pattern = self._profile.refuses_stop
+        return ("stop_sequences",) if pattern and re.search(pattern, model) else ()
+
     def _limit(self, config: ProviderConfig) -> str:
         profile = self._profile
+        # Compatible servers configured as this service often know the older parameter only.
         elsewhere = config.base_url is not None and config.base_url.rstrip("/") != profile.base_url
         return (profile.limit_elsewhere if elsewhere else "") or profile.limit
+
+
+def _tool_choice(choice: ToolChoice) -> bytes:
+    if isinstance(choice, OneTool):
+        return msgspec.json.encode({"type": "function", "function": {"name": choice.name}})
+    return msgspec.json.encode(choice)

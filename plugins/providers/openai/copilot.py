@@ -1,4 +1,4 @@
-"""GitHub Copilot: a device's login gives a token of GitHub's, which is exchanged for one that soon ends."""
+"""GitHub Copilot: a device login yields a GitHub token, which is exchanged for short-lived Copilot tokens."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from gateway import (
-    EARLY_SECONDS,
-    GARBLED,
+from gateway import ProviderConfig, ProviderError, SettingsError
+from gateway.provider_http import (
+    RENEWAL_MARGIN_SECONDS,
+    UNDECODABLE,
     AuthFailedError,
     DeltaParseError,
     HttpProvider,
     OAuth,
-    ProviderConfig,
-    ProviderError,
     RequestSpec,
-    SettingsError,
     Token,
-    TokenKeeper,
-    fetched,
+    TokenCache,
+    fetch_body,
 )
+from plugins.providers.protocol import check_credentials
 
 LOGIN_URL = "https://github.com"
 API_URL = "https://api.github.com"
 CLIENT_ID = "Iv1.b507a08c87ecfe98"
-"""The program that GitHub lets exchange tokens; ``credentials.client_id`` names another."""
+"""The OAuth client that may exchange tokens; ``credentials.client_id`` overrides it."""
 SCOPE = "read:user"
 EDITOR = "Trunkline/1.0"
 HEADERS = {
@@ -48,7 +47,7 @@ T = TypeVar("T")
 
 _KNOWN = ("client_id", "login_url", "api_url")
 _GRANT = "urn:ietf:params:oauth:grant-type:device_code"
-_LATER = 5.0
+_SLOW_DOWN_SECONDS = 5.0
 _TOOL_LAST = b'"role":"tool"}]'
 _PICTURE = b'{"type":"image_url"'
 
@@ -78,97 +77,89 @@ class _Login(Struct):
 def _read(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except GARBLED as error:
-        raise DeltaParseError(f"GitHub's answer cannot be read: {error}") from None
-
-
-def check(config: ProviderConfig) -> None:
-    """Refuse credentials that mean nothing here. Raises SettingsError."""
-    if unknown := sorted(set(config.credentials) - set(_KNOWN)):
-        known = ", ".join(_KNOWN)
-        raise SettingsError(f"providers.{config.id}.credentials.{unknown[0]} is not known; known are {known}")
+    except UNDECODABLE as error:
+        raise DeltaParseError(f"GitHub's response cannot be read: {error}") from None
 
 
 class CopilotAuthorizer:
-    """Shows a token that lives for minutes, fetched with GitHub's, and goes where that says it is good."""
+    """Sends a Copilot token, fetched with the GitHub token, to the endpoint that came with it."""
 
     def __init__(self, config: ProviderConfig) -> None:
-        check(config)
+        check_credentials(config, _KNOWN)
         self._config = config
         self._login = config.oauth or OAuth(config.api_key or "")
-        self._keeper = TokenKeeper(self._fetch)
+        self._cache = TokenCache(self._fetch)
 
     async def authorize(self, request: RequestSpec, session: aiohttp.ClientSession) -> RequestSpec:
-        """The request with the token; what goes on after a tool is not billed as a wish of the user."""
-        token = await self._keeper.token(session)
+        """Return the request with the token."""
+        token = await self._cache.token(session)
         body = request.body or b""
         headers = {
             **request.headers,
             "Authorization": f"Bearer {token.value}",
+            # Requests that continue after a tool call are not billed as user requests.
             "X-Initiator": "agent" if _TOOL_LAST in body else "user",
         }
         if _PICTURE in body:
             headers["Copilot-Vision-Request"] = "true"
-        return msgspec.structs.replace(request, url=self._at(request.url, token), headers=headers)
+        return msgspec.structs.replace(request, url=self._endpoint_url(request.url, token), headers=headers)
 
     def forget(self) -> bool:
-        """Fetch another one next time."""
-        return self._keeper.forget()
+        """Drop the token, so that the next request fetches a new one."""
+        return self._cache.forget()
 
-    def _at(self, url: str, token: Token) -> str:
-        if not token.place or self._config.base_url is not None:
+    def _endpoint_url(self, url: str, token: Token) -> str:
+        if not token.endpoint or self._config.base_url is not None:
             return url
-        return token.place.rstrip("/") + "/" + url.split("/", 3)[3]
+        return token.endpoint.rstrip("/") + "/" + url.split("/", 3)[3]
 
     async def _fetch(self, session: aiohttp.ClientSession) -> Token:
-        key = await self._github(session)
+        key = await self._github_token(session)
         url = self._config.credentials.get("api_url", API_URL).rstrip("/") + "/copilot_internal/v2/token"
         headers = {**HEADERS, "Authorization": f"token {key}", "Accept": "application/json"}
         try:
-            got = _read(await fetched(session, RequestSpec(url, "GET", headers)), _Exchanged)
+            got = _read(await fetch_body(session, RequestSpec(url, "GET", headers)), _Exchanged)
         except ProviderError as error:
             if error.upstream_status in (401, 403, 404):
                 raise AuthFailedError(
-                    f"GitHub gives no token for Copilot: {error}", status=error.upstream_status
+                    f"GitHub refused a Copilot token: {error}", status=error.upstream_status
                 ) from None
             raise
         return Token(got.token, got.expires_at, got.endpoints.get("api", ""))
 
-    async def _github(self, session: aiohttp.ClientSession) -> str:
-        """GitHub's own token, renewed if it ends; the new one is kept, for the old one is of no more use."""
+    async def _github_token(self, session: aiohttp.ClientSession) -> str:
+        """Return the GitHub token; renew and store it if it expired, which invalidates the old one."""
         login = self._login
         if not login.access:
-            raise AuthFailedError("not signed in to GitHub Copilot: use `trunkline auth login copilot`")
-        if not login.refresh or login.expires - EARLY_SECONDS > time.time():
+            raise AuthFailedError("not signed in to GitHub Copilot: run `trunkline auth login copilot`")
+        if not login.refresh or login.expires - RENEWAL_MARGIN_SECONDS > time.time():
             return login.access
         form = {"refresh_token": login.refresh, "grant_type": "refresh_token"}
-        answer = await _ask_github(self._config, session, "/login/oauth/access_token", form)
+        answer = await _post_login(self._config, session, "/login/oauth/access_token", form)
         if not (fresh := _read(answer, _Login)).access_token:
             raise AuthFailedError(
-                f"the login to GitHub ended ({fresh.error or 'no reason'}): `trunkline auth login copilot`"
+                f"the GitHub login expired ({fresh.error or 'no reason'}): run `trunkline auth login copilot`"
             )
         self._login = _login_of(fresh)
-        await self._keep(self._login)
+        await self._store(self._login)
         return self._login.access
 
-    async def _keep(self, login: OAuth) -> None:
-        if self._config.renewed is None:
+    async def _store(self, login: OAuth) -> None:
+        if self._config.save_login is None:
             return
         try:
-            await asyncio.to_thread(self._config.renewed, login)
+            await asyncio.to_thread(self._config.save_login, login)
         except (SettingsError, OSError) as error:
-            log.error(
-                "a renewed login could not be kept; it is good until the gateway stops", reason=str(error)
-            )
+            log.error("cannot store the renewed login; it works until the gateway stops", reason=str(error))
 
 
 class CopilotProvider(HttpProvider):
-    """The provider, which a person can sign in to."""
+    """The Copilot provider, with a login."""
 
     async def sign_in(self, show: Callable[[str], None]) -> OAuth:
-        """Sign in by GitHub's device flow; ``show`` says what to do."""
+        """Sign in with GitHub's device flow; ``show`` displays the address and the code."""
         session = self._open_session()
-        answer = await _ask_github(self._config, session, "/login/device/code", {"scope": SCOPE})
+        answer = await _post_login(self._config, session, "/login/device/code", {"scope": SCOPE})
         device = _read(answer, _Device)
         show(f"Open {device.verification_uri} and enter the code {device.user_code}")
         form = {"device_code": device.device_code, "grant_type": _GRANT}
@@ -177,22 +168,22 @@ class CopilotProvider(HttpProvider):
             async with asyncio.timeout(device.expires_in):
                 while True:
                     await asyncio.sleep(pause)
-                    answer = await _ask_github(self._config, session, "/login/oauth/access_token", form)
+                    answer = await _post_login(self._config, session, "/login/oauth/access_token", form)
                     if (login := _read(answer, _Login)).access_token:
                         return _login_of(login)
-                    pause += _again(login)
+                    pause += _extra_pause(login)
         except TimeoutError:
-            raise AuthFailedError("nobody entered the code in time") from None
+            raise AuthFailedError("the code was not entered in time") from None
 
 
-async def _ask_github(
+async def _post_login(
     config: ProviderConfig, session: aiohttp.ClientSession, path: str, form: Mapping[str, str]
 ) -> bytes:
-    """One question of the login, as the program that the settings name."""
+    """Send one request of the login as the configured OAuth client."""
     form = {"client_id": config.credentials.get("client_id", CLIENT_ID), **form}
     url = config.credentials.get("login_url", LOGIN_URL).rstrip("/") + path
     headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
-    return await fetched(session, RequestSpec(url, "POST", headers, urlencode(form).encode()))
+    return await fetch_body(session, RequestSpec(url, "POST", headers, urlencode(form).encode()))
 
 
 def _login_of(login: _Login) -> OAuth:
@@ -200,12 +191,12 @@ def _login_of(login: _Login) -> OAuth:
     return OAuth(login.access_token, login.refresh_token if ends else "", ends)
 
 
-def _again(login: _Login) -> float:
-    """By how many seconds to ask less often. Raises AuthFailedError if the answer is no."""
+def _extra_pause(login: _Login) -> float:
+    """Return the seconds to add to the poll interval. Raises AuthFailedError if the login was refused."""
     if login.error == "authorization_pending":
         return 0.0
     if login.error == "slow_down":
-        return _LATER
+        return _SLOW_DOWN_SECONDS
     raise AuthFailedError(
         f"GitHub refused the login: {login.error_description or login.error or 'no reason'}"
     )

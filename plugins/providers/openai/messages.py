@@ -1,32 +1,40 @@
-"""Messages as chat completions want them, with the peculiarities of each service."""
+"""Messages in the format of Chat Completions, with the peculiarities of each service."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import string
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
 
-from gateway import (
-    PICTURES,
-    Capabilities,
-    Message,
+from gateway import Capabilities, Message
+from gateway.provider_http import (
+    IMAGE_TYPES,
     Step,
-    ToolDefinition,
-    ToolResultPart,
-    is_shown,
-    mended,
     output_text,
-    pictures,
-    steps_of,
-    told,
+    split_steps,
     wire_id,
 )
 from plugins.providers.openai.profiles import Profile
+from plugins.providers.protocol import (
+    OPENING,
+    Block,
+    content_blocks,
+    function_call,
+    image_url,
+    result_image_messages,
+)
 
-JSON_ONLY = "Answer with a single JSON object and nothing else."
+_MARKS = {"user": (b"\x01", b"\x02"), "assistant": (b"\x03", b"\x04")}
+"""Control characters around each message; JSON escapes them, so they occur nowhere else."""
+_RUN = re.compile(
+    rb"\x01[^\x01-\x04]*\x02(?:,\x01[^\x01-\x04]*\x02)+|\x03[^\x01-\x04]*\x04(?:,\x03[^\x01-\x04]*\x04)+"
+)
+_BETWEEN = re.compile(rb"\x02,\x01|\x04,\x03")
+_OPENING = msgspec.json.encode({"role": "user", "content": OPENING}) + b","
 
 _LETTERS = string.ascii_letters + string.digits
 _RESULT_THEN_USER = b'"role":"tool"},{"role":"user"'
@@ -34,45 +42,60 @@ _RESULT_ANSWER_USER = b'"role":"tool"},{"role":"assistant","content":"(seen)"},{
 
 
 def encoder(profile: Profile, capabilities: Capabilities) -> Callable[[Message], bytes]:
-    """What makes the wire messages of one message, joined by commas; empty if there is nothing to send."""
+    """Make an encoder of one message to wire messages joined by commas; empty if nothing is sent."""
+    types = IMAGE_TYPES if capabilities.images else frozenset[str]()
 
     def encode(message: Message) -> bytes:
         if not message.for_model:
             return b""
         if message.role == "assistant":
-            items = [item for step in steps_of(message) for item in _step(step, profile, capabilities)]
+            items = [item for step in split_steps(message) for item in _step(step, profile, types)]
         else:
-            content = _content(message, images=capabilities.images)
+            content = _content(message, types)
             items = [{"role": message.role, "content": content}] if content else []
+        if profile.alternates:
+            return b",".join(map(_marked, items))
         return b",".join(map(msgspec.json.encode, items))
 
     return encode
 
 
-def answered(history: bytes) -> bytes:
-    """The history with a word of the assistant wherever the user speaks right after a tool's result.
+def _marked(item: dict[str, Any]) -> bytes:
+    """Encode a wire message between the marks of its role, by which ``merge_turns`` finds runs."""
+    begin, end = _MARKS.get(item["role"], (b"", b""))
+    return begin + msgspec.json.encode(item) + end
 
-    Within a JSON text every quote is escaped, so these bytes only ever stand between two messages.
-    """
+
+def merge_turns(history: bytes) -> bytes:
+    """Merge consecutive messages of one role in a marked history; the user begins."""
+    if history.startswith(_MARKS["assistant"][0]):
+        history = _OPENING + history
+    if b"\x02,\x01" in history or b"\x04,\x03" in history:
+        history = _RUN.sub(_merge, history)
+    return history.translate(None, b"\x01\x02\x03\x04")
+
+
+def _merge(run: re.Match[bytes]) -> bytes:
+    items: list[dict[str, Any]] = [msgspec.json.decode(item) for item in _BETWEEN.split(run[0][1:-1])]
+    contents = [item["content"] for item in items if item["content"]]
+    if all(isinstance(content, str) for content in contents):
+        content: Any = "\n\n".join(contents)
+    else:
+        texts = [[{"type": "text", "text": each}] if isinstance(each, str) else each for each in contents]
+        content = [part for parts in texts for part in parts]
+    mark = run[0][:1]
+    # Only the last message of a run can have calls: tool results end a run.
+    return mark + msgspec.json.encode({**items[-1], "content": content}) + run[0][-1:]
+
+
+def separate_results(history: bytes) -> bytes:
+    """Insert an assistant message where a user message follows a tool result."""
+    # JSON escapes quotes within texts, so these bytes occur only between two messages.
     return history.replace(_RESULT_THEN_USER, _RESULT_ANSWER_USER)
 
 
-def system(text: str) -> bytes:
-    """The system prompt."""
-    return msgspec.json.encode({"role": "system", "content": text})
-
-
-def tools(definitions: tuple[ToolDefinition, ...]) -> bytes:
-    """The tools that are offered."""
-    offered = [
-        {"name": tool.name, "description": tool.description, "parameters": mended(tool.parameters)}
-        for tool in definitions
-    ]
-    return msgspec.json.encode([{"type": "function", "function": tool} for tool in offered])
-
-
 def call_id(given: str, length: int) -> str:
-    """A call's id where its length is fixed: the same one, or always the same one in its place."""
+    """Return a call id of a fixed length (0: any); always the same one for the same id."""
     if not length:
         return wire_id(given)
     if len(given) == length and given.isascii() and given.isalnum():
@@ -81,58 +104,34 @@ def call_id(given: str, length: int) -> str:
     return "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest[:length])
 
 
-def _content(message: Message, *, images: bool) -> str | list[dict[str, Any]]:
-    texts: list[str] = []
-    shown: list[dict[str, Any]] = []
-    for part in message.parts:
-        if images and is_shown(part):
-            shown.append(_image(part.mime_type, part.data))
-        elif text := told(part):
-            texts.append(text)
-    if not shown or message.role == "system":
+def _content(message: Message, types: Collection[str]) -> str | list[Block]:
+    blocks = content_blocks(message, _text, image_url, types)
+    texts = [block["text"] for block in blocks if block["type"] == "text"]
+    images = [block for block in blocks if block["type"] != "text"]
+    if not images or message.role == "system":
         return "\n\n".join(texts)
-    return [{"type": "text", "text": "\n\n".join(texts) or "(image attached)"}, *shown]
+    return [_text("\n\n".join(texts) or "(image attached)"), *images]
 
 
-def _image(mime_type: str, data: str) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": f"data:{mime_type};base64,{data}"}}
+def _text(text: str) -> Block:
+    return {"type": "text", "text": text}
 
 
-def _step(step: Step, profile: Profile, capabilities: Capabilities) -> list[dict[str, Any]]:
-    said: dict[str, Any] = {"role": "assistant", "content": step.text}
+def _step(step: Step, profile: Profile, types: Collection[str]) -> list[Block]:
+    said: Block = {"role": "assistant", "content": step.text}
     if step.calls:
         said["tool_calls"] = [
-            {
-                "id": call_id(call.tool_call_id, profile.id_length),
-                "type": "function",
-                "function": {
-                    "name": call.tool_name,
-                    "arguments": msgspec.json.encode(call.arguments).decode(),
-                },
-            }
-            for call in step.calls
+            function_call(call, call_id(call.tool_call_id, profile.id_length)) for call in step.calls
         ]
-    items = [said, *_results(step, profile, PICTURES if capabilities.images else ())]
-    return [*items, *_shown(step.results)] if capabilities.images else items
+    return [said, *_results(step, profile, types), *result_image_messages(step.results, types)]
 
 
-def _results(step: Step, profile: Profile, kinds: Collection[str]) -> list[dict[str, Any]]:
-    """The role stands last, so that ``answered`` knows where a result ends."""
-    results: list[dict[str, Any]] = []
+def _results(step: Step, profile: Profile, types: Collection[str]) -> list[Block]:
+    results: list[Block] = []
     for call, result in zip(step.calls, step.results, strict=True):
         item = {"tool_call_id": call_id(result.tool_call_id, profile.id_length)}
         if profile.names_results:
             item["name"] = call.tool_name
-        results.append({**item, "content": output_text(result, kinds), "role": "tool"})
+        # The role is last: ``separate_results`` finds the end of a result by it.
+        results.append({**item, "content": output_text(result, types), "role": "tool"})
     return results
-
-
-def _shown(results: Sequence[ToolResultPart]) -> list[dict[str, Any]]:
-    """Pictures that tools made: a tool message holds only text, so a user message shows them."""
-    images = [
-        _image(picture.mime_type, picture.data)
-        for result in results
-        for picture in pictures(result.attachments)
-    ]
-    text = {"type": "text", "text": "(images from the tools above)"}
-    return [{"role": "user", "content": [text, *images]}] if images else []

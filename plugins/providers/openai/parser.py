@@ -1,4 +1,4 @@
-"""Reading a stream of chat completion chunks, wherever a service puts what it has to say."""
+"""Parser of chat completion streams, with the fields of all compatible services."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gateway import (
-    GARBLED,
+from gateway.provider_http import (
     AnswerWriter,
     ContentFilterError,
     ServerFailedError,
     StopReason,
-    StreamAbortedError,
     StreamEvent,
-    raise_said,
-    uncounted,
+    raise_stream_error,
 )
+from plugins.providers.protocol import EventParser, decode_event
 
 _STOP_REASONS: dict[str, StopReason] = {
     "length": "max_tokens",
@@ -90,7 +88,7 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
 class _OpenCall:
-    """A tool call under way. Its name may come in pieces, so it is begun only when arguments come."""
+    """An incomplete tool call. Its name may arrive in pieces, so the call begins with its first arguments."""
 
     __slots__ = ("begun", "id", "name", "waiting")
 
@@ -101,31 +99,27 @@ class _OpenCall:
         self.waiting = ""
 
 
-class CompletionParser:
-    """Reads a stream of chat completion chunks.
+class CompletionParser(EventParser):
+    """Parses a stream of chat completion chunks.
 
-    ``reasoning_apart`` says that the number of output tokens lacks those of the reasoning.
+    ``reasoning_apart``: the reported output tokens exclude reasoning tokens.
     """
 
-    __slots__ = ("_calls", "_reasoning_apart", "_writer", "done")
+    __slots__ = ("_calls", "_reasoning_apart")
 
     def __init__(self, writer: AnswerWriter, *, reasoning_apart: bool = False) -> None:
-        self._writer = writer
+        super().__init__(writer)
         self._reasoning_apart = reasoning_apart
         self._calls: dict[int, _OpenCall] = {}
-        self.done = False
 
     def feed(self, event: StreamEvent) -> None:
-        """Take one event in."""
+        """Parse one event."""
         if event.data == b"[DONE]":
             self._end()
         elif event.data:
-            try:
-                chunk = _decode_chunk(event.data)
-            except GARBLED as error:
-                chunk = uncounted(_decode_chunk, event.data, "usage", error)
+            chunk = decode_event(_decode_chunk, event, "usage")
             if chunk.error is not None:
-                raise_said(event.data)
+                raise_stream_error(event.data)
             if chunk.choices:
                 self._choice(chunk.choices[0])
             if chunk.usage is not None:
@@ -133,16 +127,9 @@ class CompletionParser:
             elif chunk.x_groq is not None and chunk.x_groq.usage is not None:
                 self._usage(chunk.x_groq.usage)
 
-    def finish(self) -> None:
-        """The stream has ended."""
-        if not self._writer.stopped:
-            raise StreamAbortedError("the stream ended before the answer did")
-        self._end()
-
     def _end(self) -> None:
         self._begin_calls()
-        self._writer.stop("end_turn")
-        self.done = True
+        super()._end()
 
     def _choice(self, choice: _Choice) -> None:
         delta = choice.delta
@@ -177,7 +164,7 @@ class CompletionParser:
         if reason == "content_filter":
             raise ContentFilterError("the model's content filter stopped the answer")
         if reason == "error":
-            raise ServerFailedError("the model's server broke the answer off")
+            raise ServerFailedError("the model's server aborted the answer")
         self._begin_calls()
         self._writer.stop(_STOP_REASONS.get(reason, "end_turn"))
 
@@ -204,8 +191,9 @@ class CompletionParser:
             self._begin(call)
 
     def _call(self, index: int, call_id: str | None, name: str | None) -> _OpenCall:
-        """The call at an index. Some servers number all calls 0: a new id with a name is a new call."""
+        """Return the call at an index."""
         call = self._calls.get(index)
+        # Some servers number all calls 0: a new id with a name begins a new call.
         if call is None or (call_id and name and call.id and call_id != call.id):
             self._begin_calls()
             call = self._calls[index] = _OpenCall()

@@ -1,6 +1,6 @@
-"""What tells the compatible services apart: addresses, headers, and what each refuses or wants.
+"""Profiles of the compatible services: addresses, headers, and differences in requests.
 
-Only requests need to differ. Wherever a service puts reasoning and token counts, the parser finds them.
+Responses need no profile: the parser knows the fields of all services.
 """
 
 from __future__ import annotations
@@ -14,18 +14,22 @@ from plugins.providers.openai.copilot import HEADERS
 
 
 class Profile(Struct, frozen=True):
-    """One service. Without a ``base_url`` the settings must have one.
+    """One service. If ``base_url`` is empty, the settings must have one.
 
-    - ``key_header``: where the key stands; in ``Authorization`` it is a bearer token.
-    - ``limit``: what the parameter for the longest answer is called, ``limit_elsewhere`` what it is called
-      by servers at other addresses that say they are this one.
-    - ``without``: parameters that are refused, and so left out.
-    - ``id_length``: how many letters and digits a tool call's id must have, if that is fixed.
-    - ``names_results``: a tool's result must name the tool.
-    - ``answers_results``: the user may not speak right after a tool's result; the assistant has to.
-    - ``reasoning_apart``: tokens of reasoning are not in the number of output tokens.
-    - ``deployments``: addresses are Azure's; a model is a deployment.
-    - ``key_path``: below ``base_url``, what only a right key is answered, where anybody may list the models.
+    - ``key_header``: the header of the key; ``Authorization`` sends it as a bearer token.
+    - ``limit``: the parameter for the most output tokens; ``limit_elsewhere``: the same for servers at
+      other addresses that are configured as this service.
+    - ``without``: parameters that the service refuses.
+    - ``id_length``: the required number of letters and digits of a tool call id; 0: any.
+    - ``names_results``: a tool result must name the tool.
+    - ``answers_results``: an assistant message must follow a tool result before the next user message.
+    - ``alternates``: user and assistant must alternate, as in the chat templates of many open models.
+    - ``reasoning_apart``: the reported output tokens exclude reasoning tokens.
+    - ``deployments``: addresses have Azure's form; a model is a deployment.
+    - ``seed``: the parameter for the seed.
+    - ``refuses_stop``: a pattern of the models that refuse stop sequences.
+    - ``reasons_without_tools``: newer models accept tools only with reasoning disabled.
+    - ``key_path``: a path relative to ``base_url`` that needs a valid key, if the model list is public.
     """
 
     id: str
@@ -41,12 +45,16 @@ class Profile(Struct, frozen=True):
     id_length: int = 0
     names_results: bool = False
     answers_results: bool = False
+    alternates: bool = False
     reasoning_apart: bool = False
     deployments: bool = False
     key_path: str = ""
+    seed: str = "seed"
+    refuses_stop: str = ""
+    reasons_without_tools: bool = False
 
 
-CUSTOM = Profile("custom", "OpenAI-compatible")
+CUSTOM = Profile("custom", "OpenAI-compatible", alternates=True)
 
 _PROFILES = (
     Profile(
@@ -55,6 +63,7 @@ _PROFILES = (
         "https://api.openai.com/v1",
         limit="max_completion_tokens",
         limit_elsewhere="max_tokens",
+        reasons_without_tools=True,
     ),
     Profile(
         "mistral",
@@ -64,10 +73,24 @@ _PROFILES = (
         id_length=9,
         names_results=True,
         answers_results=True,
+        seed="random_seed",
     ),
     Profile("groq", "Groq", "https://api.groq.com/openai/v1", limit="max_completion_tokens"),
-    Profile("xai", "xAI", "https://api.x.ai/v1", limit="max_completion_tokens", reasoning_apart=True),
-    Profile("deepinfra", "DeepInfra", "https://api.deepinfra.com/v1/openai", key_path="../me"),
+    Profile(
+        "xai",
+        "xAI",
+        "https://api.x.ai/v1",
+        limit="max_completion_tokens",
+        reasoning_apart=True,
+        refuses_stop=r"^(?!.*non-reasoning)grok-(3-mini|[4-9])",
+    ),
+    Profile(
+        "deepinfra",
+        "DeepInfra",
+        "https://api.deepinfra.com/v1/openai",
+        alternates=True,
+        key_path="../me",
+    ),
     Profile(
         "cerebras",
         "Cerebras",
@@ -81,15 +104,17 @@ _PROFILES = (
         "OpenRouter",
         "https://openrouter.ai/api/v1",
         headers={"X-Title": "Trunkline"},
+        alternates=True,
         key_path="key",
     ),
-    Profile("together", "Together AI", "https://api.together.xyz/v1"),
+    Profile("together", "Together AI", "https://api.together.xyz/v1", alternates=True),
     Profile(
         "azure",
         "Azure OpenAI",
         key_header="api-key",
         limit="max_completion_tokens",
         deployments=True,
+        reasons_without_tools=True,
     ),
     Profile(
         "copilot",
@@ -104,5 +129,5 @@ _BY_ID = {profile.id: profile for profile in _PROFILES}
 
 
 def profile_of(config: ProviderConfig) -> Profile:
-    """The profile of a service, or that of any compatible one."""
+    """Return the profile of a service, or the profile for any compatible one."""
     return _BY_ID.get(config.like or config.id, CUSTOM)

@@ -16,13 +16,14 @@ import msgspec
 import zstandard
 
 from channels.discord.fake import FakeDiscord
-from channels.discord.fake.checking import Shapes
+from channels.discord.fake.validation import FORMATS, check
+from gateway.testing.fake_platform import Schemas
 
 _PATIENCE = 10.0
 _AGENT = "DiscordBot (https://example.org, 1.0)"
 EVERYTHING = 0b11_0011_0001_1111_1111_1111_1111 & ~(1 << 1 | 1 << 8)
 """All intents but those of members and presences."""
-ANSWERS = Shapes(json.loads((Path(__file__).parent / "answers.json").read_text()))
+ANSWERS = Schemas(json.loads((Path(__file__).parent / "answers.json").read_text()), formats=FORMATS)
 """What the platform's own descriptions say of its answers and events."""
 
 
@@ -173,17 +174,12 @@ def misfits(fake: FakeDiscord) -> list[str]:
     """Where the fake's answers and events differ from what the platform describes."""
     found: list[str] = []
     for call in fake.transcript.calls:
-        node = ANSWERS.calls.get(call.method)
-        if node is not None and call.status < 300 and call.answer is not None:
-            wrong = ANSWERS.value(node, call.answer).wrong
+        if call.method in ANSWERS.at("calls") and call.status < 300 and call.answer is not None:
+            wrong = check(ANSWERS, call.answer, "calls", call.method).wrong
             found += [f"{call.method}: {wrong}"] if wrong else []
     for session in fake.gateway.sessions.values():
         for told in session.told:
-            node = EVENTS.get(told.name)
-            if node is not None:
-                wrong = ANSWERS.value(node, msgspec.to_builtins(told.data)).wrong
+            if told.name in ANSWERS.at("events"):
+                wrong = check(ANSWERS, msgspec.to_builtins(told.data), "events", told.name).wrong
                 found += [f"{told.name}: {wrong}"] if wrong else []
     return found
-
-
-EVENTS: Mapping[str, Any] = json.loads((Path(__file__).parent / "answers.json").read_text())["events"]

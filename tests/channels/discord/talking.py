@@ -13,7 +13,7 @@ from sqlalchemy import and_, create_engine, select, update
 
 from channels.discord.fake import FakeDiscord
 from gateway.app import Gateway
-from gateway.plugin import Plugin
+from gateway.contract.plugin import Plugin
 from gateway.settings import Settings
 from gateway.store import schema as t
 from gateway.testing.models import FakeModels
@@ -32,6 +32,7 @@ def settings_for(directory: Path, models: FakeModels, channel: dict[str, Any], *
             "model": "openai/fake-small",
             "providers": {"openai": {"base_url": models.openai_url, "api_key": "none"}},
             "channels": {"discord": channel},
+            "permissions": {"*": "allow"},
             **more,
         }
     )
@@ -83,8 +84,10 @@ async def until(true: Any, seconds: float = 20) -> None:
 
 async def states(gateway: Gateway) -> list[str]:
     """What became of the messages that were accepted, in order."""
-    query = select(t.inbox.c.state).order_by(t.inbox.c.received_at, t.inbox.c.ord)
-    return await gateway.store.read(lambda c: list(c.execute(query).scalars()))
+    # Deletions of messages that were not accepted have no session.
+    accepted = select(t.inbox.c.state).where(t.inbox.c.session != "")
+    query = accepted.order_by(t.inbox.c.received_at, t.inbox.c.ord)
+    return await gateway.parts.store.read(lambda c: list(c.execute(query).scalars()))
 
 
 async def settled(gateway: Gateway, count: int, seconds: float = 30) -> None:
@@ -96,4 +99,4 @@ async def settled(gateway: Gateway, count: int, seconds: float = 30) -> None:
 
 
 async def quarantined(gateway: Gateway) -> list[str]:
-    return await gateway.store.read(lambda c: list(c.execute(select(t.quarantine.c.raw)).scalars()))
+    return await gateway.parts.store.read(lambda c: list(c.execute(select(t.quarantine.c.raw)).scalars()))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from channels.discord.fake import FakeDiscord, Message
-from channels.discord.fake.nouns import SUPPRESS_EMBEDS, VOICE_MESSAGE
+from channels.discord.fake.state import SUPPRESS_EMBEDS, VOICE_MESSAGE
 from gateway import Attachment, Plugin, Tool, ToolOutput, tool_from
 from gateway.testing.faults import FAULTS
 from gateway.testing.models import FakeModels

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from channels.discord.channel import DiscordChannel
+from channels.discord.cursor import Budget
 from channels.discord.fake import FakeDiscord, Figures, relaxed
-from gateway import Address, Message, OutboundMessage, Placed, TextPart
+from gateway import Message, TextPart
 from gateway.app import Gateway
+from gateway.channel import Address, OutboundMessage, Placed, PlacementDeferred
 from gateway.testing.faults import Fault
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Gate, Reply, Say
@@ -31,6 +34,8 @@ from tests.channels.discord.talking import (
     states,
     until,
 )
+
+pytestmark = pytest.mark.slow
 
 NO_DRAIN = {"limits": {"drain_seconds": 0}}
 HISTORY = "GET /channels/{channel_id}/messages"
@@ -207,6 +212,28 @@ async def test_an_answer_is_not_taken_for_that_to_another_message(fake: FakeDisc
     assert found[1].platform_id.endswith(str(fake.messages("general")[-1].id))
 
 
+async def test_an_answer_whose_question_is_gone_is_placed_once_it_is_final_and_found_again(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
+    async with gateway_at(fake, tmp_path) as gateway:
+        asked = fake.say("general", "not for the bot")
+        fake.delete("general", asked)
+        channel = gateway.channels.get("discord")
+        assert isinstance(channel, DiscordChannel)
+        text = Message(session_id="s", role="assistant", parts=(TextPart("too late"),))
+        (page,) = channel.pages(text, final=True)
+        address = Address("discord", chat=str(fake.channel("general").id), reply_to=str(asked))
+        outbound = OutboundMessage(address=address, message=text, page=page, nonce="n", final=False)
+        with pytest.raises(PlacementDeferred):  # what refers to nothing could not be found to be deleted
+            await channel.send(outbound)
+        assert fake.answers("general") == []
+        assert await channel.find(outbound) is None
+        placed = await channel.send(replace(outbound, final=True))
+        assert fake.answers("general") == ["too late"]
+        assert await channel.find(replace(outbound, final=True)) == placed
+    fake.transcript.check()
+
+
 async def test_an_answer_is_found_among_many_messages(tmp_path: Path) -> None:
     async with FakeDiscord(figures=replace(relaxed(), nonces=0)) as fake, FakeModels() as models:
         async with gateway_at(fake, tmp_path, models=models, streaming=False) as gateway:
@@ -267,6 +294,114 @@ async def test_histories_that_cannot_be_read_yet_are_read_later(fake: FakeDiscor
         await settled(gateway, 151, seconds=60)
     assert fake.answers(fake.dm("ada"))[-1] == "You said: last"
     assert len(fake.answers(fake.dm("ada"))) == 151
+
+
+async def test_complete_pages_of_a_long_answer_are_not_edited_again(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
+    """Each message is placed or completed once; only the last one is edited when the answer ends."""
+    gates = [asyncio.Event() for _ in range(3)]
+    steps = [
+        step for number, gate in enumerate(gates) for step in (Say(f"{number} " + "word " * 500), Gate(gate))
+    ]
+    async with FakeModels() as models, gateway_at(fake, tmp_path, models=models) as gateway:
+        models.then(Reply((*steps, Say("The end."))))
+        fake.say(fake.dm("ada"), "tell me more")
+        for number, gate in enumerate(gates, 1):
+            await fake.until(lambda number=number: len(fake.answers(fake.dm("ada"))) > number)
+            gate.set()
+        await settled(gateway, 1)
+    shown: dict[str, str] = {}
+    for call in fake.transcript.of(CREATE, EDIT):
+        assert shown.get(call.answer["id"]) != call.arguments["content"], "nothing is shown twice"
+        shown[call.answer["id"]] = call.arguments["content"]
+    assert list(shown.values()) == fake.answers(fake.dm("ada"))
+    assert len(shown) == 4
+    fake.transcript.check()
+
+
+async def test_a_long_answer_that_was_cut_off_shows_the_right_text_after_a_restart(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
+    never = asyncio.Event()
+    async with FakeModels() as models:
+        models.then(Reply((Say("word " * 900), Gate(never))))
+        async with gateway_at(fake, tmp_path, models=models, more=NO_DRAIN) as gateway:
+            fake.say(fake.dm("ada"), "tell me more")
+            await fake.until(lambda: len(fake.answers(fake.dm("ada"))) == 3)
+            gateway.parts.dispatcher.cancel()
+        models.forget()
+        models.then(Reply((Say("other " * 700),)))
+        async with gateway_at(fake, tmp_path, models=models) as gateway:
+            await settled(gateway, 1)
+        never.set()
+    assert " ".join(fake.answers(fake.dm("ada"))).split() == ["other"] * 700
+
+
+@pytest.mark.parametrize("odd", [True, [], "odd", 7, {}, {"id": None}])
+@pytest.mark.parametrize("call", [CREATE, EDIT])
+async def test_answers_of_an_unexpected_shape_neither_lose_nor_double_a_message(
+    tmp_path: Path, call: str, odd: Any
+) -> None:
+    go_on = asyncio.Event()
+    async with (
+        FakeDiscord(figures=relaxed()) as fake,
+        FakeModels() as models,
+        gateway_at(fake, tmp_path, models=models) as gateway,
+    ):
+        models.then(Reply((Say("one"), Gate(go_on), Say(" two"))))
+        fake.answer_next(call, odd, odd)
+        fake.say("general", f"{fake.mention} hello")
+        await fake.until(lambda: bool(fake.transcript.of(CREATE)))
+        go_on.set()
+        await settled(gateway, 1)
+        assert await states(gateway) == ["done"]
+        assert fake.answers("general") == ["one two"]
+
+
+async def test_a_token_that_is_refused_shows_at_once(fake: FakeDiscord, tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with FakeModels() as models, gateway_at(fake, tmp_path, models=models, more=NO_DRAIN) as gateway:
+        models.then(Reply((Gate(gate), Say("Done."))))
+        fake.say(fake.dm("ada"), "hello")
+        await until(lambda: models.requests)
+        assert healthy(gateway)
+        fake.account.reset()
+        gate.set()
+        await until(lambda: gateway.health()["discord"] == (False, "Discord refuses the token"))
+
+
+async def test_a_history_that_cannot_be_read_is_reported_until_it_is(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
+    async with gateway_at(fake, tmp_path) as gateway:
+        fake.say(fake.dm("ada"), "one")
+        await settled(gateway, 1)
+    fake.expire_sessions()
+    later(tmp_path)
+    fake.say(fake.dm("ada"), "two")
+    fake.answer_next(HISTORY, {"odd": 1}, True)
+    fake.then("fail_before", "fail_before", method=HISTORY)
+    async with gateway_at(fake, tmp_path) as gateway:
+        await until(lambda: "cannot be read yet" in gateway.health()["discord"][1])
+        await settled(gateway, 2)
+        await until(lambda: gateway.health()["discord"] == (True, ""))
+    assert fake.answers(fake.dm("ada")) == ["You said: one", "You said: two"]
+
+
+async def test_messages_that_the_gateway_does_not_take_are_handed_in_until_it_does(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
+    gate = asyncio.Event()
+    limits = {"limits": {"global_inbox": 3}}
+    async with FakeModels() as models, gateway_at(fake, tmp_path, models=models, more=limits) as gateway:
+        models.then(Reply((Gate(gate), Say("Done."))))
+        for number in range(9):
+            fake.say(fake.dm("ada"), f"{number}")
+        await until(lambda: gateway.parts.dispatcher.waiting == 3)
+        gate.set()
+        await settled(gateway, 9)
+    assert fake.answers(fake.dm("ada")) == ["Done.", *(f"You said: {number}" for number in range(1, 9))]
 
 
 @pytest.mark.parametrize("how", ["sever", "ask_reconnect", "invalid", "closed"])
@@ -389,7 +524,7 @@ async def test_logins_are_counted_over_restarts(tmp_path: Path) -> None:
                 fake.expire_sessions()
             later(tmp_path)
         async with gateway_at(fake, tmp_path) as gateway:
-            cursors = {c.shard: c.value for c in await gateway.host.cursors("discord")}
+            cursors = {c.shard: c.value for c in await gateway.parts.host.cursors("discord")}
         assert float(cursors["identify"].strip("[").split(",")[0]) < 98
         assert len(fake.transcript.of("IDENTIFY")) == 3
 
@@ -402,3 +537,13 @@ async def test_the_last_login_of_the_day_is_not_spent(tmp_path: Path) -> None:
             async with gateway.running():
                 await until(lambda: "next login" in gateway.health()["discord"][1])
         assert fake.transcript.of("IDENTIFY") == []
+
+
+@pytest.mark.parametrize("jump", [-3_600_000, 3_600_000])
+def test_a_login_waits_no_longer_though_the_clock_was_wrong(jump: int) -> None:
+    now = 1_800_000_000_000
+    spent = Budget().spend(now + jump)
+    assert spent.wait(now) <= 5
+    assert spent.spend(now).wait(now) == 5
+    used_up = Budget(0.0, now + jump)
+    assert used_up.wait(now) <= 86_400 / 850 + 1

@@ -18,7 +18,7 @@ from tests.recordings import Hearing, ogg_opus
 
 
 async def sessions(gateway: Gateway) -> int:
-    return len(await gateway.store.read(lambda c: set(c.execute(select(t.inbox.c.session)).scalars())))
+    return len(await gateway.parts.store.read(lambda c: set(c.execute(select(t.inbox.c.session)).scalars())))
 
 
 @pytest.mark.parametrize(("strategy", "count"), [("thread", 3), ("chat", 2), ("chat_user", 4)])
@@ -225,7 +225,7 @@ async def test_only_those_who_may_talk_to_it_are_answered(fake: FakeDiscord, tmp
         fake.say(fake.dm("ada"), "hello")
         await fake.until(lambda: fake.interaction(pressed).state == "answered")
         await fake.until(lambda: bool(fake.answers(fake.dm("ada")) and fake.answers(fake.dm("bob"))))
-        await until(lambda: gateway.dispatcher.waiting == 0)
+        await until(lambda: gateway.parts.dispatcher.waiting == 0)
     [told] = fake.answers(fake.dm("bob"))
     assert "trunkline pair approve" in told
     (whisper,) = [m for m in fake.messages("general") if m.author == fake.bot_id]

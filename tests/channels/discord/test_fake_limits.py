@@ -63,7 +63,7 @@ async def test_calling_before_the_wait_is_over_is_a_problem(
     fake.transcript.check()
     fake.advance(10)
     assert (await bot.send(general, "x")).status == 429
-    assert "before the wait was over" in fake.transcript.problems[0]
+    assert "before the end of the wait" in fake.transcript.problems[0]
     assert fake.limits.impatient == 1
     fake.advance(20)
     assert (await bot.send(general, "x")).status == 200

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from channels.discord.fake import FakeDiscord
-from channels.discord.fake.nouns import VOICE_MESSAGE
+from channels.discord.fake.state import VOICE_MESSAGE
 from tests.channels.discord.raw_bot import RawBot
 
 CREATE = "POST /channels/{channel_id}/messages"

@@ -37,6 +37,18 @@ async def test_people_act_over_http(bot: RawBot, fake: FakeDiscord, general: int
     assert fake.messages("general") == []
 
 
+async def test_it_tells_how_far_an_interaction_is_answered(
+    bot: RawBot, fake: FakeDiscord, general: int
+) -> None:
+    key = (await bot.send(general, "ready?", components=BUTTONS)).body["id"]
+    async with bot.session() as socket:
+        _, pressed = await act(bot, "press", chat="general", key=key, custom_id="go")
+        told = await socket.until("INTERACTION_CREATE")
+    assert await act(bot, "response", key=pressed) == (200, "waiting")
+    await bot.call("POST", f"/interactions/{told['id']}/{told['token']}/callback", {"type": 6})
+    assert await act(bot, "response", key=pressed) == (200, "deferred update")
+
+
 @pytest.mark.parametrize(
     ("name", "given", "status"),
     [
@@ -83,7 +95,7 @@ async def later(bot: RawBot, version: int) -> dict[str, object]:
 async def test_the_transcript_can_be_read(bot: RawBot, fake: FakeDiscord, general: int) -> None:
     await bot.send(general, "x", bogus=1)
     async with bot.http.get(f"{fake.url}/_fake/transcript") as answer:
-        calls = await answer.json()
+        calls = (await answer.json())["calls"]
     assert calls[0]["method"] == "POST /channels/{channel_id}/messages"
     assert calls[0]["problem"] == "bogus: no such parameter"
 

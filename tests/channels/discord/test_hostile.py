@@ -17,60 +17,18 @@ from channels.discord.reader import MISFITS
 from channels.discord.rooms import Room, Rooms, room_of
 from channels.discord.wire import Channel, Guild, Interaction, Message, Ready, read
 from tests.channels.discord.talking import gateway_at, until
-from tests.channels.hostile import spoiled
+from tests.channels.hostile import Inventor, spoiled
 
 SCHEMA: dict[str, Any] = json.loads((Path(__file__).parent / "answers.json").read_text())
 KINDS = sorted(SCHEMA["events"])
 VIEW = View("discord", "1", Options.model_validate({"token": "t", "groups": "always"}), frozenset({"help"}))
 ROOM = Room("5", "channel")
-_DEEPEST = 5
+TEXTS = ("hello", "/help", "<@1> hi", "2026-01-01T00:00:00+00:00", "", "x" * 300)
 
 
-class Inventor:
-    """Makes values of the schema up."""
-
-    def __init__(self, dice: Random) -> None:
-        self._dice = dice
-
-    def event(self, name: str) -> Any:
-        """What an event of a name holds."""
-        return self._value(SCHEMA["events"][name], 0)
-
-    def _value(self, node: Any, depth: int) -> Any:
-        dice = self._dice
-        if isinstance(node, str):
-            node = SCHEMA["types"].get(node, {"type": "any"})
-        if isinstance(node, str):
-            return self._value(node, depth)
-        if "ref" in node:
-            return self._value(node["ref"], depth)
-        if node.get("null") and dice.random() < 0.2:
-            return None
-        if "one" in node:
-            return self._value(dice.choice(node["one"]), depth)
-        if node.get("enum"):
-            return dice.choice(node["enum"] if isinstance(node["enum"], list) else [*node["enum"]])
-        return self._plain(node, depth)
-
-    def _plain(self, node: dict[str, Any], depth: int) -> Any:
-        dice = self._dice
-        match node.get("type"):
-            case "object":
-                needed, props = set(node.get("need", ())), node.get("props", {})
-                wanted = [key for key in props if key in needed or (depth < _DEEPEST and dice.random() < 0.2)]
-                return {key: self._value(props[key], depth + 1) for key in wanted if depth < 2 * _DEEPEST}
-            case "array":
-                return [self._value(node.get("items", {}), depth + 1) for _ in range(dice.randrange(3))]
-            case "snowflake":
-                return str(dice.randrange(2**62))
-            case "string":
-                return dice.choice(["hello", "/help", "<@1> hi", "2026-01-01T00:00:00+00:00", "", "x" * 300])
-            case "integer" | "number":
-                return dice.randrange(25)
-            case "boolean":
-                return dice.random() < 0.5
-            case _:
-                return dice.choice([None, {}, [], "any", 1])
+def invented(name: str, dice: Random) -> Any:
+    """Return the data of an event of a name."""
+    return Inventor(SCHEMA["$defs"], dice, TEXTS).value(SCHEMA["events"][name])
 
 
 def taken(name: str, data: Any) -> None:
@@ -97,7 +55,7 @@ def taken(name: str, data: Any) -> None:
 def test_whatever_event_comes_it_is_read_or_set_aside(name: str) -> None:
     dice, rooms = Random(name), Rooms(_nobody)
     for _ in range(100):
-        event = Inventor(dice).event(name)
+        event = invented(name, dice)
         for data in (event, spoiled(event, dice)):
             try:
                 taken(name, data)
@@ -119,10 +77,10 @@ async def test_whatever_events_come_the_channel_goes_on(tmp_path: Path) -> None:
     ):
         for name in KINDS:
             for _ in range(6 if name not in ("READY", "GUILD_CREATE") else 1):
-                data = spoiled(Inventor(dice).event(name), dice)
+                data = spoiled(invented(name, dice), dice)
                 for session in fake.gateway.sessions.values():
                     session.tell(name, data)
         fake.say(fake.dm("ada"), "still there?")
         await until(lambda: "You said: still there?" in fake.answers(fake.dm("ada")))
         assert gateway.health()["discord"][0]
-        gateway.dispatcher.cancel()
+        gateway.parts.dispatcher.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from channels.discord.parse import View
 from channels.discord.reader import MISFITS
 from channels.discord.rooms import Room, Rooms, room_of
 from channels.discord.wire import Attachment, Channel, Guild, Interaction, Message, Ready, read
-from gateway import Address, Audio, InboundMessage, Sender
+from gateway.channel import Address, Audio, InboundMessage, Sender
+
+pytestmark = pytest.mark.slow
 
 PAYLOADS = {path.stem: json.loads(path.read_text()) for path in Path(__file__).parent.glob("payloads/*.json")}
 ME = PAYLOADS["ready"]["user"]["id"]
@@ -51,6 +54,7 @@ def test_a_direct_message() -> None:
         sender=Sender(said["author"]["id"], "Ada"),
         text="hello **you**",
         order=int(said["id"]),
+        sent_at=int(datetime.fromisoformat(said["timestamp"]).timestamp() * 1000),
     )
 
 
@@ -68,6 +72,7 @@ def test_the_mention_of_the_bot_goes_and_others_become_names() -> None:
 
 def test_what_a_message_answers_is_quoted() -> None:
     assert inbound("message_reply", GENERAL).text == "> Bob wrote: it rains\n\nreally?"
+    assert inbound("message_reply", GENERAL).in_reply_to == "1573810574444199940"
 
 
 def test_a_quoted_command_stays_a_text() -> None:

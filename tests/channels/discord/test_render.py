@@ -19,12 +19,12 @@ from gateway import (
     ImagePart,
     Message,
     Part,
-    ResultMetadata,
     TextPart,
     ToolCallPart,
     ToolResultPart,
-    parse_markdown,
 )
+from gateway.contract.messages import ResultMetadata
+from gateway.markdown import parse_markdown
 from tests.gateway.markdown.documents import work
 
 
@@ -220,3 +220,15 @@ def test_every_limit_is_kept(parts: list[Part], final: bool) -> None:
         assert not re.search(r"@(everyone|here)", outside)
         assert not re.search(r"(?<!\\)<(@[!&]?|#)\d+>", outside)
     assert made == shown(*parts, final=final)
+
+
+def test_a_notice_is_shown_as_one() -> None:
+    assert shown(TextPart("a failed. Answering with b instead.", "notice"), TextPart("so")) == [
+        Page("*a failed. Answering with b instead.*\n\nso")
+    ]
+
+
+@pytest.mark.parametrize("source", ["$a_1 * b_2*$", r"\(a^2\)", r"\[x_{i}\]", "$$\na\n- b\n# c\n$$"])
+def test_a_formula_is_shown_as_it_was_written(source: str) -> None:
+    # What Discord reads as markup is escaped; it shows the rest.
+    assert re.sub(r"\\([\\`*_~|<\[\]#>+\-.)])", r"\1", discord_markdown(source)) == source

@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from channels.slack.fake import FakeSlack
 from gateway.app import Gateway
-from gateway.plugin import Plugin
+from gateway.contract.plugin import Plugin
 from gateway.server import Server
 from gateway.settings import Settings
 from gateway.store import schema as t
@@ -37,7 +37,7 @@ def settings_of(directory: Path, models: FakeModels, fake: FakeSlack, **slack: A
             "providers": {"openai": {"base_url": models.openai_url, "api_key": "none"}},
             "channels": {"slack": account},
             "server": {"port": 0},
-            "permissions": slack.pop("permissions", {}),
+            "permissions": slack.pop("permissions", {"*": "allow"}),
         }
     )
 
@@ -52,7 +52,7 @@ async def gateway_at(
 ) -> AsyncGenerator[Gateway]:
     """A running gateway, connected; ``models`` answer, or a fake of its own that echoes."""
     async with own(models) as answering:
-        permissions = slack.pop("permissions", {})
+        permissions = slack.pop("permissions", {"*": "allow"})
         settings = settings_of(directory, answering, fake, **slack)
         settings = settings.model_copy(update={"permissions": permissions})
         gateway = Gateway(settings, plugins=list(plugins))
@@ -91,7 +91,7 @@ async def until(true: Callable[[], object] | Callable[[], Awaitable[object]], se
 
 async def states(gateway: Gateway) -> list[str]:
     """The states of what was accepted, in order."""
-    return await gateway.store.read(
+    return await gateway.parts.store.read(
         lambda c: list(c.execute(select(t.inbox.c.state).order_by(t.inbox.c.ord)).scalars())
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from sqlalchemy import select
 
 from channels.slack.fake import FakeSlack
+from channels.slack.fake.installing import every_scope
+from channels.slack.fake.people import Said
 from gateway import Plugin, Tool, tool_from
 from gateway.app import Gateway
 from gateway.store import schema as t
@@ -17,6 +20,10 @@ from gateway.testing.faults import FAULTS, Fault
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Gate, Reply, Say, Use
 from tests.channels.slack.gateways import gateway_at, settings_of, settled, states, until
+
+pytestmark = pytest.mark.slow
+
+LONG = f"ls\u202e{' ' * 3000}; rm -rf /"
 
 
 class Shell(Plugin):
@@ -126,7 +133,7 @@ async def test_whoever_is_not_on_the_list_is_told_how_to_get_there(tmp_path: Pat
             fake.say("general", "hello @trunkline", "eve")
             fake.say("@ada", "hello")
             await fake.until(lambda: fake.answers("@ada") and fake.answers("@eve"))
-            await until(lambda: gateway.dispatcher.waiting == 0)
+            await until(lambda: gateway.parts.dispatcher.waiting == 0)
         assert "trunkline pair approve" in fake.answers("@eve")[0]
         assert fake.answers("@ada") == ["You said: hello"]
         assert fake.answers("general") == []
@@ -194,7 +201,7 @@ async def test_a_gateway_that_dies_in_mid_answer_finishes_it_in_its_place(tmp_pa
             models.then(Reply((Say("One "), Gate(never), Say("two."))))
             fake.say(chat, "count @trunkline")
             await fake.until(lambda: fake.answers(chat) == ["One"])
-            gateway.dispatcher.cancel()
+            gateway.parts.dispatcher.cancel()
         models.then(Reply((Say("Uno dos."),)))
         async with gateway_at(fake, tmp_path, models) as gateway:
             await settled(gateway, "done")
@@ -245,7 +252,7 @@ async def test_what_was_changed_during_an_outage_is_answered_once_in_its_last_wo
             for one in missed:
                 late = fake.deliver_raw(one.payload)
                 await fake.until(lambda late=late: late.acknowledged)
-                await until(lambda: gateway.dispatcher.waiting == 0)
+                await until(lambda: gateway.parts.dispatcher.waiting == 0)
             assert fake.answers("@bob") == ["You said: two"]
             assert fake.answers("@ada") == ["You said: one", "You said: once"]
     fake.transcript.check()
@@ -306,7 +313,9 @@ async def test_what_cannot_be_read_is_kept_and_stops_nothing(tmp_path: Path) -> 
         fake.say("@ada", "hello")
         await settled(gateway, "done")
         await fake.until(lambda: all(one.acknowledged for one in deliveries))
-        kept = await gateway.store.read(lambda c: list(c.execute(select(t.quarantine.c.reason)).scalars()))
+        kept = await gateway.parts.store.read(
+            lambda c: list(c.execute(select(t.quarantine.c.reason)).scalars())
+        )
         assert len(kept) >= 4
         assert fake.answers("@ada") == ["You said: hello"]
     fake.transcript.check()
@@ -340,11 +349,111 @@ async def test_a_button_from_before_a_restart_says_that_it_expired(tmp_path: Pat
             await fake.until(lambda: any("May I run" in text for text in fake.answers("@ada")))
             prompt = next(said for said in fake.messages("@ada") if "May I run" in said.text)
             raw = prompt.raw
-            gateway.dispatcher.cancel()
+            gateway.parts.dispatcher.cancel()
         fake.room("@ada").messages[prompt.ts] = raw
         async with gateway_at(fake, tmp_path, models, (Shell(),), permissions={"shell": "ask"}):
             await fake.press("@ada", prompt.ts, "Deny").settled()
             await fake.until(lambda: any("expired" in text for text in fake.answers("@ada")))
+    fake.transcript.check()
+
+
+def argument_files(fake: FakeSlack, chat: str) -> dict[str, object]:
+    """The JSON files that stand in a room, by their names."""
+    shown = [file for said in fake.messages(chat) for file in said.raw.get("files", ())]
+    found = {file["name"]: fake.state.files[file["id"]] for file in shown}
+    assert len(found) == len(shown)
+    return {name: json.loads(file.content or b"") for name, file in found.items() if not file.deleted}
+
+
+async def prompt_in(fake: FakeSlack, chat: str, newest: int = 1) -> Said:
+    """Wait for so many questions in a room. Returns the newest."""
+    await fake.until(lambda: sum("May I run" in text for text in fake.answers(chat)) == newest)
+    return [said for said in fake.messages(chat) if "May I run" in said.text][-1]
+
+
+@pytest.mark.parametrize(
+    ("method", "fault"),
+    [
+        *[("files.getUploadURLExternal", fault) for fault in FAULTS],
+        *[("files.completeUploadExternal", fault) for fault in FAULTS],
+        ("chat.postMessage", "slow_down"),
+        ("chat.postMessage", "none"),
+    ],
+)
+async def test_a_question_that_does_not_fit_has_the_complete_arguments_as_a_file_once(
+    tmp_path: Path, method: str, fault: Fault
+) -> None:
+    async with (
+        FakeSlack() as fake,
+        FakeModels() as models,
+        gateway_at(
+            fake, tmp_path, models, (Shell(),), permissions={"shell": "ask"}, streaming=False
+        ) as gateway,
+    ):
+        fake.then(fault, method=method)
+        models.then(Reply((Use("shell", json.dumps({"command": LONG})),), "tools"), Reply((Say("Done."),)))
+        fake.say("@ada", "go")
+        prompt = await prompt_in(fake, "@ada")
+        assert "; rm -rf /" in prompt.text
+        assert "characters …" in prompt.text
+        assert "\\u202e" in prompt.text
+        files = argument_files(fake, "@ada")
+        assert list(files.values()) == [{"command": LONG}]
+        assert f"The file {next(iter(files))} has the arguments in full." in prompt.text
+        await fake.press("@ada", prompt.ts, "Allow once").settled()
+        await settled(gateway, "done")
+        await fake.until(lambda: any("✅ Allowed once" in text for text in fake.answers("@ada")))
+        assert "Done." in "\n".join(fake.answers("@ada"))
+        assert argument_files(fake, "@ada") == files
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize("reason", ["no scope", "too many arguments"])
+async def test_a_question_that_cannot_be_shown_whole_is_denied_and_says_where_it_can_be_answered(
+    tmp_path: Path, reason: str
+) -> None:
+    arguments = {"command": LONG}
+    if reason == "too many arguments":
+        arguments = {f"key{n}": "v" * 20 for n in range(200)}
+    async with FakeSlack() as fake, FakeModels() as models:
+        options: dict[str, str] = {}
+        if reason == "no scope":
+            options["bot_token"] = fake.install(scopes=every_scope() - {"files:write"}).token
+        asking = gateway_at(fake, tmp_path, models, (Shell(),), permissions={"shell": "ask"}, **options)
+        async with asking as gateway:
+            models.then(Reply((Use("shell", json.dumps(arguments)),), "tools"), Reply((Say("Done."),)))
+            fake.say("@ada", "go")
+            await settled(gateway, "done")
+            refused = str(models.requests[-1].body)
+            assert "cannot show the whole question" in refused
+            assert "trunkline chat slack:" in refused
+            assert not any("May I run" in text for text in fake.answers("@ada"))
+            assert argument_files(fake, "@ada") == {}
+    fake.transcript.check()
+
+
+async def test_a_question_with_a_file_from_before_a_restart_does_not_confuse_the_new_one(
+    tmp_path: Path,
+) -> None:
+    async with FakeSlack() as fake, FakeModels() as models:
+        asking = {"permissions": {"shell": "ask"}, "streaming": False}
+        async with gateway_at(fake, tmp_path, models, (Shell(),), **asking) as gateway:
+            models.then(Reply((Use("shell", json.dumps({"command": LONG})),), "tools"))
+            fake.say("@ada", "go")
+            old = await prompt_in(fake, "@ada")
+            gateway.parts.dispatcher.cancel()
+        # A process that is killed takes nothing back.
+        fake.room("@ada").messages[old.ts] = old.raw
+        for file in fake.state.files.values():
+            file.deleted = False
+        async with gateway_at(fake, tmp_path, models, (Shell(),), **asking) as gateway:
+            new = await prompt_in(fake, "@ada", 2)
+            assert list(argument_files(fake, "@ada").values()) == [{"command": LONG}] * 2
+            await fake.press("@ada", old.ts, "Allow once").settled()
+            await fake.until(lambda: any("expired" in text for text in fake.answers("@ada")))
+            await fake.press("@ada", new.ts, "Allow once").settled()
+            await settled(gateway, "done")
+    assert sum("May I run" in text and "Allowed once" in text for text in fake.answers("@ada")) == 1
     fake.transcript.check()
 
 
@@ -456,7 +565,7 @@ async def test_a_person_of_another_workspace_is_never_taken_for_one_with_the_sam
             assert fake.answers("@ada", team="acme") == ["You said: hello"]
             assert "code" in fake.answers("@eve", team="umbrella")[0], "her id is only known at home"
             assert fake.answers("@bob", team="umbrella") == ["You said: hello"]
-            assert {person.user_id for person in gateway.access.members.list()} == set()
+            assert {person.user_id for person in gateway.parts.access.members.list()} == set()
     fake.transcript.check()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,44 +11,74 @@ from typing import Any
 import aiohttp
 
 from channels.slack.fake import FakeSlack
-from tests.channels.slack.apps import plain
+from tests.channels.slack.apps import connect, plain
 
 ROOT = Path(__file__).parents[3]
 
 
-async def act(http: aiohttp.ClientSession, fake: FakeSlack, **what: Any) -> int:
+async def act(http: aiohttp.ClientSession, fake: FakeSlack, name: str, **given: Any) -> int:
     """Do what a person does on the page; the status."""
-    async with http.post(f"{fake.url}/_fake/act", json=what) as answer:
+    async with http.post(f"{fake.url}/_fake/{name}", json=given) as answer:
         return answer.status
 
 
 async def test_rooms_are_told_and_everything_can_be_done() -> None:
     async with plain() as (fake, api):
-        assert await act(api.http, fake, do="say", chat="general", text="hi", user="bob") == 200
+        assert await act(api.http, fake, "say", chat="general", text="hi", user="bob") == 200
         ts = fake.messages("general")[0].ts
-        assert await act(api.http, fake, do="react", chat="general", ts=ts, text="eyes") == 200
-        assert await act(api.http, fake, do="edit", chat="general", ts=ts, text="ho", user="bob") == 200
-        assert await act(api.http, fake, do="open", chat="@ada") == 200
-        assert await act(api.http, fake, do="command", chat="general", text="/ask") == 200
-        async with api.http.get(f"{fake.url}/_fake/rooms") as answer:
+        assert await act(api.http, fake, "react", chat="general", ts=ts, emoji="eyes") == 200
+        assert await act(api.http, fake, "edit", chat="general", ts=ts, text="ho", user="bob") == 200
+        assert await act(api.http, fake, "open", chat="@ada") == 200
+        assert await act(api.http, fake, "command", chat="general", text="/ask") == 200
+        async with api.http.get(f"{fake.url}/_fake/state") as answer:
             told = await answer.json()
         rooms = {room["name"]: room for room in told["teams"][0]["rooms"]}
         message = rooms["general"]["messages"][0]
         assert (message["user"], message["text"], message["edited"]) == ("bob", "ho", True)
         assert list(message["reactions"]) == ["eyes"]
         assert rooms[""]["kind"] == "im"
-        assert await act(api.http, fake, do="delete", chat="general", ts=ts) == 200
+        assert await act(api.http, fake, "delete", chat="general", ts=ts) == 200
         assert fake.messages("general") == []
+
+
+async def test_people_send_files_on_the_page() -> None:
+    async with plain() as (fake, api):
+        file = {"a.txt": base64.b64encode(b"hi").decode()}
+        assert await act(api.http, fake, "say", chat="general", text="look", files=file) == 200
+        assert await act(api.http, fake, "say", chat="general", text="x", files={"a": "no base64!"}) == 400
+        (said,) = fake.messages("general")
+        (shown,) = said.raw["files"]
+        assert fake.state.files[shown["id"]].content == b"hi"
+
+
+async def test_the_page_tells_whether_the_app_acknowledged_a_press() -> None:
+    async with plain() as (fake, api):
+        button = {"type": "button", "action_id": "go", "text": {"type": "plain_text", "text": "Go"}}
+        blocks = [{"type": "actions", "elements": [button]}]
+        sent = await api.call("chat.postMessage", channel="general", text="?", blocks=blocks)
+        socket = await connect(fake, api)
+        pressed = {"chat": "general", "ts": sent["ts"], "what": "Go"}
+        async with api.http.post(f"{fake.url}/_fake/press", json=pressed) as answer:
+            delivery = {"envelope": (await answer.json())["result"]}
+
+        async def acknowledged() -> bool:
+            async with api.http.post(f"{fake.url}/_fake/is_acknowledged", json=delivery) as told:
+                return (await told.json())["result"]
+
+        assert not await acknowledged()
+        await socket.ack(await socket.read())
+        await fake.deliveries[-1].settled()
+        assert await acknowledged()
 
 
 async def test_what_cannot_be_done_is_said() -> None:
     async with plain() as (fake, api):
         ts = fake.say("general", "hi")
-        assert await act(api.http, fake, do="press", chat="general", ts=ts, text="Yes") == 400
-        assert await act(api.http, fake, do="stop", chat="general", ts=ts) == 400
-        assert await act(api.http, fake, do="dance") == 400
-        form = {"do": "say", "chat": "general", "text": "from another page"}
-        async with api.http.post(f"{fake.url}/_fake/act", data=form) as answer:
+        assert await act(api.http, fake, "press", chat="general", ts=ts, what="Yes") == 400
+        assert await act(api.http, fake, "stop", chat="general", thread=ts) == 400
+        assert await act(api.http, fake, "dance") == 404
+        form = {"chat": "general", "text": "from another page"}
+        async with api.http.post(f"{fake.url}/_fake/say", data=form) as answer:
             assert answer.status == 415
         assert len(fake.messages("general")) == 1
 
@@ -56,10 +87,10 @@ async def test_changes_are_told_when_they_happen() -> None:
     async with plain() as (fake, api), asyncio.TaskGroup() as tasks:
 
         async def wait() -> Any:
-            async with api.http.get(f"{fake.url}/_fake/changes?after={fake.state.version}") as answer:
+            async with api.http.get(f"{fake.url}/_fake/state?after={fake.changes.version}") as answer:
                 return await answer.json()
 
-        before = fake.state.version
+        before = fake.changes.version
         waiting = tasks.create_task(wait())
         await asyncio.sleep(0)
         fake.say("general", "hi")

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from channels.slack.fake import FakeSlack
-from channels.slack.fake.delivery import Envelope
+from channels.slack.fake.state import Envelope
 from tests.channels.slack.apps import Socket, bolt, connect, in_socket_mode, plain
 
 

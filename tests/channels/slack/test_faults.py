@@ -19,6 +19,8 @@ from gateway.testing.models import FakeModels
 from gateway.testing.script import Gate, Reply, Say
 from tests.channels.slack.gateways import gateway_at, settings_of, settled, states, until
 
+pytestmark = pytest.mark.slow
+
 PAYLOADS = [
     json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "payloads").glob("*.json"))
 ]
@@ -42,7 +44,7 @@ async def test_a_message_that_was_placed_when_the_gateway_died_is_found_again(
                 if run == 0:
                     fake.say(chat, "count @trunkline")
                 await fake.until(lambda: fake.answers(chat) == ["One"])
-                gateway.dispatcher.cancel()
+                gateway.parts.dispatcher.cancel()
         models.forget()
         models.then(Reply((Say("Uno dos."),)))
         async with gateway_at(fake, tmp_path, models) as gateway:
@@ -83,6 +85,83 @@ async def test_a_long_answer_streams_over_several_messages(tmp_path: Path) -> No
         nonces = [said.raw["metadata"]["event_payload"]["k"] for said in fake.messages("general") if said.bot]
         assert len(set(nonces)) == len(nonces) == 4
     fake.transcript.check()
+
+
+@pytest.mark.parametrize("chat", ["general", "@ada"])
+async def test_complete_pages_of_a_long_answer_are_not_edited_again(tmp_path: Path, chat: str) -> None:
+    """Each message is placed or completed once; only the last one is changed when the answer ends."""
+    gates = [asyncio.Event() for _ in range(3)]
+    text = [f"{number} " + "word " * 1_000 for number in range(3)]
+    steps = [step for said, gate in zip(text, gates, strict=True) for step in (Say(said), Gate(gate))]
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        models.then(Reply((*steps, Say("The end."))))
+        fake.say(chat, "tell me more @trunkline")
+        for number, gate in enumerate(gates, 1):
+            await fake.until(lambda number=number: len(fake.answers(chat)) > number)
+            gate.set()
+        await settled(gateway, "done")
+        assert " ".join(fake.answers(chat)).split() == [*"".join(text).split(), "The", "end."]
+    shown: dict[str, Any] = {}
+    for call in fake.transcript.of("chat.postMessage", "chat.update"):
+        assert shown.get(call.answer["ts"]) != call.arguments["blocks"], "nothing is shown twice"
+        shown[call.answer["ts"]] = call.arguments["blocks"]
+    stopped = [call.arguments["ts"] for call in fake.transcript.of("chat.stopStream")]
+    assert len(set(stopped)) == len(stopped)
+    assert not set(stopped) & {call.arguments["ts"] for call in fake.transcript.of("chat.update")}
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize("odd", [True, [], "odd", 7, {"ok": True}, {"ok": True, "ts": 5}])
+@pytest.mark.parametrize("method", ["chat.postMessage", "chat.update", "chat.startStream", "chat.stopStream"])
+async def test_answers_of_an_unexpected_shape_neither_lose_nor_double_a_message(
+    tmp_path: Path, method: str, odd: Any
+) -> None:
+    go_on = asyncio.Event()
+    chat = "general" if "Stream" in method else "@ada"
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        models.then(Reply((Say("One "), Gate(go_on), Say("two."))))
+        fake.answer_next(method, odd, odd)
+        fake.say(chat, "count @trunkline")
+        await fake.until(lambda: fake.answers(chat) == ["One"])
+        go_on.set()
+        await settled(gateway, "done")
+        assert fake.answers(chat) == ["One two."]
+
+
+async def test_a_token_that_is_revoked_shows_at_once(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path) as gateway:
+        fake.say("@ada", "hello")
+        await settled(gateway, "done")
+        assert gateway.health()["slack"] == (True, "")
+        for grant in fake.state.team_of(None).grants:
+            grant.revoked = "token_revoked"
+        fake.deliver_event({"type": "tokens_revoked", "tokens": {"bot": ["U1"]}})
+        await until(lambda: "refuses the bot's token" in gateway.health()["slack"][1])
+
+
+async def test_a_probe_that_has_to_wait_is_made_again_and_leaves_no_red_health(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path) as gateway:
+        fake.say("@ada", "hello")
+        await settled(gateway, "done")
+        asked = len(fake.transcript.of("auth.test"))
+        fake.then("slow_down", "fail_before", method="auth.test")
+        fake.deliver_event({"type": "tokens_revoked", "tokens": {"user": ["U1"]}})  # of a person, not the bot
+        await until(lambda: len(fake.transcript.of("auth.test")) == asked + 3)
+        await until(lambda: gateway.health()["slack"] == (True, ""))
+
+
+async def test_an_answer_waits_for_a_token_that_is_accepted(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        models.then(Reply((Gate(gate), Say("Done."))))
+        fake.say("@ada", "hello")
+        await until(lambda: models.requests)
+        for grant in fake.state.team_of(None).grants:
+            grant.revoked = "token_revoked"
+        gate.set()
+        await until(lambda: "token_revoked" in gateway.health()["slack"][1])
+        assert await states(gateway) == ["new"], "it is kept until it can be placed"
+        gateway.parts.dispatcher.cancel()
 
 
 async def test_a_slack_that_is_away_is_waited_for(tmp_path: Path) -> None:
@@ -169,7 +248,7 @@ async def test_whatever_comes_the_channel_goes_on(tmp_path: Path) -> None:
         await fake.until(lambda: "You said: hello" in fake.answers("@ada"))
         assert len(fake.sockets.live) == 1
         assert fake.sockets.opened == 1
-        gateway.dispatcher.cancel()
+        gateway.parts.dispatcher.cancel()
 
 
 def _mutated(dice: random.Random) -> dict[str, Any]:

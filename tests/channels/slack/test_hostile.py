@@ -73,7 +73,7 @@ async def test_whatever_request_comes_it_is_answered_and_never_with_a_fault_of_o
                 assert answer.status == 401
         fake.say("@ada", "still there?")
         await fake.until(lambda: "You said: still there?" in fake.answers("@ada"))
-        gateway.dispatcher.cancel()
+        gateway.parts.dispatcher.cancel()
 
 
 def signed(body: bytes, secret: str, stamp: str | None = None) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from channels.slack.api import Api
 from channels.slack.fake import FakeSlack
 from channels.slack.presence import Presence
-from gateway import Address
+from gateway.channel import Address
 
 
 class Hands:

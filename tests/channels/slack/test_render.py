@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from channels.slack import render
 from channels.slack.fake.blocks import LONGEST_BLOCKS, Inspection, spoken
-from channels.slack.fake.markup import pings, stray
+from channels.slack.fake.text import pings, stray
 from channels.slack.render import File, Text, blocks, note, pages, safe_name, stream
 from gateway import (
     Attachment,
@@ -21,11 +21,11 @@ from gateway import (
     ImagePart,
     Message,
     Part,
-    ResultMetadata,
     TextPart,
     ToolCallPart,
     ToolResultPart,
 )
+from gateway.contract.messages import ResultMetadata
 
 PIECES = st.sampled_from(
     [
@@ -201,6 +201,13 @@ def test_what_terminals_obey_is_left_out() -> None:
     assert shown == ["red link"]
 
 
+def test_a_notice_is_shown_as_one() -> None:
+    parts = (TextPart("a failed. Answering with b instead.", "notice"), TextPart("so"))
+    [page] = pages(message(*parts), final=True)
+    assert isinstance(page, Text)
+    assert page.markdown == "*a failed. Answering with b instead.*\n\nso"
+
+
 def test_nothing_is_no_page() -> None:
     assert pages(message(), final=False) == []
     assert pages(message(TextPart("hm", kind="reasoning")), final=True) == []
@@ -284,3 +291,18 @@ def test_names_of_files_are_safe(name: str, safe: str) -> None:
 def test_measure_counts_bytes_where_they_are_many() -> None:
     assert render.measure("a" * 10) == 10
     assert render.measure("漢" * 10) == 12
+
+
+@pytest.mark.parametrize("source", ["$a_1 * b_2*$", r"\(a^2\)", r"\[x_{i}\]", "$$\na\n- b\n# c\n$$"])
+def test_a_formula_is_shown_as_it_was_written(source: str) -> None:
+    (block,) = blocks(source)
+    assert block["elements"] == [
+        {"type": "rich_text_section", "elements": [{"type": "text", "text": source}]}
+    ]
+    assert stream(source) is None
+
+
+def test_an_error_is_shown_as_it_was_said() -> None:
+    words = "refused (401), see [a](http://b.c) \\(d\\) \\[e\\] $f$ 1) *g* _h_ `i` $$j$$"
+    (page,) = [page for page in pages(message(ErrorPart("E", words)), final=True) if isinstance(page, Text)]
+    assert note(page.markdown) == f"⚠️ {words}"

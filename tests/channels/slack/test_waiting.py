@@ -11,7 +11,8 @@ from channels.slack.pace import Pace
 from channels.slack.placing import Placing
 from channels.slack.presence import Presence
 from channels.slack.render import Text
-from gateway import Address, Message, OutboundMessage, Placed, PlacementDeferred
+from gateway import Message
+from gateway.channel import Address, OutboundMessage, Placed, PlacementDeferred
 
 
 def outbound_to(chat: str, nonce: str) -> OutboundMessage:

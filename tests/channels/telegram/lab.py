@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from channels.telegram.fake import FakeTelegram
 from gateway.app import Gateway
-from gateway.plugin import Plugin
+from gateway.contract.plugin import Plugin
 from gateway.settings import Settings
 from gateway.store import schema as t
 from gateway.testing.models import FakeModels
@@ -46,17 +46,17 @@ class Lab:
 
     async def settled(self) -> None:
         """Wait until nothing waits to be answered."""
-        await until(lambda: self.gateway.dispatcher.waiting == 0)
+        await until(lambda: self.gateway.parts.dispatcher.waiting == 0)
 
     async def states(self) -> list[str]:
         """What became of all that was accepted, in order."""
         query = select(t.inbox.c.state).order_by(t.inbox.c.received_at, t.inbox.c.ord)
-        return await self.gateway.store.read(lambda c: [*c.execute(query).scalars()])
+        return await self.gateway.parts.store.read(lambda c: [*c.execute(query).scalars()])
 
     async def quarantined(self) -> list[str]:
         """Why updates were set aside."""
         query = select(t.quarantine.c.reason).order_by(t.quarantine.c.at)
-        return await self.gateway.store.read(lambda c: [*c.execute(query).scalars()])
+        return await self.gateway.parts.store.read(lambda c: [*c.execute(query).scalars()])
 
 
 @asynccontextmanager
@@ -91,6 +91,7 @@ async def lab(
         "model": "openai/fake-small",
         "providers": {"openai": {"base_url": models.openai_url, "api_key": "none", "max_retries": 0}},
         "channels": channels if channels is not None else {"telegram": telegram},
+        "permissions": {"*": "allow"},
         **(settings or {}),
     }
     gateway = Gateway(Settings.model_validate(given), plugins=plugins)

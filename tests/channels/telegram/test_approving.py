@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,17 @@ import pytest
 
 from channels.telegram.fake import FakeTelegram, Message
 from gateway import Plugin, Tool, tool_from
+from gateway.channel import Address, Watermarks
 from gateway.testing.faults import FAULTS, Fault
 from gateway.testing.script import Gate, Reply, Use
 from tests.channels.telegram.lab import Lab, lab, until
 
+pytestmark = pytest.mark.slow
+
 ASK: dict[str, Any] = {"permissions": {"shell": "ask"}}
+SHORT = "rm -r ```x```"
+LONG = f"ls\u202e{' ' * 3000}; rm -rf /"
+"""More than a message shows, with a character that cannot be seen and a command at the end."""
 
 
 class Shell(Plugin):
@@ -42,19 +49,31 @@ def prompts(fake: FakeTelegram, chat: int) -> list[Message]:
     return [message for message in fake.messages(chat) if message.buttons]
 
 
-async def asked(running: Lab, chat: int, user: str = "Ada") -> Message:
-    """Let the model ask for a command, and wait for the buttons."""
-    running.models.then(Reply((Use("shell", '{"command": "rm -r ```x```"}'),), "tools"))
-    running.fake.say(chat, "go", user)
+async def asked(running: Lab, chat: int, command: str = SHORT) -> Message:
+    """Let the model ask for a command, and wait until the bot knows where its question is."""
+    running.models.then(Reply((Use("shell", json.dumps({"command": command})),), "tools"))
+    running.fake.say(chat, "go", "Ada")
     await until(lambda: prompts(running.fake, chat))
-    return prompts(running.fake, chat)[0]
+    prompt = prompts(running.fake, chat)[0]
+    channel = running.gateway.channels.get("telegram")
+    assert isinstance(channel, Watermarks)
+    room = Address("telegram", running.fake.token.partition(":")[0], str(chat))
+    await until(lambda: int(channel.watermark(room) or 0) >= prompt.id)
+    return prompt
+
+
+def documents(fake: FakeTelegram, chat: int) -> list[dict[str, Any]]:
+    """The JSON files in a room."""
+    files = [message.media["document"] for message in fake.messages(chat) if "document" in message.media]
+    assert all(file["file_name"] == "arguments.json" for file in files)
+    return [json.loads(fake.world.files.data(file["file_id"])) for file in files]
 
 
 @pytest.mark.parametrize(
     ("button", "ran", "shown"),
     [
         ("Allow once", 1, "✓ Allowed once: shell"),
-        ("Always allow", 1, "✓ Always allowed: shell"),
+        ("Always: rm -r ```x```", 1, "✓ Always allowed: shell"),
         ("Deny", 0, "✗ Denied: shell"),
     ],
 )
@@ -86,7 +105,13 @@ async def test_a_question_that_goes_wrong_may_be_answered_all_the_same(
         fake.say(chat, "go")
         await until(lambda: fake.transcript.of("sendMessage"))
         if fault in ("fail_before", "drop_before"):
-            fake.say(chat, "yes")  # nobody saw a button
+            fake.say(chat, "yes")  # nobody saw the question, so this does not answer it
+            (session,) = running.gateway.parts.sessions.live()
+            await until(lambda: session.pending == 2)
+            assert session.turn is not None
+            assert shell.ran == []
+            (question,) = session.turn.asked
+            await running.gateway.parts.approvals.resolve(question, "once", session=session.id)
         else:
             await until(lambda: prompts(fake, chat))
             fake.press(chat, prompts(fake, chat)[0].id, "Allow once")
@@ -112,33 +137,35 @@ async def test_only_who_asked_may_decide(tmp_path: Path, fake: FakeTelegram) -> 
     fake.transcript.check()
 
 
+@pytest.mark.parametrize("command", [SHORT, LONG])
 async def test_what_was_decided_before_a_crash_is_not_taken_for_the_answer(
-    tmp_path: Path, fake: FakeTelegram
+    tmp_path: Path, fake: FakeTelegram, command: str
 ) -> None:
     chat, shell = fake.private(), Shell()
     async with lab(tmp_path, fake, shell, settings=ASK, streaming=False) as running:
-        prompt = await asked(running, chat)
+        prompt = await asked(running, chat, command)
         running.models.then(Reply((Gate(asyncio.Event()),)))
         fake.press(chat, prompt.id, "Allow once")
         await until(lambda: len(running.models.requests) == 2)
-        running.gateway.dispatcher.cancel()
+        running.gateway.parts.dispatcher.cancel()
     async with lab(tmp_path, fake, shell, settings=ASK, streaming=False) as running:
         fake.then("drop_after", method="sendMessage")
         await running.settled()
     decided, answer = [one for one in fake.messages(chat) if one.sender.is_bot]
     assert (decided.id, decided.text) == (prompt.id, "✓ Allowed once: shell")
-    assert "ran rm" in answer.text or "You said" in answer.text
+    assert "ran " in answer.text or "You said" in answer.text
     assert (decided.buttons, answer.buttons) == ([], [])
     fake.transcript.check()
 
 
+@pytest.mark.parametrize("command", [SHORT, LONG])
 async def test_buttons_of_an_earlier_process_have_expired_and_new_ones_decide(
-    tmp_path: Path, fake: FakeTelegram
+    tmp_path: Path, fake: FakeTelegram, command: str
 ) -> None:
     chat, shell = fake.private(), Shell()
     async with lab(tmp_path, fake, shell, settings=ASK) as running:
-        prompt = await asked(running, chat)
-        running.gateway.dispatcher.cancel()
+        prompt = await asked(running, chat, command)
+        running.gateway.parts.dispatcher.cancel()
         await until(lambda: not prompts(fake, chat))  # it says that it is no longer asked
         fake.world.change(fake.chat(chat).messages[prompt.id], markup=prompt.markup)
     async with lab(tmp_path, fake, shell, settings=ASK, streaming=False) as running:
@@ -154,6 +181,26 @@ async def test_buttons_of_an_earlier_process_have_expired_and_new_ones_decide(
     fake.transcript.check()
 
 
+async def test_the_file_of_a_decided_question_is_left_alone_by_a_server_that_shows_no_messages(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    chat, shell = fake.private(), Shell()
+    async with lab(tmp_path, fake, shell, settings=ASK, streaming=False) as running:
+        prompt = await asked(running, chat, LONG)
+        running.models.then(Reply((Gate(asyncio.Event()),)))
+        fake.press(chat, prompt.id, "Allow once")
+        await until(lambda: len(running.models.requests) == 2)
+        running.gateway.parts.dispatcher.cancel()
+    async with lab(tmp_path, fake, shell, settings=ASK, streaming=False) as running:
+        fake.then("drop_after", method="sendMessage")
+        fake.answer_next("editMessageReplyMarkup", *[True] * 4)
+        await running.settled()
+    decided, answer = [one for one in fake.messages(chat) if one.sender.is_bot]
+    assert (decided.id, decided.text) == (prompt.id, "✓ Allowed once: shell")
+    assert "ran " in answer.text or "You said" in answer.text
+    assert (decided.buttons, answer.buttons) == ([], [])
+
+
 async def test_foreign_button_data_is_answered_politely(tmp_path: Path, fake: FakeTelegram) -> None:
     chat, shell = fake.private(), Shell()
     async with lab(tmp_path, fake, shell, settings=ASK) as running:
@@ -166,3 +213,74 @@ async def test_foreign_button_data_is_answered_politely(tmp_path: Path, fake: Fa
         fake.say(chat, "no")
         await running.settled()
     fake.transcript.check()
+
+
+@pytest.mark.parametrize(
+    ("button", "ran", "shown"),
+    [("Allow once", [LONG], "✓ Allowed once: shell"), ("Deny", [], "✗ Denied: shell")],
+)
+async def test_a_question_that_does_not_fit_has_the_complete_arguments_as_a_file(
+    tmp_path: Path, fake: FakeTelegram, button: str, ran: list[str], shown: str
+) -> None:
+    chat, shell = fake.private(), Shell()
+    async with lab(tmp_path, fake, shell, settings=ASK, streaming=False) as running:
+        prompt = await asked(running, chat, LONG)
+        assert prompt.text.startswith("May I use shell?")
+        assert "; rm -rf /" in prompt.text
+        assert "characters …" in prompt.text
+        assert "\\u202e" in prompt.text
+        assert documents(fake, chat) == [{"command": LONG}]
+        file = fake.world.files.data(prompt.media["document"]["file_id"])
+        assert b"\\u202e" in file
+        fake.press(chat, prompt.id, button)
+        await until(lambda: len(fake.answers(chat)) == 2)
+        await running.settled()
+    assert fake.answers(chat)[0] == shown
+    assert (shell.ran, prompts(fake, chat), documents(fake, chat)) == (ran, [], [{"command": LONG}])
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_question_with_a_file_stands_at_most_once_whatever_goes_wrong(
+    tmp_path: Path, fake: FakeTelegram, fault: Fault
+) -> None:
+    chat, shell = fake.private(), Shell()
+    async with lab(tmp_path, fake, shell, settings=ASK, streaming=False) as running:
+        fake.then(fault, method="sendDocument")
+        running.models.then(Reply((Use("shell", json.dumps({"command": LONG})),), "tools"))
+        fake.say(chat, "go")
+        await until(lambda: fake.transcript.of("sendDocument"))
+        if fault in ("fail_before", "drop_before"):
+            (session,) = running.gateway.parts.sessions.live()
+            assert session.turn is not None
+            (question,) = session.turn.asked
+            await running.gateway.parts.approvals.resolve(question, "once", session=session.id)
+        else:
+            await until(lambda: prompts(fake, chat))
+            fake.press(chat, prompts(fake, chat)[0].id, "Allow once")
+        await until(lambda: shell.ran)
+        await running.settled()
+    assert shell.ran == [LONG]
+    assert len(documents(fake, chat)) == (0 if fault in ("fail_before", "drop_before") else 1)
+    assert prompts(fake, chat) == []
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize("reason", ["no files", "too many arguments"])
+async def test_a_question_that_cannot_be_shown_whole_is_denied_and_says_where_it_can_be_answered(
+    tmp_path: Path, fake: FakeTelegram, reason: str
+) -> None:
+    chat, shell = fake.private(), Shell()
+    fake.chat(chat).unfiled = reason == "no files"
+    arguments = {"command": LONG} if reason == "no files" else {f"key{n}": "v" * 20 for n in range(200)}
+    async with lab(tmp_path, fake, shell, settings=ASK, streaming=False) as running:
+        running.models.then(Reply((Use("shell", json.dumps(arguments)),), "tools"))
+        fake.say(chat, "go")
+        await until(lambda: len(running.models.requests) == 2)
+        await running.settled()
+        assert prompts(fake, chat) == []
+        refused = str(running.models.requests[-1].body)
+        assert "cannot show the whole question" in refused
+        assert "trunkline chat telegram:" in refused
+    assert shell.ran == []
+    assert documents(fake, chat) == []

@@ -12,6 +12,8 @@ from gateway.testing.faults import FAULTS, Fault
 from tests.channels.telegram.lab import lab, until
 from tests.channels.telegram.pictures import png
 
+pytestmark = pytest.mark.slow
+
 
 async def test_a_message_is_answered(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
@@ -75,7 +77,7 @@ async def test_a_slow_room_does_not_hold_up_the_others(tmp_path: Path, fake: Fak
         fake.say(quick, "hello")
         await until(lambda: fake.answers(quick) == ["You said: hello"])
         assert fake.answers(slow) == []
-        running.gateway.dispatcher.cancel()
+        running.gateway.parts.dispatcher.cancel()
     fake.transcript.check()
 
 

@@ -85,7 +85,7 @@ async def test_everything_the_fake_says_is_in_the_bot_api(fake: FakeTelegram, bo
     fake.promote(group, "member")
     fake.kick(group)
     fake.block("Ada")
-    fake.clock.pass_time(1)
+    fake.clock.advance(1)
     await bot.get_updates(allowed_updates=Update.ALL_TYPES, limit=100)
     emitted = fake.transcript.calls[-1].answer
     assert len(emitted) == 30
@@ -149,7 +149,7 @@ async def test_a_pressed_button_is_answered_once_and_soon(fake: FakeTelegram, bo
     await update.callback_query.answer("Noted", show_alert=True)
     assert query.answer == {"text": "Noted", "show_alert": True}
     late = fake.press(chat, sent.message_id, "n")
-    fake.clock.pass_time(20)
+    fake.clock.advance(20)
     words = [await refused(bot.answer_callback_query(one.id)) for one in (query, late)]
     assert words == ["Query is too old and response timeout expired or query id is invalid"] * 2
     with pytest.raises(LookupError):
@@ -200,7 +200,7 @@ async def test_a_link_to_a_file_holds_for_an_hour(fake: FakeTelegram, bot: Bot) 
     assert update.message is not None
     assert update.message.document is not None
     file = await bot.get_file(update.message.document.file_id)
-    fake.clock.pass_time(3601)
+    fake.clock.advance(3601)
     assert "Not Found" in await refused(file.download_as_bytearray(), Exception)
     fake.send(chat, bytes(21 * 1024 * 1024), kind="document")
     large = (await heard(bot))[-1].message
@@ -256,7 +256,7 @@ async def test_deleting_follows_rights_and_age(fake: FakeTelegram, bot: Bot) -> 
     await bot.delete_message(group, foreign)
     assert await refused(bot.delete_message(group, foreign)) == "Message to delete not found"
     old = await bot.send_message(chat, "Old")
-    fake.clock.pass_time(49 * 3600)
+    fake.clock.advance(49 * 3600)
     assert await refused(bot.delete_message(chat, old.message_id)) == "Message can't be deleted for everyone"
 
 
@@ -275,7 +275,7 @@ async def test_reactions_go_both_ways(fake: FakeTelegram, bot: Bot) -> None:
     assert [update.message_reaction for update in await heard(bot)] == [None] * 2  # nobody asked for them
     await bot.get_updates(allowed_updates=["message_reaction"])
     fake.react(group, theirs, "🔥")
-    fake.clock.pass_time(1)  # who asks again at once is given one update only
+    fake.clock.advance(1)  # who asks again at once is given one update only
     assert (await heard(bot))[-1].message_reaction is not None
 
 
@@ -388,7 +388,7 @@ async def test_an_application_of_the_library_polls_and_answers(fake: FakeTelegra
         await until(lambda: fake.answers(chat) == ["You said: Hi"])
         fake.say(chat, "Ho")
         await until(lambda: fake.answers(chat)[1:] == ["You said: Ho"])
-        fake.clock.pass_time(4)  # or else its last poll, with the same offset, would be made to wait
+        fake.clock.advance(4)  # or else its last poll, with the same offset, would be made to wait
         await application.updater.stop()
         await application.stop()
     fake.transcript.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import sys
 from pathlib import Path
 from typing import Any
@@ -74,8 +75,20 @@ async def test_only_json_is_taken_from_pages(fake: FakeTelegram) -> None:
         wrong = await http.post(f"{fake.url}/_fake/press", json={"chat": chat, "message": 1, "button": "x"})
         said = await http.post(f"{fake.url}/_fake/say", json={"chat": chat, "text": "Hi"})
         outside = await http.get(f"{fake.url}/_fake/page/..%2fserver.py")
-        assert [form.status, wrong.status, said.status, outside.status] == [404, 400, 200, 404]
+        assert [form.status, wrong.status, said.status, outside.status] == [415, 400, 200, 404]
     assert [message.text for message in fake.messages(chat)] == ["Hi"]
+
+
+async def test_people_send_files_over_http(fake: FakeTelegram) -> None:
+    chat = fake.private("Ada")
+    file = {"chat": chat, "name": "a.txt", "data": base64.b64encode(b"hi").decode(), "caption": "look"}
+    async with aiohttp.ClientSession() as http:
+        sent = await http.post(f"{fake.url}/_fake/send", json=file)
+        wrong = await http.post(f"{fake.url}/_fake/send", json=file | {"data": "not base64!"})
+        (said,) = (await (await http.get(f"{fake.url}/_fake/state")).json())["rooms"][0]["messages"]
+        data = await (await http.get(f"{fake.url}/_fake/file/{said['document']['file_id']}")).read()
+    assert [sent.status, wrong.status] == [200, 400]
+    assert (said["caption"], said["document"]["mime_type"], data) == ("look", "text/plain", b"hi")
 
 
 async def test_it_runs_alone_and_says_where() -> None:

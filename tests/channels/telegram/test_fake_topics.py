@@ -101,7 +101,7 @@ async def test_a_draft_is_shown_for_thirty_seconds_or_until_the_message(fake: Fa
     await bot.send_message_draft(chat, 7, "*A trunk*", parse_mode="MarkdownV2")
     (draft,) = fake.drafts(chat)
     assert (draft.id, draft.text, draft.entities[0]["type"]) == (7, "A trunk", "bold")
-    fake.clock.pass_time(31)
+    fake.clock.advance(31)
     assert fake.drafts(chat) == []
     await bot.send_message_draft(chat, 8, "A trunk line")
     await bot.send_message(chat, "A trunk line.")

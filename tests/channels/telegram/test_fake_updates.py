@@ -75,7 +75,7 @@ async def test_updates_are_kept_until_a_higher_offset_confirms_them(fake: FakeTe
         ["one", "two"],
     )
     assert await texts(bot, offset=second.update_id) == ["two"]
-    fake.clock.pass_time(1)
+    fake.clock.advance(1)
     assert await texts(bot, offset=first.update_id) == ["two"]  # what was confirmed is forgotten
     fake.say(chat, "three")
     assert await texts(bot, offset=-1) == ["three"]
@@ -94,7 +94,7 @@ async def test_a_poll_ends_empty_when_its_time_is_over(fake: FakeTelegram, bot: 
     async with asyncio.TaskGroup() as tasks:
         poll = tasks.create_task(texts(bot, timeout=50))
         await until(lambda: fake.world.updates.polled)
-        fake.clock.pass_time(51)
+        fake.clock.advance(51)
     assert poll.result() == []
 
 
@@ -116,18 +116,18 @@ async def test_only_one_conflict_in_three_seconds_is_answered_at_once(fake: Fake
     await refused(bot.get_updates(timeout=0), Conflict)
     async with asyncio.TaskGroup() as tasks:
         again = tasks.create_task(refused(bot.get_updates(timeout=0), Conflict))
-        await until(lambda: fake.clock.sleeping == 1)
-        fake.clock.pass_time(3)
+        await until(lambda: fake.clock.waiting == 1)
+        fake.clock.advance(3)
     assert again.result().startswith("Conflict: can't use getUpdates method while webhook is active; ")
 
 
 async def test_updates_older_than_a_day_are_gone(fake: FakeTelegram, bot: Bot) -> None:
     fake.say(fake.private(), "Hi")
-    fake.clock.pass_time(86_401)
+    fake.clock.advance(86_401)
     assert await texts(bot, timeout=0) == []
     fake.say(fake.private(), "Ho")
     assert fake.forget_updates() == 1
-    fake.clock.pass_time(3)
+    fake.clock.advance(3)
     assert await texts(bot, timeout=0) == []
 
 
@@ -135,7 +135,7 @@ async def test_only_wanted_kinds_are_queued(fake: FakeTelegram, bot: Bot) -> Non
     chat = fake.private()
     await bot.get_updates(timeout=0, allowed_updates=["edited_message"])
     fake.edit(chat, fake.say(chat, "Hi"), "Ho")
-    fake.clock.pass_time(1)
+    fake.clock.advance(1)
     (update,) = await bot.get_updates(timeout=0)
     assert update.edited_message is not None
     assert update.edited_message.text == "Ho"
@@ -158,7 +158,7 @@ async def test_numbers_jump_after_a_week_of_silence(fake: FakeTelegram, bot: Bot
     fake.say(chat, "two")
     (second,) = await bot.get_updates(timeout=0, offset=first.update_id + 1)
     assert second.update_id == 5
-    fake.clock.pass_time(3)
+    fake.clock.advance(3)
     assert await texts(bot, timeout=0, offset=6) == []
 
 
@@ -194,7 +194,7 @@ async def test_a_webhook_is_told_with_the_secret_and_polling_is_refused(
     info = await bot.get_webhook_info()
     assert (info.url, info.pending_update_count, info.allowed_updates) == (address.url, 0, ("message",))
     await bot.delete_webhook()
-    fake.clock.pass_time(3)
+    fake.clock.advance(3)
     assert await texts(bot, timeout=0) == []
     fake.transcript.check()
 
@@ -209,11 +209,11 @@ async def test_a_failing_webhook_is_tried_again_later_and_later(
     fake.say(ada, "one")
     fake.say(ada, "two")
     for tries, pause in ((2, 2), (3, 4), (4, 8)):
-        await until(lambda tries=tries: len(address.taken) == tries and fake.clock.sleeping == 1)
-        fake.clock.pass_time(pause - 0.5)
+        await until(lambda tries=tries: len(address.taken) == tries and fake.clock.waiting == 1)
+        fake.clock.advance(pause - 0.5)
         await bot.get_webhook_info()
         assert len(address.taken) == tries
-        fake.clock.pass_time(0.5)
+        fake.clock.advance(0.5)
     await until(lambda: address.texts == ["one"] * 5 + ["two"])
     info = await bot.get_webhook_info()
     assert info.last_error_message == "Wrong response from the webhook: 500 Internal Server Error"
@@ -222,7 +222,7 @@ async def test_a_failing_webhook_is_tried_again_later_and_later(
     await until(lambda: address.texts[6:] == ["three"])
     fake.say(ben, "four")
     await until(lambda: address.texts[6:] == ["three", "four"])
-    fake.clock.pass_time(101)
+    fake.clock.advance(101)
     await until(lambda: address.texts[6:] == ["three", "four", "three"])
 
 
@@ -250,7 +250,7 @@ async def test_an_address_that_is_always_gone_is_given_up(
     await bot.set_webhook(address.url)
     fake.say(fake.private(), "Hi")
     await until(lambda: len(address.taken) >= 2)
-    fake.clock.pass_time(23 * 3600 + 1)
+    fake.clock.advance(23 * 3600 + 1)
     await until(lambda: fake.webhook.address is None)
 
 

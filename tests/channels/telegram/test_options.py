@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import channels.telegram
-from gateway.errors import SettingsError
+from gateway.contract.errors import SettingsError
 from gateway.settings import Settings
 
 ROOT = Path(channels.telegram.__file__).parent.parent.parent

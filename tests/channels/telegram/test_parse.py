@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from channels.telegram.fake import FakeTelegram
 from channels.telegram.parse import Heard, Self, is_group, message_ids, parse_update, room_of, update_id_of
 from channels.telegram.wire import CallbackQuery, StoppedGeneration, decoded
-from gateway import Rejected
+from gateway.channel import Rejected
 from tests.channels.telegram.lab import lab, until
+
+pytestmark = pytest.mark.slow
 
 PAYLOADS = Path(__file__).parent / "payloads"
 ME = Self(
@@ -77,6 +79,7 @@ def test_a_thread_of_replies_is_no_topic() -> None:
     message = heard("reply").inbound
     assert message.session == "telegram:123456789:-1002000000001"
     assert (message.address.thread, message.text) == (None, "and why?")
+    assert message.in_reply_to == "6"
 
 
 def test_who_writes_in_the_name_of_a_room_is_that_room() -> None:

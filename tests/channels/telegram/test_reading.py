@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 
 from channels.telegram.fake import FakeTelegram
-from gateway.testing.script import Reply, Say
+from gateway.testing.script import Gate, Reply, Say
 from tests.channels.telegram.lab import lab, until
 from tests.channels.telegram.pictures import png
 from tests.recordings import Hearing, ogg_opus
+
+pytestmark = pytest.mark.slow
 
 
 async def test_updates_that_come_twice_or_in_disorder_are_answered_once_and_in_order(tmp_path: Path) -> None:
@@ -26,6 +29,29 @@ async def test_updates_that_come_twice_or_in_disorder_are_answered_once_and_in_o
             await running.answers(chat, *(f"You said: {number}" for number in range(5)))
             assert await running.states() == ["done"] * 5
         fake.transcript.check()
+
+
+async def test_a_chat_in_which_hundreds_of_messages_wait_holds_no_other_chat_up(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    gate = asyncio.Event()
+    busy, quiet = fake.private("ada"), fake.private("bob")
+    async with lab(tmp_path, fake, streaming=False, pace=100) as running:
+        running.models.then(Reply((Gate(gate), Say("Done."))))
+        for number in range(300):
+            fake.say(busy, f"{number}")
+        fake.say(quiet, "hello")
+        await until(lambda: fake.answers(quiet) == ["You said: hello"])
+        await until(lambda: not fake.world.updates.waiting)
+        mailbox = running.gateway.parts.dispatcher.mailbox(f"telegram:{fake.token.partition(':')[0]}:{busy}")
+        assert mailbox is not None
+        assert (len(mailbox.entries), mailbox.stored.total()) == (50, 200)
+        gate.set()
+        await running.settled()
+        notice, *answers = fake.answers(busy)[1:]
+        assert notice.startswith("Too many messages are waiting in this chat")
+        assert answers == [f"You said: {number}" for number in range(1, 250)]
+    fake.transcript.check()
 
 
 async def test_what_was_written_during_an_outage_is_answered(tmp_path: Path, fake: FakeTelegram) -> None:
@@ -67,6 +93,19 @@ async def test_whether_the_platform_answers_is_asked_without_waiting(
     fake.transcript.check()
 
 
+async def test_updates_of_an_unexpected_shape_are_fetched_again_later(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    chat = fake.private()
+    fake.answer_next("getUpdates", True, {"odd": 1})
+    async with lab(tmp_path, fake) as running:
+        fake.say(chat, "hello")
+        await until(lambda: "no list" in running.gateway.health()["telegram"][1])
+        await running.answers(chat, "You said: hello")
+        assert running.gateway.health()["telegram"] == (True, "")
+    fake.transcript.check()
+
+
 async def test_numbers_of_updates_may_jump_back(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     async with lab(tmp_path, fake) as running:
@@ -75,7 +114,7 @@ async def test_numbers_of_updates_may_jump_back(tmp_path: Path, fake: FakeTelegr
         fake.jump(5)
         fake.say(chat, "two")
         await running.answers(chat, "You said: one", "You said: two")
-        fake.clock.pass_time(8 * 86_400)
+        fake.clock.advance(8 * 86_400)
         fake.jump(700_000_001)
         fake.say(chat, "three")
         await running.answers(chat, "You said: one", "You said: two", "You said: three")

@@ -22,11 +22,11 @@ from gateway import (
     Message,
     Metadata,
     Part,
-    ResultMetadata,
     TextPart,
     ToolCallPart,
     ToolResultPart,
 )
+from gateway.contract.messages import ResultMetadata
 from tests.channels.telegram.pictures import png
 
 
@@ -142,6 +142,13 @@ def test_tools_are_told_in_a_line_each() -> None:
     final = only(*parts, TextPart("Done."))
     assert isinstance(final, TextPage)
     assert final.text.endswith("✗ wait\n\nDone.")
+
+
+def test_a_notice_is_shown_as_one() -> None:
+    page = only(TextPart("a failed. Answering with b instead.", "notice"), TextPart("so"))
+    assert isinstance(page, TextPage)
+    assert page.text == "a failed. Answering with b instead.\n\nso"
+    assert [entity["type"] for entity in page.entities] == ["italic"]
 
 
 def test_reasoning_is_not_shown_and_errors_are_short_and_plain() -> None:
@@ -301,3 +308,14 @@ def test_code_shows_any_text(text: str) -> None:
     words = " ".join(text.split()).translate(dict.fromkeys(range(0xD800, 0xE000)))
     if words and not any(ord(c) < 32 or 0x2028 <= ord(c) <= 0x202E or ord(c) == 127 for c in words):
         assert shown.text.strip() == words.strip()
+
+
+@pytest.mark.parametrize("source", ["$a_1 * b_2*$", r"\(a^2\)", r"\[x_{i}\]", "$$\na\n- b\n# c\n$$"])
+def test_a_formula_is_shown_as_it_was_written(source: str) -> None:
+    page = only(TextPart(source))
+    assert (page.text, list(page.entities)) == (source, [])
+
+
+def test_an_error_is_shown_as_it_was_said() -> None:
+    words = "refused (401), see [a](http://b.c) \\(d\\) \\[e\\] $f$ 1) *g* _h_ `i` $$j$$"
+    assert only(ErrorPart("E", words)).text == f"⚠️ {words}"

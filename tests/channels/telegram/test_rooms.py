@@ -63,7 +63,7 @@ async def test_what_is_one_conversation_is_a_matter_of_settings(
         fake.say(forum, "three", "Ada", thread=topic)
         await until(lambda: len(fake.answers(forum)) == 3)
         await running.settled()
-        found = {session.id for session in running.gateway.sessions.live()}
+        found = {session.id for session in running.gateway.parts.sessions.live()}
     people = [fake.person(name).id for name in ("Ada", "Ben")]
     lead = f"telegram:{fake.token.partition(':')[0]}:"
     assert found == {lead + session.format(forum, *people, topic) for session in sessions}
@@ -80,7 +80,7 @@ async def test_each_topic_of_a_forum_is_a_conversation(tmp_path: Path, fake: Fak
         fake.say(forum, "nobody is meant", "Ada", thread=news)
         await until(lambda: len(fake.answers(forum)) == 3)
         await running.settled()
-        sessions = {session.id for session in running.gateway.sessions.live()}
+        sessions = {session.id for session in running.gateway.parts.sessions.live()}
     answers = [
         (one.thread, one.text) for one in fake.messages(forum) if one.sender.is_bot and not one.service
     ]
@@ -109,7 +109,7 @@ async def test_a_reply_in_a_plain_group_is_no_topic(tmp_path: Path, fake: FakeTe
         first = fake.say(group, "the line is open", "Bob")
         fake.say(group, f"{NAME} really?", "Ada", reply_to=first)
         await running.answers(group, "You said: > the line is open\n\nreally?")
-        [session] = [session.id for session in running.gateway.sessions.live()]
+        [session] = [session.id for session in running.gateway.parts.sessions.live()]
     assert session.endswith(f"{group}:u{fake.person('Ada').id}")
     fake.transcript.check()
 
@@ -202,7 +202,7 @@ async def test_a_room_that_refuses_the_bot_becomes_a_dead_letter(tmp_path: Path,
         fake.say(chat, "hello")
         fake.block()
         await running.settled()
-        await until(lambda: running.gateway.dispatcher.waiting == 0)
+        await until(lambda: running.gateway.parts.dispatcher.waiting == 0)
         fake.unblock()
         fake.say(chat, "again")
         await until(lambda: "You said: again" in fake.answers(chat))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from channels.telegram import Options, create
@@ -16,22 +17,15 @@ from channels.telegram.courier import Courier
 from channels.telegram.fake import FakeTelegram
 from channels.telegram.pace import Pace
 from channels.telegram.render import TextPage
-from gateway import (
-    Address,
-    Attachment,
-    Message,
-    OutboundMessage,
-    Plugin,
-    TextPart,
-    Tool,
-    ToolOutput,
-    tool_from,
-)
+from gateway import Attachment, Message, Plugin, TextPart, Tool, ToolOutput, tool_from
+from gateway.channel import Address, OutboundMessage
 from gateway.testing.faults import FAULTS
 from gateway.testing.script import Gate, Reply, Say, Use
 from tests.channels.telegram.lab import lab, until
 from tests.channels.telegram.pictures import png
 from tests.recordings import MP3, WAV, Speaking, ogg_opus
+
+pytestmark = pytest.mark.slow
 
 
 class Painting(Plugin):
@@ -47,6 +41,83 @@ class Painting(Plugin):
             return ToolOutput("painted", attachments=(picture, notes))
 
         return [tool_from(paint)]
+
+
+@pytest.mark.parametrize("private", [True, False])
+async def test_complete_pages_of_a_long_answer_are_not_edited_again(
+    tmp_path: Path, fake: FakeTelegram, private: bool
+) -> None:
+    """Each message is placed or completed once; only the last one is edited when the answer ends."""
+    gates = [asyncio.Event() for _ in range(3)]
+    pieces = [f"{number} " + "word " * 1_100 for number in range(4)]
+    chat = fake.private() if private else fake.group("lab", "Ada", admin=True)
+    async with lab(tmp_path, fake, groups="always", pace=100) as running:
+        first, *others = pieces
+        running.models.then(
+            Reply((Say(first), *(one for pair in zip(gates, others, strict=True) for one in pair_of(*pair))))
+        )
+        fake.say(chat, "tell me more")
+        for number, gate in enumerate(gates, 1):
+            await until(lambda number=number: len(fake.answers(chat)) >= number)
+            gate.set()
+        await running.settled()
+        shown: dict[int, Any] = {}
+        for call in fake.transcript.of("sendMessage", "editMessageText"):
+            number, text = call.answer["message_id"], call.arguments["text"]
+            assert shown.get(number) != text, "nothing is shown twice"
+            shown[number] = text
+        assert len(shown) == len(fake.answers(chat)) > 4
+        assert " ".join(fake.answers(chat)).split() == "".join(pieces).split()
+    fake.transcript.check()
+
+
+def pair_of(gate: asyncio.Event, text: str) -> tuple[Gate, Say]:
+    return Gate(gate), Say(text)
+
+
+ODD: Sequence[Any] = (True, None, [], "odd", 7, {})
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("method", ["sendMessage", "editMessageText", "editMessageReplyMarkup"])
+async def test_answers_of_an_unexpected_shape_neither_lose_nor_double_a_message(
+    tmp_path: Path, fake: FakeTelegram, method: str, odd: Any
+) -> None:
+    chat = fake.private()
+    fake.then("drop_after", method="sendMessage")
+    fake.answer_next(method, *[odd] * 3)
+    async with lab(tmp_path, fake, streaming=False) as running:
+        fake.say(chat, "hello")
+        await running.answers(chat, "You said: hello")
+        assert await running.states() == ["done"]
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_a_telegram_that_never_shows_what_it_changed_is_asked_by_the_text(
+    tmp_path: Path, fake: FakeTelegram, applied: bool
+) -> None:
+    chat, other = fake.private("ada"), fake.private("bob")
+    fake.then("drop_after" if applied else "drop_before", method="sendMessage")
+    fake.answer_next("editMessageReplyMarkup", *[True] * 200)
+    async with lab(tmp_path, fake, streaming=False, pace=10) as running:
+        fake.say(chat, "hello")
+        fake.say(other, "hi")
+        await running.answers(other, "You said: hi")
+        await running.answers(chat, "You said: hello")
+        assert await running.states() == ["done", "done"]
+
+
+async def test_a_token_that_is_refused_shows_at_once(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat, gate = fake.private(), asyncio.Event()
+    async with lab(tmp_path, fake, streaming=False, settings={"limits": {"drain_seconds": 0}}) as running:
+        running.models.then(Reply((Gate(gate), Say("Done."))))
+        fake.say(chat, "hello")
+        await until(lambda: running.models.requests)
+        await until(lambda: running.gateway.health()["telegram"] == (True, ""))
+        fake.token = "1:another"
+        gate.set()
+        await until(lambda: "does not accept the token" in running.gateway.health()["telegram"][1])
+        assert fake.transcript.calls[-1].method == "getUpdates", "the poll is still under way"
 
 
 async def test_what_a_tool_made_comes_as_uploads(tmp_path: Path, fake: FakeTelegram) -> None:
@@ -164,7 +235,7 @@ async def test_a_draft_that_does_not_grow_stays(fake: FakeTelegram) -> None:
     page = TextPage("wait")
     outbound = OutboundMessage(address=address, message=message, page=page, nonce="1" * 24, final=False)
     await channel.draft(outbound)
-    fake.clock.pass_time(31)
+    fake.clock.advance(31)
     assert fake.drafts(chat) == []
     for _ in range(5):
         await channel.typing(address)

@@ -69,7 +69,7 @@ async def test_what_is_delivered_is_answered_once(tmp_path: Path, port: int) -> 
         fake.say(chat, "while away")
         await until(lambda: fake.webhook.failure is not None)
         async with served(tmp_path, fake, port) as running:
-            fake.clock.pass_time(70)
+            fake.clock.advance(70)
             await until(lambda: len(fake.answers(chat)) == 3)
             await running.settled()
         fake.transcript.check()

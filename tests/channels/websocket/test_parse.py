@@ -18,7 +18,7 @@ from channels.websocket.parse import (
     ResumeFrame,
     parse_frame,
 )
-from gateway import InvalidRequestError
+from gateway.channel import InvalidRequestError
 
 KNOWN = {
     '{"type":"auth","token":"t"}': AuthFrame("t"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from html import escape, unescape
 from html.parser import HTMLParser
 from itertools import pairwise
 
@@ -20,11 +22,15 @@ from gateway import (
     ToolResultPart,
 )
 
+pytestmark = pytest.mark.slow
+
 # fmt: off
 _TAGS = {
     "p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "hr", "br", "strong",
     "em", "s", "code", "pre", "a", "span", "table", "thead", "tbody", "tr", "th", "td", "div", "figure",
-    "figcaption", "input",
+    "figcaption", "input", "math", "mrow", "mi", "mn", "mo", "mtext", "mspace", "msup", "msub", "msubsup",
+    "mfrac", "msqrt", "mroot", "mover", "munder", "munderover", "mtable", "mtr", "mtd", "mstyle", "mpadded",
+    "mphantom", "menclose", "mmultiscripts", "mprescripts", "none",
 }
 # fmt: on
 _ATTRIBUTES = {
@@ -39,6 +45,28 @@ _ATTRIBUTES = {
     "role",
     "tabindex",
     "aria-label",
+    "accent",
+    "accentunder",
+    "depth",
+    "display",
+    "displaystyle",
+    "fence",
+    "form",
+    "height",
+    "largeop",
+    "linethickness",
+    "lspace",
+    "mathvariant",
+    "maxsize",
+    "minsize",
+    "movablelimits",
+    "notation",
+    "rspace",
+    "scriptlevel",
+    "separator",
+    "stretchy",
+    "voffset",
+    "width",
 }
 
 
@@ -73,7 +101,7 @@ def _assert_safe(html: str) -> None:
 def _stream(chunks: list[str]) -> list[Block]:
     renderer = BlockRenderer()
     blocks = [block for chunk in chunks for block in renderer.feed(chunk)]
-    return blocks + renderer.finish()
+    return [block for block in [*blocks, *renderer.finish()] if block is not None]
 
 
 def _joined(blocks: list[Block]) -> str:
@@ -231,6 +259,102 @@ def test_a_bare_address_becomes_a_link_without_the_mark_that_ends_the_sentence()
     assert html.count("<a ") == 1
 
 
+# -- formulas
+
+
+@pytest.mark.parametrize(
+    "source", ["$a^2$", r"\(a^2\)", "$$a^2$$", r"\[a^2\]", "$$\na^2\n$$", "\\[\na^2\n\\]"]
+)
+def test_a_formula_is_mathml(source: str) -> None:
+    html = render_html(f"{source}\n")
+    display = "inline" if source.startswith(("$a", "\\(")) else "block"
+    assert f'<math display="{display}"><mrow><msup><mi>a</mi><mn>2</mn></msup></mrow></math>' in html
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It costs $5 and $10.",
+        "a $ b $ c",
+        "$a$5",
+        r"\$a\$",
+        "`$a$`",
+        "$5-$10",
+        "$$ $$",
+        r"\(\)",
+        "100$ or 50$",
+    ],
+)
+def test_money_and_the_like_are_no_formulas(text: str) -> None:
+    assert "<math" not in render_html(text)
+
+
+@pytest.mark.parametrize(
+    "latex",
+    [
+        r"\begin{aligned}a&=b\\&=c\end{aligned}",
+        r"\begin{gathered}a\\b\end{gathered}",
+        r"\begin{cases}a&b\end{cases}",
+    ],
+)
+def test_environments_of_several_lines_are_tables(latex: str) -> None:
+    assert "<mtable" in render_html(f"$$\n{latex}\n$$")
+
+
+def test_a_formula_of_several_lines_is_no_list_and_no_heading() -> None:
+    html = render_html("so\n$$\na\n- b\n=\n# c\n$$\nand\n")
+    assert [tag for tag in ("<ul", "<h1", "<h2") if tag in html] == []
+    assert html.startswith("<p>so</p>\n")
+    assert html.endswith("<p>and</p>\n")
+
+
+@pytest.mark.parametrize(
+    "latex",
+    [
+        r"\frac{",
+        r"}{",
+        r"\nosuchcommand x",
+        r"a_a_a",
+        r"\def\a{\a\a}\a",
+        r"\newcommand{\a}{bb}\a",
+        "{" * 900 + "x" + "}" * 900,
+        r"\begin{nothing}x\end{nothing}",
+        r"\frac{a",
+        r"\begin{matrix}a&b&\end{matrix}",
+        "^" * 50,
+    ],
+)
+def test_what_cannot_be_read_is_shown_as_it_was_written(latex: str) -> None:
+    html = render_html(f"so ${latex}$ it is")
+    assert "<math" not in html
+    assert latex in unescape(html)
+
+
+@pytest.mark.parametrize(
+    "latex",
+    [
+        r'\text{"><img src=x onerror=alert(1)>}',
+        r"\href{javascript:alert(1)}{x}",
+        r"\style{position:fixed}{x}",
+        r"\text{&lt;script&gt;}",
+        r"\color{red}{x}",
+        r"\hspace{9999em}x",
+    ],
+)
+def test_nothing_gets_through_a_formula(latex: str) -> None:
+    html = render_html(f"$${latex}$$")
+    _assert_safe(html)
+    assert "javascript" not in html.replace(escape(latex), "")
+    assert "9999" not in html.replace(escape(latex), "")
+
+
+def test_formulas_of_a_block_are_converted_up_to_a_bound() -> None:
+    formula = f"${'a' * 300}$"
+    html = render_html(" ".join([formula] * 10) + f"\n\n{formula}\n")
+    assert html.count("<math") == 6 + 1
+    assert html.count(formula) == 4
+
+
 # -- block by block
 
 # fmt: off
@@ -241,6 +365,7 @@ _PIECES = st.sampled_from([
     "*", "_", "`", "~~", "<b>", "<!--", "&amp;", "\\", "https://a.b/c.", "[ ] ",
     "[x] ", "\x00", "\x0b", "\u2028", "\xa0", "\U0001f600", "javascript:", "<http://q.r>", "<", "]",
     "(", ")", "| a | b |\n", "|---|:-:|\n", "|-|\n", "|",
+    "$", "$$", "\\(", "\\)", "\\[", "\\]", "\n$$\n", "\\frac", "{a}", "\\text{", "}", "&", "^2", "_i",
 ])
 # fmt: on
 _INDENTS = st.sampled_from(["", "  ", "    ", "> ", "- ", "1. ", "   ", "\t", "* ", "> - "])
@@ -261,6 +386,11 @@ _LINES = st.sampled_from(
         "2. z",
         "+ w",
         "    code",
+        "$$",
+        "$$ a",
+        "- b $$",
+        "\\[",
+        "\\]",
     ]
 )
 _TEXTS = st.one_of(
@@ -317,7 +447,7 @@ def test_whatever_is_written_the_html_is_safe(text: str) -> None:
 )
 def test_a_block_closes_as_soon_as_it_cannot_change(text: str, closed: int) -> None:
     renderer = BlockRenderer()
-    assert sum(len(renderer.feed(character)) for character in text) == closed
+    assert sum(block is not None for character in text for block in renderer.feed(character)) == closed
 
 
 _LINES_OF_A_KIND = [
@@ -342,8 +472,8 @@ def test_the_work_grows_with_the_text_and_not_with_its_square(opening: str, line
     for size in (10_000, 40_000):
         renderer = BlockRenderer()
         for character in opening + line * (size // len(line)):
-            renderer.feed(character)
-        renderer.finish()
+            list(renderer.feed(character))
+        list(renderer.finish())
         looks.append(renderer.looked_at)
     assert looks[1] <= 6 * looks[0]
 
@@ -352,8 +482,86 @@ def test_a_long_block_of_code_is_looked_at_once() -> None:
     code = "```python\n" + "x = 1\n" * 5_000 + "```\n"
     renderer = BlockRenderer()
     for character in code:
-        renderer.feed(character)
+        list(renderer.feed(character))
     assert renderer.looked_at == len(code)
+
+
+_TABLE = "|" + "a|" * 18 + "\n|" + "-|" * 18 + "\n"
+_HOSTILE = {
+    "short rows": (_TABLE, "|x\n"),
+    "wide rows": (_TABLE, "|" + "**x**|" * 18 + "\n"),
+    "lines": ("", "x\n"),
+    "items": ("", "1) x\n"),
+    "nested items": ("", "- x\n  - x\n    - x\n"),
+    "quotes": ("", "> *x*\n>\n"),
+    "emphasis": ("", "*x **y _z \n"),
+    "long lines": ("- y\n", "*x* " * 10_000 + "\n"),
+}
+
+
+@pytest.mark.parametrize("kind", _HOSTILE)
+def test_a_long_block_is_parsed_in_pieces_of_bounded_size_and_nothing_is_lost(kind: str) -> None:
+    opening, line = _HOSTILE[kind]
+    text = opening + line * (61_000 // len(line))
+    renderer = BlockRenderer()
+    steps = [*renderer.feed(text), *renderer.finish()]
+    html = "".join(block.html for block in steps if block is not None)
+    assert html == render_html(text)
+    assert max(renderer.pieces) < 20_000
+    assert re.sub(r"<[^>]*>", "", html).count("x") == text.count("x")
+    _assert_safe(html)
+
+
+@pytest.mark.parametrize("kind", _HOSTILE)
+def test_between_two_pauses_one_piece_is_parsed_at_most(kind: str) -> None:
+    opening, line = _HOSTILE[kind]
+    renderer, parsed = BlockRenderer(), 0
+    for _ in renderer.feed(opening + line * (61_000 // len(line))):
+        assert len(renderer.pieces) <= parsed + 2, "a look that found no end, and the cut"
+        parsed = len(renderer.pieces)
+
+
+def test_tables_have_a_bounded_number_of_cells() -> None:
+    html = render_html("|a|b|\n|-|-|\n" + "|x|y|\n" * 800)
+    assert html.count("<td>") + html.count("<th>") == 1_000
+    assert re.sub(r"<[^>]*>", "", html).count("x") == 800
+
+
+def test_a_list_is_cut_between_its_items() -> None:
+    html = render_html("".join(f"{number}. item\n   more of it\n" for number in range(1, 401)))
+    assert html.count("<li>item\nmore of it</li>") == 400
+    assert html.count("<ol") > 1
+    assert "<p>" not in html
+
+
+def test_code_is_coloured_up_to_a_number_of_words_and_the_rest_is_plain() -> None:
+    code = "x = 1\n" * 3_000
+    html = render_html(f"```python\n{code}```\n")
+    assert 0 < html.count("<span class=") < 3_000
+    assert re.sub(r"<[^>]*>", "", html).endswith(code + "\n")
+
+
+def test_long_code_is_shown_as_it_was_written_without_the_parser() -> None:
+    code = "  a\n\nb = 1  \n" * 5_000
+    renderer = BlockRenderer()
+    (block,) = filter(None, renderer.feed(f"  ```python x\n{code}   ```\n"))
+    assert renderer.pieces == []
+    assert "<span>python</span>" in block.html
+    assert code.replace("  a", "a") in block.html
+
+
+def test_an_answer_has_a_bounded_number_of_coloured_characters() -> None:
+    code = "```python\n" + "x = 1\n" * 1_000 + "```\n\n"
+    html = render_html(code * 40)
+    assert html.count("x = 1\n" * 1_000) == 40 - 100_000 // 6_000
+    assert html.count("<figure") == 40
+
+
+def test_a_finished_block_is_not_rendered_again() -> None:
+    text = "# one *of* these\n\n" + "|a|b|\n|-|-|\n" + "|x|y|\n" * 9 + "\n```python\nx = 1\n```\n"
+    first, second = _stream(list(text)), _stream([text])
+    assert len(first) == 3
+    assert all(one.html is other.html for one, other in zip(first, second, strict=True))
 
 
 # -- whole messages
@@ -374,7 +582,7 @@ def test_004_07_a_message_is_rendered_part_by_part() -> None:
             FilePart("empty.bin"),
         ),
     )
-    rendered = dict(render_message(message))
+    rendered = dict(filter(None, render_message(message)))
     assert set(rendered) == {0, 1, 6}
     assert rendered[0] == "<p><strong>hi</strong></p>\n"
     assert "<span>src/a.py:3-3</span>" in rendered[6]
@@ -382,4 +590,5 @@ def test_004_07_a_message_is_rendered_part_by_part() -> None:
 
 
 def test_what_a_person_typed_is_left_as_typed() -> None:
-    assert render_message(Message(session_id="s", role="user", parts=(TextPart("**hi**"),))) == []
+    typed = Message(session_id="s", role="user", parts=(TextPart("**hi**"),))
+    assert not any(render_message(typed))

@@ -9,8 +9,11 @@ import msgspec
 import pytest
 
 from channels.websocket.view import HtmlView
-from gateway import Complete, DeltaWriter, Event, Frame, Message, Metadata, TextPart, TurnStart
-from gateway import MessageFrame as Whole
+from gateway import Complete, Message, Metadata, TextPart
+from gateway.channel import Event, TurnStart
+from gateway.channel import MessageFrame as Whole
+from gateway.provider_http import DeltaWriter
+from gateway.session.frames import Frame
 
 TEXT = "# Title\n\nSome *text*\nover lines.\n\n```python\nprint('<b>')\n```\n\n- one\n- two\n\nend"
 
@@ -20,6 +23,7 @@ def shown(view: HtmlView, frames: Sequence[Frame], first: int = 1) -> list[dict[
         msgspec.json.decode(payload)
         for seq, frame in enumerate(frames, first)
         for payload in view.frames(Event("s", seq, frame))
+        if payload is not None
     ]
 
 
@@ -108,3 +112,14 @@ def test_nothing_is_kept_of_an_answer_that_ended() -> None:
     view, frames = HtmlView(), answer(TEXT, 40)
     first = shown(view, frames)
     assert shown(view, frames[1:], first=2) == first[1:], "rendered anew although no turn_start came"
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_long_answer_is_rendered_with_pauses(whole: bool) -> None:
+    text = "|a|b|\n|-|-|\n" + "|x|y|\n" * 10_000
+    write = DeltaWriter("m")
+    message = Message(id="m", session_id="s", role="assistant", parts=(TextPart(text),))
+    frame = Whole(message) if whole else write.text(text)
+    steps = list(HtmlView().frames(Event("s", 1, frame)))
+    assert steps.count(None) >= 15
+    assert steps[-1 if whole else 0] is not None

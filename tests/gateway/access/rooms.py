@@ -10,7 +10,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from gateway import Address, InboundMessage, Message, Plugin, PluginContext, Receipt, Sender, new_id
+from gateway import Message, Plugin, PluginContext, new_id
+from gateway.channel import Address, InboundMessage, Receipt, Sender
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.letterbox import Letterbox
@@ -97,7 +98,7 @@ async def audited(chat: Chat) -> list[tuple[str, str, str]]:
     """Who did what to whom, oldest first."""
     a = t.audit.c
     query = select(a.actor, a.action, a.subject).order_by(a.at, a.id)
-    return await chat.gateway.store.read(lambda c: [tuple(row) for row in c.execute(query)])
+    return await chat.gateway.parts.store.read(lambda c: [tuple(row) for row in c.execute(query)])
 
 
 def texts(messages: Sequence[Message]) -> list[str]:

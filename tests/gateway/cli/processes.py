@@ -15,10 +15,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests import prefork
+
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "gateway"]
 PATIENCE = 30.0
 """Seconds until a test gives up; nothing here is measured."""
+ROWS = 40
+"""Height of the pseudo-terminal."""
 _OURS = ("TERM", "NO_COLOR", "COLUMNS")
 
 
@@ -42,18 +46,25 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return {**clean, **ours, **more}
 
 
-def trunkline(*args: str, home: Path, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+def started(*args: str, home: Path, **environ: str) -> subprocess.Popen[str]:
+    """A command that runs, with pipes for its streams. It is forked unless Python itself has a setting."""
+    kind = subprocess.Popen if any(name.startswith("PYTHON") for name in environ) else prefork.Popen
+    pipe = subprocess.PIPE
+    env = environment(home, **environ)
+    return kind([*COMMAND, *args], cwd=home, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def trunkline(
+    *args: str, home: Path, stdin: str = "", patience: float = PATIENCE, **environ: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    return subprocess.run(
-        [*COMMAND, *args],
-        cwd=home,
-        env=environment(home, **environ),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    with started(*args, home=home, **environ) as process:
+        try:
+            output, errors = process.communicate(stdin, patience)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(args, process.returncode, output, errors)
 
 
 class RunningGateway:
@@ -78,14 +89,7 @@ class RunningGateway:
 @contextlib.contextmanager
 def gateway(home: Path, *args: str, **environ: str) -> Iterator[RunningGateway]:
     """A gateway on a free port that is ready; killed at the end if it still runs."""
-    process = subprocess.Popen(
-        [*COMMAND, "run", *(args or ("--port", "0"))],
-        cwd=home,
-        env=environment(home, **environ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = started("run", *(args or ("--port", "0")), home=home, **environ)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -100,11 +104,12 @@ class Terminal:
     """A command at a pseudo-terminal: ``expect`` waits for what it prints, ``type`` types."""
 
     def __init__(self, home: Path, *args: str, **environ: str) -> None:
-        self._pid, self._fd = pty.fork()
-        if self._pid == 0:
-            os.chdir(home)
-            os.execvpe(COMMAND[0], [*COMMAND, *args], environment(home, **environ))
-        termios.tcsetwinsize(self._fd, (40, 100))
+        self._fd, theirs = pty.openpty()
+        termios.tcsetwinsize(self._fd, (ROWS, 100))
+        self._process = prefork.server().fork(
+            args, home, environment(home, **environ), [theirs] * 3, terminal=True
+        )
+        os.close(theirs)
         self.screen = ""
         """All that was printed so far."""
         self._read = 0
@@ -118,6 +123,20 @@ class Terminal:
         came = self.screen[self._read : match.end()]
         self._read = match.end()
         return came
+
+    def expect_shown(self, text: str, patience: float = PATIENCE) -> None:
+        """Wait until a line of the screen contains this: an editor prints only what changed."""
+        give_up = time.monotonic() + patience
+        while not any(text in line for line in self.lines):
+            assert time.monotonic() < give_up, f"{text!r} is not shown: {self.lines!r}"
+            self._take_in(1.0)
+
+    def expect_no_echo(self, patience: float = PATIENCE) -> None:
+        """Wait until what is typed is not shown: what was typed before a hidden prompt is thrown away."""
+        give_up = time.monotonic() + patience
+        while termios.tcgetattr(self._fd)[3] & termios.ECHO:
+            assert time.monotonic() < give_up, "what is typed is still shown"
+            time.sleep(0.01)
 
     @property
     def lines(self) -> list[str]:
@@ -142,15 +161,15 @@ class Terminal:
         with contextlib.suppress(EOFError):
             while True:
                 self._take_in(PATIENCE)
-        _, status = os.waitpid(self._pid, 0)
-        self._pid = 0
-        return os.waitstatus_to_exitcode(status)
+        status = self._process.status(PATIENCE)
+        assert status is not None
+        return status
 
     def close(self) -> None:
         """End it, however far it is."""
-        if self._pid:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+        if self._process.status(0) is None:
+            os.kill(self._process.pid, signal.SIGKILL)
+            self._process.status(PATIENCE)
         os.close(self._fd)
 
     def _take_in(self, seconds: float) -> None:
@@ -163,25 +182,38 @@ class Terminal:
         if not data:
             raise EOFError
         self.screen += data.decode(errors="replace")
+        # A line editor asks for the row of the cursor, to know how much room is below it.
+        for _ in range(data.count(b"\x1b[6n")):
+            os.write(self._fd, b"\x1b[%d;1R" % min(ROWS, cursor(self.screen)[1] + 1))
 
 
 def displayed(output: str) -> list[str]:
-    """The lines that stand on a terminal after this output: overwritten and erased ones are gone."""
+    """The lines that a terminal shows after this output, without overwritten and erased ones."""
+    return cursor(output)[0]
+
+
+_MOVES = {"[A": (-1, 0), "[C": (0, 1), "[D": (0, -1), "\b": (0, -1), "\r": (0, -(10**6)), "\n": (1, 0)}
+"""How a control moves the cursor: rows down and columns to the right."""
+
+
+def cursor(output: str) -> tuple[list[str], int]:
+    """The lines after this output, with those that were scrolled out, and the row of the cursor."""
     lines: list[str] = [""]
     row = column = 0
-    for code, up, char in re.findall(r"(\x1b\[([0-9;?]*)[A-Za-z])|([^\x1b\x01\x02\x07])", output, re.DOTALL):
-        if code.endswith("A"):
-            row = max(0, row - int(up or 1))
-        elif code.endswith("K"):
-            lines[row] = "" if up == "2" else lines[row][:column]
-        elif code.endswith("J"):
-            lines[row:] = [lines[row][:column]]
-        elif char == "\r":
-            column = 0
-        elif char == "\n":
-            row += 1
+    for code, count, char in re.findall(
+        r"(\x1b\[([0-9;?]*)[A-Za-z])|([^\x1b\x01\x02\x07])", output, re.DOTALL
+    ):
+        control = f"[{code[-1]}" if code else char
+        if control in _MOVES:
+            down, right = _MOVES[control]
+            steps = int(count or 1)
+            row, column = max(0, row + steps * down), max(0, column + steps * right)
             lines += [""] * (row + 1 - len(lines))
+        elif control == "[K":
+            lines[row] = "" if count == "2" else lines[row][:column]
+        elif control == "[J":
+            lines[row:] = [lines[row][:column]]
         elif char:
             lines[row] = lines[row].ljust(column)[:column] + char + lines[row][column + 1 :]
             column += 1
-    return [line.rstrip() for line in lines]
+    return [line.rstrip() for line in lines], row

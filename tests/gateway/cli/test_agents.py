@@ -31,7 +31,7 @@ def test_agents_are_listed_with_what_holds_for_them(tmp_path: Path) -> None:
     assert json.loads(told.stdout) == [
         {
             "name": "main",
-            "description": "The agent that the settings describe",
+            "description": "The agent of the main settings",
             "model": "openai/gpt-5",
             "tools": None,
             "fallback": ["anthropic"],
@@ -55,4 +55,6 @@ def test_a_channel_with_an_agent_that_there_is_not_is_told_by_line(tmp_path: Pat
     (tmp_path / "own.toml").write_text('[agents.support]\n[channels.telegram]\nagent = "suport"\n')
     done = trunkline("config", "check", "--config", "own.toml", home=tmp_path)
     assert done.returncode != 0
-    assert 'own.toml:3: channels.telegram.agent = "suport" is no agent; did you mean support?' in done.stderr
+    assert (
+        'own.toml:3: channels.telegram.agent = "suport" is not an agent; did you mean support?' in done.stderr
+    )

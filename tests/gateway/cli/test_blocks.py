@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.cli.blocks import blocks
+from gateway.cli.chat.conversation import blocks
 
 LINES = (
     "a",

@@ -11,8 +11,8 @@ import pytest
 from tests.gateway.cli.processes import RunningGateway, Terminal, gateway, trunkline
 
 OPEN = "Ctrl-D leaves"
-PROMPT = "> "
-ANSWERED = r"tokens[^>]*> "
+PROMPT = r">\x1b\[0m"
+ANSWERED = rf"tokens[^>]*{PROMPT}"
 
 Chat = Callable[..., Terminal]
 
@@ -47,18 +47,18 @@ def test_an_answer_streams_as_markdown_and_every_line_of_it_stands_there_once(ch
         " • a slow tool with progress: ask count slowly to 5",
         " def greet(name: str) -> str:",
         '     return f"Hello, {name}!"',
-        "To talk to a real model, set OPENAI_API_KEY or ANTHROPIC_API_KEY, or add a [providers.…] section to",
-        "the settings, and start again.",
+        "To talk to a real model, run trunkline setup, or set OPENAI_API_KEY or ANTHROPIC_API_KEY, and start",
+        "again.",
     ]
 
 
 def test_a_tool_shows_progress_status_and_duration(chat: Chat) -> None:
     terminal = chat()
     terminal.type("count slowly to 2\n")
-    terminal.expect("…[^✓]*slow_count[^✓]*1 of 2")
+    terminal.expect("…[^✓]*counting[^✓]*1 of 2")
     terminal.expect(ANSWERED)
-    tool = next(line for line in terminal.lines if "slow_count" in line)
-    assert tool.startswith("✓ slow_count(n=2)  1.")
+    tool = next(line for line in terminal.lines if "counting" in line)
+    assert tool.startswith("✓ counting  2  1.")
     assert "  Counted to 2." in terminal.lines
 
 
@@ -67,14 +67,14 @@ def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(chat: Chat) -> None:
     terminal.type("count slowly to 20\n")
     terminal.expect("1 of 20")
     terminal.type("\x03")
-    terminal.expect("stopped[^>]*> ")
+    terminal.expect(f"stopped[^>]*{PROMPT}")
     terminal.type("/usage\n")
     terminal.expect("this conversation")
 
 
 def test_ctrl_c_twice_leaves(chat: Chat) -> None:
     terminal = chat()
-    for hint in ("Ctrl-C again[^>]*> ", "To go on"):
+    for hint in (f"Ctrl-C again[^>]*{PROMPT}", "To go on"):
         terminal.type("never mind")
         terminal.expect("never mind")
         terminal.interrupt(hint)
@@ -91,22 +91,31 @@ def test_one_may_leave_and_is_told_how_to_come_back(chat: Chat, farewell: str) -
 
 @pytest.mark.parametrize(
     ("said", "shown"),
-    [("y", r"✓[^\n]*calculator"), ("n", r"✗[^\n]*calculator"), ("what?\na", r"✓[^\n]*calculator")],
+    [("y", r"✓[^\n]*calculating"), ("n", r"✗[^\n]*calculating"), ("what?\na", r"✓[^\n]*calculating")],
 )
 def test_a_tool_that_may_not_run_by_itself_is_asked_for(chat: Chat, said: str, shown: str) -> None:
     terminal = chat()
     terminal.type("what is 12 * 34?\n")
     terminal.expect(r"May calculator run\?[^\n]*12 \* 34")
-    terminal.expect("lways: ")
+    terminal.expect(r"lways \(.*\):")
     terminal.type(f"{said}\n")
     terminal.expect(shown)
+    terminal.expect(ANSWERED)
+
+
+def test_a_question_shows_characters_that_cannot_be_seen(chat: Chat) -> None:
+    terminal = chat()
+    terminal.type("what is 12 *\u200334?\n")
+    terminal.expect(r"May calculator run\?[^\n]*12 \*\\u200334")
+    terminal.expect(r"lways \(.*\):|\[n\]o:")
+    terminal.type("y\n")
     terminal.expect(ANSWERED)
 
 
 def test_always_is_not_asked_again(chat: Chat) -> None:
     terminal = chat()
     terminal.type("what is 2 * 3?\n")
-    terminal.expect("lways: ")
+    terminal.expect(r"lways \(.*\):")
     terminal.type("a\n")
     terminal.expect(ANSWERED)
     terminal.type("what is 2 * 3?\n")
@@ -116,7 +125,7 @@ def test_always_is_not_asked_again(chat: Chat) -> None:
 def test_a_line_that_ends_with_a_backslash_goes_on(chat: Chat, running: RunningGateway, home: Path) -> None:
     terminal = chat("lines")
     terminal.type("first\\\n")
-    terminal.expect(r"\. ")
+    terminal.expect(r"\.\x1b\[0m")
     terminal.type("second\n")
     terminal.expect(ANSWERED)
     shown = trunkline("sessions", "show", "lines", home=home)
@@ -125,8 +134,10 @@ def test_a_line_that_ends_with_a_backslash_goes_on(chat: Chat, running: RunningG
 
 def test_the_tab_key_completes_commands(chat: Chat) -> None:
     terminal = chat()
-    terminal.type("/usa\t")
-    terminal.expect("/usage ")
+    terminal.type("/usa")
+    terminal.expect("Show tokens, cost and budgets")
+    terminal.type("\t")
+    terminal.expect_shown("> /usage")
     terminal.type("\n")
     terminal.expect("this conversation")
 
@@ -162,7 +173,7 @@ def test_a_gateway_that_dies_in_the_middle_costs_nothing(tmp_path: Path) -> None
             terminal.type("count slowly to 3\n")
             terminal.expect("2 of 3")
             first.stop(signal.SIGKILL)
-            terminal.expect("connecting again")
+            terminal.expect("reconnecting")
             with gateway(tmp_path, "--port", first.port):
                 terminal.expect("Counted to 3")
                 terminal.expect(ANSWERED)
@@ -181,7 +192,7 @@ def test_without_a_gateway_it_says_how_to_start_one(tmp_path: Path) -> None:
         assert terminal.wait() == 1
     finally:
         terminal.close()
-    assert "start one with: trunkline run" in terminal.screen
+    assert "start one: trunkline run" in terminal.screen
 
 
 def test_in_a_pipe_each_line_is_a_message_and_answers_are_plain(running: RunningGateway, home: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from gateway import Complete, DeltaWriter, Message, MessageFrame, Metadata, TextPart, ToolResultEnd, TurnStart
-from gateway.cli.conversation import Conversation, Prose, Question, Said, ToolRun
-from gateway.cli.wire import Ack, Lost, Refusal
-from gateway.frames import Replayed
+from gateway import Complete, Message, Metadata, TextPart
+from gateway.channel import MessageFrame, TurnStart
+from gateway.cli.chat.conversation import Conversation, Prose, Question, Said, ToolRun
+from gateway.cli.chat.link import Ack, Disconnected, Refusal
+from gateway.provider_http import DeltaWriter, ToolResultEnd
+from gateway.session.frames import Replayed
 
 
 def conversation() -> tuple[Conversation, DeltaWriter]:
@@ -82,5 +84,5 @@ def test_a_question_is_settled_by_its_answer_its_refusal_or_a_replay_without_one
     assert not talk.settled(mute, Replayed())
     mute.take(MessageFrame(Message(id="u3", session_id="s", role="user")))
     assert talk.settled(mute, Replayed())
-    mute.take(Lost("gone"))
+    mute.take(Disconnected("gone"))
     assert not talk.settled(mute, Replayed())

@@ -22,7 +22,7 @@ def at_revision(home: Path, revision: str) -> None:
 def test_a_database_that_is_not_there_is_not_made_by_looking_for_it(tmp_path: Path):
     done = trunkline("db", "status", home=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{tmp_path}/data/trunkline.db: not there yet; `trunkline run` makes it\n"
+    assert done.stdout == f"{tmp_path}/data/trunkline.db: does not exist yet; `trunkline run` creates it\n"
     assert not (tmp_path / "data").exists()
 
 
@@ -31,7 +31,7 @@ def test_upgrade_makes_the_database_once(tmp_path: Path):
     assert (first.returncode, first.stdout) == (0, f"upgraded from nothing to {migrate.head()}\n")
     assert (second.returncode, second.stdout) == (
         0,
-        f"nothing to do: the database is at {migrate.head()}\n",
+        f"the database is up to date: {migrate.head()}\n",
     )
 
 
@@ -65,7 +65,7 @@ def test_a_database_of_a_newer_version_is_not_touched(tmp_path: Path, command: s
 def test_a_database_in_use_is_not_upgraded_but_can_be_looked_at(tmp_path: Path):
     with gateway(tmp_path):
         refused = trunkline("db", "upgrade", home=tmp_path)
-        assert (refused.returncode, refused.stdout) == (2, "")
+        assert (refused.returncode, refused.stdout) == (75, "")
         assert refused.stderr.startswith("another gateway already uses")
         assert json.loads(trunkline("db", "status", "--json", home=tmp_path).stdout)["state"] == "current"
 
@@ -81,10 +81,21 @@ def test_path_prints_where_it_is_and_no_password(tmp_path: Path):
 def test_a_server_that_is_not_there_is_one_clear_line(tmp_path: Path, command: str):
     server = "postgresql://me:hunter2@127.0.0.1:1/chat"
     done = trunkline("db", command, home=tmp_path, TRUNKLINE_STORE__URL=server)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (75, "")
     assert "127.0.0.1:1" in done.stderr
     assert "hunter2" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_file_of_0_bytes_is_said_to_be_damaged(tmp_path: Path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/trunkline.db").touch()
+    status = trunkline("db", "status", "--json", home=tmp_path)
+    assert (status.returncode, json.loads(status.stdout)["state"]) == (1, "damaged")
+    check = trunkline("db", "check", home=tmp_path)
+    assert check.returncode == 1
+    assert "has 0 bytes" in check.stdout
+    assert (tmp_path / "data/trunkline.db").stat().st_size == 0
 
 
 def test_a_file_that_is_no_database_is_one_clear_line(tmp_path: Path):

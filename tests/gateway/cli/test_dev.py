@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
-import subprocess
+import tomllib
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from tests.gateway.cli.processes import COMMAND, PATIENCE, environment, trunkline
+from tests.gateway.cli.processes import PATIENCE, started, trunkline
 
 
 @pytest.mark.parametrize("platform", ["telegram", "discord", "slack"])
 def test_a_fake_runs_with_a_page_to_write_on(tmp_path: Path, platform: str) -> None:
-    process = subprocess.Popen(
-        [*COMMAND, "dev", "fake", platform, "--port", "0"],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = started("dev", "fake", platform, "--port", "0", home=tmp_path)
     try:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         with urllib.request.urlopen(f"{url}/", timeout=PATIENCE) as page:
             assert "<html" in page.read().decode()
+        told = iter(process.stdout.readline, "")
+        table = "".join(
+            itertools.takewhile(str.strip, itertools.dropwhile(lambda line: line[0] != "[", told))
+        )
+        config = tmp_path / "config.toml"
+        config.write_text(table, encoding="utf-8")
+        checked = trunkline("config", "check", "--config", str(config), home=tmp_path)
+        assert (checked.returncode, checked.stderr) == (0, "")
+        settings = tomllib.loads(table)["channels"][platform]
+        assert settings["api_base_url"].startswith(url)
+        assert settings["allow"] == "*"
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(PATIENCE)
-        process.stdout.close()
+        process.communicate(timeout=PATIENCE)
 
 
 def test_its_options_are_told(tmp_path: Path) -> None:
@@ -38,7 +43,13 @@ def test_its_options_are_told(tmp_path: Path) -> None:
     assert "--faults" in done.stdout
 
 
+def test_help_without_a_platform_names_the_platforms(tmp_path: Path) -> None:
+    done = trunkline("dev", "fake", "--help", home=tmp_path)
+    assert done.returncode == 0
+    assert "Platforms: discord, slack, telegram" in done.stdout
+
+
 def test_a_platform_that_has_none_is_told_with_those_that_have(tmp_path: Path) -> None:
     done = trunkline("dev", "fake", "pigeon", home=tmp_path)
     assert done.returncode == 2
-    assert "no fake 'pigeon'; there is discord, slack, telegram" in done.stderr
+    assert "unknown fake platform 'pigeon'; choose from discord, slack, telegram" in done.stderr

@@ -11,8 +11,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from gateway.cli import app
-from gateway.cli.keeping import durability, schema
-from gateway.cli.machine import clock
+from gateway.cli.doctor.machine import clock
+from gateway.cli.doctor.store import durability, schema
 from gateway.settings import Settings
 from gateway.testing.models import FakeModels
 from tests.gateway.cli.processes import gateway, trunkline
@@ -118,11 +118,38 @@ def test_where_aliases_agents_and_chains_lead_is_told(tmp_path: Path) -> None:
     told = {name: (found[name]["status"], found[name]["detail"]) for name in found if " " in name}
     assert told["alias fast"] == ("ok", "desk/gpt-4o")
     assert told["alias slow"][0] == "warn"
-    assert told["alias slow"][1].startswith("no provider that is set up offers a model 'no-such-model'")
+    assert told["alias slow"][1].startswith("no configured provider offers a model 'no-such-model'")
     assert told["fallback desk/small"] == ("ok", "desk/small")
     assert told["fallback nobody/big"][0] == "warn"
     assert told["agent clerk"] == ("ok", "desk/small")
     assert told["fallback of clerk other"] == ("ok", "other/small")
+
+
+def test_models_with_a_retirement_date_are_a_warning(tmp_path: Path) -> None:
+    there = 'base_url = "http://127.0.0.1:9/v1"\n'
+    found = findings(
+        tmp_path,
+        'model = "google/gemini-2.5-pro"\nfallback = ["anthropic/claude-sonnet-4-5-20250929"]\n'
+        f'[aliases]\nold = "openai/gpt-5-mini"\n[providers.openai]\n{there}'
+        'models = ["gpt-5.4-mini", "gpt-4o"]\n'
+        f'[providers.google]\napi_key = "k"\n{there}[providers.anthropic]\napi_key = "k"\n{there}',
+    )
+    told = {name: found[name] for name in found if name.startswith("retirement of ")}
+    assert {finding["status"] for finding in told.values()} == {"warn"}
+    assert {name.removeprefix("retirement of "): finding["detail"] for name, finding in told.items()} == {
+        name: f"{name} ({place}) will be retired by its provider on {day}"
+        for name, place, day in (
+            ("openai/gpt-5-mini", "alias old", "2026-12-11"),
+            ("google/gemini-2.5-pro", "model", "2026-12-01"),
+            (
+                "anthropic/claude-sonnet-4-5-20250929",
+                "fallback anthropic/claude-sonnet-4-5-20250929",
+                "2026-11-30",
+            ),
+            ("openai/gpt-4o", "providers.openai.models", "2027-01-14"),
+        )
+    }
+    assert "trunkline models list --provider google" in told["retirement of google/gemini-2.5-pro"]["advice"]
 
 
 async def test_a_provider_that_answers_is_well(tmp_path: Path) -> None:
@@ -140,7 +167,7 @@ async def test_a_wrong_key_is_a_failure_and_no_key_is_shown(tmp_path: Path) -> N
 async def test_a_model_that_its_provider_does_not_list_is_told(tmp_path: Path) -> None:
     async with FakeModels() as fake:
         found = await in_a_process(tmp_path, "openai/nothing", fake.openai_url, SECRET)
-    assert (found["status"], "not among" in found["detail"]) == ("warn", True)
+    assert (found["status"], "not one of" in found["detail"]) == ("warn", True)
 
 
 async def test_a_provider_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
@@ -174,4 +201,4 @@ def test_a_clock_from_before_the_installation_is_told() -> None:
 def test_a_provider_whose_settings_lack_something_is_a_failure(tmp_path: Path) -> None:
     found = findings(tmp_path, 'model = "azure/ours"\n', AZURE_OPENAI_ENDPOINT="")
     assert found["model"]["status"] == "fail"
-    assert "providers.azure.base_url is needed" in found["model"]["detail"]
+    assert "providers.azure.base_url is missing" in found["model"]["detail"]

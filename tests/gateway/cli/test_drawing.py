@@ -8,19 +8,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gateway import (
-    ErrorPart,
-    FilePart,
-    ImagePart,
-    Message,
-    Metadata,
-    ResultMetadata,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-)
-from gateway.cli.conversation import Prose, Said, ToolRun, Whole
-from gateway.cli.drawing import drawn, footer, plain
+from gateway import ErrorPart, FilePart, ImagePart, Message, Metadata, TextPart, ToolCallPart, ToolResultPart
+from gateway.cli.chat.conversation import Prose, Said, ToolRun, Whole
+from gateway.cli.chat.screen import drawn, footer
+from gateway.cli.output import plain
+from gateway.contract.messages import ResultMetadata
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202etxt.exe\rgone\x08\ud800"
 

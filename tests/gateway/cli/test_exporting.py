@@ -8,17 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway import (
-    Address,
-    ErrorPart,
-    FilePart,
-    ImagePart,
-    Message,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-)
-from gateway.cli.exporting import as_json_lines, as_markdown, write
+from gateway import ErrorPart, FilePart, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart
+from gateway.channel import Address
+from gateway.cli.commands.sessions import as_json_lines, as_markdown, write
 from gateway.session.log import SessionRow
 
 ROW = SessionRow(id="s", channel="c", owner="o", address=Address("c"), title="A title", messages=2, cost=0.5)

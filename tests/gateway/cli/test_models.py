@@ -66,9 +66,9 @@ async def test_the_providers_that_are_set_up_are_asked(tmp_path: Path, fake: Fak
     [large] = [line.split() for line in lines if "desk/fake-large" in line]
     assert large[-1] == "fast"
     assert any("openai/gpt-4o " in line for line in lines), "what is known offline of who does not answer"
-    assert done.stderr.startswith("openai was not reached: cannot reach 127.0.0.1:9: ")
-    assert done.stderr.strip().endswith("; only what is known without it is looked at")
-    assert "for other things than talking: --all shows them." in done.stdout
+    assert done.stderr.startswith("openai is unreachable: cannot reach 127.0.0.1:9: ")
+    assert done.stderr.strip().endswith("; showing offline data")
+    assert "non-chat models hidden; --all shows them." in done.stdout
 
 
 async def test_004_T11_without_any_provider_the_data_tells_of_all(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_a_part_of_a_name_or_a_pattern_chooses(
 
 async def test_nothing_that_fits_and_nobody_to_ask_are_told(tmp_path: Path) -> None:
     done = await models(tmp_path, "list", "zzz")
-    assert (done.returncode, done.stderr.strip()) == (1, "no model fits 'zzz'")
+    assert (done.returncode, done.stderr.strip()) == (1, "no model matches 'zzz'")
     done = await models(tmp_path, "list", "--provider", "opnai")
     assert (done.returncode, done.stderr.strip()) == (1, "no provider 'opnai'; did you mean openai?")
 
@@ -128,17 +128,17 @@ async def test_one_model_is_told_with_those_that_stand_in(tmp_path: Path, fake: 
     assert done.returncode == 0, done.stderr
     told = {line[:12].strip(): line[12:].strip() for line in done.stdout.splitlines() if line.startswith(" ")}
     assert done.stdout.startswith("desk/fake-small")
-    assert told["reads"] == "32,000 tokens"
+    assert told["context"] == "32,000 tokens"
     assert told["can"] == "tools reasoning json_mode"
-    assert told["input"] == "$2.5 per million tokens"
-    assert told["reached at"] == fake.openai_url
-    assert told["stand in"] == "openai/gpt-4o, desk/fake-large"
+    assert told["input price"] == "$2.5 per million tokens"
+    assert told["endpoint"] == fake.openai_url
+    assert told["fallbacks"] == "openai/gpt-4o, desk/fake-large"
 
 
 async def test_a_model_of_a_provider_that_is_not_set_up_is_told_too(tmp_path: Path) -> None:
     told = json.loads((await models(tmp_path, "info", "gpt-4o", "--json")).stdout)
     assert told["model"]["model"] == "openai/gpt-4o"
-    assert told["problem"] == "'gpt-4o' is a model of openai, which is not set up; set OPENAI_API_KEY"
+    assert told["problem"] == "'gpt-4o' is a model of openai, which has no key; set OPENAI_API_KEY"
 
 
 async def test_a_model_that_its_provider_does_not_list_is_told_with_the_nearest(

@@ -18,7 +18,7 @@ SETTINGS = """
 model = "parrot/grey"
 
 [plugins]
-enabled = ["zoo.py", "{home}/nowhere.py"]
+enabled = ["zoo.py", {{ name = "{home}/nowhere.py", optional = true }}]
 
 [plugins.zoo]
 word = "Squawk"
@@ -43,7 +43,8 @@ from pathlib import Path
 
 import structlog
 
-from gateway import AnswerWriter, Capabilities, ModelInfo, Plugin, assembled
+from gateway import Capabilities, ModelInfo, Plugin
+from gateway.provider_http import AnswerWriter, assemble
 
 
 class Bird:
@@ -62,7 +63,7 @@ class Bird:
             yield delta
 
     async def chat(self, messages, options):
-        return await assembled(self.stream, messages, options)
+        return await assemble(self.stream, messages, options)
 
     async def list_models(self):
         return [ModelInfo("grey", self.id)]
@@ -81,6 +82,7 @@ class Dodo(Bird):
 
 class Zoo(Plugin):
     name = "zoo"
+    environ = ("HOME",)
 
     async def activate(self, ctx):
         structlog.get_logger().error("the zoo opens")
@@ -93,11 +95,12 @@ class Zoo(Plugin):
 
 plugin = Zoo()
 """
-LEFT_OUT = "nowhere.py was left out: plugin "
+LEFT_OUT = "nowhere.py failed to load: plugin "
 
 
 def settle(home: Path, url: str, agent: str = "keeper") -> None:
-    (home / "zoo.py").write_text(ZOO)
+    (home / "config").mkdir(exist_ok=True)
+    (home / "config/zoo.py").write_text(ZOO)
     (home / "keepers").mkdir(exist_ok=True)
     (home / "keepers/keeper.md").write_text("---\nmodel: owl/grey\n---\nFeed them.")
     (home / "config").mkdir(exist_ok=True)
@@ -129,7 +132,7 @@ async def test_the_list_of_providers_has_them(tmp_path: Path, fake: FakeModels) 
     plugins = {name: each["plugin"] for name, each in found.items() if each["plugin"]}
     assert plugins == dict.fromkeys(("parrot", "owl", "second", "dodo"), "zoo.py")
     for name in ("parrot", "owl", "second"):
-        assert (found[name]["endpoint"], found[name]["protocol"]) == ("in this process", "its own")
+        assert (found[name]["endpoint"], found[name]["protocol"]) == ("in this process", "own")
         assert found[name]["problem"] == ""
     for name in ("desk", "shop"):
         assert (found[name]["endpoint"], found[name]["protocol"]) == (fake.openai_url, "Chat Completions")
@@ -150,7 +153,7 @@ async def test_all_that_are_set_up_are_tried(tmp_path: Path, fake: FakeModels) -
         "dodo": False,
     }
     assert (found["dodo"]["error"], found["dodo"]["detail"]) == ("PluginError", "TypeError: it is extinct")
-    assert "the plugin that brings it" in found["dodo"]["way_out"]
+    assert "the plugin of the provider" in found["dodo"]["way_out"]
     assert found["parrot"]["model"] == "grey"
     done = await run(tmp_path, "providers", "test", "owl/grey", "nobody", "--json")
     assert (done.returncode, [each["ok"] for each in json.loads(done.stdout)]) == (1, [True, False])
@@ -160,7 +163,7 @@ async def test_their_models_are_listed(tmp_path: Path, fake: FakeModels) -> None
     found = await told(tmp_path, "models", "list", by="model")
     assert {"parrot/grey", "owl/grey", "second/grey", "desk/fake-small", "shop/fake-large"} <= set(found)
     done = await run(tmp_path, "models", "list")
-    assert "dodo was not reached: TypeError: there are none" in done.stderr
+    assert "dodo is unreachable: TypeError: there are none" in done.stderr
     about = json.loads((await run(tmp_path, "models", "info", "parrot/grey", "--json")).stdout)
     assert (about["endpoint"], about["problem"]) == ("in this process", "")
 
@@ -168,9 +171,9 @@ async def test_their_models_are_listed(tmp_path: Path, fake: FakeModels) -> None
 async def test_the_doctor_tells_of_them(tmp_path: Path, fake: FakeModels) -> None:
     done = await run(tmp_path, "doctor", "--json")
     found = {each["name"]: (each["status"], each["detail"]) for each in json.loads(done.stdout)}
-    assert found["plugin zoo.py"] == ("ok", "loads, and brings owl, parrot, dodo")
+    assert found["plugin zoo.py"] == ("ok", "loads, with providers owl, parrot, dodo")
     assert found[f"plugin {tmp_path}/nowhere.py"][0] == "fail"
-    assert found["provider parrot"] == ("ok", "Parrot, in this process, by the plugin zoo.py")
+    assert found["provider parrot"] == ("ok", "Parrot, in this process, from the plugin zoo.py")
     assert found["provider shop"] == ("ok", f"OpenAI-compatible, {fake.openai_url}")
     assert found["model"] == ("ok", "parrot/grey at in this process")
     assert found["agent keeper"] == ("ok", "owl/grey")
@@ -182,17 +185,17 @@ async def test_an_agent_of_a_channel_may_be_a_plugins(tmp_path: Path, fake: Fake
     assert agents["keeper"]["channels"] == ["websocket"]
     assert (await run(tmp_path, "config", "check")).returncode == 0
     settle(tmp_path, fake.openai_url, "keper")
-    said = 'channels.websocket.agent = "keper" is no agent; did you mean keeper? there are main, keeper'
+    said = 'channels.websocket.agent = "keper" is not an agent; did you mean keeper? there are main, keeper'
     done = await run(tmp_path, "run")
     assert (done.returncode, said in done.stderr) == (2, True)
     found = json.loads((await run(tmp_path, "doctor", "--json")).stdout)
     [wrong] = [each for each in found if each["name"] == "agents of channels"]
     assert (wrong["status"], said in wrong["detail"]) == ("fail", True)
     checked = await run(tmp_path, "config", "check")
-    assert (checked.returncode, "unless a plugin brings it" in checked.stderr) == (0, True)
+    assert (checked.returncode, "unless a plugin adds it" in checked.stderr) == (0, True)
     (tmp_path / "config/trunkline.toml").write_text('[channels.websocket]\nagent = "keper"\n')
     checked = await run(tmp_path, "config", "check")
-    assert (checked.returncode, '"keper" is no agent; there are main' in checked.stderr) == (2, True)
+    assert (checked.returncode, '"keper" is not an agent; there are main' in checked.stderr) == (2, True)
 
 
 async def test_their_keys_are_told_of(tmp_path: Path, fake: FakeModels) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.cli.trying import print_trials
+from gateway.cli.models.contract_trial import print_trials
 from gateway.testing.backend import Backend
 from gateway.testing.dialects import DIALECTS
 from gateway.testing.models import FakeModels
@@ -19,7 +20,7 @@ from gateway.testing.standin import standin_for
 from gateway.testing.trial import COLUMNS, candidate
 from plugins.providers import openai
 from plugins.providers.trial import BACKENDS
-from tests.gateway.cli.processes import COMMAND, environment, trunkline
+from tests.gateway.cli.processes import environment, trunkline
 
 SECRET = "sk-very-secret-indeed-0123456789-abcdef"
 PROGRAMS = ("claude-code", "codex", "gemini", "opencode")
@@ -28,11 +29,8 @@ NO_PROGRAMS = "/nonexistent"
 
 def tried(home: Path, *names: str, **environ: str) -> tuple[int, dict[str, Any]]:
     """The exit status of a trial, and what came of each."""
-    command = [*COMMAND, "providers", "test", *names, "--fake", "--json"]
-    env = environment(home, **{"PATH": NO_PROGRAMS, **environ})
-    done = subprocess.run(
-        command, cwd=home, env=env, capture_output=True, text=True, timeout=170, check=False
-    )
+    command = ("providers", "test", *names, "--fake", "--json")
+    done = trunkline(*command, home=home, patience=170, **{"PATH": NO_PROGRAMS, **environ})
     assert done.stdout, done.stderr
     return done.returncode, {trial["name"]: trial for trial in json.loads(done.stdout)}
 
@@ -50,6 +48,28 @@ def test_all_sixteen_and_the_four_programs_are_tried_and_hold(tmp_path: Path) ->
         assert trials[name]["outcome"] == "not installed"
         assert all(trials[name]["columns"].values())
         assert "npm install -g" in trials[name]["way_out"]
+
+
+@pytest.mark.parametrize("provider", ["vertex", "bedrock"])
+@pytest.mark.parametrize("how", [[], ["--fake"]])
+def test_004_33_a_missing_extra_is_named(tmp_path: Path, provider: str, how: list[str]) -> None:
+    # As a default install is: without the libraries that the extras bring.
+    absent = ("google.auth", "google.auth.transport.requests", "cryptography.hazmat.primitives", "botocore")
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({absent!r}));"
+        "from gateway.cli import app; app(sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "providers", "test", provider, *how],
+        cwd=tmp_path,
+        env={**environment(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert f"needs the extra {provider}: pip install 'trunkline[{provider}]'" in done.stdout
+    assert ("not installed" in done.stdout) == bool(how)
 
 
 def test_a_program_that_is_named_must_be_there_and_work(tmp_path: Path) -> None:
@@ -106,11 +126,11 @@ async def test_one_tiny_call_says_how_soon_who_answers(tmp_path: Path) -> None:
     async with FakeModels(key=SECRET) as fake:
         keys = {"OPENAI_API_KEY": SECRET, "TRUNKLINE_PROVIDERS__OPENAI__BASE_URL": fake.openai_url}
         status, [found] = await asked(tmp_path, **keys)
-        assert (status, found["ok"], found["model"]) == (0, True, "gpt-5-mini")
+        assert (status, found["ok"], found["model"]) == (0, True, "gpt-5.4-mini")
         assert 0 < found["first_token_ms"] <= found["whole_ms"]
         status, [found] = await asked(tmp_path, "openai/mine", **keys)
         assert (status, found["model"]) == (0, "mine")
-        assert [request.body["model"] for request in fake.requests] == ["gpt-5-mini", "mine"]
+        assert [request.body["model"] for request in fake.requests] == ["gpt-5.4-mini", "mine"]
         done = await asyncio.to_thread(trunkline, "providers", "test", home=tmp_path, **keys)
     assert "✓ answers" in done.stdout
 
@@ -159,6 +179,6 @@ def test_the_list_says_where_a_key_is_from_and_never_the_key(tmp_path: Path) -> 
     assert found["groq"]["key_from"] == "GROQ_API_KEY"
     assert found["copilot"]["key_from"].endswith("keys.json")
     assert (found["anthropic"]["key_from"], found["anthropic"]["protocol"]) == ("", "Messages")
-    assert found["claude-code"]["protocol"] == "its own"
+    assert found["claude-code"]["protocol"] == "own"
     assert "base_url" in found["azure"]["problem"]
     assert shown.stdout.count("GROQ_API_KEY") == 1

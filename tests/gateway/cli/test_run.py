@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import resource
+import select
 import signal
 import socket
+import socketserver
+import sqlite3
 import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, make_url, text
 
 from tests.gateway.cli.processes import COMMAND, PATIENCE, Terminal, environment, gateway, trunkline
 
@@ -65,11 +75,35 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
         assert running.stop(signal.SIGINT) == 130
 
 
+@pytest.mark.parametrize("signals", [1, 2])
+def test_ctrl_c_stops_it_although_nothing_can_be_printed(tmp_path: Path, signals: int) -> None:
+    with gateway(tmp_path, TRUNKLINE_LIMITS__DRAIN_SECONDS="600") as running:
+        assert running.process.stdout is not None
+        assert running.process.stderr is not None
+        running.process.stdout.close()
+        running.process.stderr.close()
+        if signals == 2:
+            asked = trunkline("send", "count slowly to 20", "--no-wait", "--url", running.url, home=tmp_path)
+            assert asked.returncode == 0
+            running.process.send_signal(signal.SIGINT)
+            wait_until_closed(int(running.port))
+        assert running.stop(signal.SIGINT) == (0 if signals == 1 else 130)
+
+
+def wait_until_closed(port: int) -> None:
+    """Wait until nothing listens on a port of this machine."""
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except (ConnectionRefusedError, ConnectionResetError):  # reset: closed with this one in its queue
+            return
+
+
 def test_a_busy_port_is_one_clear_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = trunkline("run", "--port", str(port), home=tmp_path)
-    assert done.returncode == 2
+    assert done.returncode == 75
     assert len(done.stderr.splitlines()) == 1
     assert f"127.0.0.1:{port}" in done.stderr
     assert "choose another server.port" in done.stderr
@@ -77,10 +111,121 @@ def test_a_busy_port_is_one_clear_line(tmp_path: Path) -> None:
 
 def test_a_second_gateway_on_the_same_data_is_refused(tmp_path: Path) -> None:
     with gateway(tmp_path):
-        done = trunkline("run", "--port", "0", home=tmp_path)
-    assert done.returncode == 2
+        done = trunkline("run", "--port", "0", home=tmp_path, TRUNKLINE_STORE__WAIT_MS="0")
+    assert done.returncode == 75
     assert len(done.stderr.splitlines()) == 1
     assert "another gateway already uses" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("postgresql://me:hunter2@127.0.0.1:1/chat", "Connection refused"),
+        ("postgresql://me:hunter2@nowhere.invalid/chat", "failed to resolve host"),
+        ("sqlite:////proc/nowhere/t.db", "cannot create the directory of /proc/nowhere/t.db"),
+        ("sqlite:////proc/t.db", "cannot write /proc/t.db.lock"),
+        ("sqlite:///data/trunkline.db", "database is locked"),
+    ],
+)
+def test_a_store_that_may_come_back_is_waited_for_and_then_ends_it_with_75(
+    tmp_path: Path, url: str, reason: str
+) -> None:
+    trunkline("db", "upgrade", home=tmp_path)
+    with contextlib.closing(
+        sqlite3.connect(tmp_path / "data/trunkline.db", isolation_level=None)
+    ) as intruder:
+        intruder.execute("BEGIN IMMEDIATE")
+        done = trunkline("run", "--port", "0", home=tmp_path, **patient(3_000), TRUNKLINE_STORE__URL=url)
+    first, *_, last = done.stderr.splitlines()
+    assert done.returncode == 75
+    assert json.loads(first)["event"] == "waiting for the database"
+    assert reason in json.loads(first)["reason"]
+    assert reason in last
+    assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize("url", ["mysql://localhost/x", "nonsense", "sqlite:///data"])
+def test_a_store_that_a_restart_cannot_help_is_refused_at_once_with_2(tmp_path: Path, url: str) -> None:
+    (tmp_path / "data").mkdir()
+    done = trunkline("run", "--port", "0", home=tmp_path, TRUNKLINE_STORE__URL=url)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_file_of_0_bytes_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/trunkline.db").touch()
+    done = trunkline("run", "--port", "0", home=tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "restore a backup with `trunkline restore FILE`" in done.stderr
+
+
+def test_a_gateway_that_waits_for_its_store_can_be_stopped(tmp_path: Path) -> None:
+    url = "postgresql://me@127.0.0.1:1/chat"
+    with waiting(tmp_path, url) as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+
+
+def test_a_gateway_starts_when_its_store_comes_back(tmp_path: Path, postgres_url: str) -> None:
+    target = make_url(postgres_url)
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    away = target.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+    with waiting(tmp_path, away) as process, forwarding(port, (target.host, target.port or 5432)):
+        assert process.stdout is not None
+        assert "ready" in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+
+
+def patient(milliseconds: int) -> dict[str, str]:
+    """Variables that make a gateway wait so long for its store, and log in JSON."""
+    return {"TRUNKLINE_STORE__WAIT_MS": str(milliseconds), "TRUNKLINE_LOG__FORMAT": "json"}
+
+
+@contextlib.contextmanager
+def waiting(home: Path, url: str) -> Iterator[subprocess.Popen[str]]:
+    """A gateway that waits for the store at the address."""
+    process = subprocess.Popen(
+        [*COMMAND, "run", "--port", "0"],
+        cwd=home,
+        env=environment(home, **patient(60_000), TRUNKLINE_STORE__URL=url),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert "waiting for the database" in process.stderr.readline()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextlib.contextmanager
+def forwarding(port: int, target: tuple[str | None, int]) -> Iterator[None]:
+    """Forward connections on a port of this machine to a server."""
+
+    class Forwarded(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection(target) as server:
+                ends = {self.request: server, server: self.request}
+                while True:
+                    for end in select.select(list(ends), [], [])[0]:
+                        if not (data := end.recv(65536)):
+                            return
+                        ends[end].sendall(data)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", port), Forwarded) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield
+        server.shutdown()
+        thread.join()
 
 
 def test_a_wrong_setting_ends_it_with_2(tmp_path: Path) -> None:
@@ -135,6 +280,46 @@ def test_a_store_that_fails_ends_it_with_70(tmp_path: Path) -> None:
         process.communicate()
 
 
+def test_a_store_that_does_not_commit_for_30_seconds_ends_it_with_70(tmp_path: Path) -> None:
+    """A lock that another program holds; the address makes SQLite itself wait for it without an end."""
+    url = f"sqlite:///{tmp_path}/t.db?timeout=600"
+    with (
+        gateway(tmp_path, TRUNKLINE_STORE__URL=url) as running,
+        contextlib.closing(sqlite3.connect(tmp_path / "t.db", isolation_level=None)) as intruder,
+    ):
+        intruder.execute("BEGIN IMMEDIATE")
+        trunkline("send", "Hi", "--no-wait", "--timeout", "1", "--url", running.url, home=tmp_path)
+        assert running.process.wait(2 * PATIENCE) == 70
+
+
+def test_a_server_that_goes_away_ends_it_with_70_and_is_waited_for_by_the_next_start(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """The sequence of a short outage under a service that restarts whatever ends with 70 and 75."""
+    target = make_url(postgres_url)
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    url = target.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+    server = (target.host, target.port or 5432)
+    with contextlib.ExitStack() as outage:
+        outage.enter_context(forwarding(port, server))
+        running = outage.enter_context(gateway(tmp_path, TRUNKLINE_STORE__URL=url))
+        end_connections(postgres_url)
+        assert running.process.wait(PATIENCE) == 70
+    with waiting(tmp_path, url) as process, forwarding(port, server):
+        assert process.stdout is not None
+        assert "ready" in process.stdout.readline()
+
+
+def end_connections(url: str) -> None:
+    """End all connections to a PostgreSQL database, as its restart does."""
+    engine = create_engine(make_url(url).set(database="postgres"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        query = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name")
+        connection.execute(query, {"name": make_url(url).database})
+    engine.dispose()
+
+
 def test_open_shows_the_page_in_the_browser(tmp_path: Path) -> None:
     shown = tmp_path / "shown"
     (tmp_path / "browser").write_text(f"#!/bin/sh\necho $1 > {shown}\n")
@@ -154,3 +339,63 @@ def test_ctrl_c_at_a_terminal_stops_it(tmp_path: Path) -> None:
         assert terminal.wait() == 0
     finally:
         terminal.close()
+
+
+FAILING = """
+from gateway import Plugin
+
+
+class Failing(Plugin):
+    name = "failing"
+
+    async def activate(self, ctx):
+        raise OSError("the service is not there")
+
+
+plugin = Failing()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "told"),
+    [
+        ("import no_such_module", 2, "cannot be loaded: ModuleNotFoundError"),
+        ("this is no Python", 2, "cannot be loaded: SyntaxError"),
+        (FAILING, 75, "failed to activate: the service is not there"),
+    ],
+)
+def test_a_plugin_that_fails_stops_the_start_unless_it_is_optional(
+    tmp_path: Path, text: str, status: int, told: str
+) -> None:
+    (tmp_path / "failing.py").write_text(text)
+    config = tmp_path / "own.toml"
+    config.write_text('plugins.enabled = ["failing.py"]\nserver.port = 0\n')
+    ended = trunkline("run", "--config", str(config), home=tmp_path)
+    assert (ended.returncode, told in ended.stderr) == (status, True), ended.stderr
+    assert "Traceback" not in ended.stderr
+    config.write_text('plugins.enabled = [{ name = "failing.py", optional = true }]\nserver.port = 0\n')
+    with gateway(tmp_path, "--config", str(config)) as running:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"{running.url}/readyz")
+        assert (caught.value.code, json.load(caught.value)["parts"]["plugin failing"]) == (503, False)
+
+
+def test_the_banner_repeats_what_is_skipped_and_what_is_wrong_with_the_model(tmp_path: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        config = tmp_path / "own.toml"
+        config.write_text(
+            f'model = "desk/one"\nserver.port = 0\nfetch.timeout = 30\n[channels.telegram]\nalow = []\n'
+            f'[providers.desk]\nmax_retries = 0\nbase_url = "http://127.0.0.1:{nobody.getsockname()[1]}/v1"\n'
+        )
+        with gateway(tmp_path, "--config", str(config)) as running:
+            assert running.process.stderr is not None
+            found: dict[str, str] = {}
+            while len(found) < 3:
+                line = running.process.stderr.readline()
+                assert line, found
+                if line.startswith(("  fail", "  warn")):
+                    status, name = line.split(":")[0].split(maxsplit=1)
+                    found[name] = status
+            assert running.stop() == 0
+    assert found == {"channel telegram": "fail", "durations": "warn", "model": "fail"}

@@ -11,6 +11,7 @@ import pytest
 from tests.gateway.cli.processes import Terminal, gateway, trunkline
 
 TALK = "talk"
+LONG = "a-long-id-" + "0123456789" * 3 + "-"
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +44,58 @@ def test_list_speaks_json(kept: Path) -> None:
 
 def test_show_prints_the_messages_as_they_looked(kept: Path) -> None:
     shown = sessions(kept, "show", TALK).stdout
-    order = ["> what is 12 * 34?", "✓ calculator(expression=", "The tool says: 408", "> and what time"]
+    order = ["> what is 12 * 34?", "✓ calculating  12 * 34", "The tool says: 408", "> and what time"]
     assert sorted(order, key=shown.index) == order
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a gateway with sessions whose long ids begin alike."""
+    home = tmp_path_factory.mktemp("crowded")
+    with gateway(home) as running:
+        for end in ("left", "right"):
+            trunkline("send", f"hello {end}", "--session", LONG + end, "--url", running.url, home=home)
+    return home
+
+
+def test_an_id_that_a_terminal_cannot_hold_is_marked_and_can_be_pasted(crowded: Path) -> None:
+    terminal = Terminal(crowded, "sessions", "list")
+    try:
+        assert terminal.wait() == 0
+    finally:
+        terminal.close()
+    shown = [word for line in terminal.lines for word in line.split() if word.startswith("a-long-id")]
+    assert [name.endswith("…") for name in shown] == [True, True]
+    for name in shown:
+        assert "> hello " in sessions(crowded, "show", name).stdout
+
+
+def test_a_pipe_gets_whole_ids_and_titles_however_narrow_the_terminal_is(crowded: Path) -> None:
+    listed = sessions(crowded, "list", COLUMNS="60").stdout
+    assert {LONG + "left", LONG + "right"} <= set(listed.split())
+    assert "hello right" in listed
+
+
+def test_a_prefix_of_one_session_names_it(crowded: Path) -> None:
+    assert "> hello left" in sessions(crowded, "show", LONG + "l").stdout
+
+
+def test_a_prefix_of_several_sessions_is_refused_with_their_ids(crowded: Path) -> None:
+    done = sessions(crowded, "show", "a-long")
+    assert done.returncode == 1
+    assert LONG + "left" in done.stderr
+    assert LONG + "right" in done.stderr
+
+
+def test_characters_of_patterns_are_plain_in_a_prefix(crowded: Path) -> None:
+    assert sessions(crowded, "show", "%").returncode == 1
 
 
 @pytest.mark.parametrize("verb", ["show", "replay", "export", "delete"])
 def test_an_unknown_session_is_named(kept: Path, verb: str) -> None:
     done = sessions(kept, verb, "nobody")
     assert done.returncode == 1
-    assert "no session 'nobody'" in done.stderr
+    assert "session 'nobody' does not exist" in done.stderr
     assert "trunkline sessions list" in done.stderr
 
 

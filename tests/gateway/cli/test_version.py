@@ -8,21 +8,27 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from gateway.cli import app
+from gateway.cli import COMMANDS, app
+from gateway.cli.command_group import Group
 from gateway.version import VERSION
 from tests.gateway.cli.processes import ROOT, trunkline
 
-ALONE = ("run", "chat", "send", "doctor", "usage", "version")
+ALONE = ("run", "setup", "chat", "send", "doctor", "usage", "version")
 SESSIONS = ("list", "show", "replay", "export", "delete")
 
 
 def test_version_is_that_of_the_project(tmp_path: Path) -> None:
     assert trunkline("version", home=tmp_path).stdout.startswith(f"Trunkline {VERSION} (Python ")
+
+
+def test_version_is_an_option_too(tmp_path: Path) -> None:
+    assert trunkline("--version", home=tmp_path).stdout == trunkline("version", home=tmp_path).stdout
 
 
 def test_the_project_takes_its_version_from_there() -> None:
@@ -50,9 +56,25 @@ def test_every_command_has_help_with_examples(command: tuple[str, ...]) -> None:
     assert f"  trunkline {' '.join(command)}" in told.stdout.partition("Examples:")[2]
 
 
+def test_the_table_says_what_the_help_of_each_command_begins_with() -> None:
+    entries = {(name,): entry for name, entry in COMMANDS.items()}
+    entries |= {
+        (group, name): entry
+        for group, table in COMMANDS.items()
+        if isinstance(table, Group)
+        for name, entry in table.commands.items()
+    }
+    for path, entry in entries.items():
+        command: Any = get_command(app)
+        for name in path:
+            command = command.commands[name]
+        first = re.sub(r"\s+", " ", command.help)
+        assert f"{first}. ".startswith(f"{entry.help}."), path
+
+
 def test_the_words_of_a_command_can_be_completed(tmp_path: Path) -> None:
     words = {"_TRUNKLINE_COMPLETE": "complete_bash", "COMP_WORDS": "trunkline se", "COMP_CWORD": "1"}
-    assert trunkline(home=tmp_path, **words).stdout.split() == ["send", "sessions"]
+    assert trunkline(home=tmp_path, **words).stdout.split() == ["setup", "send", "sessions"]
 
 
 def test_the_script_for_a_shell_is_shown(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from gateway.markdown.split import split_markdown
 from gateway.markdown.tree import plain_text
 from tests.gateway.markdown.documents import work
 
+pytestmark = pytest.mark.slow
+
 ATTACKS: dict[str, Callable[[int], str]] = {
     "quotes in quotes": lambda n: ">" * n + " x",
     "lines of deep quotes": lambda n: ("> " * 20 + "x\n") * (n // 40),

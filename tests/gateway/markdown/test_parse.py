@@ -22,6 +22,7 @@ from gateway.markdown.tree import (
     Item,
     ItemList,
     Link,
+    Math,
     Paragraph,
     Quote,
     Rule,
@@ -295,3 +296,61 @@ def test_no_word_is_lost(text: str):
 def test_text_without_markup_stays_as_it_is(text: str):
     kept = "".join(mark for mark in text if mark.isalnum())
     assert said(parse_markdown("x" + kept)) == "x" + kept
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "$a_1 * b_2*$",
+        r"\(a^2\)",
+        r"\[x_{i}\]",
+        "$$a$$",
+        "$\\alpha$",
+        "$a$.",
+        "$$\na\n- b\n$$",
+        "\\[\n# a\n\\]",
+        r"$\$5$",
+    ],
+)
+def test_a_formula_is_literal(source: str):
+    (paragraph,) = parse_markdown(source)
+    assert isinstance(paragraph, Paragraph)
+    assert paragraph.children[0] == Math(source.removesuffix("."))
+    assert plain_text((paragraph,)) == source
+
+
+@pytest.mark.parametrize(
+    "text", ["$5 and $10", "$ a$", "$a $", "$a$5", r"\$a\$", "$$", r"\(", "$5-$10", "$\n\n$", "a$$b"]
+)
+def test_money_is_no_formula(text: str):
+    assert "Math(" not in repr(parse_markdown(text))
+
+
+def test_a_formula_stands_in_lists_quotes_and_tables():
+    text = "- $a_b$\n\n  $$\n  c\n  + d\n  $$\n\n> \\[e\\]\n\n| f |\n|---|\n| $g_h_i$ |\n"
+    found = re.findall(r"Math\(source='([^']*)'\)", repr(parse_markdown(text)))
+    assert found == ["$a_b$", r"$$\nc\n+ d\n$$", r"\\[e\\]", "$g_h_i$"]
+
+
+def cells_of(markdown: str) -> int:
+    tables = [block for block in parse_markdown(markdown) if isinstance(block, Table)]
+    return sum(len(table.header) * (1 + len(table.rows)) for table in tables)
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "cells"),
+    [(2, "|x1|y1|\n", 1_000), (18, "|" + "x|" * 18 + "\n", 990), (18, "|x\n", 18 * 12)],
+    ids=["long", "wide", "short rows"],
+)
+def test_a_table_has_a_bounded_number_of_cells_and_its_further_rows_are_text(
+    columns: int, row: str, cells: int
+) -> None:
+    header = "|" + "h|" * columns + "\n|" + "-|" * columns + "\n"
+    markdown = header + row * 2_000
+    assert cells_of(markdown) == cells
+    assert plain_text(parse_markdown(markdown)).count("x") == markdown.count("x"), "a row is lost"
+
+
+def test_a_paragraph_with_too_many_marks_stays_text() -> None:
+    text = "_*" * 1_001
+    assert inlines(text) == (Text(text),)

@@ -11,6 +11,8 @@ from gateway.markdown.grammar import normal, parsed_blocks
 from gateway.markdown.sections import fences_are_closed, sections
 from tests.gateway.markdown.documents import DOCUMENTS, HOSTILE, WITH_TABLES, work
 
+pytestmark = pytest.mark.slow
+
 LINES = st.sampled_from(
     [
         *("", "", "", " ", "\t", "a", "**b** c", "# d", "- e", "-", "*", "3) f", "10.", "- - g", "- [ ] h"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,8 @@ from gateway.markdown.source import Source
 from gateway.markdown.split import _Splitter, split_markdown  # pyright: ignore[reportPrivateUsage]
 from gateway.markdown.tree import CodeBlock, Table, plain_text
 from tests.gateway.markdown.documents import DOCUMENTS, HOSTILE, WITH_TABLES, letters, said, words
+
+pytestmark = pytest.mark.slow
 
 WORDS = "word " * 100
 
@@ -368,3 +372,47 @@ def test_text_that_means_harm_is_cut_all_the_same(text: str, limit: int, measure
     if limit >= 300:
         assert all(map(is_balanced, pieces))
         assert [split_markdown(piece, limit, measure) for piece in pieces] == [[piece] for piece in pieces]
+
+
+def formulas(text: str) -> list[str]:
+    return re.findall(r"Math\(source='(.*?)'\)", repr(parse_markdown(text)))
+
+
+@given(DOCUMENTS | WITH_TABLES, st.integers(150, 500))
+def test_a_formula_is_in_one_piece(text: str, limit: int):
+    pieces = split_markdown(text, limit)
+    assert [formula for piece in pieces for formula in formulas(piece)] == formulas(text)
+
+
+def test_a_formula_is_not_cut_between_its_words():
+    text = "word " * 10 + "$a + b + c + d + e + f$ " + "word " * 10
+    assert all(piece.count("$") in (0, 2) for piece in split_markdown(text, 60))
+
+
+def test_a_formula_too_long_for_a_message_loses_nothing():
+    text = "$$\n" + "a + b\n" * 40 + "$$"
+    pieces = split_markdown(text, 100)
+    assert "".join("".join(pieces).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize("most", [1, 3, 7])
+def test_only_as_many_pieces_are_made_as_are_wanted(most: int) -> None:
+    text = "\n\n".join(f"{number}: {WORDS[:90]}" for number in range(1_000))
+    measured = 0
+
+    def measure(piece: str) -> int:
+        nonlocal measured
+        measured += len(piece)
+        return len(piece)
+
+    pieces = split_markdown(text, 200, measure, most=most)
+    assert pieces == split_markdown(text, 200)[:most]
+    assert measured < 20 * 200 * most
+
+
+def test_pieces_go_on_where_what_is_looked_at_ends() -> None:
+    text = "".join(f"[{number}](https://example.org/{'x' * 400})\n\n" for number in range(60))
+    pieces = split_markdown(text, 20, lambda piece: len(plain_text(parse_markdown(piece))) // 40, most=9)
+    joined = "\n\n".join(pieces)
+    shown = [number for number in range(60) if f"[{number}]" in joined]
+    assert shown == list(range(9))

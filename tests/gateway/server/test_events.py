@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from gateway.frames import Event, SessionFrame
-from gateway.server.events import EventStreams, written
+from gateway.server.events import EventStreams, Written
 from gateway.server.routes import Binder
+from gateway.session.frames import Event, SessionFrame
 from gateway.testing.models import FakeModels
-from gateway.testing.script import Gate, Reply, Say, Use
+from gateway.testing.script import Cut, Gate, Reply, Say, Use
 from gateway.testing.served import Served, serving, until
 
 
@@ -28,6 +28,7 @@ class Reader:
         self.response = response
         self.events: list[tuple[int, bytes]] = []
         self.comments: list[bytes] = []
+        self.last_id = ""
 
     async def block(self) -> bytes:
         """One block of the stream; empty at its end."""
@@ -47,7 +48,8 @@ class Reader:
             assert first.startswith(b"id: ")
             assert second.startswith(b"data: ")
             assert rest == []
-            self.events.append((int(first[4:]), second[6:]))
+            self.last_id = first[4:].decode()
+            self.events.append((int(self.last_id.partition(":")[0]), second[6:]))
             event = msgspec.json.decode(second[6:])
             if event["type"] == kind:
                 return event
@@ -130,6 +132,116 @@ async def test_004_27_a_reader_that_comes_back_gets_what_it_missed(tmp_path: Pat
         assert back.events == same.events == header.events
 
 
+class Appending:
+    """An append-only client: it adds text to what it has, and knows nothing of ``turn_start``."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.calls: list[str] = []
+        self.last_id = ""
+
+    async def read(self, served: Served, last: Callable[[dict[str, Any]], bool]) -> None:
+        """Connect with the last id, and read to an event."""
+        headers = {"Last-Event-ID": self.last_id} if self.last_id else {}
+        async with reading(served, **headers) as reader:
+            while block := await reader.block():
+                if block.startswith(b":"):
+                    continue
+                first, second = block.rstrip(b"\n").split(b"\n")
+                self.last_id, event = first[4:].decode(), msgspec.json.decode(second[6:])
+                if event["type"] == "text_delta":
+                    self.text += event["content"]
+                    assert self.last_id.partition(":")[2] == str(event["accumulated_length"])
+                elif event["type"] == "tool_call_start":
+                    self.calls.append(event["tool_call_id"])
+                if last(event):
+                    return
+        raise EOFError
+
+
+async def test_004_27_an_append_only_reader_continues_in_the_middle_of_a_text(tmp_path: Path) -> None:
+    gates = [asyncio.Event() for _ in range(4)]
+    async with serving(tmp_path) as served:
+        await begun(
+            served,
+            Reply(
+                (
+                    Say("One \U0001f600 "),
+                    Gate(gates[0]),
+                    Say("two "),
+                    Gate(gates[1]),
+                    Say("three. "),
+                    Use("utc_time", id="c1"),
+                ),
+                "tools",
+            ),
+            Reply((Gate(gates[2]), Say("Four "), Gate(gates[3]), Say("five."))),
+        )
+        client = Appending()
+        await client.read(served, lambda event: event.get("content") == "One \U0001f600 ")
+        gates[0].set()
+        await client.read(served, lambda event: event["type"] == "replayed")
+        await client.read(served, lambda event: client.text.endswith("two "))
+        gates[1].set()
+        await client.read(served, lambda event: event["type"] == "tool_result_end")
+        for _ in range(3):
+            await client.read(served, lambda event: event["type"] == "replayed")
+        gates[2].set()
+        await client.read(served, lambda event: event.get("content") == "Four ")
+        await client.read(served, lambda event: event["type"] == "replayed")
+        gates[3].set()
+        await client.read(served, lambda event: event["type"] == "complete")
+        assert client.text == "One \U0001f600 two three. Four five."
+        assert client.calls == ["c1"]
+
+
+async def test_004_27_a_reader_that_is_cut_off_within_a_replay_continues_there(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    async with serving(tmp_path) as served:
+        await begun(
+            served,
+            Reply((Say("One. "), Use("utc_time", id="c1")), "tools"),
+            Reply((Say("Two. "), Gate(gate), Say("Three."))),
+        )
+        async with reading(served) as other:
+            while "Two" not in str((await other.until("text_delta"))["content"]):
+                pass
+        client = Appending()
+        await client.read(served, lambda event: event["type"] == "turn_start")
+        await client.read(served, lambda event: event.get("content") == "One. ")
+        await client.read(served, lambda event: event.get("content") == "Two. ")
+        gate.set()
+        await client.read(served, lambda event: event["type"] == "complete")
+        assert client.text == "One. Two. Three."
+
+
+async def test_a_reader_begins_anew_when_what_it_saw_was_taken_back(tmp_path: Path) -> None:
+    gate, failed = asyncio.Event(), asyncio.Event()
+    async with FakeModels() as fake:
+        backend = {"base_url": fake.openai_url, "api_key": "k", "max_retries": 0}
+        settings: dict[str, Any] = {
+            "providers": {"openai": backend, "other": {**backend, "like": "openai"}},
+            "fallback": ("other/fake-small",),
+        }
+        async with serving(tmp_path, fake=fake, **settings) as served:
+            await begun(
+                served,
+                Reply((Say("Wro"), Gate(failed), Cut())),
+                Reply((Say("Right"), Gate(gate), Say("."))),
+            )
+            async with reading(served) as reader:
+                await reader.until("text_delta")
+                seen = reader.last_id
+            failed.set()
+            async with reading(served) as reader:
+                while (await reader.until("text_delta"))["content"] != "Right":
+                    pass
+            async with reading(served, **{"Last-Event-ID": seen}) as back:
+                await back.until("turn_start")
+                gate.set()
+                await back.until("complete")
+
+
 async def test_a_reader_that_comes_back_after_a_restart_gets_what_it_missed(tmp_path: Path) -> None:
     async with FakeModels() as models:
         async with serving(tmp_path, fake=models) as served:
@@ -145,10 +257,10 @@ async def test_a_quiet_stream_shows_that_it_is_alive(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         await begun(served)
         await served.idle("s")
-        streams = EventStreams(served.gateway.host, heartbeat=0.02)
+        streams = EventStreams(served.gateway.parts.host, heartbeat=0.02)
         route = streams.routes()[0]
         async with (
-            _listening(Binder(served.gateway.host.auth).bind([route])) as url,
+            _listening(Binder(served.gateway.parts.host.auth).bind([route])) as url,
             served.http.get(f"{url}/sessions/s/events") as response,
         ):
             reader = Reader(response)
@@ -165,17 +277,17 @@ async def test_004_22_a_reader_that_stops_reading_is_dropped_and_resumes(tmp_pat
     async with serving(tmp_path, limits=limits) as served, served.lazy_http() as lazy:
         await begun(served)
         await served.idle("s")
-        session = await served.gateway.host.sessions.find("s")
+        session = await served.gateway.parts.host.sessions.find("s")
         async with lazy.get(f"{served.url}/sessions/s/events") as response:
             reader = Reader(response)
             await reader.until("replayed")
             for n in range(6000):
                 session.publish(SessionFrame(title=f"{n} " + "x" * 4000))
                 await asyncio.sleep(0)
-            assert served.gateway.figures.dropped == 1
+            assert served.gateway.counters.dropped == 1
             with pytest.raises((EOFError, aiohttp.ClientError)):
                 await reader.until("never")
-        await until(lambda: served.gateway.figures.clients["sse"] == 0)
+        await until(lambda: served.gateway.counters.clients["sse"] == 0)
         async with reading(served, **{"Last-Event-ID": str(reader.seq)}) as back:
             assert (await back.until("replayed"))["seq"] == session.seq
 
@@ -185,12 +297,12 @@ async def test_a_reader_that_is_gone_is_forgotten(tmp_path: Path) -> None:
         await begun(served)
         async with reading(served) as reader:
             await reader.until("complete")
-            assert served.gateway.figures.clients["sse"] == 1
-        session = await served.gateway.host.sessions.find("s")
+            assert served.gateway.counters.clients["sse"] == 1
+        session = await served.gateway.parts.host.sessions.find("s")
         for _ in range(3):
             session.publish(SessionFrame(status="idle"))
             await asyncio.sleep(0.01)
-        await until(lambda: served.gateway.figures.clients["sse"] == 0)
+        await until(lambda: served.gateway.counters.clients["sse"] == 0)
 
 
 @pytest.mark.parametrize(
@@ -228,8 +340,8 @@ async def test_streams_end_with_the_server(tmp_path: Path) -> None:
 
 def test_an_event_is_written_as_two_lines() -> None:
     event = Event("s", 7, SessionFrame(title="a\nb"))
-    assert written([event, event]) == 2 * (
-        b'id: 7\ndata: {"type":"session","title":"a\\nb","session":"s","seq":7}\n\n'
+    assert Written().more([event, event]) == 2 * (
+        b'id: 7:0\ndata: {"type":"session","title":"a\\nb","session":"s","seq":7}\n\n'
     )
 
 

@@ -70,12 +70,6 @@ async def test_an_unknown_model_is_named_so_before_anything_is_accepted(tmp_path
             "has to follow the call",
         ),
         ('{"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}', "input_audio"),
-        ('{"messages": [{"role": "user", "content": "Hi"}], "n": 2}', "n"),
-        ('{"messages": [{"role": "user", "content": "Hi"}], "tool_choice": "required"}', "required"),
-        (
-            '{"messages": [{"role": "user", "content": "Hi"}], "response_format": {"type": "json_object"}}',
-            "json_object",
-        ),
         ('{"messages": [{"role": "user", "content": "Hi"}], "metadata": {"session": "a b"}}', "name"),
     ],
 )
@@ -83,7 +77,8 @@ async def test_what_is_not_understood_is_refused(tmp_path: Path, body: str, told
     async with serving(tmp_path) as served:
         status, refused = await served.ask("POST", CHAT, data=body.encode())
         error = refused["error"]
-        assert (status, error["type"], error["param"]) == (400, "invalid_request_error", None)
+        assert (status, error["type"]) == (400, "invalid_request_error")
+        assert error["param"] in (None, "messages")
         assert told in error["message"]
         assert served.models.requests == []
 
@@ -137,7 +132,7 @@ async def test_where_a_budget_asks_first_nobody_waits_and_nobody_tries_again(
             "insufficient_quota",
             "insufficient_quota",
         )
-        for told in ("the budget for today", "budgets.purse.ask", "begins anew on"):
+        for told in ("the budget for today", "budgets.purse.ask", "resets on"):
             assert told in str(error)
         _, listed = await served.ask("GET", "/api/sessions")
         assert len(listed["sessions"]) == 2, "it is not tried again, for that cannot help"

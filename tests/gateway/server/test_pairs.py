@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 from yarl import URL
 
-from gateway import Sender
+from gateway.channel import Sender
 from gateway.testing.chat import written
 from gateway.testing.served import Served, serving
 from tests.gateway.access.rooms import code_in
@@ -18,14 +18,14 @@ TOKEN = "t" * 32
 
 async def knock(served: Served, user: str, channel: str = "home") -> str:
     """A stranger's code."""
-    told = await served.gateway.access.pairing.greet(channel, Sender(user, "Eve"))
+    told = await served.gateway.parts.access.pairing.greet(channel, Sender(user, "Eve"))
     assert told is not None
     return code_in(told)
 
 
 def role_of(served: Served, user: str) -> str | None:
     """What a user may do."""
-    return served.gateway.access.door.role("home", written("hi", user=user, role=None))
+    return served.gateway.parts.access.policy.role("home", written("hi", user=user, role=None))
 
 
 async def test_who_waits_is_listed_let_in_and_out_again(tmp_path: Path) -> None:
@@ -71,4 +71,4 @@ async def test_without_the_token_nobody_is_listed_or_let_in(tmp_path: Path) -> N
             ("DELETE", "/api/pairs/home/666", None),
         ):
             assert (await served.ask(method, path, json=body))[0] == 401
-        assert served.gateway.access.members.list() == []
+        assert served.gateway.parts.access.members.list() == []

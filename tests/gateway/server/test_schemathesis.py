@@ -23,6 +23,8 @@ from schemathesis.specs.openapi.checks import (
 
 from gateway.testing.served import serving
 
+pytestmark = pytest.mark.slow
+
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

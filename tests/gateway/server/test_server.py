@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.app import Gateway
-from gateway.errors import SettingsError
+from gateway.contract.errors import SettingsError
 from gateway.server import Server
 from gateway.settings import ServerSettings, Settings
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Bytes, Cut, Forever, Gate, Refusal, Reply, Say, Stall
 from gateway.testing.served import Served, serving
+
+pytestmark = pytest.mark.slow
 
 
 async def figures(served: Served) -> dict[str, float]:
@@ -36,7 +40,7 @@ async def test_the_process_lives_and_all_its_parts_work(tmp_path: Path) -> None:
         assert await served.ask("GET", "/healthz") == (200, {"ok": True})
         assert await served.ask("GET", "/readyz") == (
             200,
-            {"ok": True, "parts": {"gateway": True, "websocket": True}},
+            {"ok": True, "parts": {"gateway": True, "store": True, "websocket": True}},
         )
         served.gateway.ready = False
         assert await served.ask("GET", "/readyz") == (
@@ -44,6 +48,32 @@ async def test_the_process_lives_and_all_its_parts_work(tmp_path: Path) -> None:
             {"ok": False, "parts": {"gateway": False, "websocket": True}},
         )
         assert (await served.ask("GET", "/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize("optional", [True, False])
+async def test_an_optional_channel_that_does_not_work_leaves_the_gateway_ready(
+    tmp_path: Path, optional: bool
+) -> None:
+    slack = {"enabled": True, "optional": optional, "accounts": {"sales": {}}}
+    async with serving(tmp_path, channels={"slack": slack}) as served:
+        status, answer = await served.ask("GET", "/readyz")
+        assert (status, answer["ok"]) == ((200, True) if optional else (503, False))
+        assert answer["parts"]["slack.sales"] is False
+        assert (await served.ask("GET", "/healthz"))[0] == 200
+
+
+async def test_a_store_that_does_not_commit_is_not_ready_but_alive(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        intruder = sqlite3.connect(tmp_path / "trunkline.db", isolation_level=None)
+        intruder.execute("BEGIN IMMEDIATE")
+        accepted = asyncio.ensure_future(served.ask("POST", "/api/sessions/s/messages", json={"text": "Hi"}))
+        while (answer := await served.ask("GET", "/readyz"))[0] == 200:
+            await asyncio.sleep(0.1)
+        assert answer == (503, {"ok": False, "parts": {"gateway": True, "store": False, "websocket": True}})
+        assert await served.ask("GET", "/healthz") == (200, {"ok": True})
+        intruder.close()
+        assert (await accepted)[0] == 202
+        assert (await served.ask("GET", "/readyz"))[0] == 200
 
 
 async def test_the_status_tells_what_the_gateway_is_doing(tmp_path: Path) -> None:
@@ -56,7 +86,7 @@ async def test_the_status_tells_what_the_gateway_is_doing(tmp_path: Path) -> Non
         await client.until("complete")
         assert status.pop("uptime") >= 0
         assert status == {
-            "version": served.gateway.host.version,
+            "version": served.gateway.parts.host.version,
             "model": "openai/fake-small",
             "waiting": 1,
             "sessions": 1,
@@ -82,12 +112,16 @@ async def test_figures_tell_what_was_done(tmp_path: Path) -> None:
         await client.until("complete")
         await served.idle("s")
         after = await figures(served)
-    assert before["trunkline_accepted_total"] == 0
-    assert after["trunkline_accepted_total"] == 3
-    assert after["trunkline_duplicates_total"] == 1
-    assert after["trunkline_turns_total[end_turn]"] == 1
-    assert after["trunkline_turns_total[failed]"] == 1
-    assert after["trunkline_turns_total[aborted]"] == 1
+    assert "trunkline_accepted_total[websocket]" not in before
+    assert after["trunkline_accepted_total[websocket]"] == 3
+    assert after["trunkline_duplicates_total[websocket]"] == 1
+    assert after["trunkline_turns_total[websocket][][end_turn]"] == 1
+    assert after["trunkline_turns_total[websocket][AuthFailedError][failed]"] == 1
+    assert after["trunkline_turns_total[websocket][][aborted]"] == 1
+    assert after["trunkline_model_failures_total[AuthFailedError][fake-small][openai]"] == 1
+    assert after["trunkline_model_first_piece_seconds_count[fake-small][openai]"] == 1
+    assert after["trunkline_model_call_seconds_count[fake-small][openai]"] == 1
+    assert after["trunkline_oldest_message_seconds"] == after["trunkline_outbox_age_seconds"] == 0
     assert after["trunkline_tokens_total[output]"] > 0
     assert after["trunkline_first_text_seconds_count"] == 1
     assert after["trunkline_first_text_seconds_bucket[+Inf]"] == 1
@@ -105,8 +139,50 @@ async def test_figures_tell_what_was_done(tmp_path: Path) -> None:
 async def test_two_gateways_count_apart(tmp_path: Path) -> None:
     async with serving(tmp_path / "a") as one, serving(tmp_path / "b") as two:
         await one.ask("POST", "/api/sessions/s/messages", json={"text": "Hi"})
-        assert (await figures(one))["trunkline_accepted_total"] == 1
-        assert (await figures(two))["trunkline_accepted_total"] == 0
+        assert (await figures(one))["trunkline_accepted_total[api]"] == 1
+        assert "trunkline_accepted_total[api]" not in await figures(two)
+
+
+async def test_004_29_a_retry_is_logged_and_counted_with_what_an_operator_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    providers = {"openai": {"max_retries": 1}}
+    async with FakeModels() as models:
+        providers["openai"] |= {"base_url": models.openai_url, "api_key": "k"}
+        async with serving(tmp_path, fake=models, providers=providers) as served:
+            models.then(Refusal(429, "slow down", {"retry-after-ms": "10"}))
+            await served.ask("POST", "/api/sessions/s/messages", json={"text": "Hi"})
+            await served.idle("s")
+            counted = await figures(served)
+    assert counted["trunkline_model_retries_total[RateLimitError][fake-small][openai]"] == 1
+    assert counted["trunkline_model_rate_limited_total[fake-small][openai]"] == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "retrying a model call" in line]
+    for key in ("provider=openai", "model=fake-small", "session=s", "attempt=1", "error=RateLimitError"):
+        assert key in line
+    assert "wait_ms=" in line
+    assert "stamina" not in line
+
+
+async def test_004_29_a_turn_is_one_line_with_count_latency_and_coalescing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with serving(tmp_path) as served, served.socket() as client:
+        await client.say("Hi", session="s")
+        await client.until("complete")
+        await served.idle("s")
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "[info     ] turn " in line]
+    for key in ("session=s", "channel=websocket", "outcome=end_turn", "provider=openai", "model=fake-small"):
+        assert key in line
+    for key in (
+        "input_tokens",
+        "output_tokens",
+        "cost",
+        "duration_ms",
+        "first_text_ms",
+        "deltas",
+        "coalesced",
+    ):
+        assert f"{key}=" in line
 
 
 async def test_every_route_is_described(tmp_path: Path) -> None:
@@ -121,10 +197,14 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
             ("GET", "/api/sessions/{id}"),
             ("DELETE", "/api/sessions/{id}"),
             ("GET", "/api/sessions/{id}/messages"),
+            ("GET", "/api/sessions/{id}/errors"),
+            ("GET", "/api/sessions/{id}/tool-calls"),
             ("POST", "/api/sessions/{id}/messages"),
             ("POST", "/api/sessions/{id}/abort"),
             ("POST", "/api/sessions/{id}/approvals/{approval_id}"),
             ("GET", "/api/sessions/{id}/events"),
+            ("GET", "/api/sessions/{id}/errors"),
+            ("GET", "/api/sessions/{id}/tool-calls"),
             ("GET", "/sessions/{id}/events"),
             ("POST", "/v1/chat/completions"),
             ("POST", "/v1/responses"),
@@ -134,16 +214,19 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
             ("POST", "/api/dead/{id}/replay"),
             ("DELETE", "/api/dead/{id}"),
             ("GET", "/api/usage"),
+            ("GET", "/api/approvals"),
+            ("DELETE", "/api/approvals/{id}"),
             ("GET", "/api/pairs"),
             ("POST", "/api/pairs"),
             ("DELETE", "/api/pairs/{channel}/{user}"),
+            ("POST", "/api/browser"),
             ("GET", "/api/status"),
             ("GET", "/healthz"),
             ("GET", "/readyz"),
             ("GET", "/metrics"),
             ("GET", "/openapi.json"),
         }
-        assert "security" not in document
+        assert document["security"] == [{}, {"token": []}], "a token is not needed, and may be sent"
 
 
 async def test_the_description_says_what_needs_a_token(tmp_path: Path) -> None:
@@ -155,7 +238,34 @@ async def test_the_description_says_what_needs_a_token(tmp_path: Path) -> None:
             if methods.get("get", {}).get("security") == []
         }
         assert document["security"] == [{"token": []}]
+        assert document["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
         assert needs_none == {"/healthz", "/readyz", "/openapi.json"}
+
+
+async def test_the_description_is_readable_to_generators_of_clients(tmp_path: Path) -> None:
+    # openapi-python-client cannot parse a schema of false, an array without items, an enum of booleans;
+    # a schema named Response hides its own type.
+    async with serving(tmp_path) as served:
+        _, document = await served.ask("GET", "/openapi.json")
+    schemas = list(_schemas_in(document["components"]["schemas"]))
+    arrays = [schema for schema in schemas if schema.get("type") == "array"]
+    assert arrays
+    assert [schema for schema in arrays if schema.get("items") is False] == []
+    assert [schema for schema in arrays if not schema.keys() & {"items", "prefixItems"}] == []
+    assert "Response" not in document["components"]["schemas"]
+    enums = [schema["enum"] for schema in schemas if "enum" in schema]
+    assert [values for values in enums if any(isinstance(value, bool) for value in values)] == []
+
+
+def _schemas_in(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        yield fields
+        for inner in fields.values():
+            yield from _schemas_in(inner)
+    elif isinstance(value, list):
+        for inner in cast("list[Any]", value):
+            yield from _schemas_in(inner)
 
 
 async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:

@@ -11,8 +11,11 @@ import msgspec
 import pytest
 from aiohttp import ClientError
 
-from gateway.testing.script import Gate, Refusal, Reply, Say
+from gateway.contract.messages import Message, Metadata, TextPart
+from gateway.testing.script import Gate, Refusal, Reply, Say, Tokens, Use
 from gateway.testing.served import Served, serving, until
+
+pytestmark = pytest.mark.slow
 
 
 async def answered(served: Served, session: str, text: str, **body: Any) -> dict[str, Any]:
@@ -98,10 +101,10 @@ async def test_sessions_of_the_same_moment_are_not_lost_between_pages(tmp_path: 
     async with serving(tmp_path) as served:
         for n in range(5):
             await answered(served, f"s{n}", "Hi")
-        rows = [session.row for session in served.gateway.sessions.live()]
+        rows = [session.row for session in served.gateway.parts.sessions.live()]
         for row in rows:
             row.updated_at = 1_000
-        await served.gateway.store.write(*(row.put() for row in rows))
+        await served.gateway.parts.store.write(*(row.put() for row in rows))
         _, first = await served.ask("GET", "/api/sessions?limit=2")
         _, second = await served.ask("GET", f"/api/sessions?before={first['next']}")
         assert [s["id"] for s in first["sessions"] + second["sessions"]] == ["s4", "s3", "s2", "s1", "s0"]
@@ -167,9 +170,9 @@ async def test_a_dead_letter_is_listed_answered_after_all_and_dropped(tmp_path: 
             status, unknown = await served.ask(method, path)
             assert (status, unknown["error_name"]) == (404, "NotFoundError")
         accepted = await answered(served, "s", "Hi")
-        live = served.gateway.sessions.get("s")
+        live = served.gateway.parts.sessions.get("s")
         entry = await _entry(served, accepted["message_id"])
-        await served.gateway.store.write(*entry.dead("it was too much", None))
+        await served.gateway.parts.store.write(*entry.give_up("it was too much", None))
         assert live is not None
         _, dead = await served.ask("GET", "/api/dead")
         assert [letter["id"] for letter in dead["dead"]] == [accepted["message_id"]]
@@ -180,9 +183,9 @@ async def test_a_dead_letter_is_listed_answered_after_all_and_dropped(tmp_path: 
 
 
 async def _entry(served: Served, message_id: str) -> Any:
-    from gateway.inbox import read_entry
+    from gateway.store.inbox import read_entry
 
-    return await served.gateway.store.read(lambda c: read_entry(c, message_id))
+    return await served.gateway.parts.store.read(lambda c: read_entry(c, message_id))
 
 
 BAD_BODIES: dict[str, bytes] = {
@@ -210,7 +213,7 @@ async def test_a_bad_body_is_a_named_400(tmp_path: Path, body: bytes) -> None:
     async with serving(tmp_path) as served:
         status, refused = await served.ask("POST", "/api/sessions/s/messages", data=body)
         assert status == 400
-        assert refused["error_name"] in ("InvalidRequestError", "PartValidationError")
+        assert refused["error_name"] in ("InvalidRequestError", "InvalidPartTypeError", "PartValidationError")
         assert (await served.ask("GET", "/healthz"))[0] == 200
 
 
@@ -218,7 +221,63 @@ async def test_what_is_wrong_in_a_body_is_said_with_its_place(tmp_path: Path) ->
     async with serving(tmp_path) as served:
         body = {"text": "x", "parts": [{"type": "text", "content": "a"}, {"type": "text", "content": 1}]}
         _, refused = await served.ask("POST", "/api/sessions/s/messages", json=body)
-        assert "$.parts[1].content" in refused["message"]
+        assert refused["error_name"] == "PartValidationError"
+        assert "$.parts[1]: " in refused["message"]
+        assert "$.content" in refused["message"]
+
+
+async def test_004_06_a_part_of_an_unknown_type_is_named(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        body = {"text": "x", "parts": [{"type": "text", "content": "a"}, {"type": "video"}]}
+        status, refused = await served.ask("POST", "/api/sessions/s/messages", json=body)
+        assert (status, refused["error_name"]) == (400, "InvalidPartTypeError")
+        assert "$.parts[1]: " in refused["message"]
+
+
+async def test_004_05_errors_and_tool_calls_of_a_session_can_be_asked_for(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        served.models.then(
+            Reply((Use("calculator", '{"expression": "6 * 7"}'),), "tools"),
+            Reply((Say("42"),)),
+            *(Refusal(400),) * 3,
+        )
+        await answered(served, "s", "6 * 7?")
+        await answered(served, "s", "and now?")
+        _, errors = await served.ask("GET", "/api/sessions/s/errors")
+        _, tools = await served.ask("GET", "/api/sessions/s/tool-calls")
+        _, said = await served.ask("GET", "/api/sessions/s/messages")
+        (call,), (error,) = tools["tool_calls"], errors["errors"]
+        assert (call["message_id"], call["call"]["tool_name"]) == (
+            said["messages"][1]["message"]["id"],
+            "calculator",
+        )
+        assert call["result"]["output"] == "42"
+        assert errors["count"] == 1
+        assert error["message_id"] == said["messages"][3]["message"]["id"]
+        assert error["error"]["error_name"] == "BadRequestError"
+        assert (await served.ask("GET", "/api/sessions/none/errors"))[0] == 404
+        assert (await served.ask("GET", "/api/sessions/none/tool-calls"))[0] == 404
+
+
+async def test_004_08_the_shown_cost_is_the_sum_of_the_messages(tmp_path: Path) -> None:
+    priced = {"openai/fake-small": {"input_price": 2.0, "output_price": 8.0}}
+    async with serving(tmp_path, models=priced) as served:
+        served.models.then(*(Reply((Say("ok"),), tokens=Tokens(1000 * n, 10)) for n in (1, 2, 3)))
+        for text in ("a", "b", "c"):
+            await answered(served, "s", text)
+        session = await served.gateway.parts.sessions.find("s")
+        paid = Message(session_id="s", role="assistant", parts=(TextPart("x"),), metadata=Metadata(cost=0.5))
+        session.bus.append(paid)
+        await served.gateway.parts.store.write()  # what was handed in before is committed with it
+        _, said = await served.ask("GET", "/api/sessions/s/messages")
+        costs = [row["message"]["metadata"].get("cost", 0) for row in said["messages"]]
+        assert len([cost for cost in costs if cost]) == 4
+        for _ in ("in memory", "as it is stored"):
+            _, shown = await served.ask("GET", "/api/sessions/s")
+            _, listed = await served.ask("GET", "/api/sessions")
+            assert shown["usage"]["cost"] == pytest.approx(sum(costs))
+            assert listed["sessions"][0]["usage"] == shown["usage"]
+            served.gateway.parts.sessions._drop("s")
 
 
 async def test_keys_twice_and_keys_unknown_are_no_harm(tmp_path: Path) -> None:

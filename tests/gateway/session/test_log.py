@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import func, select
 
-from gateway.channel import Address
-from gateway.errors import InvalidPartTypeError, InvalidRequestError, PartValidationError
-from gateway.messages import (
+from gateway.contract.channel import Address
+from gateway.contract.errors import InvalidPartTypeError, InvalidRequestError, PartValidationError
+from gateway.contract.messages import (
     Attachment,
     Display,
     ErrorMetadata,
@@ -27,11 +27,11 @@ from gateway.session.log import (
     count_errors,
     count_messages,
     put_message,
+    read_errors,
     read_messages,
     read_session,
     read_sessions,
     read_tool_calls,
-    session_cost,
 )
 from gateway.store import Store
 from gateway.store import schema as t
@@ -111,23 +111,33 @@ async def test_004_04_each_part_is_a_row_with_its_whole_payload_as_json(store: S
 
 async def test_004_05_all_tool_calls_of_a_session_oldest_first(store: Store):
     calls = [ToolCallPart(f"c{n}", "t", {"n": n}) for n in range(4)]
-    await save(store, answer(calls[0], TextPart("x"), calls[1]), answer(calls[2], calls[3]))
+    done = ToolResultPart("c1", "fine")
+    first, second = answer(calls[0], TextPart("x"), calls[1], done), answer(calls[2], calls[3])
+    await save(store, first, second)
     await save(store, answer(ToolCallPart("z", "t", {}), session="other"), session="other")
-    assert await store.read(lambda c: read_tool_calls(c, "s")) == calls
+    found = await store.read(lambda c: read_tool_calls(c, "s"))
+    assert [record.call for record in found] == calls
+    assert [record.message_id for record in found] == [first.id, first.id, second.id, second.id]
+    assert [record.result for record in found] == [None, done, None, None]
+    assert await store.read(lambda c: read_tool_calls(c, "s", 3)) == found[1:]
 
 
-async def test_004_05_errors_of_a_session_are_counted(store: Store):
+async def test_004_05_errors_of_a_session_are_counted_and_read(store: Store):
     error = ErrorPart("E", "x")
-    await save(store, answer(error, TextPart("x"), error), answer(error))
+    await save(store, answer(error, TextPart("x"), error), answer(ErrorPart("F", "y")))
     await save(store, answer(error, session="other"), session="other")
     assert await store.read(lambda c: [count_errors(c, name) for name in ("s", "other", "none")]) == [3, 1, 0]
+    found = await store.read(lambda c: read_errors(c, "s"))
+    assert [record.error.error_name for record in found] == ["E", "E", "F"]
+    assert await store.read(lambda c: read_errors(c, "s", 1)) == found[2:]
 
 
 async def test_004_08_a_session_costs_what_its_messages_cost(store: Store):
     costs = [0.125, 0.25, None, 0.5]
     await save(store, *(answer(TextPart("x"), metadata=Metadata(cost=cost)) for cost in costs))
-    assert await store.read(lambda c: session_cost(c, "s")) == 0.875
-    assert await store.read(lambda c: session_cost(c, "nobody")) == 0
+    await store.write(row("empty").put())
+    found = await store.read(lambda c: {found.id: found.cost for found in read_sessions(c)})
+    assert found == {"s": 0.875, "empty": 0}
 
 
 async def test_004_10_a_summary_is_a_text_part_of_its_own_kind(store: Store):
@@ -153,7 +163,7 @@ async def test_004_06_a_message_with_a_wrong_part_is_refused_before_anything_is_
 
 
 def test_004_06_a_meta_that_is_no_json_is_refused():
-    with pytest.raises(InvalidRequestError, match="is no JSON"):
+    with pytest.raises(InvalidRequestError, match="cannot be encoded as JSON"):
         put_message(answer(TextPart("x"), meta={"x": object()}), 1)
 
 
@@ -194,7 +204,7 @@ async def test_sessions_come_with_the_latest_first_and_in_pages(store: Store):
 
 async def test_a_session_comes_back_as_it_was_put(store: Store):
     made = row(seq=9, messages=2, input_tokens=3, output_tokens=4, context_from=5, created_at=6, updated_at=7)
-    made.title, made.model, made.agent, made.cost = "Tïtle", "p/m", "critic", 0.25
+    made.title, made.model, made.agent = "Tïtle", "p/m", "critic"
     await store.write(made.put())
     assert await store.read(lambda c: read_session(c, "s")) == made
     assert await store.read(lambda c: read_session(c, "nobody")) is None

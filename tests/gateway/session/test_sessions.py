@@ -7,22 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway import (
-    Address,
-    ContentEvent,
-    ImagePart,
-    InvalidStateError,
-    Message,
-    MessageFrame,
-    NotFoundError,
-    Plugin,
-    PluginContext,
-    Replayed,
-    TextDelta,
-    TextPart,
-)
-from gateway.events import AgentEvent
+from gateway import ContentEvent, ImagePart, Message, Plugin, PluginContext, TextDelta, TextPart
+from gateway.channel import Address, MessageFrame, NotFoundError
+from gateway.contract.errors import InvalidStateError
+from gateway.contract.events import AgentEvent
 from gateway.session import Session, Sessions
+from gateway.session.frames import Replayed
 from gateway.store import Store
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.script import Gate, Reply, Say
@@ -35,7 +25,7 @@ def texts(messages: object) -> list[str]:
 
 async def stored(chat: Chat, session: str = "s") -> list[str]:
     """The texts of what is in the database."""
-    return texts(message for _, message in await chat.gateway.sessions.read(session))
+    return texts(message for _, message in await chat.gateway.parts.sessions.read(session))
 
 
 async def test_002_34_every_session_has_its_own_state(tmp_path: Path) -> None:
@@ -43,7 +33,7 @@ async def test_002_34_every_session_has_its_own_state(tmp_path: Path) -> None:
         await chat.say("my name is Ada", "a", user="ada")
         await chat.say("/model script/two", "b", user="bob")
         await chat.say("and mine is Bob", "b", user="bob")
-        a, b = [await chat.gateway.sessions.find(key) for key in ("a", "b")]
+        a, b = [await chat.gateway.parts.sessions.find(key) for key in ("a", "b")]
     assert texts(a.messages()) == ["my name is Ada", "You said: my name is Ada"]
     assert texts(chat.model.calls[1].messages) == ["and mine is Bob"]
     assert [(s.row.owner, s.row.title, s.row.model) for s in (a, b)] == [
@@ -83,11 +73,36 @@ async def test_002_34_a_plugin_runs_turns_hears_their_events_and_ends_them(tmp_p
     assert heard == [ContentEvent("On ")]
 
 
+async def test_002_34_events_and_aborts_are_one_sessions_own(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat, asyncio.TaskGroup() as tasks:
+        gate = asyncio.Event()
+        await chat.say("hi", "a")
+        await chat.say("hi", "b")
+        heard: dict[str, list[AgentEvent]] = {"a": [], "b": []}
+        for name, events in heard.items():
+            (await chat.gateway.parts.sessions.find(name)).subscribe(events.append)
+        chat.model.then(*(Reply((Say(f"{name} "), Gate(gate), Say("end"))) for name in "ab"))
+        first = tasks.create_task(chat.say("go", "a"))
+        while not heard["a"]:
+            await asyncio.sleep(0.005)
+        second = tasks.create_task(chat.say("go", "b"))
+        while not heard["b"]:
+            await asyncio.sleep(0.005)
+        chat.gateway.parts.sessions.close("a")
+        assert (await first).metadata.stop_reason == "cancelled"
+        gate.set()
+        assert (await second).text == "b end"
+        texts_of = {
+            name: [e.text for e in events if isinstance(e, ContentEvent)] for name, events in heard.items()
+        }
+        assert texts_of == {"a": ["a "], "b": ["b ", "b end"]}
+
+
 async def test_002_34_a_session_is_loaded_once_and_made_on_first_use(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         await chat.say("hi")
     async with chatting(tmp_path) as chat:
-        sessions = chat.gateway.sessions
+        sessions = chat.gateway.parts.sessions
         assert sessions.get("s") is None
         first, second = await asyncio.gather(sessions.find("s"), sessions.find("s"))
         assert first is second is sessions.get("s")
@@ -103,11 +118,11 @@ async def test_a_session_that_is_deleted_is_gone_and_may_begin_anew(tmp_path: Pa
     async with chatting(tmp_path) as chat:
         await chat.say("hi")
         await chat.say("hi", "other")
-        await chat.gateway.sessions.delete("s")
+        await chat.gateway.parts.sessions.delete("s")
         with pytest.raises(NotFoundError):
-            await chat.gateway.sessions.delete("s")
+            await chat.gateway.parts.sessions.delete("s")
         assert await stored(chat) == []
-        assert [row.id for row in await chat.gateway.sessions.list()] == ["other"]
+        assert [row.id for row in await chat.gateway.parts.sessions.list()] == ["other"]
         await chat.say("again")
         assert texts(chat.model.calls[-1].messages) == ["again"]
 
@@ -118,7 +133,7 @@ async def test_a_session_that_answers_cannot_be_deleted(tmp_path: Path) -> None:
         chat.model.then(Reply((Say("On "), Gate(gate), Say("it."))))
         answer_id = await chat.accept("go")
         with pytest.raises(InvalidStateError, match="stop it first"):
-            await chat.gateway.sessions.delete("s")
+            await chat.gateway.parts.sessions.delete("s")
         gate.set()
         assert (await chat.answer(answer_id)).text == "On it."
 
@@ -128,7 +143,7 @@ async def test_a_title_is_the_first_line_of_the_first_question(tmp_path: Path) -
         await chat.say("/help")
         await chat.say(f"What is {'very ' * 30}long?\nAnd this?")
         await chat.say("Something else")
-        title = (await chat.gateway.sessions.find("s")).row.title
+        title = (await chat.gateway.parts.sessions.find("s")).row.title
     assert title.startswith("What is very very")
     assert len(title) <= 60
 
@@ -157,15 +172,15 @@ async def test_a_reader_gets_what_left_memory_from_the_store(tmp_path: Path) -> 
 async def test_numbers_after_a_restart_are_none_that_were_used_before(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         await chat.say("hi")
-        before = (await chat.gateway.sessions.find("s")).seq
+        before = (await chat.gateway.parts.sessions.find("s")).seq
         chat.model.then(Reply((Say("a "), Say("b "), Gate(asyncio.Event()))))
         await chat.accept("go")
         watcher = await chat.watch(after=before)
         await watcher.until(lambda frame: isinstance(frame, TextDelta) and frame.content.endswith("b "))
-        shown = (await chat.gateway.sessions.find("s")).seq
-        chat.gateway.dispatcher.cancel()
+        shown = (await chat.gateway.parts.sessions.find("s")).seq
+        chat.gateway.parts.dispatcher.cancel()
     async with chatting(tmp_path) as chat:
-        assert (await chat.gateway.sessions.find("s")).seq > shown
+        assert (await chat.gateway.parts.sessions.find("s")).seq > shown
 
 
 def unexpected(error: BaseException) -> None:
@@ -175,13 +190,13 @@ def unexpected(error: BaseException) -> None:
 async def a_session(sessions: Sessions, key: str) -> Session:
     """A session with one stored message."""
     session = await sessions.get_or_create(key, channel="test", owner="ada", address=Address("test"))
-    await session.note(Message(session_id=key, role="assistant", parts=(TextPart(key),)), [])
+    await session.add_message(Message(session_id=key, role="assistant", parts=(TextPart(key),)), [])
     return session
 
 
 async def test_idle_sessions_leave_memory_when_it_is_full_and_come_back(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
-    sessions = Sessions(store, window=10, room=30_000)
+    sessions = Sessions(store, window=10, max_bytes=30_000)
     waiting = await a_session(sessions, "waiting")
     waiting.bus.inject_next(Message(session_id="waiting", role="user", parts=(TextPart("later"),)))
     heard = await a_session(sessions, "heard")
@@ -198,12 +213,12 @@ async def test_idle_sessions_leave_memory_when_it_is_full_and_come_back(tmp_path
 
 async def test_what_sessions_say_counts_and_what_left_them_counts_no_more(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
-    sessions = Sessions(store, window=1, room=100_000)
+    sessions = Sessions(store, window=1, max_bytes=100_000)
     for name in ("first", "long", "last"):
         await a_session(sessions, name)
-    long = sessions.loaded("long")
+    long = sessions.get_loaded("long")
     picture = ImagePart("x" * 90_000, "image/png")
-    await long.note(Message(session_id="long", role="assistant", parts=(picture,)), [])
+    await long.add_message(Message(session_id="long", role="assistant", parts=(picture,)), [])
     await a_session(sessions, "long")
     assert {session.id for session in sessions.live()} == {"last", "long"}
     for _ in range(3):

@@ -8,25 +8,19 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.assembler import Assembler
-from gateway.deltas import (
-    Complete,
-    MetadataDelta,
-    RateLimit,
-    TextDelta,
-    ToolResultEnd,
-)
-from gateway.feed import Feed
-from gateway.frames import Frame, MessageFrame, Replayed, TurnStart
-from gateway.inbox import Entry
-from gateway.messages import ErrorPart, Message, TextPart, ToolCallPart, ToolResultPart
-from gateway.plugin import Plugin
-from gateway.provider import ToolDefinition
+from gateway.contract.assembler import Assembler
+from gateway.contract.deltas import Complete, MetadataDelta, RateLimit, TextDelta, ToolResultEnd
+from gateway.contract.messages import ErrorPart, Message, TextPart, ToolCallPart, ToolResultPart
+from gateway.contract.plugin import Plugin
+from gateway.contract.provider import ToolDefinition
+from gateway.contract.tool import Tool, ToolContext, ToolOutput
+from gateway.session.feed import Feed
+from gateway.session.frames import Frame, MessageFrame, Replayed, TurnStart
 from gateway.session.turn import Turn
+from gateway.store.inbox import Entry
 from gateway.testing.chat import Chat, Watcher, chatting, written
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Cut, Gate, Refusal, Reply, Say, Think, Tokens, Use
-from gateway.tool import Tool, ToolContext, ToolOutput
 
 
 class Tools(Plugin):
@@ -158,6 +152,28 @@ async def test_004_23_text_between_counts_is_never_held_back(tmp_path: Path):
         assert len([f for f in frames if isinstance(f, MetadataDelta)]) == 1
 
 
+async def test_004_14_shown_counts_are_cumulative_over_the_calls_of_a_turn(tmp_path: Path):
+    prices = {"script/one": {"input_price": 2.0, "output_price": 8.0}}
+    async with chatting(tmp_path, Tools(), model="script/one", models=prices) as chat:
+        await chat.say("hello")
+        gate = asyncio.Event()
+        chat.model.then(
+            Reply((Use("works"),), "tools", Tokens(100, 10, 50)),
+            Reply((Use("works"),), "tools", Tokens(120, 5, 60)),
+            Reply((Say("x"), Gate(gate)), tokens=Tokens(1000, 1)),
+        )
+        early = await chat.watch()
+        answer_id = await chat.accept("go")
+        await early.until(lambda frame: isinstance(frame, TextDelta) and frame.content == "x")
+        # A reader that joins now is shown what the turn has taken so far.
+        late = await (await chat.watch()).until(lambda frame: isinstance(frame, MetadataDelta))
+        assert (late.input_tokens, late.output_tokens, late.cached_tokens) == (220, 15, 110)
+        assert late.cost == pytest.approx((220 * 2.0 + 15 * 8.0) / 1e6)
+        gate.set()
+        metadata = (await chat.answer(answer_id)).metadata
+        assert (metadata.input_tokens, metadata.output_tokens) == (1220, 16)
+
+
 async def test_004_14_counts_of_several_calls_add_up(tmp_path: Path):
     async with chatting(tmp_path, Tools()) as chat:
         chat.model.then(
@@ -176,7 +192,7 @@ async def test_a_backend_that_counts_nonsense_does_not_spoil_the_session(tmp_pat
         chat.model.then(Reply((Say("x"),), tokens=Tokens(count, count)))
         assert (await chat.say("one")).text == "x"
         assert (await chat.say("two")).text == "You said: two"
-        assert await chat.gateway.dead_letters.list() == []
+        assert await chat.gateway.parts.dead_letters.list() == []
 
 
 async def test_004_18_an_abort_ends_the_call_and_keeps_what_there_is(tmp_path: Path):
@@ -239,7 +255,7 @@ async def test_004_27_generation_goes_on_without_readers_and_is_replayed(tmp_pat
         answer_id = await chat.accept("second")
         await watcher.until(lambda f: isinstance(f, TextDelta) and f.content == "One ")
         session = await chat.host.sessions.find("s")
-        session.unfollow(watcher._feed)
+        session.remove_sink(watcher._feed)
         gates[0].set()
         back = await chat.watch(after=watcher.events[-1].seq)
         await back.until(lambda f: isinstance(f, TextDelta) and f.content.endswith("two "))
@@ -272,7 +288,7 @@ async def test_broken_text_of_a_tool_is_mended_and_the_session_lives_on(tmp_path
         answer = await chat.say("go")
         result = answer.parts[1]
         assert isinstance(result, ToolResultPart)
-        assert result.output == "caf\ufffd \ufffd\0"
+        assert result.output == "\ufffd\0"
         assert (await chat.say("on")).text == "You said: on"
         assert await stored(chat, answer.id) == answer
 
@@ -301,6 +317,7 @@ async def test_004_29_a_turn_is_logged_with_its_deltas_and_its_latency(tmp_path:
         chat.model.then(Reply((Say("One "), Say("two."))))
         with capture_logs() as logs:
             await chat.say("go")
-        (entry,) = [entry for entry in logs if entry["event"] == "answered"]
-        assert (entry["session"], entry["deltas"], entry["stop"]) == ("s", 3, "end_turn")
+        (entry,) = [entry for entry in logs if entry["event"] == "turn"]
+        assert (entry["session"], entry["deltas"], entry["outcome"]) == ("s", 3, "end_turn")
+        assert entry["log_level"] == "info"
         assert 0 <= entry["first_text_ms"] <= entry["duration_ms"]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import sqlite3
+import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 
-from gateway.errors import StoreError, WeakDurabilityError
+from gateway.contract.errors import StoreError, WeakDurabilityError
 from gateway.store import Store
 from gateway.store.engine import open_engine
+from gateway.store.schema import metadata
 
 
 def unexpected(error: BaseException) -> None:
@@ -40,7 +46,7 @@ def test_sqlite_syncs_every_commit_keeps_a_log_and_holds_to_foreign_keys(engine:
         "journal_mode": "wal",
         "synchronous": FULL,
         "foreign_keys": 1,
-        "busy_timeout": 5_000,
+        "busy_timeout": 30_000,
     }
 
 
@@ -76,7 +82,7 @@ def test_the_directory_of_the_file_is_made(tmp_path: Path):
         ("mysql://localhost/x", "'mysql' is not supported; use sqlite or postgresql"),
         ("sqlite://", "needs a file"),
         ("sqlite:///:memory:", "needs a file"),
-        ("sqlite:////proc/nowhere/t.db", "cannot make the directory of /proc/nowhere/t.db"),
+        ("sqlite:////proc/nowhere/t.db", "cannot create the directory of /proc/nowhere/t.db"),
     ],
 )
 def test_an_address_that_cannot_be_used_is_refused(url: str, complaint: str):
@@ -93,6 +99,67 @@ async def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Pa
     assert path.read_bytes() == before
 
 
+async def test_a_file_of_0_bytes_is_refused_and_left_alone(tmp_path: Path):
+    path = tmp_path / "t.db"
+    path.touch()
+    with pytest.raises(StoreError, match=r"t.db has 0 bytes.*trunkline restore") as refused:
+        Store.open(f"sqlite:///{path}", "full", unexpected)
+    assert not refused.value.retryable
+    assert path.stat().st_size == 0
+
+
+async def test_a_log_of_a_file_that_is_gone_is_refused_and_left_alone(tmp_path: Path):
+    (tmp_path / "t.db-wal").write_bytes(b"frames")
+    with pytest.raises(StoreError, match=r"t.db is missing, but t.db-wal"):
+        Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
+    assert not (tmp_path / "t.db").exists()
+
+
+async def test_a_new_file_has_its_name_only_with_its_tables(tmp_path: Path):
+    """What an interrupted start left is made anew; the log of it does not get into the new file."""
+    for name in ("t.db.new", "t.db.new-wal"):
+        (tmp_path / name).write_bytes(b"the start of something")
+    seen = set[tuple[str, ...]]()
+    watched = threading.Thread(target=_watch, args=(tmp_path / "t.db", seen))
+    watched.start()
+    store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
+    watched.join()
+    await store.close()
+    assert seen == {tuple(sorted([*metadata.tables, "alembic_version"]))}
+    assert not await asyncio.to_thread(lambda: list(tmp_path.glob("*.new*")))
+    assert (tmp_path / "t.db").stat().st_mode & 0o777 == 0o600
+
+
+def _watch(path: Path, seen: set[tuple[str, ...]]) -> None:
+    """See which tables a file has as soon as it is there."""
+    while not path.exists():
+        pass
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+        seen.add(tuple(name for (name,) in tables))
+
+
+async def test_a_database_whose_tables_are_gone_is_refused(database_url: str):
+    store = Store.open(database_url, "full", unexpected)
+    await store.close()
+    engine = open_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE inbox"))
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"lacks inbox; restore a backup") as refused:
+            Store.open(database_url, "full", unexpected)
+    assert not refused.value.retryable
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM alembic_version"))
+    with pytest.raises(StoreError, match="has an empty alembic_version"):
+        Store.open(database_url, "full", unexpected)
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE alembic_version"))
+    with pytest.raises(StoreError, match="but no alembic_version"):
+        Store.open(database_url, "full", unexpected)
+    engine.dispose()
+
+
 async def test_a_directory_that_cannot_be_written_is_refused():
     with pytest.raises(StoreError, match=r"cannot write /proc/t.db.lock"):
         Store.open("sqlite:////proc/t.db", "full", unexpected)
@@ -100,7 +167,7 @@ async def test_a_directory_that_cannot_be_written_is_refused():
 
 async def test_a_directory_in_the_place_of_the_file_is_refused(tmp_path: Path):
     (tmp_path / "t.db").mkdir()
-    with pytest.raises(StoreError, match="unable to open database file"):
+    with pytest.raises(StoreError, match="it is a directory"):
         Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
 
 
@@ -130,6 +197,27 @@ async def test_a_weak_server_can_be_used_when_that_is_accepted(postgres_url: str
     await store.close()
 
 
+async def test_a_query_that_takes_too_long_is_refused_and_ends_nothing(
+    postgres_url: str, fatal: list[BaseException]
+):
+    target = make_url(postgres_url).update_query_dict({"options": "-cstatement_timeout=50"})
+    store = Store.open(target.render_as_string(hide_password=False), "full", fatal.append)
+    with pytest.raises(StoreError, match="exceeded the statement timeout"):
+        await store.read(lambda c: c.execute(text("SELECT pg_sleep(60)")).scalar())
+    assert await store.read(lambda c: c.execute(text("SELECT 1")).scalar()) == 1
+    assert fatal == []
+    await store.close()
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for_without_end(postgres_url: str):
+    engine = open_engine(postgres_url)
+    with engine.connect() as connection:
+        assert connection.execute(text("SHOW statement_timeout")).scalar() == "30s"
+        parameters = connection.connection.dbapi_connection.info.get_parameters()
+    assert (parameters["connect_timeout"], parameters["tcp_user_timeout"]) == ("5", "3000")
+    engine.dispose()
+
+
 def weakened(url: str, how: str, level: str = "off") -> str:
     """The address of a database whose commits are acknowledged before they are on disk."""
     target = make_url(url)
@@ -141,3 +229,38 @@ def weakened(url: str, how: str, level: str = "off") -> str:
         connection.execute(text(f"ALTER DATABASE {target.database} SET synchronous_commit = {level}"))
     engine.dispose()
     return url
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def use(file: Path) -> None:
+    """Open a database, and write to it."""
+    engine = open_engine(f"sqlite:///{file}")
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE IF NOT EXISTS x (y)"))
+        connection.execute(text("INSERT INTO x VALUES (1)"))
+        beside = [file.with_name(f"{file.name}{end}") for end in ("", "-wal", "-shm")]
+        assert [mode(each) for each in beside] == [0o600] * 3
+    engine.dispose()
+
+
+def test_others_cannot_read_the_database_nor_the_new_folder_that_it_lies_in(tmp_path: Path):
+    use(tmp_path / "data/trunkline.db")
+    assert mode(tmp_path / "data") == 0o700
+
+
+def test_an_open_folder_and_database_of_an_older_version_are_closed(tmp_path: Path):
+    use(tmp_path / "data/trunkline.db")
+    (tmp_path / "data").chmod(0o755)
+    (tmp_path / "data/trunkline.db").chmod(0o644)
+    use(tmp_path / "data/trunkline.db")
+    assert mode(tmp_path / "data") == 0o700
+
+
+def test_a_folder_with_other_files_keeps_its_mode(tmp_path: Path):
+    tmp_path.chmod(0o755)
+    (tmp_path / "notes.txt").write_text("not ours")
+    use(tmp_path / "trunkline.db")
+    assert mode(tmp_path) == 0o755

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import StoreLockedError
-from gateway.store import Store, exclusive
+from gateway.contract.errors import StoreLockedError
+from gateway.store import Store, open_locked
 from gateway.store.engine import lock, open_engine
 
 ROOT = Path(__file__).parents[3]
@@ -36,7 +36,7 @@ async def test_whoever_was_refused_does_not_let_the_next_one_in(tmp_path: Path):
     url = f"sqlite:///{tmp_path}/t.db"
     store = Store.open(url, "full", unexpected)
     for _ in range(3):
-        with pytest.raises(StoreLockedError), exclusive(url):
+        with pytest.raises(StoreLockedError), open_locked(url):
             pass
     await store.close()
 

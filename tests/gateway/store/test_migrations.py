@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Engine, inspect, text
 
-from gateway.errors import StoreError
-from gateway.store import exclusive, migrate
+from gateway.contract.errors import StoreError
+from gateway.store import migrate, open_locked
 from gateway.store import schema as t
 from gateway.store.engine import open_engine
 
@@ -24,7 +26,7 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 Way = Callable[[Connection], None]
 
-both_ways = pytest.mark.parametrize("way", [migrate.create, migrate.migrate])
+both_ways = pytest.mark.parametrize("way", [migrate.create_schema, migrate.run_migrations])
 
 
 @both_ways
@@ -63,7 +65,7 @@ def test_upgrading_again_changes_nothing(engine: Engine):
 def test_what_an_older_version_kept_is_still_there(engine: Engine):
     """A database as the first version made it, without what came later."""
     with engine.begin() as connection:
-        migrate.migrate(connection, "0001")
+        migrate.run_migrations(connection, "0001")
         connection.execute(text("INSERT INTO cursor VALUES ('c', 'a', '', '7')"))
     assert not inspect(engine).has_table("member")
     assert migrate.upgrade(engine) is True
@@ -79,6 +81,16 @@ def test_an_empty_database_is_at_no_revision_and_a_new_one_at_the_newest(engine:
     assert migrate.current(engine) == migrate.head() == migrate.revisions()[-1]
 
 
+def test_the_migrations_are_one_chain_named_by_their_numbers():
+    folder = Path(migrate.__file__).parent / "migrations/versions"
+    found = []
+    for file in sorted(folder.glob("[0-9]*.py")):
+        said = dict(re.findall(r"^(\w+revision|revision) = (.+)$", file.read_text(), re.MULTILINE))
+        found.append((file.name.split("_")[0], said["revision"].strip('"'), said["down_revision"].strip('"')))
+    numbers = [f"{n + 1:04}" for n in range(len(found))]
+    assert found == list(zip(numbers, numbers, ["None", *numbers], strict=False))
+
+
 def test_a_database_of_a_newer_version_is_refused(engine: Engine):
     migrate.upgrade(engine)
     with engine.begin() as connection:
@@ -92,7 +104,7 @@ def test_a_refused_database_is_let_go(database_url: str, engine: Engine):
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9001'"))
     for _ in range(2):
-        with pytest.raises(StoreError, match="9001"), exclusive(database_url) as base:
+        with pytest.raises(StoreError, match="9001"), open_locked(database_url) as base:
             migrate.upgrade(base.engine)
 
 

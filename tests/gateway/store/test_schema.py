@@ -22,7 +22,6 @@ SESSION = {
     "messages": 0,
     "input_tokens": 0,
     "output_tokens": 0,
-    "cost": 0.0,
     "context_from": 0,
     "created_at": 1,
     "updated_at": 1,

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, event, make_url, select, text
 from sqlalchemy.exc import DBAPIError
 
-from gateway.channel import Address, InboundMessage, Sender
-from gateway.errors import StoreError
-from gateway.inbox import Entry
+from gateway.contract.channel import Address, InboundMessage, Sender
+from gateway.contract.errors import StoreError
 from gateway.store import Store, Writer, migrate
 from gateway.store import schema as t
 from gateway.store.engine import open_engine
+from gateway.store.inbox import Entry
+from gateway.store.writer import WriteMonitor
 from gateway.store.writes import Write
+from tests.gateway.clock import Time
 
 PUT = Write("insert", 10, t.cursor, "channel account shard value", key="channel account shard")
 PUT_PART = Write("insert", 11, t.parts, "id message_id type content index created_at")
@@ -117,7 +121,7 @@ async def test_a_waiter_that_left_does_not_stop_the_write(store: Store):
 
 async def test_a_full_disk_ends_the_writer_and_is_told(tmp_path: Path, fatal: list[BaseException]):
     engine = open_engine(f"sqlite:///{tmp_path}/t.db")
-    event.listen(engine, "connect", lambda c, _: c.execute("PRAGMA max_page_count = 60"))
+    event.listen(engine, "connect", lambda c, _: c.execute("PRAGMA max_page_count = 200"))
     migrate.upgrade(engine)
     writer = Writer(engine.connect, fatal.append)
     await writer.write(put("a"))
@@ -126,7 +130,7 @@ async def test_a_full_disk_ends_the_writer_and_is_told(tmp_path: Path, fatal: li
     outcomes = await asyncio.gather(*units, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [StoreError, StoreError]
     assert reasons(fatal) == ["database or disk is full"]
-    with pytest.raises(StoreError, match="nothing is written any more"):
+    with pytest.raises(StoreError, match="the gateway stops writing"):
         await writer.write(put("c"))
     writer.close()
     with engine.connect() as connection:
@@ -163,7 +167,7 @@ def end_connections(url: str) -> None:
 async def test_a_database_that_somebody_else_locks_ends_the_writer_and_is_told(
     tmp_path: Path, fatal: list[BaseException]
 ):
-    store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", fatal.append)
+    store = Store.open(f"sqlite:///{tmp_path}/t.db?timeout=0.1", "full", fatal.append)
     intruder = sqlite3.connect(tmp_path / "t.db", isolation_level=None)
     intruder.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreError):
@@ -171,6 +175,88 @@ async def test_a_database_that_somebody_else_locks_ends_the_writer_and_is_told(
     assert reasons(fatal) == ["database is locked"]
     intruder.close()
     await store.close()
+
+
+async def test_a_server_that_is_gone_is_noticed_without_a_write(
+    postgres_url: str, fatal: list[BaseException]
+):
+    """The lock that keeps a second gateway out is gone with its connection."""
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_fatal(error: BaseException) -> None:
+        fatal.append(error)
+        loop.call_soon_threadsafe(told.set)
+
+    store = Store.open(postgres_url, "full", on_fatal)
+    end_connections(postgres_url)
+    await told.wait()
+    assert len(fatal) == 1
+    await store.close()
+
+
+@contextlib.contextmanager
+def blocked(url: str) -> Iterator[None]:
+    """Another client of the database holds a lock that no write gets past."""
+    target = make_url(url)
+    if target.get_backend_name() == "sqlite":
+        intruder = sqlite3.connect(target.database, isolation_level=None)
+        intruder.execute("BEGIN IMMEDIATE")
+        yield
+        intruder.close()
+    else:
+        engine = create_engine(target)
+        with engine.connect() as connection:
+            connection.execute(text("LOCK TABLE cursor IN ACCESS EXCLUSIVE MODE"))
+            yield
+        engine.dispose()
+
+
+async def test_a_write_that_is_not_committed_is_seen_after_5_seconds_and_fatal_after_30(
+    database_url: str, fatal: list[BaseException]
+):
+    engine, time = open_engine(database_url), Time()
+    migrate.upgrade(engine)
+    writer = Writer(engine.connect, fatal.append, clock=time.time)
+    watch = WriteMonitor(writer, fatal.append)
+    try:
+        with blocked(database_url):
+            done = [writer.submit([put("a")])]
+            await asyncio.sleep(0)
+            for passed in range(30):
+                assert watch.age == passed
+                assert watch.health()[0] == (passed <= 5)
+                watch.check()
+                done.append(writer.submit([put(f"younger {passed}")]))
+                time.now += 1
+            assert watch.health() == (False, "a write has been waiting for 30 s")
+            assert fatal == []
+            time.now += 1
+            watch.check()
+            assert str(fatal[0]) == "the database has not committed a write for 31 s"
+        await asyncio.gather(*done)
+        assert watch.health() == (True, "")
+    finally:
+        await asyncio.to_thread(writer.close)
+        engine.dispose()
+
+
+async def test_time_in_which_the_process_was_suspended_is_not_counted(
+    tmp_path: Path, fatal: list[BaseException]
+):
+    url, time = f"sqlite:///{tmp_path}/t.db", Time()
+    engine = open_engine(url)
+    migrate.upgrade(engine)
+    writer = Writer(engine.connect, fatal.append, clock=time.time)
+    watch = WriteMonitor(writer, fatal.append)
+    with blocked(url):
+        done = writer.submit([put("a")])
+        time.now += 3_600
+        watch.check()
+        assert (watch.age, fatal) == (0, [])
+    await done
+    await asyncio.to_thread(writer.close)
+    engine.dispose()
 
 
 async def test_a_file_that_was_spoilt_under_the_reader_is_told(tmp_path: Path, fatal: list[BaseException]):

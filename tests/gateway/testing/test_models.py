@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.messages import ToolResultPart
-from gateway.provider import ChatOptions, ToolDefinition
+from gateway.contract.messages import ToolResultPart
+from gateway.contract.provider import ChatOptions, ToolDefinition
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Asked, Faults, Refusal, Reply, Say, echo, words
 from gateway.testing.talk import assistant, connected, deltas_of, text_of, user

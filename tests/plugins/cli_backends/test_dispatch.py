@@ -192,6 +192,31 @@ async def test_000_05_an_aborted_dispatch_ends_and_its_program_is_gone(tmp_path:
     assert not await made.abort("mine"), "there is nothing left to abort"
 
 
+async def test_000_05_aborting_one_task_leaves_the_others(tmp_path: Path) -> None:
+    made = await backend(tmp_path, HANG)
+    working = asyncio.Event()
+
+    def begun(_text: str) -> None:
+        if len(noted(tmp_path, "pids")) == 2:
+            working.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        one, two = [
+            tasks.create_task(ask(made, heard=Heard(begun), task_id=name, conversation_id=name))
+            for name in ("one", "two")
+        ]
+        await working.wait()
+        assert not await made.abort("three"), "there is no such task"
+        assert await made.abort("one")
+        assert sorted(map(alive, noted(tmp_path, "pids"))) == [False, True], "gone when abort returns"
+        assert code((await one).error) == "ABORTED"
+        assert not two.done()
+        assert made.get_running_task_count() == 1
+        assert await made.abort("two")
+        assert code((await two).error) == "ABORTED"
+    assert gone(noted(tmp_path, "pids"))
+
+
 async def test_000_05_what_it_started_is_gone_too(tmp_path: Path) -> None:
     made = await backend(
         tmp_path,
@@ -354,13 +379,27 @@ async def test_000_19_a_program_sees_little_of_the_gateways_environment(tmp_path
     }
 
 
-async def test_000_20_a_dispatch_that_takes_too_long_is_killed(tmp_path: Path) -> None:
-    chatter = 'prompt()\nwhile True:\n    say(".")\n    time.sleep(0.02)\n'
-    made = await backend(tmp_path, chatter, timeout_ms=400)
-    result = await ask(made)
+@pytest.mark.parametrize(("setting", "option"), [(400, 0), (60_000, 400)])
+async def test_000_20_a_dispatch_that_takes_too_long_is_killed(
+    tmp_path: Path, setting: int, option: int
+) -> None:
+    """It keeps talking and ignores SIGTERM, and what it started does so too."""
+    chatter = """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        prompt()
+        child = subprocess.Popen([sys.executable, "-c",
+            "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"])
+        note("pids", child.pid)
+        while True:
+            say(".")
+            time.sleep(0.02)
+    """
+    made = await backend(tmp_path, chatter, timeout_ms=setting)
+    result = await ask(made, timeout_ms=option or None)
     assert code(result.error) == "TIMEOUT"
     assert "not done after 0.4 seconds" in str(result.error)
     assert not alive(noted(tmp_path, "pids")[0])
+    assert gone(noted(tmp_path, "pids"))
     assert BackendSettings().timeout_ms == 30 * 60 * 1000
 
 

@@ -17,7 +17,7 @@ from gateway import SettingsError
 from plugins.cli_backends import claude_code
 from plugins.cli_backends.backend import SpawnedBackend
 from plugins.cli_backends.context import BUDGET, fitted, gathered, rendered
-from plugins.cli_backends.contract import Context, DispatchOptions, DispatchResult
+from plugins.cli_backends.contract import WEEK_MS, Context, DispatchOptions, DispatchResult
 from plugins.cli_backends.dispatcher import AVAILABLE_SECONDS, Dispatcher
 from plugins.cli_backends.git import Repository
 from plugins.cli_backends.memory import Memory
@@ -45,7 +45,8 @@ class Desk:
         table["plugins"] = {**plugins, **table.get("plugins", {})}
         self.memory = Memory(folder / "memory.json")
         clis = [msgspec.structs.replace(claude_code.CLI, name=name) for name in NAMES]
-        sessions = SessionFile()
+        self.now = 1_000_000
+        self.sessions = sessions = SessionFile(clock=lambda: self.now)
         self.dispatcher = Dispatcher(
             [SpawnedBackend(cli, ENVIRON, sessions) for cli in clis],
             SettingsSource(table, str(folder)),
@@ -53,6 +54,7 @@ class Desk:
             folder / "workspace",
             ENVIRON,
             patience,
+            clock=lambda: self.now,
         )
 
     async def ask(self, prompt: str = "go", heard: Heard | None = None, **options: Any) -> DispatchResult:
@@ -135,6 +137,23 @@ async def test_000_11_a_file_that_is_wrong_changes_nothing(tmp_path: Path, conte
     write(tmp_path).write_text(content)
     settings = await SettingsSource({"active_plugin": "codex"}, str(tmp_path)).refresh()
     assert settings.active_plugin == "codex"
+
+
+async def test_000_06_expired_sessions_are_removed_once_an_hour(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, {"one": WORKS})
+    for name in NAMES:
+        await desk.sessions.put(name, "old", "s1")
+    desk.now += WEEK_MS + 1
+    await desk.ask()
+    assert [desk.sessions.get(name, "old") for name in NAMES] == [None, None, None]
+    desk.now -= WEEK_MS + 1
+    await desk.sessions.put("two", "other", "s2")
+    desk.now += WEEK_MS + 3_600_000
+    await desk.ask()
+    assert desk.sessions.get("two", "other") == "s2", "less than an hour after the last time"
+    desk.now += 1
+    await desk.ask()
+    assert desk.sessions.get("two", "other") is None
 
 
 async def test_000_13_changing_the_active_one_suffices(tmp_path: Path) -> None:

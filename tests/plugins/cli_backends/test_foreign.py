@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway import ApprovalAsked, ImagePart, ToolCallPart, ToolResultPart
+from gateway import ImagePart, ToolCallPart, ToolResultPart
+from gateway.session.frames import ApprovalAsked
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.coding_wire import DIALECTS
 from gateway.testing.models import FakeModels
@@ -73,7 +74,7 @@ async def yes(chat: Chat) -> None:
     """Allow what is asked next."""
     watcher = await chat.watch()
     asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
-    chat.host.approve(asked.approval_id, "once", session="s")
+    await chat.host.approve(asked.approval_id, "once", session="s")
 
 
 @pytest.mark.timeout(120)

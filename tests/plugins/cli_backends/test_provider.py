@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gateway import (
-    ApprovalAsked,
     ChatOptions,
     Complete,
+    DisplayHints,
     ErrorPart,
     Message,
     Plugin,
@@ -28,10 +28,18 @@ from gateway import (
     tool_from,
 )
 from gateway.app import Gateway
+from gateway.models import TRIGGERS, Trigger
+from gateway.provider_http import ServerFailedError
+from gateway.session.frames import ApprovalAsked
 from gateway.settings import Settings
 from gateway.testing.chat import Chat, chatting
+from gateway.testing.fallback_contract import QUESTION, answers, failing
+from gateway.testing.models import FakeModels
 from gateway.testing.script import Reply, Use
+from gateway.testing.standin import standin_for
 from plugins.cli_backends import CliBackends
+from plugins.cli_backends.provider import hints_for
+from plugins.cli_backends.talk import Called
 from tests.plugins.cli_backends.pretend import alive, noted, program
 
 ECHO = """
@@ -68,9 +76,9 @@ def talking(tmp_path: Path, *more: Plugin, bodies: dict[str, str], model: str, *
         name: {"binary": str(program(tmp_path / "bin", body, name)), "env": env}
         for name, body in bodies.items()
     }
-    limits = table.pop("limits", {})
-    settings = {"cli_backends": {"plugins": plugins, **table}}
-    return chatting(tmp_path / "data", CliBackends(), *more, model=model, plugins=settings, limits=limits)
+    limits, fallback = table.pop("limits", {}), table.pop("fallback", [])
+    settings: dict[str, Any] = {"plugins": {"cli_backends": {"plugins": plugins, **table}}, "limits": limits}
+    return chatting(tmp_path / "data", CliBackends(), *more, model=model, fallback=fallback, **settings)
 
 
 async def asked(chat: Chat) -> ApprovalAsked:
@@ -108,6 +116,23 @@ async def test_what_others_answered_meanwhile_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("tool", "arguments", "hints"),
+    [
+        ("execute", {"title": "ls"}, DisplayHints(kind="shell", fields={"command": "title"})),
+        ("Edit", {"file_path": "a"}, DisplayHints(kind="file-write", fields={"path": "file_path"})),
+        ("Read", {"file_path": "a"}, DisplayHints(kind="file-read", fields={"path": "file_path"})),
+        ("web_search", {"query": "a"}, DisplayHints(fields={"query": "query"})),
+        ("file_change", {"changes": []}, DisplayHints(kind="file-write")),
+        ("other", {"path": 1}, None),
+    ],
+)
+def test_002_13_tools_of_programs_have_display_hints(
+    tool: str, arguments: dict[str, Any], hints: DisplayHints | None
+) -> None:
+    assert hints_for(Called("1", tool, arguments)) == hints
+
+
+@pytest.mark.parametrize(
     ("decision", "output"), [("once", "a.txt"), ("deny", "The user did not allow this.")]
 )
 async def test_a_person_decides_in_the_chat(tmp_path: Path, decision: Any, output: str) -> None:
@@ -115,12 +140,18 @@ async def test_a_person_decides_in_the_chat(tmp_path: Path, decision: Any, outpu
         answer_id = await chat.accept("go")
         question = await asked(chat)
         assert (question.tool_name, question.arguments) == ("claude-code:Bash", {"command": "ls"})
-        chat.host.approve(question.approval_id, decision, session="s")
+        await chat.host.approve(question.approval_id, decision, session="s")
         answer = await chat.answer(answer_id)
         assert answer.parts == (
             TextPart("I will look."),
             ToolCallPart("t1", "Bash", {"command": "ls"}),
-            ToolResultPart("t1", output, is_error=decision == "deny", metadata=answer.parts[2].metadata),
+            ToolResultPart(
+                "t1",
+                output,
+                is_error=decision == "deny",
+                display=DisplayHints(kind="shell", fields={"command": "command"}),
+                metadata=answer.parts[2].metadata,
+            ),
             TextPart("Done."),
         )
 
@@ -192,11 +223,72 @@ async def test_one_takes_over_and_only_the_last_error_shows(tmp_path: Path) -> N
         answer = await chat.say("go")
         errors = [part for part in answer.parts if isinstance(part, ErrorPart)]
         assert [error.error_name for error in errors] == ["PROCESS_EXIT"]
-        assert "I try." in answer.text
-        assert "overloaded" in answer.text
-        assert "opencode goes on" in answer.text
+        assert answer.parts[:2] == (
+            TextPart("I try."),
+            TextPart("claude-code failed. Answering with opencode instead.", "notice"),
+        )
         program(tmp_path / "bin", ECHO, "claude-code")
         assert (await chat.say("hello")).text == "You said: hello"
+
+
+async def test_000_23_who_stands_in_is_announced_and_recorded(tmp_path: Path) -> None:
+    """Also where the active program cannot be started at all; the next program never reads the notice."""
+    bodies = {"claude-code": ECHO, "opencode": "sys.exit(9)"}
+    table: dict[str, Any] = {"active_plugin": "opencode", "fallback_plugins": ["claude-code"]}
+    async with talking(tmp_path, bodies=bodies, model="cli/active", **table) as chat:
+        (tmp_path / "bin" / "opencode").unlink()
+        for text in ("hello", "again"):
+            answer = await chat.say(text)
+            assert answer.parts == (
+                TextPart("opencode is not available. Answering with claude-code instead.", "notice"),
+                TextPart(f"You said: {text}"),
+            )
+            assert (answer.metadata.provider, answer.metadata.model) == ("claude-code", "default")
+    assert not [prompt for prompt in noted(tmp_path / "bin", "prompts") if "Answering with" in prompt]
+
+
+async def test_000_23_the_active_program_is_recorded_by_its_own_name(tmp_path: Path) -> None:
+    async with talking(tmp_path, bodies={"claude-code": ECHO}, model="cli/active") as chat:
+        answer = await chat.say("hello")
+    assert (answer.metadata.provider, answer.metadata.model) == ("claude-code", "default")
+
+
+async def test_a_program_that_stands_in_is_asked_what_the_user_said(tmp_path: Path) -> None:
+    """At once, and after a tool of the gateway has run: then it is told of that, too."""
+    bodies = {"claude-code": ECHO}
+    async with talking(
+        tmp_path, Errand(), bodies=bodies, model="script/one", fallback=["claude-code/default"]
+    ) as chat:
+        chat.model.then(ServerFailedError("oh"))
+        answer = await chat.say("hello")
+        assert answer.text == "You said: hello"
+        assert noted(tmp_path / "bin", "prompts")[-1].endswith("hello")
+        chat.model.then(Reply((Use("fetch_milk"),), "tools"), ServerFailedError("oh"))
+        answer = await chat.say("milk, please")
+        assert answer.metadata.provider == "claude-code"
+    prompt = noted(tmp_path / "bin", "prompts")[-1]
+    _, asked_for, rest = prompt.partition("milk, please")
+    assert asked_for
+    assert "[used fetch_milk {}: here it is]" in rest
+    assert "Answering with" not in prompt
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex", "gemini", "opencode"])
+@pytest.mark.parametrize("trigger", TRIGGERS)
+async def test_004_35_every_program_stands_in(tmp_path: Path, name: str, trigger: Trigger) -> None:
+    """Its prompt on the wire ends with the question, or with what tools of the gateway have done for it."""
+    binary, arguments = standin_for(tmp_path, name, "repeat")
+    program = {"binary": binary, "extra_args": arguments, "env": {"PATH": os.environ["PATH"]}}
+    async with FakeModels() as first:
+        settings = {**failing(first, trigger), "plugins": {"cli_backends": {"plugins": {name: program}}}}
+        async with chatting(
+            tmp_path / "data", CliBackends(), fallback=[f"{name}/default"], **settings
+        ) as chat:
+            async for phase, answer, after_tool in answers(chat, first, trigger, name):
+                prompt, _, done = answer.text.partition("\n\n<answer_so_far>")
+                assert prompt.split()[-1] == QUESTION, (phase, prompt)
+                assert bool(done) == after_tool, (phase, done)
+                assert not done or '[used calculator {"expression":"2 + 2"}: 4]' in done, (phase, done)
 
 
 async def test_changes_are_told_at_the_end(tmp_path: Path) -> None:
@@ -220,7 +312,11 @@ class Errand(Plugin):
             """Run an errand."""
             return await context.run_nested("buy milk", model="claude-code/default")
 
-        self._tools = [tool_from(errand)]
+        async def fetch_milk() -> str:
+            """Fetch milk."""
+            return "here it is"
+
+        self._tools = [tool_from(errand), tool_from(fetch_milk)]
 
     def tools(self) -> list[Tool]:
         return self._tools
@@ -286,8 +382,14 @@ async def test_backends_are_shown(tmp_path: Path) -> None:
         assert shown[1] == f"- codex: not available ({lack}), 0 running"
 
 
-async def test_the_environment_of_the_gateway_is_handed_to_plugins(tmp_path: Path) -> None:
-    plugin = Asking()
+async def test_the_programs_variables_are_handed_to_the_plugin_and_nothing_else(tmp_path: Path) -> None:
+    class Listening(CliBackends):
+        async def activate(self, ctx: PluginContext) -> None:
+            self.ctx = ctx
+
+    plugin = Listening()
     settings = Settings(data_dir=tmp_path, channels={}, model="demo/demo")
-    async with Gateway(settings, environ={"HOME": "/h"}, plugins=[plugin]).running():
-        assert plugin.ctx.environ == {"HOME": "/h"}
+    theirs = {"HOME": "/h", "PATH": "/bin", "LC_ALL": "C", "XDG_CONFIG_HOME": "/c", "ANTHROPIC_API_KEY": "a"}
+    ours = {"TRUNKLINE_SERVER__TOKEN": "secret", "TELEGRAM_TOKEN": "t", "COHERE_API_KEY": "c"}
+    async with Gateway(settings, environ=theirs | ours, plugins=[plugin]).running():
+        assert plugin.ctx.environ == theirs

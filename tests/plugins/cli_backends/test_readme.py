@@ -6,9 +6,10 @@ import re
 import tomllib
 from pathlib import Path
 
-from gateway.permissions import Permissions
+from gateway.access.permissions import Permissions
+from gateway.contract.provider import ToolDefinition
+from gateway.contract.tool import Tool
 from gateway.settings import Settings
-from gateway.tool import Tool, ToolDefinition
 from plugins.cli_backends import CLIS, CliBackends
 from plugins.cli_backends.failures import Code
 from plugins.cli_backends.settings import BackendSettings, CliSettings, SettingsSource
@@ -21,7 +22,7 @@ TABLES = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", TEX
 def test_the_example_is_accepted() -> None:
     settings = Settings(**TABLES[0])
     assert settings.plugins.enabled == (CliBackends.name,)
-    own = SettingsSource(settings.plugins.options(CliBackends.name), "").now
+    own = SettingsSource(settings.plugins.of(CliBackends.name).options, "").now
     assert own.of("claude-code").model == "sonnet"
     assert own.fallback_plugins == ("codex", "gemini")
 

@@ -60,7 +60,7 @@ async def test_the_chat_gets_one_clear_answer(scene: str, tmp_path: Path) -> Non
         tmp_path / "data", CliBackends(), model="claude-code/default", plugins=plugins
     ) as chat:
         answer = await chat.say("hello")
-        [_, said] = (await chat.gateway.sessions.find("s")).messages()
+        [_, said] = (await chat.gateway.parts.sessions.find("s")).messages()
     assert said == answer
     errors = [part for part in answer.parts if isinstance(part, ErrorPart)]
     assert [error.error_name for error in errors] == ([SCENES[scene]] if SCENES[scene] else [])

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from gateway.deltas import Complete
-from gateway.messages import Metadata, TextPart, ToolCallPart
-from gateway.provider import Provider
+from gateway.contract.deltas import Complete
+from gateway.contract.messages import Metadata, TextPart, ToolCallPart
+from gateway.contract.provider import Provider
 from gateway.testing.script import Bytes, Pause, Reply, Say, Think, Tokens, Use, UseTogether
 from gateway.testing.talk import OPTIONS, user
 

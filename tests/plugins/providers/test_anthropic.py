@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
-from gateway.deltas import Complete, MetadataDelta, TextDelta
-from gateway.errors import (
+from gateway.contract.deltas import Complete, MetadataDelta, TextDelta
+from gateway.contract.errors import (
     AuthFailedError,
     BadRequestError,
     ContentFilterError,
@@ -18,7 +19,7 @@ from gateway.errors import (
     ServerFailedError,
     StreamAbortedError,
 )
-from gateway.messages import (
+from gateway.contract.messages import (
     Attachment,
     ImagePart,
     Message,
@@ -27,7 +28,14 @@ from gateway.messages import (
     ToolCallPart,
     ToolResultPart,
 )
-from gateway.provider import ChatOptions, Provider, ProviderConfig, ToolDefinition
+from gateway.contract.provider import (
+    ChatOptions,
+    OneTool,
+    Provider,
+    ProviderConfig,
+    ToolChoice,
+    ToolDefinition,
+)
 from gateway.testing.models import FakeModels
 from gateway.testing.script import (
     Asked,
@@ -130,10 +138,46 @@ async def test_a_base_url_may_end_in_the_version() -> None:
         assert text_of(await deltas_of(provider)) == "You said: Hi"
 
 
-async def test_004_32_all_seven_options_reach_the_wire() -> None:
+@pytest.mark.parametrize(
+    ("model", "given", "sent"),
+    [
+        ("claude-haiku-4-5", {"temperature": 1.5}, {"temperature": 1.0}),
+        ("claude-haiku-4-5", {"top_p": 0.9}, {"top_p": 0.9}),
+        ("claude-haiku-4-5", {"top_p": 0.9, "temperature": 0.5}, {"temperature": 0.5}),
+        ("claude-sonnet-5-5", {"top_p": 0.9, "temperature": 0.5}, {}),
+        ("claude-opus-4-8", {"temperature": 0.5}, {}),
+    ],
+)
+async def test_a_model_is_told_how_to_choose_words_as_far_as_it_takes_it(
+    model: str, given: dict[str, float], sent: dict[str, float]
+) -> None:
+    asked = await asked_with(user("Hi"), options=ChatOptions(model=model, **given))
+    assert {name: asked.body[name] for name in ("temperature", "top_p") if name in asked.body} == sent
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"), [("required", {"type": "any"}), (OneTool("clock"), {"type": "tool", "name": "clock"})]
+)
+async def test_a_model_can_be_made_to_call_a_tool(choice: ToolChoice, sent: dict[str, str]) -> None:
+    options = ChatOptions(model="fake-large", tools=(TOOL,), tool_choice=choice)
+    assert (await asked_with(user("Hi"), options=options)).body["tool_choice"] == sent
+
+
+async def test_what_a_vendor_lacks_is_logged_at_debug() -> None:
+    options = ChatOptions(model="claude-sonnet-5-5", temperature=0.5, seed=7)
+    with capture_logs() as logs:
+        await asked_with(user("Hi"), options=options)
+    [told] = [log for log in logs if log["event"] == "options left out"]
+    assert (told["log_level"], told["provider"]) == ("debug", "fake")
+    assert sorted(told["options"]) == ["seed", "temperature"]
+
+
+async def test_004_32_every_option_reaches_the_wire() -> None:
     options = ChatOptions(
         model="fake-large",
         temperature=0.25,
+        top_p=0.9,
+        seed=7,
         max_tokens=99,
         tools=(TOOL,),
         system_prompt="Be brief.",

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from gateway import ErrorPart, ProviderError, StreamTimeoutError
+from gateway import ErrorPart, ProviderError
+from gateway.provider_http import StreamTimeoutError
 from gateway.testing.backend import KEY, Backend, Check, named, raised_by
 from gateway.testing.bad_input import BAD_INPUT, CASES
 from gateway.testing.chat import chatting
 from gateway.testing.rude import Piece, RudeServer, http
 from plugins.providers.trial import BACKENDS, BEDROCK_WITH_A_KEY
+
+pytestmark = pytest.mark.slow
 
 PROTOCOLS = ("openai", "mistral", "anthropic", "google", "cohere", "bedrock")
 ONE_OF_EACH = [backend for backend in (*BACKENDS, BEDROCK_WITH_A_KEY) if backend.id in PROTOCOLS]
@@ -43,7 +46,7 @@ async def test_the_chat_gets_one_clear_answer_to_each(backend: Backend, tmp_path
                 if case.mended is None:
                     assert [error.error_name for error in errors] in [[e.__name__] for e in case.errors], case
                 assert KEY not in str(answer), case
-                [_, said] = (await chat.gateway.sessions.find(case.name)).messages()
+                [_, said] = (await chat.gateway.parts.sessions.find(case.name)).messages()
                 assert said == answer, case
         assert not other.requests
 

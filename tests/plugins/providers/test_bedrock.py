@@ -22,21 +22,24 @@ from hypothesis import strategies as st
 
 from gateway import (
     ChatOptions,
-    ContentFilterError,
     ImagePart,
     Message,
     ProviderConfig,
     ProviderError,
-    RateLimitError,
-    ServerFailedError,
     SettingsError,
-    StreamAbortedError,
     TextPart,
     ToolCallPart,
-    ToolDefinition,
     ToolResultPart,
 )
-from gateway.messages import Attachment
+from gateway.contract.messages import Attachment
+from gateway.provider_http import (
+    ContentFilterError,
+    OneTool,
+    RateLimitError,
+    ServerFailedError,
+    StreamAbortedError,
+    ToolDefinition,
+)
 from gateway.testing.bedrock_wire import frame
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Asked, Bytes, Cut, Reply, Say, Tokens
@@ -45,6 +48,8 @@ from plugins.providers.bedrock import create
 from plugins.providers.bedrock.adapter import BedrockAdapter
 from plugins.providers.bedrock.frames import UNREADABLE, EventReader
 from tests.plugins.providers.reading import EXAMPLES, Read, ours, replies
+
+pytestmark = pytest.mark.slow
 
 TOOL = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
 SECRETS = {"access_key_id": "AKIAFAKE", "secret_access_key": "very-secret", "session_token": "for-now"}
@@ -69,10 +74,12 @@ async def failure_at(*end: bytes) -> ProviderError:
     return caught.value
 
 
-async def test_004_32_all_seven_options_reach_the_wire() -> None:
+async def test_004_32_every_option_reaches_the_wire() -> None:
     options = ChatOptions(
         model="eu.anthropic.claude:0",
         temperature=0.25,
+        top_p=0.9,
+        seed=7,
         max_tokens=99,
         tools=(TOOL,),
         system_prompt="Be brief.",
@@ -92,6 +99,16 @@ async def test_004_32_all_seven_options_reach_the_wire() -> None:
         "toolConfig": {"tools": [{"toolSpec": spec}]},
         "inferenceConfig": {"maxTokens": 99, "temperature": 0.25, "stopSequences": ["END"]},
     }
+    nova = ChatOptions(
+        model="amazon.nova-2", temperature=0.25, top_p=0.9, tools=(TOOL,), tool_choice="required"
+    )
+    asked = await asked_with(user("Hi"), options=nova)
+    assert asked.body["inferenceConfig"] == {"temperature": 0.25, "topP": 0.9}
+    assert asked.body["toolConfig"]["toolChoice"] == {"any": {}}
+    named = ChatOptions(model="eu.anthropic.claude-sonnet-5-5", temperature=0.25, tools=(TOOL,))
+    asked = await asked_with(user("Hi"), options=msgspec.structs.replace(named, tool_choice=OneTool("clock")))
+    assert "inferenceConfig" not in asked.body, "the model refuses to be told how to choose words"
+    assert asked.body["toolConfig"]["toolChoice"] == {"tool": {"name": "clock"}}
 
 
 async def test_turns_alternate_whatever_was_said() -> None:
@@ -278,9 +295,9 @@ def test_addresses_are_those_of_the_region() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, r"region is needed, or AWS_REGION"),
+        ({}, r"region is missing; set it or AWS_REGION"),
         ({"region": "r", "credentials": {"key": "x"}}, r"credentials\.key is not known"),
-        ({"region": "r", "credentials": {"access_key_id": "x"}}, r"belong together"),
+        ({"region": "r", "credentials": {"access_key_id": "x"}}, r"must both be set"),
     ],
 )
 async def test_settings_that_cannot_work_are_told(settings: dict[str, Any], said: str) -> None:

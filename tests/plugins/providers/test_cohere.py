@@ -15,22 +15,21 @@ from hypothesis import given
 
 from gateway import (
     ChatOptions,
-    ContentFilterError,
     ImagePart,
     Message,
     ProviderConfig,
     ProviderError,
-    ServerFailedError,
     TextPart,
     ToolCallPart,
-    ToolDefinition,
     ToolResultPart,
 )
-from gateway.messages import Attachment
+from gateway.contract.messages import Attachment
+from gateway.provider_http import ContentFilterError, ServerFailedError, ToolDefinition
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Asked, Bytes, Reply, Say, Tokens, Use
 from gateway.testing.talk import OPTIONS, assistant, connected, deltas_of, text_of, user
-from plugins.providers.cohere import NOTHING, CohereAdapter, create
+from plugins.providers.cohere import CohereAdapter, create
+from plugins.providers.protocol import EMPTY_OUTPUT
 from tests.plugins.providers.reading import EXAMPLES, Read, ours, replies
 
 TOOL = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
@@ -46,10 +45,12 @@ def event(**fields: Any) -> Bytes:
     return Bytes(b"data: " + msgspec.json.encode(fields) + b"\n\n")
 
 
-async def test_004_32_all_seven_options_reach_the_wire() -> None:
+async def test_004_32_every_option_reaches_the_wire() -> None:
     options = ChatOptions(
         model="command-a",
         temperature=0.25,
+        top_p=0.9,
+        seed=7,
         max_tokens=99,
         system_prompt="Be brief.",
         stop_sequences=("END",),
@@ -63,6 +64,8 @@ async def test_004_32_all_seven_options_reach_the_wire() -> None:
         "temperature": 0.25,
         "max_tokens": 99,
         "stop_sequences": ["END"],
+        "p": 0.9,
+        "seed": 7,
         "response_format": {"type": "json_object"},
         "messages": [
             {
@@ -72,6 +75,8 @@ async def test_004_32_all_seven_options_reach_the_wire() -> None:
             {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
         ],
     }
+    forced = ChatOptions(model="command-a", tools=(TOOL,), tool_choice="required")
+    assert (await asked_with(user("Hi"), options=forced)).body["tool_choice"] == "REQUIRED"
     offered = await asked_with(user("Hi"), options=ChatOptions(model="command-a", tools=(TOOL,)))
     assert offered.body["tools"] == [{"type": "function", "function": msgspec.to_builtins(TOOL)}]
 
@@ -84,7 +89,7 @@ async def test_what_is_said_before_calls_is_a_plan_and_results_are_never_empty()
     call = {"id": "a", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
     assert asked.body["messages"][1:4] == [
         {"role": "assistant", "tool_plan": "Let me see.", "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "a", "content": NOTHING},
+        {"role": "tool", "tool_call_id": "a", "content": EMPTY_OUTPUT},
         {"role": "assistant", "content": "Noon."},
     ]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.messages import Attachment, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart
-from gateway.provider import ChatOptions, ToolDefinition
+from gateway.contract.messages import Attachment, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart
+from gateway.contract.provider import ChatOptions, ToolDefinition
 from gateway.testing.backend import Backend, named
 from gateway.testing.script import Reply, Say, Think, Use, UseTogether
 from gateway.testing.talk import assistant, deltas_of, text_of, user

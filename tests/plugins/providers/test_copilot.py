@@ -6,17 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway import (
-    AuthFailedError,
-    ImagePart,
-    OAuth,
-    ProviderConfig,
-    ServerFailedError,
-    SettingsError,
-    SignsIn,
-    ToolCallPart,
-    ToolResultPart,
-)
+from gateway import ImagePart, ProviderConfig, SettingsError, ToolCallPart, ToolResultPart
+from gateway.contract.provider import SignsIn
+from gateway.provider_http import AuthFailedError, OAuth, ServerFailedError
 from gateway.testing.models import FakeModels
 from gateway.testing.talk import assistant, connected, deltas_of, text_of, user
 from gateway.testing.tokens import RIGHT, FakeTokens
@@ -111,23 +103,23 @@ async def test_a_login_that_ends_is_renewed_and_what_is_new_is_kept() -> None:
     async with FakeModels() as fake, FakeTokens(30, ends=61) as tokens:
         kept: list[OAuth] = []
         first = OAuth(RIGHT, "refresh-0", 1.0)
-        given = settings(tokens, oauth=first, renewed=kept.append)
+        given = settings(tokens, oauth=first, save_login=kept.append)
         async with connected(create, fake.at("copilot"), **given) as provider:
             for _ in range(2):
                 assert text_of(await deltas_of(provider)) == "You said: Hi"
             assert [login.refresh for login in kept] == ["refresh-1"]
             assert (kept[0].access, kept[0].expires > 1.0) == (RIGHT, True)
             tokens.renewed = 9
-        given = settings(tokens, oauth=first, renewed=kept.append)
+        given = settings(tokens, oauth=first, save_login=kept.append)
         async with connected(create, fake.at("copilot"), **given) as provider:
-            with pytest.raises(AuthFailedError, match=r"ended \(bad_refresh_token\): `trunkline auth login"):
+            with pytest.raises(AuthFailedError, match=r"expired \(bad_refresh_token\): run `trunkline auth"):
                 await deltas_of(provider)
 
 
 async def test_who_signs_in_when_the_chat_says_so_needs_no_restart() -> None:
     async with FakeModels() as fake, FakeTokens() as tokens:
         found: list[OAuth] = []
-        given = settings(tokens, api_key=None, login=lambda: found[0] if found else None)
+        given = settings(tokens, api_key=None, load_login=lambda: found[0] if found else None)
         async with connected(create, fake.at("copilot"), **given) as provider:
             with pytest.raises(AuthFailedError, match="trunkline auth login copilot"):
                 await deltas_of(provider)
@@ -140,7 +132,7 @@ async def test_a_renewed_login_that_cannot_be_kept_is_good_all_the_same() -> Non
         raise OSError("no space left")
 
     async with FakeModels() as fake, FakeTokens(ends=3600) as tokens:
-        given = settings(tokens, oauth=OAuth(RIGHT, "refresh-0", 1.0), renewed=full)
+        given = settings(tokens, oauth=OAuth(RIGHT, "refresh-0", 1.0), save_login=full)
         async with connected(create, fake.at("copilot"), **given) as provider:
             assert text_of(await deltas_of(provider)) == "You said: Hi"
 
@@ -148,7 +140,7 @@ async def test_a_renewed_login_that_cannot_be_kept_is_good_all_the_same() -> Non
 async def test_a_login_that_is_refused_or_runs_out_is_told() -> None:
     for tokens, said in (
         (FakeTokens(denied="access_denied"), "access_denied"),
-        (FakeTokens(waits=10**9, patience=0.2), "nobody entered the code in time"),
+        (FakeTokens(waits=10**9, patience=0.2), "the code was not entered in time"),
     ):
         async with tokens, connected(create, "http://127.0.0.1:9", **settings(tokens)) as provider:
             assert isinstance(provider, SignsIn)
@@ -179,6 +171,6 @@ def test_credentials_that_mean_nothing_are_told() -> None:
     with pytest.raises(SettingsError, match=r"providers\.copilot\.credentials\.token is not known"):
         create(ProviderConfig(id="copilot", credentials={"token": "x"}))
     with pytest.raises(
-        SettingsError, match=r"providers\.copilot\.api_keys: GitHub Copilot is not called with keys"
+        SettingsError, match=r"providers\.copilot\.api_keys: GitHub Copilot does not use API keys"
     ):
         create(ProviderConfig(id="copilot", api_keys=("one", "two")))

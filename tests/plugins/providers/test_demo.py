@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from gateway.deltas import Complete, Delta, MetadataDelta, TextDelta
-from gateway.messages import Message, ToolCallPart, ToolResultPart
-from gateway.provider import ChatOptions, Provider, ProviderConfig, ToolDefinition
+from gateway.contract.deltas import Complete, Delta, MetadataDelta, TextDelta
+from gateway.contract.messages import Message, ToolCallPart, ToolResultPart
+from gateway.contract.provider import ChatOptions, Provider, ProviderConfig, ToolDefinition
 from gateway.testing.talk import assistant, deltas_of, text_of, user
 from plugins.providers.demo import DemoProvider, create
 
@@ -35,7 +35,7 @@ async def test_it_says_what_it_is_and_how_to_connect_a_real_model_in_markdown() 
     assert "built-in demo; no model is connected" in text
     (line,) = [line for line in text.splitlines() if "OPENAI_API_KEY" in line]
     assert "ANTHROPIC_API_KEY" in line
-    assert "[providers." in line
+    assert "trunkline setup" in line
     assert "```python\n" in text
     assert text.count("\n- ") == 3
     assert text.startswith("> Hello\n")

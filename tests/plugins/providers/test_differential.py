@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 
-import anthropic
 import openai
+import pytest
 from hypothesis import given
 
-from gateway.provider import ToolDefinition
+from gateway.contract.provider import ToolDefinition
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Reply, Say, Tokens, Use
 from gateway.testing.talk import OPTIONS, connected, user
 from plugins.providers import anthropic as our_anthropic
 from plugins.providers import openai as our_openai
 from tests.plugins.providers.reading import EXAMPLES, Read, ours, replies
+
+pytestmark = pytest.mark.slow
 
 
 async def by_openai(url: str) -> Read:
@@ -52,6 +54,9 @@ async def by_openai(url: str) -> Read:
 
 
 async def by_anthropic(url: str) -> Read:
+    # The library takes 1.4 s to import, which each worker would spend on collecting this file.
+    import anthropic
+
     async with (
         anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client,
         client.messages.stream(
@@ -89,6 +94,8 @@ async def test_anthropic_and_its_own_library_read_the_same(reply: Reply) -> None
 
 
 async def test_the_vendors_libraries_read_whole_answers_from_the_same_server() -> None:
+    import anthropic
+
     reply = Reply((Say("Hello"), Use("clock", '{"a": 1}')), "tools", Tokens(9, 3, 2))
     async with FakeModels(lambda _: reply) as fake:
         async with openai.AsyncOpenAI(base_url=fake.openai_url, api_key="none") as one:

@@ -14,7 +14,7 @@ from plugins.providers import google as our_google
 from tests.plugins.providers.reading import EXAMPLES, Read, ours, replies
 
 # Google's library, not ours, does what aiohttp discourages.
-pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Inheritance class:DeprecationWarning")]
 
 
 def client_of(url: str) -> genai.Client:

@@ -8,25 +8,29 @@ import msgspec
 import pytest
 
 from gateway import (
-    AuthFailedError,
-    BadRequestError,
     ChatOptions,
     Complete,
-    ContentFilterError,
     ImagePart,
     Message,
     Provider,
     ProviderConfig,
     ProviderError,
-    ProviderUnavailableError,
-    ServerFailedError,
     SettingsError,
     TextPart,
     ToolCallPart,
-    ToolDefinition,
     ToolResultPart,
 )
-from gateway.messages import Attachment
+from gateway.contract.errors import BadRequestError
+from gateway.contract.messages import Attachment
+from gateway.provider_http import (
+    AuthFailedError,
+    ContentFilterError,
+    OneTool,
+    ProviderUnavailableError,
+    ServerFailedError,
+    ToolChoice,
+    ToolDefinition,
+)
 from gateway.testing.google_wire import SIGNATURE
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Asked, Bytes, Refusal, Reply, Say, Use, UseTogether
@@ -69,10 +73,12 @@ async def failure(provider: Provider) -> ProviderError:
     return caught.value
 
 
-async def test_004_32_all_seven_options_reach_the_wire() -> None:
+async def test_004_32_every_option_reaches_the_wire() -> None:
     options = ChatOptions(
         model="fake-large",
         temperature=0.25,
+        top_p=0.9,
+        seed=7,
         max_tokens=99,
         tools=(TOOL,),
         system_prompt="Be brief.",
@@ -95,8 +101,22 @@ async def test_004_32_all_seven_options_reach_the_wire() -> None:
                 ]
             }
         ],
-        "generationConfig": {"temperature": 0.25, "maxOutputTokens": 99, "stopSequences": ["END"]},
+        "generationConfig": {
+            "temperature": 0.25,
+            "maxOutputTokens": 99,
+            "stopSequences": ["END"],
+            "topP": 0.9,
+            "seed": 7,
+        },
     }
+    choices: list[tuple[ToolChoice, dict[str, Any]]] = [
+        ("required", {}),
+        (OneTool("clock"), {"allowedFunctionNames": ["clock"]}),
+    ]
+    for choice, named in choices:
+        forced = ChatOptions(model="fake-large", tools=(TOOL,), tool_choice=choice)
+        body = (await asked_with(user("Hi"), options=forced)).body
+        assert body["toolConfig"] == {"functionCallingConfig": {"mode": "ANY", **named}}
 
 
 def test_json_is_a_mode_without_tools_and_a_request_beside_them() -> None:
@@ -130,7 +150,7 @@ async def test_system_messages_stand_beside_the_prompt() -> None:
         user("one"), note, user("two"), options=ChatOptions(model="m", system_prompt="Be")
     )
     assert asked.body["systemInstruction"] == {"parts": [{"text": "Be"}, {"text": "Note"}]}
-    assert [content["role"] for content in asked.body["contents"]] == ["user", "user"]
+    assert asked.body["contents"] == [{"role": "user", "parts": [{"text": "one"}, {"text": "two"}]}]
 
 
 async def test_002_38_images_reach_the_model_also_those_that_tools_made() -> None:
@@ -185,7 +205,7 @@ async def test_calls_that_nobody_signed_get_a_stand_in_where_one_is_wanted() -> 
 
 
 def test_signatures_are_kept_to_a_bound() -> None:
-    kept = Signatures(most=2)
+    kept = Signatures(limit=2)
     for name in ("a", "b", "c"):
         kept.keep(name, f"of {name}")
     assert [kept.of(name) for name in ("a", "b", "c")] == ["", "of b", "of c"]
@@ -284,7 +304,7 @@ def test_google_clouds_address_is_its_regions() -> None:
 
 async def test_google_cloud_wants_a_project() -> None:
     config = ProviderConfig(id="vertex")
-    with pytest.raises(SettingsError, match=r"providers\.vertex\.project_id is needed"):
+    with pytest.raises(SettingsError, match=r"providers\.vertex\.project_id is missing"):
         await create(config).initialize(config)
     with pytest.raises(SettingsError, match=r"credentials\.key is not known; known is file"):
         create(ProviderConfig(id="vertex", credentials={"key": "x"}))

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway import Adopts, ProviderConfig
-from gateway.deltas import MetadataDelta
-from gateway.errors import AuthFailedError
+from gateway import ProviderConfig
+from gateway.contract.deltas import MetadataDelta
+from gateway.contract.errors import AuthFailedError
+from gateway.contract.provider import ReloadsCredentials
 from gateway.testing.backend import Backend, failure_of, named
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Gate, Reply, Say
@@ -43,7 +44,7 @@ async def test_whoever_waited_for_its_turn_shows_the_key_of_now() -> None:
     async with FakeModels() as fake:
         limits: dict[str, Any] = {"base_url": fake.openai_url, "concurrency": 1, "max_retries": 0}
         provider = create(ProviderConfig(id="openai", api_key="old", **limits))
-        assert isinstance(provider, Adopts)
+        assert isinstance(provider, ReloadsCredentials)
         gate = asyncio.Event()
         fake.then(Reply((Say("One"), Gate(gate))))
         first = asyncio.create_task(deltas_of(provider))
@@ -53,7 +54,7 @@ async def test_whoever_waited_for_its_turn_shows_the_key_of_now() -> None:
         told = await anext(second)
         assert isinstance(told, MetadataDelta)
         assert told.rate_limit is not None
-        provider.adopt(ProviderConfig(id="openai", api_key="new", **limits))
+        provider.reload(ProviderConfig(id="openai", api_key="new", **limits))
         gate.set()
         assert text_of([delta async for delta in second]) == "You said: Ho"
         assert text_of(await first) == "One"
@@ -66,9 +67,9 @@ async def test_where_a_key_is_removed_what_the_settings_have_besides_is_shown_ag
         secrets = {"client_id": "me", "client_secret": "right", "token_url": tokens.token_url}
         given: dict[str, Any] = {"like": "azure", "base_url": fake.at("azure"), "credentials": secrets}
         provider = create(ProviderConfig(id="office", api_key="of-a-login", **given))
-        assert isinstance(provider, Adopts)
+        assert isinstance(provider, ReloadsCredentials)
         await deltas_of(provider)
-        provider.adopt(ProviderConfig(id="office", **given))
+        provider.reload(ProviderConfig(id="office", **given))
         await deltas_of(provider)
         await provider.close()
     shown = [asked.headers.get("api-key") or asked.headers["authorization"] for asked in fake.requests]

@@ -7,11 +7,9 @@ import asyncio
 import msgspec
 import pytest
 
-from gateway.deltas import Complete, MetadataDelta, TextDelta, ToolCallDelta, ToolCallStart
-from gateway.errors import (
-    ContentFilterError,
-)
-from gateway.messages import (
+from gateway.contract.deltas import Complete, MetadataDelta, TextDelta, ToolCallDelta, ToolCallStart
+from gateway.contract.errors import ContentFilterError
+from gateway.contract.messages import (
     Attachment,
     Display,
     ErrorPart,
@@ -24,7 +22,7 @@ from gateway.messages import (
     ToolCallPart,
     ToolResultPart,
 )
-from gateway.provider import ChatOptions, Provider, ProviderConfig, ToolDefinition
+from gateway.contract.provider import ChatOptions, Provider, ProviderConfig, ToolDefinition
 from gateway.testing.models import FakeModels
 from gateway.testing.script import (
     Asked,
@@ -205,10 +203,12 @@ async def test_a_server_without_keys_gets_a_placeholder() -> None:
     assert asked.headers["authorization"] == "Bearer none"
 
 
-async def test_004_32_all_seven_options_reach_the_wire() -> None:
+async def test_004_32_every_option_reaches_the_wire() -> None:
     options = ChatOptions(
         model="fake-large",
         temperature=0.25,
+        top_p=0.9,
+        seed=7,
         max_tokens=99,
         tools=(TOOL,),
         system_prompt="Be brief.",
@@ -220,6 +220,8 @@ async def test_004_32_all_seven_options_reach_the_wire() -> None:
     assert body == {
         "model": "fake-large",
         "temperature": 0.25,
+        "top_p": 0.9,
+        "seed": 7,
         "max_tokens": 99,
         "tools": [{"type": "function", "function": msgspec.to_builtins(TOOL)}],
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
@@ -233,7 +235,7 @@ async def test_004_32_all_seven_options_reach_the_wire() -> None:
 async def test_002_38_images_reach_the_model() -> None:
     picture = ImagePart("aGVsbG8=", "image/png")
     shown = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}
-    asked = await asked_with(user("Look", picture), user(picture))
+    asked = await asked_with(user("Look", picture), user(picture), like="openai")
 
     assert asked.body["messages"] == [
         {"role": "user", "content": [{"type": "text", "text": "Look"}, shown]},
@@ -300,9 +302,35 @@ async def test_calls_that_were_aborted_never_make_a_transcript_that_is_refused()
 
 async def test_messages_that_are_not_for_the_model_and_empty_ones_are_not_sent() -> None:
     hidden = user("hidden", display=Display(hidden=True))
-    asked = await asked_with(user("one"), user(" "), assistant(), user("shown only", for_model=False), hidden)
+    said = (user("one"), user(" "), assistant(), user("shown only", for_model=False), hidden)
+    asked = await asked_with(*said, like="openai")
 
     assert [message["content"] for message in asked.body["messages"]] == ["one", "hidden"]
+
+
+async def test_user_and_assistant_take_turns_where_a_template_wants_it() -> None:
+    """What one side says in a row is one message, with pictures and calls; the user begins."""
+    picture = ImagePart("aGVsbG8=", "image/png")
+    shown = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}
+    call, result = ToolCallPart("a", "clock", {}), ToolResultPart("a", "noon")
+    asked = await asked_with(
+        assistant(TextPart("Hello.")),
+        user("one"),
+        user("two"),
+        assistant(TextPart("Let me")),
+        assistant(TextPart("see."), call, result, TextPart("Noon.")),
+        user("Look", picture),
+        user("so?"),
+    )
+
+    began, hello, question, steps, *_, noon, last = asked.body["messages"]
+    assert began == {"role": "user", "content": "(the conversation goes on)"}
+    assert hello == {"role": "assistant", "content": "Hello."}
+    assert question == {"role": "user", "content": "one\n\ntwo"}
+    assert steps["content"] == "Let me\n\nsee."
+    assert [each["function"]["name"] for each in steps["tool_calls"]] == ["clock"]
+    assert noon == {"role": "assistant", "content": "Noon."}
+    assert last["content"] == [{"type": "text", "text": "Look"}, shown, {"type": "text", "text": "so?"}]
 
 
 async def test_system_messages_stay_where_they_are() -> None:

@@ -8,18 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway import (
-    AuthFailedError,
-    ChatOptions,
-    Message,
-    ProviderConfig,
-    ServerFailedError,
-    SettingsError,
-    ToolCallPart,
-    ToolResultPart,
-)
-from gateway.messages import ImagePart
-from gateway.provider import Capabilities
+from gateway import ChatOptions, Message, ProviderConfig, SettingsError, ToolCallPart, ToolResultPart
+from gateway.contract.messages import ImagePart
+from gateway.contract.provider import Capabilities, ToolDefinition
+from gateway.provider_http import AuthFailedError, ServerFailedError
 from gateway.testing.models import FakeModels
 from gateway.testing.script import Asked, Bytes, Reply, Say
 from gateway.testing.talk import OPTIONS, assistant, connected, deltas_of, text_of, user
@@ -46,7 +38,7 @@ LIMITED = ChatOptions(model="m", max_tokens=9)
 
 def adapter_of(config: ProviderConfig) -> CompletionsAdapter:
     profile = profile_of(config)
-    return CompletionsAdapter(profile, config.capable(profile.capabilities))
+    return CompletionsAdapter(profile, config.capabilities_or(profile.capabilities))
 
 
 def body_for(config: ProviderConfig, *messages: Message, options: ChatOptions = LIMITED) -> dict[str, Any]:
@@ -150,7 +142,7 @@ async def test_azure_answers_at_both_addresses() -> None:
 @pytest.mark.parametrize("vendor", ["azure", "custom"])
 async def test_an_address_that_nobody_says_is_asked_for(vendor: str) -> None:
     config = ProviderConfig(id=vendor)
-    with pytest.raises(SettingsError, match=rf"providers\.{vendor}\.base_url is needed"):
+    with pytest.raises(SettingsError, match=rf"providers\.{vendor}\.base_url is missing"):
         await create(config).initialize(config)
 
 
@@ -332,3 +324,30 @@ async def test_004_T13_models_that_choose_words_in_their_own_way_are_told_no_tem
     async with FakeModels() as fake, connected(create, fake.openai_url) as provider:
         assert text_of(await deltas_of(provider, options=options)) == "You said: Hi"
         assert ("temperature" in fake.requests[0].body) is told
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "left_out"),
+    [
+        ("openai", "gpt-6-sol", {"temperature", "top_p", "stop"}),
+        ("openai", "gpt-5.4-mini", set[str]()),
+        ("xai", "grok-4.7", {"stop"}),
+        ("groq", "openai/gpt-oss-120b", set[str]()),
+    ],
+)
+async def test_004_32_what_a_model_refuses_is_left_out(name: str, model: str, left_out: set[str]) -> None:
+    options = ChatOptions(
+        model=model, message_id="answer", temperature=0.5, top_p=0.9, seed=7, stop_sequences=("END",)
+    )
+    offered = msgspec.structs.replace(options, tools=(ToolDefinition("clock", "", {"type": "object"}),))
+    body = body_for(ProviderConfig(id=name), options=offered)
+    assert {"temperature", "top_p", "seed", "stop"} - body.keys() == left_out
+    assert body.get("reasoning_effort") == ("none" if model == "gpt-6-sol" else None)
+    if name == "openai":
+        async with FakeModels() as fake, connected(create, fake.openai_url, like=name) as provider:
+            assert text_of(await deltas_of(provider, options=offered)) == "You said: Hi"
+
+
+def test_004_32_mistral_has_a_name_of_its_own_for_a_seed() -> None:
+    body = body_for(ProviderConfig(id="mistral"), options=ChatOptions(model="m", seed=7))
+    assert (body["random_seed"], "seed" in body) == (7, False)

@@ -11,9 +11,14 @@ from pathlib import Path
 import pytest
 
 import plugins.providers
-from gateway import Provider, ProviderConfig, ProviderRegistry
+from gateway import Provider, ProviderConfig
+from gateway.extensions.backends import ProviderRegistry
+from gateway.models import Models, retirement
 from gateway.settings import load_settings
-from plugins.providers import PROVIDERS, make_known
+from plugins.cli_backends import real_trial
+from plugins.providers import PROVIDERS, register_factories
+
+pytestmark = pytest.mark.slow
 
 SIXTEEN = (
     "openai",
@@ -44,7 +49,7 @@ def configured(name: str) -> ProviderConfig:
 
 def known() -> ProviderRegistry:
     registry = ProviderRegistry(configured)
-    make_known(registry)
+    register_factories(registry)
     return registry
 
 
@@ -63,6 +68,16 @@ async def test_004_33_each_can_be_made(name: str) -> None:
     assert provider.name != name
     assert provider.api_endpoint.startswith(("https://", "http://127.0.0.1:9/"))
     await registry.close()
+
+
+async def test_no_default_model_is_deprecated_or_has_a_retirement_date() -> None:
+    models = Models(known())
+    for name, provider in PROVIDERS.items():
+        if provider.first_model and name != "demo":
+            facts = await models.facts(name, provider.first_model)
+            assert (facts.deprecated, facts.retires) == (None, None), name
+    for cli, vendor in (("claude-code", "anthropic"), ("codex", "openai"), ("gemini", "google")):
+        assert retirement(vendor, real_trial.MODELS[cli]) is None
 
 
 def test_the_page_tells_of_every_provider_and_every_variable() -> None:
@@ -100,9 +115,10 @@ def python(program: str, **environ: str) -> str:
 def test_knowing_the_providers_loads_none_of_them() -> None:
     loaded = python(
         "import sys\n"
-        "from gateway import ProviderConfig, ProviderRegistry\n"
-        "from plugins.providers import make_known\n"
-        "make_known(ProviderRegistry(lambda name: ProviderConfig(id=name)))\n"
+        "from gateway import ProviderConfig\n"
+        "from gateway.extensions.backends import ProviderRegistry\n"
+        "from plugins.providers import register_factories\n"
+        "register_factories(ProviderRegistry(lambda name: ProviderConfig(id=name)))\n"
         "print([m for m in sys.modules if m.startswith(('plugins.providers.', 'botocore', 'google'))])"
     )
     assert loaded == "[]"
@@ -138,8 +154,9 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(name: str, libr
 def test_credentials_of_this_machine_are_found_and_their_lack_is_told() -> None:
     program = (
         "import asyncio, aiohttp\n"
-        "from gateway import AuthFailedError, ProviderConfig, RequestSpec\n"
-        "from plugins.providers.bedrock.signing import signer_for\n"
+        "from gateway import ProviderConfig\n"
+        "from gateway.provider_http import AuthFailedError, RequestSpec\n"
+        "from plugins.providers.bedrock.signer import signer_for\n"
         "async def main():\n"
         "    signer = signer_for(ProviderConfig(id='bedrock', region='eu-west-1'))\n"
         "    request = RequestSpec('http://x/', 'GET', {'Content-Type': 'application/json'})\n"
@@ -153,5 +170,5 @@ def test_credentials_of_this_machine_are_found_and_their_lack_is_told() -> None:
     off = {"AWS_EC2_METADATA_DISABLED": "true"}
     there = python(program, AWS_ACCESS_KEY_ID="AKIAHERE", AWS_SECRET_ACCESS_KEY="s", **off)
     assert there.startswith("AWS4-HMAC-SHA256 Credential=AKIAHERE/")
-    assert python(program, **off).startswith("there are no credentials of AWS")
-    assert python(program, AWS_PROFILE="nobody", **off).startswith("there are no credentials of AWS")
+    assert python(program, **off).startswith("no AWS credentials")
+    assert python(program, AWS_PROFILE="nobody", **off).startswith("no AWS credentials")

@@ -1,7 +1,7 @@
 /** The page: rooms on the left, one of them open, and what goes wrong on demand. */
 
 import { find, h } from "/_fake/page/dom.js";
-import { act, follow, onRefusal, packed } from "/_fake/page/fake.js";
+import { act, follow, onRefusal } from "/_fake/page/fake.js";
 import { messageElement } from "/_fake/page/message.js";
 
 const TROUBLE = [
@@ -25,7 +25,7 @@ const room = () => state.rooms.find((one) => one.id === wanted) ?? state.rooms[0
 onRefusal((text) => {
   const notice = find("#notice");
   notice.textContent = text;
-  notice.hidden = false;
+  notice.hidden = !text;
   clearTimeout(notice.timer);
   notice.timer = setTimeout(() => (notice.hidden = true), 5000);
 });
@@ -94,6 +94,14 @@ async function say(event) {
   if (done === undefined) box.value = text;
   else find("#say").reset();
   answer(null);
+}
+
+/** A file as the control interface takes it: base64. */
+async function packed(file) {
+  const bytes = new Uint8Array(await file.arrayBuffer());
+  let text = "";
+  for (let at = 0; at < bytes.length; at += 0x8000) text += String.fromCharCode(...bytes.subarray(at, at + 0x8000));
+  return btoa(text);
 }
 
 async function message(text, files) {

@@ -1,27 +1,20 @@
 /** The page: follows the fake's changes, shows a room, and lets anybody be anyone in it. */
 
-import { callsView } from "./calls.js";
-import { button, make, messageItem } from "./message.js";
+import { act as send, follow, onRefusal } from "/_fake/page/fake.js";
+import { callsView } from "/_fake/page/calls.js";
+import { button, make, messageItem } from "/_fake/page/message.js";
 
 const at = (id) => document.getElementById(id);
 const state = { teams: [], failures: 0, drawn: "", room: null, thread: null };
 
-async function ask(path, options) {
-  const answer = await fetch(`/_fake/${path}`, options);
-  const content = await answer.json();
-  if (!answer.ok) throw new Error(content.error);
-  return content;
-}
+onRefusal((text) => (at("notice").textContent = text));
 
-async function act(what) {
-  const body = JSON.stringify({ chat: state.room, user: at("user").value, ...what });
-  const headers = { "Content-Type": "application/json" };
-  try {
-    await ask("act", { method: "POST", headers, body });
-    at("notice").textContent = "";
-  } catch (error) {
-    at("notice").textContent = error.message;
-  }
+/** Do something in the open room as the chosen user. */
+const act = (name, given) => send(name, { chat: state.room, user: at("user").value, ...given });
+
+async function drawCalls() {
+  const answer = await fetch("/_fake/transcript?most=200");
+  at("calls").replaceChildren(...callsView(await answer.json()));
 }
 
 function here() {
@@ -64,7 +57,7 @@ function roomList() {
       list.append(item);
     }
     const direct = make("li");
-    const open = () => act({ do: "open", chat: `@${at("user").value}`, team: team.id });
+    const open = () => act("open", { chat: `@${at("user").value}`, team: team.id, user: undefined });
     direct.append(button("✉ direct message", [], open));
     list.append(direct);
     return [make("h2", [], team.name), list];
@@ -95,7 +88,7 @@ function atWork(team, room, root) {
   const status = room.status[root];
   if (!processing && !status) return [];
   const line = make("li", ["at-work"], `${team.bot ?? "the app"} ${status ?? "is at work…"}`);
-  if (processing) line.append(button("Stop", ["danger"], () => act({ do: "stop", ts: root })));
+  if (processing) line.append(button("Stop", ["danger"], () => act("stop", { thread: root })));
   return [line];
 }
 
@@ -117,41 +110,30 @@ function render() {
   if (atEnd) list.scrollTop = list.scrollHeight;
 }
 
-function send(event) {
+function write(event) {
   event.preventDefault();
   const text = at("text").value.trim();
   if (!text || !state.room) return;
   at("text").value = "";
-  act(text.startsWith("/") ? { do: "command", text } : { do: "say", text, thread: state.thread });
+  if (text.startsWith("/")) act("command", { text });
+  else act("say", { text, thread: state.thread });
 }
 
-async function follow() {
-  let version = -1;
-  for (;;) {
-    try {
-      ({ version } = await ask(`changes?after=${version}`));
-      const known = state.failures;
-      Object.assign(state, await ask("rooms"));
-      render();
-      if (state.failures > known) at("notice").textContent = `The app failed: ${state.failure}`;
-      if (!at("calls").hidden) at("calls").replaceChildren(...callsView(await ask("transcript")));
-    } catch {
-      at("notice").textContent = "The fake does not answer.";
-      await new Promise((resume) => setTimeout(resume, 1000));
-      version = -1;
-    }
-  }
-}
-
-at("composer").addEventListener("submit", send);
+at("composer").addEventListener("submit", write);
 at("leave").addEventListener("click", leaveThread);
 at("text").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) send(event);
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) write(event);
 });
 at("toggle").addEventListener("click", async () => {
   const calls = at("calls");
   calls.hidden = !calls.hidden;
   at("toggle").setAttribute("aria-expanded", String(!calls.hidden));
-  if (!calls.hidden) calls.replaceChildren(...callsView(await ask("transcript")));
+  if (!calls.hidden) await drawCalls();
 });
-follow();
+follow(async (next) => {
+  const known = state.failures;
+  Object.assign(state, next);
+  render();
+  if (state.failures > known) at("notice").textContent = `The app failed: ${state.failure}`;
+  if (!at("calls").hidden) await drawCalls();
+});

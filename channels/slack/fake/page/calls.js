@@ -1,6 +1,6 @@
 /** What the app called, the newest first, and what was wrong with it. */
 
-import { make } from "./message.js";
+import { make } from "/_fake/page/message.js";
 
 export function callsView({ calls, problems }) {
   const title = problems.length ? `${problems.length} problems` : "No problems";

@@ -1,6 +1,6 @@
 /** One message as an element, with everything that can be done to it. */
 
-import { shown } from "./markup.js";
+import { shown } from "/_fake/page/markup.js";
 
 /** `act` does what a person does; `reply` takes the composer into the message's thread. */
 export function messageItem(message, { act, reply, name }) {
@@ -38,17 +38,17 @@ function head(message, act, reply) {
   const tools = make("span", ["tools"]);
   tools.append(
     button("Reply", [], () => reply(message)),
-    button(":eyes:", [], () => act({ do: "react", ts: message.ts, text: "eyes" })),
+    button(":eyes:", [], () => act("react", { ts: message.ts, emoji: "eyes" })),
   );
   if (!message.bot) tools.append(button("Edit", [], () => edit(message, act)));
-  if (!message.only_for) tools.append(button("Delete", [], () => act({ do: "delete", ts: message.ts })));
+  if (!message.only_for) tools.append(button("Delete", [], () => act("delete", { ts: message.ts, user: undefined })));
   line.append(tools);
   return line;
 }
 
 function edit(message, act) {
   const text = window.prompt("New text", message.text);
-  if (text !== null) act({ do: "edit", ts: message.ts, text, user: message.user });
+  if (text !== null) act("edit", { ts: message.ts, text, user: message.user });
 }
 
 function said(message, name) {
@@ -76,7 +76,7 @@ function controls(message, act) {
 }
 
 function control(element, message, act) {
-  const press = (more) => act({ do: "press", ts: message.ts, text: element.action_id, ...more });
+  const press = (more) => act("press", { ts: message.ts, what: element.action_id, ...more });
   if (element.type === "button") {
     return [button(element.text.text, [element.style], () => press({}))];
   }

@@ -1,10 +1,10 @@
 /** The page: rooms on one side, the room that is open on the other. */
 
-import { act, state } from "./api.js";
-import { h } from "./dom.js";
-import { draftItem, messageItem } from "./message.js";
+import { find, h } from "/_fake/page/dom.js";
+import { act, follow, onRefusal } from "/_fake/page/fake.js";
+import { draftItem, messageItem } from "/_fake/page/message.js";
 
-const $ = (id) => document.getElementById(id);
+const $ = (id) => find(`#${id}`);
 let now = { version: -1, rooms: [], bot: { name: "" }, problems: [] };
 let open = Number(location.hash.slice(1)) || null;
 let answering = null;
@@ -13,15 +13,10 @@ let shown = "";
 const room = () => now.rooms.find((one) => one.chat.id === open) ?? now.rooms[0];
 const nameOf = (one) => one.chat.title ?? one.chat.first_name;
 
-async function attempt(what, given) {
-  try {
-    await act(what, given);
-    $("notice").hidden = true;
-  } catch (error) {
-    $("notice").textContent = error.message;
-    $("notice").hidden = false;
-  }
-}
+onRefusal((text) => {
+  $("notice").textContent = text;
+  $("notice").hidden = !text;
+});
 
 function drawRooms() {
   $("bot").textContent = `${now.bot.name} · @${now.bot.username} · ${now.calls} calls`;
@@ -54,7 +49,7 @@ function drawRoom() {
   const atEnd = list.scrollTop + list.clientHeight >= list.scrollHeight - 40;
   list.replaceChildren(
     ...one.messages.map((message) => messageItem(message, { press, reply })),
-    ...one.drafts.map((draft) => draftItem(draft, () => attempt("stop", { chat: one.chat.id }))));
+    ...one.drafts.map((draft) => draftItem(draft, () => act("stop", { chat: one.chat.id }))));
   if (atEnd) list.scrollTop = list.scrollHeight;
 }
 
@@ -92,7 +87,7 @@ function choose(one) {
 }
 
 function press(message, button) {
-  attempt("press", { chat: room().chat.id, message: message.message_id, button: button.callback_data, user: $("who").value });
+  act("press", { chat: room().chat.id, message: message.message_id, button: button.callback_data, user: $("who").value });
 }
 
 function reply(message) {
@@ -106,7 +101,7 @@ $("composer").addEventListener("submit", (event) => {
   const text = $("text").value.trim();
   if (!text || !room()) return;
   $("text").value = "";
-  attempt("say", {
+  act("say", {
     chat: room().chat.id, text, user: $("who").value || null,
     reply_to: answering?.message_id ?? null, thread: Number($("thread").value) || null,
   });
@@ -119,22 +114,16 @@ $("text").addEventListener("keydown", (event) => {
   }
 });
 $("replying").lastElementChild.addEventListener("click", () => reply(null));
-$("block").addEventListener("click", () => attempt("block", { user: room().chat.first_name, blocked: !room().blocked }));
+$("block").addEventListener("click", () => act("block", { user: room().chat.first_name, blocked: !room().blocked }));
 $("open").addEventListener("submit", async (event) => {
   event.preventDefault();
   const field = event.target.elements.title;
-  open = await act("open", { kind: "private", title: field.value.trim() });
+  open = Number(await act("open", { kind: "private", title: field.value.trim() }));
   field.value = "";
 });
 
-for (;;) {
-  try {
-    now = await state(now.version);
-    drawRooms();
-    drawRoom();
-  } catch {
-    $("bot").textContent = "the platform does not answer";
-    await new Promise((done) => setTimeout(done, 1000));
-    now.version = -1;
-  }
-}
+follow((next) => {
+  now = next;
+  drawRooms();
+  drawRoom();
+});

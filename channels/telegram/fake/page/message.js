@@ -1,7 +1,7 @@
 /** One message, or one draft, as a list item. */
 
-import { h } from "./dom.js";
-import { styled } from "./styled.js";
+import { h } from "/_fake/page/dom.js";
+import { styled } from "/_fake/page/styled.js";
 
 const FILES = ["photo", "document", "voice", "audio", "video", "animation"];
 const SERVICE = {

@@ -1,6 +1,6 @@
 /** Text with its entities as elements. Offsets count UTF-16 units, as strings here do. */
 
-import { h } from "./dom.js";
+import { h } from "/_fake/page/dom.js";
 
 const TAGS = {
   bold: "strong", italic: "em", underline: "u", strikethrough: "s", code: "code", pre: "pre",

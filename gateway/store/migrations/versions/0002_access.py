@@ -1,4 +1,4 @@
-"""Who may talk: members, one-time codes, persons, and chats that continue another's session."""
+"""Access: members, one-time codes, persons, and chats that continue another chat's session."""
 
 import sqlalchemy as sa
 from alembic import op

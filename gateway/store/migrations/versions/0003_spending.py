@@ -1,4 +1,4 @@
-"""What calls of models cost, what was said about budgets, and which agent a session talks to."""
+"""Costs of model calls, state of budgets, and the agent of each session."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,0 +1,422 @@
+"""Calls about messages, and the drafts that new and changed messages are made from."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from channels.discord.fake import files
+from channels.discord.fake.calls import (
+    EMPTY_MESSAGE,
+    MISSING_PERMISSIONS,
+    NO_HISTORY_FOR_REPLY,
+    NO_VOICE,
+    NOT_IN_DM,
+    NOT_YOUR_MESSAGE,
+    OLD_EDITS,
+    TOO_LARGE,
+    TOO_OLD_TO_DELETE,
+    VOICE_EDITED,
+    VOICE_NOT_ALONE,
+    VOICE_UNKNOWN,
+    VOICE_WITH_MORE,
+    Access,
+    Answer,
+    ApiCall,
+    ApiError,
+    Handler,
+    Upload,
+    invalid,
+    unmodelled,
+)
+from channels.discord.fake.content import check, check_allowed, pinged, replied_user_pinged, shown_text
+from channels.discord.fake.limits import Figures
+from channels.discord.fake.payloads import Views
+from channels.discord.fake.rooms import Rooms
+from channels.discord.fake.state import (
+    COMPONENTS_V2,
+    EPHEMERAL,
+    REPLY,
+    SUPPRESS_EMBEDS,
+    SUPPRESS_NOTIFICATIONS,
+    VOICE_MESSAGE,
+    Attachment,
+    Channel,
+    Json,
+    Mentions,
+    Message,
+    Reference,
+    World,
+    made,
+)
+from gateway.testing.fake_platform import Window
+
+_SETTABLE: Final = SUPPRESS_EMBEDS | SUPPRESS_NOTIFICATIONS | VOICE_MESSAGE | COMPONENTS_V2
+_MOST_DRAWN: Final = 256
+_EMBED_TEXT: Final = 6000
+_ANSWERABLE: Final = (0, 19, 20, 21, 23)
+
+Body = Mapping[str, Any]
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """The content of a message to be. ``problem`` names people that it would ping."""
+
+    content: str
+    embeds: tuple[Json, ...]
+    components: tuple[Json, ...]
+    attachments: tuple[Attachment, ...]
+    flags: int
+    mentions: Mentions
+    problem: str | None
+
+
+class Drafts:
+    """Makes drafts of bodies that have the right shape. Everything raises ApiError."""
+
+    def __init__(self, world: World, figures: Figures) -> None:
+        self._world = world
+        self._figures = figures
+
+    def new(
+        self, body: Body, uploads: Sequence[Upload], channel: Channel, *, interaction: bool = False
+    ) -> Draft:
+        """A new message. An answer to an interaction may be ephemeral."""
+        for name in ("poll", "sticker_ids", "shared_client_theme"):
+            if body.get(name):
+                raise unmodelled(name)
+        flags = int(body.get("flags") or 0) & (_SETTABLE | (EPHEMERAL if interaction else 0))
+        draft = self._made(body, uploads, channel, flags, ())
+        if flags & VOICE_MESSAGE:
+            self._check_voice(draft, channel)
+        return draft
+
+    def edit(self, body: Body, uploads: Sequence[Upload], old: Message) -> Draft:
+        """A message's new form. What the body does not name stays as it is."""
+        if old.flags & VOICE_MESSAGE:
+            raise ApiError(VOICE_EDITED)
+        given = int(body["flags"] or 0) if "flags" in body else old.flags
+        flags = (old.flags & ~SUPPRESS_EMBEDS) | (given & (SUPPRESS_EMBEDS | COMPONENTS_V2))
+        if body.get("attachments") is not None:
+            ids = {int(attachment["id"]) for attachment in body["attachments"]}
+            kept = tuple(attachment for attachment in old.attachments if attachment.id in ids)
+        else:
+            kept = old.attachments
+        whole = {
+            "content": old.content,
+            "embeds": list(old.embeds),
+            "components": list(old.components),
+            **body,
+        }
+        draft = self._made(whole, uploads, self._world.channels[old.channel], flags, kept)
+        if "content" in body or draft.flags & COMPONENTS_V2:
+            return draft
+        # Only a new text is searched for mentions again.
+        return replace(draft, mentions=old.mentions, problem=None)
+
+    def reference(self, body: Body, channel: Channel) -> Message | None:
+        """The message that a new one answers. One that is gone is an error, unless the body allows it."""
+        given = body.get("message_reference")
+        if not given:
+            return None
+        if given.get("type"):
+            raise unmodelled("forwarded messages")
+        if not self._world.may(channel, "READ_MESSAGE_HISTORY"):
+            raise ApiError(NO_HISTORY_FOR_REPLY)
+        found = self._world.messages[channel.id].get(int(given["message_id"]))
+        if found is None or found.ephemeral or int(given.get("channel_id") or channel.id) != channel.id:
+            if given.get("fail_if_not_exists") is False:
+                return None
+            error = invalid("message_reference", "REPLIES_UNKNOWN_MESSAGE", "Unknown message")
+            error.problem = None  # a person may have deleted it
+            raise error
+        if found.kind not in _ANSWERABLE:
+            message = "Cannot reply to a system message"
+            raise invalid("message_reference", "REPLIES_CANNOT_REPLY_TO_SYSTEM_MESSAGE", message)
+        return found
+
+    def replied(self, draft: Draft, body: Body, other: Message | None) -> dict[str, Any]:
+        """Return the fields of a message that replies to another one."""
+        if other is None:
+            return {"mentions": draft.mentions}
+        users = draft.mentions.users
+        if replied_user_pinged(body.get("allowed_mentions")) and other.author not in users:
+            users = (*users, other.author)
+        return {
+            "kind": REPLY,
+            "reference": Reference(other.id, other.channel, self._world.channels[other.channel].guild),
+            "mentions": Mentions(users, draft.mentions.roles, draft.mentions.everyone),
+        }
+
+    def _made(
+        self,
+        body: Body,
+        uploads: Sequence[Upload],
+        channel: Channel,
+        flags: int,
+        kept: tuple[Attachment, ...],
+    ) -> Draft:
+        content: str = (body.get("content") or "").strip()
+        embeds = tuple(_embed(embed) for embed in body.get("embeds") or ())
+        _check_embeds(embeds)
+        second = bool(flags & COMPONENTS_V2)
+        if second and (content or embeds):
+            code = "MESSAGE_CANNOT_USE_LEGACY_FIELDS_WITH_COMPONENTS_V2"
+            name = "content" if content else "embeds"
+            message = f"The '{name}' field cannot be used when using MessageFlags.IS_COMPONENTS_V2"
+            raise invalid(name, code, message)
+        shown = check(body.get("components") or (), second_version=second)
+        attachments = (*kept, *self._attachments(body, uploads))
+        if not (content or embeds or attachments or (second and shown)):
+            raise ApiError(EMPTY_MESSAGE)
+        if attachments and not self._world.may(channel, "ATTACH_FILES"):
+            raise ApiError(MISSING_PERMISSIONS)
+        if not self._world.may(channel, "EMBED_LINKS"):
+            embeds = ()
+        allowed = body.get("allowed_mentions")
+        check_allowed(allowed)
+        pings = self._known(pinged(shown_text(content, shown), allowed), channel)
+        return Draft(
+            content=content,
+            embeds=embeds,
+            components=shown,
+            attachments=attachments,
+            flags=flags,
+            mentions=pings,
+            problem=_pings(pings),
+        )
+
+    def _attachments(self, body: Body, uploads: Sequence[Upload]) -> Sequence[Attachment]:
+        if any(len(upload.data) > self._figures.file_bytes for upload in uploads):
+            raise ApiError(TOO_LARGE)
+        if len(uploads) > 10:
+            raise invalid("files", "BASE_TYPE_MAX_LENGTH", "Must be 10 or fewer in length.")
+        told = {int(attachment["id"]): attachment for attachment in body.get("attachments") or ()}
+        made: list[Attachment] = []
+        for upload in uploads:
+            about = told.get(upload.index, {})
+            name = about.get("filename") or upload.filename
+            key = self._world.ids.new()
+            file = files.attached(key, name, upload.data, about.get("description"))
+            made.append(
+                replace(file, duration_secs=about.get("duration_secs"), waveform=about.get("waveform"))
+            )
+        return made
+
+    def _check_voice(self, draft: Draft, channel: Channel) -> None:
+        if not self._world.may(channel, "SEND_VOICE_MESSAGES"):
+            raise ApiError(NO_VOICE)
+        if draft.content or draft.embeds or draft.components:
+            raise ApiError(VOICE_WITH_MORE)
+        kinds = [attachment.content_type.partition("/")[0] for attachment in draft.attachments]
+        if kinds != ["audio"]:
+            raise ApiError(VOICE_NOT_ALONE)
+        (file,) = draft.attachments
+        if not file.duration_secs or not 1 <= len(_drawn(file)) <= _MOST_DRAWN:
+            raise ApiError(VOICE_UNKNOWN)
+
+    def _known(self, found: Mentions, channel: Channel) -> Mentions:
+        roles = () if channel.guild is None else self._world.guilds[channel.guild].roles
+        everyone = found.everyone and channel.guild is not None
+        return Mentions(
+            tuple(user for user in found.users if user in self._world.users),
+            tuple(role.id for role in roles if role.id in found.roles),
+            everyone and self._world.may(channel, "MENTION_EVERYONE"),
+        )
+
+
+def _drawn(file: Attachment) -> bytes:
+    try:
+        return base64.b64decode(file.waveform or "", validate=True)
+    except binascii.Error:
+        return b""
+
+
+def _embed(embed: Json) -> Json:
+    return {"type": "rich", **{key: value for key, value in embed.items() if value is not None}}
+
+
+def _check_embeds(embeds: Sequence[Json]) -> None:
+    total = 0
+    for embed in embeds:
+        none: Json = {}
+        texts: list[str | None] = [embed.get("title"), embed.get("description")]
+        texts += [(embed.get("footer") or none).get("text"), (embed.get("author") or none).get("name")]
+        for field in embed.get("fields") or ():
+            texts += [field.get("name"), field.get("value")]
+        total += sum(len(text.strip()) for text in texts if text)
+    if total > _EMBED_TEXT:
+        message = f"Embed size exceeds maximum size of {_EMBED_TEXT}"
+        raise invalid("embeds", "MAX_EMBED_SIZE_EXCEEDED", message)
+
+
+def _pings(pinged: Mentions) -> str | None:
+    if not pinged:
+        return None
+    said = [f"<@{user}>" for user in pinged.users] + [f"<@&{role}>" for role in pinged.roles]
+    said += ["@everyone"] if pinged.everyone else []
+    return f"it pings {', '.join(said)}: allowed_mentions does not forbid it"
+
+
+_CHANNEL = "/channels/{channel_id}"
+_MESSAGE = "/channels/{channel_id}/messages/{message_id}"
+_HOUR, _FORTNIGHT = 3600.0, 14 * 86_400.0
+
+
+class MessageRoutes:
+    """Handles calls about messages. ``reads`` is whether the application may read what people say."""
+
+    def __init__(
+        self, world: World, rooms: Rooms, views: Views, drafts: Drafts, figures: Figures, *, reads: bool
+    ) -> None:
+        self._world = world
+        self._rooms = rooms
+        self._views = views
+        self._drafts = drafts
+        self._figures = figures
+        self._reads = reads
+        self._access = Access(world)
+        self._nonces: dict[str, tuple[float, int, int]] = {}
+        self._old_edits: dict[int, Window] = {}
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """The calls that are handled here."""
+        return {
+            f"GET {_CHANNEL}/messages": self._list,
+            f"POST {_CHANNEL}/messages": self._create,
+            f"POST {_CHANNEL}/messages/bulk-delete": self._delete_many,
+            f"GET {_MESSAGE}": self._get,
+            f"PATCH {_MESSAGE}": self._edit,
+            f"DELETE {_MESSAGE}": self._delete,
+        }
+
+    def _list(self, call: ApiCall) -> Answer:
+        channel = self._access.channel(call)
+        query = {name: int(value) for name, value in call.query.items()}
+        limit = query.pop("limit", 50)
+        if len(query) > 1:
+            message = "Only one of before, after and around may be given"
+            raise invalid("query", "MUTUALLY_EXCLUSIVE", message)
+        if not self._world.may(channel, "READ_MESSAGE_HISTORY"):
+            return Answer(200, [])
+        history = [message for message in self._world.history(channel.id) if not message.ephemeral]
+        found = _window(history, query, limit)
+        return Answer(200, [self._view(message) for message in reversed(found)])
+
+    def _get(self, call: ApiCall) -> Answer:
+        channel = self._access.channel(call)
+        self._access.demand(channel, "READ_MESSAGE_HISTORY")
+        return Answer(200, self._view(self._access.message(call, channel)))
+
+    def _create(self, call: ApiCall) -> Answer:
+        channel = self._access.channel(call)
+        self._access.demand_write(channel)
+        body: Mapping[str, Any] = call.body or {}
+        nonce = body.get("nonce")
+        if body.get("enforce_nonce") and (standing := self._standing(nonce)) is not None:
+            return Answer(200, self._view(standing))
+        other = self._drafts.reference(body, channel)
+        draft = self._drafts.new(body, call.files, channel)
+        now = self._world.clock.now()
+        message = Message(
+            id=self._world.ids.new(),
+            channel=channel.id,
+            author=self._world.bot.id,
+            at=now,
+            content=draft.content,
+            flags=draft.flags,
+            nonce=nonce,
+            tts=bool(body.get("tts")),
+            embeds=draft.embeds,
+            components=draft.components,
+            attachments=draft.attachments,
+        )
+        message = self._rooms.post(replace(message, **self._drafts.replied(draft, body, other)))
+        if nonce is not None:
+            self._nonces[str(nonce)] = (now, channel.id, message.id)
+        answer = self._view(message)
+        return Answer(200, answer if nonce is None else {**answer, "nonce": nonce}, draft.problem)
+
+    def _standing(self, nonce: object) -> Message | None:
+        """The message that the bot sent with this nonce in the last few minutes."""
+        at, channel, message = self._nonces.get(str(nonce), (0.0, 0, 0))
+        if nonce is None or at + self._figures.nonces < self._world.clock.now():
+            return None
+        return self._world.messages.get(channel, {}).get(message)
+
+    def _edit(self, call: ApiCall) -> Answer:
+        channel = self._access.channel(call)
+        message = self._access.message(call, channel)
+        if message.author != self._world.bot.id:
+            raise ApiError(NOT_YOUR_MESSAGE)
+        self._access.demand_active(channel)
+        draft = self._drafts.edit(call.body or {}, call.files, message)
+        self._count_old(message)
+        message = self._rooms.change(
+            replace(
+                message,
+                content=draft.content,
+                embeds=draft.embeds,
+                components=draft.components,
+                attachments=draft.attachments,
+                flags=draft.flags,
+                mentions=draft.mentions,
+            )
+        )
+        return Answer(200, self._view(message), draft.problem)
+
+    def _count_old(self, message: Message) -> None:
+        """Messages older than an hour may only be edited now and then."""
+        if not self._figures.limits or self._world.clock.now() - message.at < _HOUR:
+            return
+        window = Window(self._world.clock, self._figures.old_edits, self._figures.old_edits_window)
+        window = self._old_edits.setdefault(message.channel, window)
+        if (wait := window.wait()) > 0:
+            raise ApiError(OLD_EDITS, None, {"retry_after": round(wait, 3), "global": False})
+        window.count()
+
+    def _delete(self, call: ApiCall) -> Answer:
+        channel = self._access.channel(call)
+        message = self._access.message(call, channel)
+        if message.author != self._world.bot.id:
+            self._demand_moderation(channel)
+        self._rooms.remove(message)
+        return Answer()
+
+    def _delete_many(self, call: ApiCall) -> Answer:
+        channel = self._access.channel(call)
+        self._demand_moderation(channel)
+        ids = [int(key) for key in call.body["messages"]]
+        if any(made(key) < self._world.clock.now() - _FORTNIGHT for key in ids):
+            raise ApiError(TOO_OLD_TO_DELETE)
+        room = self._world.messages[channel.id]
+        found = [room[key] for key in ids if key in room]
+        if found:
+            self._rooms.remove(*found, bulk=True)
+        return Answer()
+
+    def _demand_moderation(self, channel: Channel) -> None:
+        if channel.guild is None:
+            raise ApiError(NOT_IN_DM)
+        self._access.demand(channel, "MANAGE_MESSAGES")
+
+    def _view(self, message: Message) -> dict[str, Any]:
+        return self._views.message(message, redacted=not self._reads)
+
+
+def _window(history: Sequence[Message], query: Mapping[str, int], limit: int) -> Sequence[Message]:
+    """Part of a room's history, oldest first: next to an id on one side or both, or the newest."""
+    if "after" in query:
+        return [message for message in history if message.id > query["after"]][:limit]
+    if "around" in query:
+        key = query["around"]
+        before = [message for message in history if message.id < key][-(limit // 2) :]
+        rest = [message for message in history if message.id >= key]
+        return [*before, *rest[: limit - len(before)]][:limit] if limit > 1 else rest[:1]
+    before_key = query.get("before")
+    return [message for message in history if before_key is None or message.id < before_key][-limit:]

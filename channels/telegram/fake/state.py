@@ -1,0 +1,371 @@
+"""The state of the platform: users, chats, topics, messages, and their JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from channels.telegram.fake.calls import Refused, bad, forbidden
+from channels.telegram.fake.delivery import Updates
+from channels.telegram.fake.files import Files
+from channels.telegram.fake.text import Entity
+from gateway.testing.fake_platform import Changes, Clock
+
+Kind = Literal["private", "group", "supergroup"]
+Status = Literal["member", "administrator", "left", "kicked"]
+
+GENERAL = 1
+"""The topic that every forum has. Its messages carry no thread."""
+
+ICON_COLOURS = (7322096, 16766590, 13338331, 9367192, 16749490, 16478047)
+
+
+class Person(Struct, frozen=True, kw_only=True):
+    """A user; another bot too."""
+
+    id: int
+    first_name: str
+    last_name: str = ""
+    username: str = ""
+    language_code: str = "en"
+    is_bot: bool = False
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """A message in a chat.
+
+    ``text`` is its text, or the caption of what ``media`` holds; ``media`` is what else stands in its JSON:
+    files, or what a service message tells. ``keyboard`` marks one that came with a reply keyboard: it is
+    never edited. ``thread`` is the topic, or in a supergroup without topics the message that a line of
+    replies began with.
+    """
+
+    id: int
+    chat: int
+    date: int
+    sender: Person
+    text: str = ""
+    entities: tuple[Entity, ...] = ()
+    media: Mapping[str, Any] = {}
+    markup: Mapping[str, Any] | None = None
+    keyboard: bool = False
+    thread: int | None = None
+    in_topic: bool = False
+    reply_to: int | None = None
+    album: str | None = None
+    edited: int | None = None
+    service: bool = False
+    more: Mapping[str, Any] = {}
+    reactions: Mapping[int, tuple[Mapping[str, Any], ...]] = {}
+
+    @property
+    def buttons(self) -> list[Mapping[str, Any]]:
+        """The buttons under it, row by row."""
+        rows = (self.markup or {}).get("inline_keyboard", ())
+        return [button for row in rows for button in row]
+
+
+class Topic(Struct, kw_only=True):
+    """A topic of a forum, or of a private chat."""
+
+    id: int
+    name: str
+    colour: int = ICON_COLOURS[0]
+    closed: bool = False
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """A draft that a user sees. It ends after 30 seconds, or with the next message."""
+
+    id: int
+    text: str
+    entities: tuple[Entity, ...]
+    thread: int | None
+    until: float
+    can_stop: bool = False
+    keep_on_stop: bool = False
+    stopped: bool = False
+
+
+class Chat(Struct, kw_only=True):
+    """A chat with its messages.
+
+    ``refused`` is the answer to everything that the bot sends, for a room that refuses for a reason of its
+    own; ``muted`` is the usual one, ``unspoken`` one for voice messages alone, ``unfiled`` one for documents
+    alone. ``spoke_last`` tells whether of all bots it was this one that wrote last.
+    Message 1 of a supergroup told of its making.
+    """
+
+    id: int
+    kind: Kind
+    title: str = ""
+    members: dict[int, Person] = field(default_factory=dict[int, Person])
+    status: Status = "member"
+    blocked: bool = False
+    refused: str = ""
+    unspoken: bool = False
+    unfiled: bool = False
+    forum: bool = False
+    muted: bool = False
+    spoke_last: bool = False
+    migrated_to: int | None = None
+    last_id: int = 1
+    messages: dict[int, Message] = field(default_factory=dict[int, Message])
+    topics: dict[int, Topic] = field(default_factory=dict[int, Topic])
+    drafts: dict[tuple[int | None, int], Draft] = field(default_factory=dict[tuple[int | None, int], Draft])
+    actions: list[str] = field(default_factory=list[str])
+
+    @property
+    def is_group(self) -> bool:
+        """Return whether it may have more than two members."""
+        return self.kind != "private"
+
+    def newest(self) -> Message:
+        """Return the message with the highest number. Raises LookupError if there is none."""
+        if not self.messages:
+            raise LookupError(f"nothing stands in {self.id}")
+        return self.messages[max(self.messages)]
+
+
+_FIRST_PERSON = 5_000_000_001
+_FIRST_GROUP = -4_000_000_001
+_FIRST_SUPERGROUP = -1_002_000_000_001
+
+
+def person_json(person: Person) -> dict[str, Any]:
+    """A ``User``."""
+    shown: dict[str, Any] = {"id": person.id, "is_bot": person.is_bot, "first_name": person.first_name}
+    if person.last_name:
+        shown["last_name"] = person.last_name
+    if person.username:
+        shown["username"] = person.username
+    if not person.is_bot:
+        shown["language_code"] = person.language_code
+    return shown
+
+
+def chat_json(chat: Chat) -> dict[str, Any]:
+    """A ``Chat``."""
+    if chat.kind == "private":
+        person = next(iter(chat.members.values()))
+        shown: dict[str, Any] = {"id": chat.id, "first_name": person.first_name, "type": "private"}
+        return shown | ({"username": person.username} if person.username else {})
+    shown = {"id": chat.id, "title": chat.title, "type": chat.kind}
+    return shown | ({"is_forum": True} if chat.forum else {})
+
+
+def message_json(chat: Chat, message: Message, *, with_reply: bool = True) -> dict[str, Any]:
+    """A ``Message``. In a topic of a group one that answers nothing answers the message that opened the
+    topic."""
+    shown: dict[str, Any] = {
+        "message_id": message.id,
+        "from": person_json(message.sender),
+        "chat": chat_json(chat),
+        "date": message.date,
+    }
+    if message.edited is not None:
+        shown["edit_date"] = message.edited
+    if message.thread is not None:
+        shown["message_thread_id"] = message.thread
+    if with_reply and (answered := chat.messages.get(_answered(chat, message))) is not None:
+        shown["reply_to_message"] = message_json(chat, answered, with_reply=False)
+    if message.album is not None:
+        shown["media_group_id"] = message.album
+    shown |= _content(message)
+    shown |= message.more
+    if message.markup is not None:
+        shown["reply_markup"] = message.markup
+    if message.in_topic:
+        shown["is_topic_message"] = True
+    return shown
+
+
+def _answered(chat: Chat, message: Message) -> int:
+    """The number of the message that this one answers; 0 for none."""
+    if message.reply_to is not None:
+        return message.reply_to
+    implied = message.thread if chat.kind == "supergroup" else None
+    return implied if implied is not None and implied < message.id else 0
+
+
+def _content(message: Message) -> dict[str, Any]:
+    if message.service:
+        return dict(message.media)
+    name = "caption" if message.media and "rich_message" not in message.media else "text"
+    shown = dict(message.media)
+    if message.text and "rich_message" not in message.media:
+        shown[name] = message.text
+    if message.entities:
+        shown["entities" if name == "text" else "caption_entities"] = list(message.entities)
+    return shown
+
+
+class Traits(Struct, frozen=True, kw_only=True):
+    """The bot's settings: ``privacy`` hides group messages, ``topics`` gives private chats topics."""
+
+    token: str
+    name: str
+    username: str
+    privacy: bool = True
+    topics: bool = False
+    people_make_topics: bool = True
+
+
+class World:
+    """Everything there is. Message numbers are one row for all private chats and small groups of the bot, and
+    one row for each supergroup; numbers are never used twice."""
+
+    def __init__(self, traits: Traits, clock: Clock, changes: Changes) -> None:
+        self.traits = traits
+        self.token = traits.token
+        self.clock = clock
+        self.changes = changes
+        self.files = Files(clock)
+        self.updates = Updates(clock, changes)
+        self.bot = Person(
+            id=int(traits.token.partition(":")[0]),
+            first_name=traits.name,
+            username=traits.username,
+            is_bot=True,
+        )
+        self.people: dict[str, Person] = {}
+        self.chats: dict[int, Chat] = {}
+        self.queries: dict[str, Query] = {}
+        self.commands: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        self.profile: dict[str, str] = {}
+        self._shared_id = 0
+        self._topic_id = 0
+        self._count = 0
+
+    def number(self) -> int:
+        """A number that was never given before: of an album, a query."""
+        self._count += 1
+        return self._count
+
+    def person(self, name: str, *, username: str = "", is_bot: bool = False) -> Person:
+        """Somebody by their first name; the same one each time."""
+        if name not in self.people:
+            made = Person(
+                id=_FIRST_PERSON + len(self.people), first_name=name, username=username or "", is_bot=is_bot
+            )
+            self.people[name] = made
+        return self.people[name]
+
+    def open(self, kind: Kind, title: str = "", **traits: Any) -> Chat:
+        """A new room."""
+        place = sum(chat.kind == kind for chat in self.chats.values())
+        first = _FIRST_GROUP if kind == "group" else _FIRST_SUPERGROUP
+        chat = Chat(id=first - place, kind=kind, title=title, **traits)
+        self.chats[chat.id] = chat
+        self.changes.bump()
+        return chat
+
+    def private(self, person: Person) -> Chat:
+        """The chat of one person with the bot; it has the person's number."""
+        if person.id not in self.chats:
+            self.chats[person.id] = Chat(id=person.id, kind="private", members={person.id: person})
+            self.changes.bump()
+        return self.chats[person.id]
+
+    def next_id(self, chat: Chat) -> int:
+        """The number of the next message."""
+        if chat.kind == "supergroup":
+            chat.last_id += 1
+            return chat.last_id
+        self._shared_id += 1
+        return self._shared_id
+
+    def next_topic_id(self, chat: Chat, message_id: int) -> int:
+        """The number of a new topic: of the message that tells of it; in private chats it is the person's own
+        count."""
+        if chat.kind == "supergroup":
+            return message_id
+        self._topic_id += 1
+        return 100_000 + self._topic_id
+
+    def chat(self, given: int | str) -> Chat:
+        """The room that the bot means. Raises Refused where it may not do anything."""
+        chat = self.chats.get(given) if isinstance(given, int) else None
+        if chat is None:
+            if any(person.id == given for person in self.people.values()):
+                raise forbidden("bot can't initiate conversation with a user")
+            raise bad("chat not found")
+        if chat.migrated_to is not None:
+            text = "Bad Request: group chat was upgraded to a supergroup chat"
+            raise Refused(text, migrate_to_chat_id=chat.migrated_to)
+        if chat.status in ("kicked", "left"):
+            how = "kicked from" if chat.status == "kicked" else "not a member of"
+            verb = "was" if chat.status == "kicked" else "is"
+            raise forbidden(f"bot {verb} {how} the {chat.kind} chat")
+        return chat
+
+    def writable(self, given: int | str) -> Chat:
+        """The room that the bot wants to write in."""
+        chat = self.chat(given)
+        if chat.blocked:
+            raise forbidden("bot was blocked by the user")
+        if chat.refused:
+            raise bad(chat.refused)
+        if chat.muted:
+            raise bad("not enough rights to send text messages to the chat")
+        return chat
+
+    def message(self, chat: Chat, message_id: int, label: str) -> Message:
+        """Return a message of a chat. Raises Refused, naming it by ``label``, if there is none."""
+        if (message := chat.messages.get(message_id)) is None:
+            raise bad(f"{label} not found")
+        return message
+
+    def place(self, message: Message) -> Message:
+        """Put a message into its room."""
+        chat = self.chats[message.chat]
+        chat.messages[message.id] = message
+        if message.sender.is_bot:
+            chat.spoke_last = message.sender.id == self.bot.id
+        self.changes.bump()
+        return message
+
+    def change(self, message: Message, **changes: Any) -> Message:
+        """Put a changed message in its place."""
+        return self.place(replace(message, **changes))
+
+    def tell(self, kind: str, content: Mapping[str, Any], chat: Chat, *, seconds: float = 86_400) -> None:
+        """Let the bot know of something, within so many seconds or never."""
+        queue = "message" if kind == "edited_message" else kind
+        self.updates.push(kind, content, queue=f"{queue}:{chat.id}", seconds=seconds)
+
+    def json(self, message: Message) -> dict[str, Any]:
+        """A message as the Bot API writes it."""
+        return message_json(self.chats[message.chat], message)
+
+    def chat_json(self, chat: Chat) -> dict[str, Any]:
+        """A room as the Bot API writes it inside other things."""
+        return chat_json(chat)
+
+    def me(self) -> dict[str, Any]:
+        """Return the result of ``getMe``."""
+        traits = self.traits
+        return person_json(self.bot) | {
+            "can_join_groups": True,
+            "can_read_all_group_messages": not traits.privacy,
+            "supports_inline_queries": False,
+            "can_connect_to_business": False,
+            "has_main_web_app": False,
+            "has_topics_enabled": traits.topics,
+            "allows_users_to_create_topics": traits.topics and traits.people_make_topics,
+        }
+
+
+class Query(Struct, kw_only=True):
+    """A button that was pressed. ``answer`` is what the bot said to it, None as long as it said nothing."""
+
+    id: str
+    chat: int
+    message: int
+    sender: Person
+    data: str
+    until: float
+    answer: Mapping[str, Any] | None = None

@@ -1,0 +1,45 @@
+/**
+ * What is being written, one draft for each session. It survives a reload of its tab. Text and attachments
+ * are kept apart, so that a keystroke does not write the pictures again.
+ */
+
+const TEXT = "trunkline.draft.text.";
+const FILES = "trunkline.draft.files.";
+/** What the browser would not store (private mode, quota) lives as long as the page. */
+const unstored = new Map();
+
+/** @param {string | null} session null is a new chat @returns {{text: string, parts: object[], audio: object | null}} */
+export function draft(session) {
+  const { parts = [], audio = null } = JSON.parse(read(FILES, session) || "{}");
+  return { text: read(TEXT, session), parts, audio };
+}
+
+/** @param {string | null} session */
+export function keepDraftText(session, text) {
+  keep(TEXT, session, text);
+}
+
+/** @param {string | null} session @param {{parts: object[], audio: object | null, isEmpty: boolean}} files */
+export function keepDraftFiles(session, { parts, audio, isEmpty }) {
+  keep(FILES, session, isEmpty ? "" : JSON.stringify({ parts, audio }));
+}
+
+function read(kind, session) {
+  const key = kind + (session ?? "");
+  try {
+    return unstored.get(key) ?? sessionStorage.getItem(key) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+function keep(kind, session, value) {
+  const key = kind + (session ?? "");
+  unstored.delete(key);
+  try {
+    if (value) sessionStorage.setItem(key, value);
+    else sessionStorage.removeItem(key);
+  } catch {
+    unstored.set(key, value);
+  }
+}

@@ -1,0 +1,23 @@
+/** `<tl-status>`: what plugins show of what they do. */
+import { h } from "./dom.js";
+
+/** Colours that plugins may name; any other is shown as plain text. */
+const COLOURS = new Set(["red", "green", "yellow"]);
+
+export class StatusLine extends HTMLElement {
+  #shown = null;
+
+  /** @param {readonly {text: string, color?: string, dim?: boolean}[]} segments */
+  render(segments) {
+    if (this.#shown === segments) return;
+    this.#shown = segments;
+    this.hidden = segments.length === 0;
+    this.replaceChildren(...segments.map(segment));
+  }
+}
+
+function segment({ text, color, dim }) {
+  return h("span", { "data-color": COLOURS.has(color) && color, "data-dim": Boolean(dim) }, text);
+}
+
+customElements.define("tl-status", StatusLine);

@@ -1,0 +1,104 @@
+"""Grants: tool calls that a user allowed for a whole session, without further questions."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from sqlalchemy import Connection, select
+
+from gateway.access.people import Who
+from gateway.contract.errors import NotFoundError
+from gateway.contract.messages import new_id, now_ms
+from gateway.store import Op, Store
+from gateway.store import schema as t
+from gateway.store.writes import Write, audit_op
+
+ADD_GRANT = Write(
+    "insert-new", 66, t.approval_grant, "id session channel user_id tool matches approved_by at"
+)
+DROP_GRANT = Write("delete", 67, t.approval_grant, "id")
+
+
+class Grant(Struct, frozen=True, kw_only=True):
+    """One "always". It covers calls of ``tool`` with exactly the match text ``matches``, in one session, if
+    the message that leads to them is from ``user_id`` on ``channel``. ``at`` is milliseconds.
+    """
+
+    id: str
+    session: str
+    channel: str
+    user_id: str
+    tool: str
+    matches: str
+    approved_by: str
+    at: int
+
+    def put(self) -> Op:
+        """Return the write that stores the grant; an existing one is unchanged."""
+        return ADD_GRANT, (
+            self.id,
+            self.session,
+            self.channel,
+            self.user_id,
+            self.tool,
+            self.matches,
+            self.approved_by,
+            self.at,
+        )
+
+
+class Grants:
+    """The stored grants. A session's grants are removed with the session."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def all(self) -> list[Grant]:
+        """Return all grants, the latest first."""
+        table = t.approval_grant
+        query = select(table).order_by(table.c.at.desc(), table.c.id)
+
+        def read(connection: Connection) -> list[Grant]:
+            return [Grant(**row) for row in connection.execute(query).mappings()]
+
+        return await self._store.read(read)
+
+    async def allows(self, session: str, who: Who, tool: str, matches: str) -> bool:
+        """Return whether a grant covers this call."""
+        c = t.approval_grant.c
+        query = select(c.id).where(
+            c.session == session,
+            c.channel == who.channel,
+            c.user_id == who.user,
+            c.tool == tool,
+            c.matches == matches,
+        )
+        return await self._store.read(lambda connection: connection.execute(query).first() is not None)
+
+    async def revoke(self, grant_id: str, by: Who) -> None:
+        """Remove a grant. Raises NotFoundError."""
+        found = next((grant for grant in await self.all() if grant.id == grant_id), None)
+        if found is None:
+            raise NotFoundError(f"no approval {grant_id!r}; list them with `trunkline approvals list`")
+        audit = audit_op(str(by), "approval.revoke", found.tool, f"{found.matches} in {found.session}")
+        await self._store.write((DROP_GRANT, (grant_id,)), audit)
+
+    async def forgotten(self, who: Who) -> list[Op]:
+        """Return the writes that delete all grants of a user."""
+        c = t.approval_grant.c
+        query = select(c.id).where(c.channel == who.channel, c.user_id == who.user)
+        ids = await self._store.read(lambda connection: list(connection.execute(query).scalars()))
+        return [(DROP_GRANT, (grant_id,)) for grant_id in ids]
+
+
+def grant(session: str, who: Who, tool: str, matches: str, by: Who) -> Grant:
+    """Make a new grant with the current time."""
+    return Grant(
+        id=new_id(),
+        session=session,
+        channel=who.channel,
+        user_id=who.user,
+        tool=tool,
+        matches=matches,
+        approved_by=str(by),
+        at=now_ms(),
+    )

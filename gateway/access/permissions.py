@@ -1,0 +1,117 @@
+"""Permissions: the tools that may run, and those that need an approval.
+
+A rule is ``allow``, ``deny`` or ``ask``, or a map of globs to those. The globs are compared in order with the
+text that the tool's ``match_key`` returns: the first match decides, no match means deny. ``*`` matches
+anything, slashes too. A rule for a role, ``shell@admin``, takes precedence over the general rule, ``shell``.
+
+Without any rule a tool runs without approval only if it is built in and declares that it only reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import structlog
+
+from gateway.contract.channel import SenderRole
+from gateway.contract.errors import SettingsError
+from gateway.contract.tool import Tool
+
+log = structlog.get_logger("trunkline.tools")
+
+Action = Literal["allow", "deny", "ask"]
+Rule = Action | Mapping[str, Action]
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""TOML keys that need no quotes."""
+
+
+class Permissions:
+    """The rules of an agent.
+
+    A tool that no rule names gets the default of the sender's role (``*@admin``), else ``default``. Where
+    that is None too, a built-in tool that only reads is allowed and every other tool asks.
+    """
+
+    def __init__(self, rules: Mapping[str, Rule] | None = None, default: Action | None = None) -> None:
+        self._rules: dict[str, Rule] = dict(rules or {})
+        self._default: Action | None = default
+
+    def decide(
+        self,
+        tool: Tool,
+        arguments: Mapping[str, Any],
+        role: SenderRole = "user",
+        *,
+        built_in: bool = False,
+        ask_by_default: bool = False,
+    ) -> Action:
+        """Return the action for this call; deny an unclear case.
+
+        ``built_in``: the tool comes with Trunkline, so its ``read_only`` can be believed. With
+        ``ask_by_default`` only a rule that names the tool allows it.
+        """
+        rule = self._rule(tool.name, role)
+        if rule is None:
+            rule = self._rules.get(f"*@{role}") or self._default
+            if rule is None:
+                return "allow" if built_in and tool.read_only else "ask"
+            if ask_by_default and rule == "allow":
+                rule = "ask"
+        if isinstance(rule, str):
+            return rule
+        key = match_text(tool, arguments)
+        if key is None:
+            return "deny"
+        for glob, action in rule.items():
+            if fnmatchcase(key, glob):
+                return action
+        return "deny"
+
+    def check(self, tools: Mapping[str, Tool], to_come: Callable[[str], bool] = lambda _name: False) -> None:
+        """Raise SettingsError for rules of unknown tools, and for glob rules on a tool with nothing to match.
+
+        A rule of a tool that may still come, by ``to_come``, is only logged.
+        """
+        for name, rule in self._rules.items():
+            named = name.partition("@")[0]
+            tool = tools.get(named)
+            if tool is None and named not in ("", "*"):
+                if not to_come(named):
+                    raise SettingsError(f"permissions.{name}: unknown tool {named!r}; {_hint(named, tools)}")
+                log.warning("a permission names a tool that is not known yet", tool=named)
+            if tool is not None and not isinstance(rule, str) and tool.match_key is None:
+                raise SettingsError(
+                    f"permissions.{name}: this tool does not support glob rules; use allow, deny or ask"
+                )
+
+    def _rule(self, name: str, role: SenderRole) -> Rule | None:
+        """Return the rule that names a tool, or None."""
+        own = self._rules.get(f"{name}@{role}")
+        return self._rules.get(name) if own is None else own
+
+
+def _hint(name: str, tools: Iterable[str]) -> str:
+    near = get_close_matches(name, tools := sorted(tools), n=3)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"the tools are {', '.join(tools)}" if tools else "no plugin provides a tool"
+
+
+def rule_to_add(tool: str) -> str:
+    """Return the line of the settings that lets a tool run without an approval."""
+    key = tool if _BARE.fullmatch(tool) else '"{}"'.format(tool.replace("\\", "\\\\").replace('"', '\\"'))
+    return f'permissions.{key} = "allow"'
+
+
+def match_text(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+    """Return the text that globs are compared with; None if the tool has no text or fails to return it."""
+    try:
+        return tool.match_key(arguments) if tool.match_key is not None else None
+    except Exception:
+        log.exception("match_key of a tool failed", tool=tool.name)
+        return None

@@ -1,0 +1,1 @@
+"""The terminal chat and ``trunkline send``: clients of the websocket protocol."""

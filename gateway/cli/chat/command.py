@@ -1,0 +1,148 @@
+"""``trunkline chat``: chat with the gateway at a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from gateway.cli.chat.screen import Screen
+from gateway.cli.chat.send import SendRequest, ask, new_session, print_answer, target
+from gateway.cli.chat.session import ChatSession, Ended, Interrupted
+from gateway.cli.options import FAILED, INTERRUPTED, File, Token, Url
+from gateway.contract.channel import visible_json
+from gateway.session.frames import ApprovalAsked
+
+_DECISIONS = {"y": "once", "yes": "once", "a": "always", "always": "always", "n": "deny", "no": "deny"}
+_LEAVE = ("/exit", "/quit")
+
+
+def chat(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[SESSION]", help="Session to continue.", show_default=False)
+    ] = None,
+    session: Annotated[str | None, typer.Option(help="The same as an option.", show_default=False)] = None,
+    url: Url = None,
+    token: Token = None,
+    config: File = None,
+) -> None:
+    """Chat with a running gateway; without SESSION in a new session.
+
+    Ctrl-C stops the answer; a second one leaves, like Ctrl-D and /exit. A line that ends with a backslash
+    continues in the next line. Tab completes commands and mentions. With piped input each line is a message.
+
+    \b
+    Examples:
+      trunkline chat
+      trunkline chat s-1f2e3d4c5b6a7988
+      trunkline chat --url https://chat.example.org
+    """
+    where = target(config, url, token)
+    chosen = name or session or new_session()
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise typer.Exit(_piped(*where, chosen))
+    status = asyncio.run(_at_terminal(*where, chosen))
+    if status not in (0, INTERRUPTED):
+        raise typer.Exit(status)
+    typer.secho(f"To go on: trunkline chat {chosen}", dim=True)
+    raise typer.Exit(status)
+
+
+def _piped(url: str, token: str | None, session: str) -> int:
+    """Send each line as a message. Stops at the first one that fails."""
+    status = 0
+    for line in sys.stdin:
+        if line.strip():
+            exchange = ask(url, token, SendRequest(session, line.strip()))
+            status = print_answer(exchange) or status
+    return status
+
+
+async def _at_terminal(url: str, token: str | None, session: str) -> int:
+    screen = Screen(Console(highlight=False))
+    chat_session = ChatSession(url, token, session, screen)
+    # While the user types, Ctrl-C is a key of the prompt; otherwise it is this signal.
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGINT, lambda: chat_session.news.put_nowait(Interrupted())
+    )
+    async with asyncio.TaskGroup() as tasks:
+        link = tasks.create_task(chat_session.run())
+        status = await _Terminal(chat_session, screen).run()
+        link.cancel()
+    return status
+
+
+class _Terminal:
+    """The side of the user: reads messages, and waits while the gateway answers."""
+
+    def __init__(self, session: ChatSession, screen: Screen) -> None:
+        self._session = session
+        self._screen = screen
+
+    async def run(self) -> int:
+        """Chat until the user leaves. Return the exit status."""
+        status = await self._wait()
+        if status is None:
+            model, session = self._session.model, self._session.session
+            self._screen.note(f"{model} · session {session} · /help, Ctrl-D leaves")
+        while status is None:
+            text = await self._read()
+            if text is None:
+                return 0
+            await self._session.send(text)
+            status = await self._wait()
+        return status
+
+    async def _read(self) -> str | None:
+        """Read the next message; None when the user leaves."""
+        interrupted = False
+        while True:
+            try:
+                text = await self._session.prompt.read()
+            except EOFError:
+                return None
+            except KeyboardInterrupt:
+                if interrupted:
+                    return None
+                interrupted = True
+                self._screen.note("Ctrl-C again, or Ctrl-D, leaves.")
+                continue
+            if text in _LEAVE:
+                return None
+            if text:
+                return text
+
+    async def _wait(self) -> int | None:
+        """Wait until the user may type. Return the exit status if the chat ends instead."""
+        stopping = False
+        while True:
+            match await self._session.news.get():
+                case Interrupted():
+                    if stopping or self._session.question is None:
+                        return INTERRUPTED
+                    stopping = True
+                    await self._session.abort()
+                case Ended(error):
+                    typer.secho(str(error), fg=typer.colors.RED, err=True)
+                    return FAILED
+                case ApprovalAsked() as asked:
+                    await self._decide(asked)
+                case _:
+                    return None
+
+    async def _decide(self, asked: ApprovalAsked) -> None:
+        arguments = visible_json(dict(asked.arguments))
+        self._screen.note(f"\nMay {asked.tool_name} run? {arguments}", "yellow")
+        always = "" if asked.always is None else f" or [a]lways ({asked.always})"
+        decision = None
+        while decision is None or (decision == "always" and not always):
+            try:
+                answer = await self._session.prompt.ask(f"[y]es, [n]o{always}: ")
+            except (EOFError, KeyboardInterrupt):
+                answer = "n"
+            decision = _DECISIONS.get(answer.strip().lower())
+        await self._session.approve(asked.approval_id, decision)

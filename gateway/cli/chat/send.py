@@ -1,0 +1,229 @@
+"""``trunkline send``: send one message and print its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from msgspec import Struct
+
+from gateway.cli.chat.conversation import Conversation, Question
+from gateway.cli.chat.link import Ack, Disconnected, Link, Refusal, ServerFrame
+from gateway.cli.gateway_client import address
+from gateway.cli.options import FAILED, INTERRUPTED, AsJson, File, Token, Url, fail, settings_from, to_json
+from gateway.cli.output import plain
+from gateway.contract.errors import (
+    DeltaParseError,
+    InvalidRequestError,
+    OverloadedError,
+    StreamTimeoutError,
+    TrunklineError,
+)
+from gateway.contract.messages import ErrorPart, Message
+from gateway.session.frames import ApprovalAsked
+
+
+class SendRequest(Struct, frozen=True):
+    """A message to send, its session and id, and how long to wait for the answer."""
+
+    session: str
+    text: str
+    message_id: str | None = None
+    wait: bool = True
+    seconds: float | None = None
+
+
+def send(
+    text: Annotated[str, typer.Argument(help="The message; - reads it from standard input.")],
+    session: Annotated[
+        str | None, typer.Option(help="Session of the message; default: a new one.", show_default=False)
+    ] = None,
+    message_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            help="Id of the message; a repeated id is not processed twice.",
+            show_default=False,
+        ),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the answer.")] = True,
+    timeout: Annotated[float, typer.Option(min=0, help="Maximum wait in seconds; 0 for no limit.")] = 600,
+    as_json: AsJson = False,
+    url: Url = None,
+    token: Token = None,
+    config: File = None,
+) -> None:
+    """Send one message to a running gateway and print the answer.
+
+    The message is stored when this returns; with --no-wait it does not wait for the answer. Exit status 1
+    when the answer contains an error.
+
+    \b
+    Examples:
+      trunkline send "What is 12 * 34?"
+      git log -5 | trunkline send - --session notes
+      trunkline send "Nightly report" --id report-2026-11-21 --no-wait
+    """
+
+    words = sys.stdin.read() if text == "-" else text
+    if not words.strip():
+        fail("the message is empty")
+    where = target(config, url, token)
+    request = SendRequest(session or new_session(), words, message_id, wait=wait, seconds=timeout or None)
+    exchange = ask(*where, request)
+    status = print_answer(exchange, as_json=as_json) if wait or as_json else 0
+    if not wait and not as_json:
+        typer.echo(f"accepted in session {exchange.ack.session}", err=True)
+    raise typer.Exit(status)
+
+
+def target(config: Path | None, url: str | None, token: str | None) -> tuple[str, str | None]:
+    """Return the URL and the token of the gateway, as given, else from the settings.
+
+    The token of the settings is sent only to the address of the settings.
+    """
+    if url is not None:
+        return url, token
+
+    settings = settings_from(config)
+    known = settings.server.token
+    return address(settings), token or (known.get_secret_value() if known is not None else None)
+
+
+def new_session() -> str:
+    """Return the id of a new session."""
+    return f"s-{secrets.token_hex(8)}"
+
+
+def ask(url: str, token: str | None, request: SendRequest) -> Exchange:
+    """Send a message and wait until it is stored, or answered. An error ends the command."""
+    try:
+        return asyncio.run(exchange(url, token, request))
+    except TrunklineError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def print_answer(exchange: Exchange, *, as_json: bool = False) -> int:
+    """Print the answer: text to standard output, errors to standard error. Return the exit status."""
+
+    answer = exchange.answer
+    parts = answer.parts if answer is not None else ()
+    errors = [part for part in parts if isinstance(part, ErrorPart)]
+    if as_json:
+        typer.echo(to_json(_described(exchange)))
+    elif answer is not None:
+        terminal = sys.stdout.isatty()
+        typer.echo(plain(answer.text) if terminal else answer.text)
+        for error in errors:
+            typer.secho(plain(f"{error.error_name}: {error.message}"), fg=typer.colors.RED, err=True)
+    return FAILED if errors else 0
+
+
+def _described(exchange: Exchange) -> dict[str, object]:
+    ack, answer = exchange.ack, exchange.answer
+    described: dict[str, object] = {
+        "session": ack.session,
+        "message_id": ack.message_id,
+        "answer_id": ack.answer_id,
+        "duplicate": ack.duplicate,
+    }
+    if answer is not None:
+        described |= {"text": answer.text, "answer": msgspec.to_builtins(answer)}
+    return described
+
+
+class Exchange(Struct, frozen=True):
+    """A stored message, and its answer if there is one."""
+
+    ack: Ack
+    answer: Message | None
+
+
+async def exchange(url: str, token: str | None, request: SendRequest) -> Exchange:
+    """Send a message. Return when it is stored, or answered if the request waits.
+
+    Raises TrunklineError when the gateway rejects it or is unreachable, or after the time limit.
+    """
+    delivery = _Delivery(request)
+    link = Link(url, token, delivery.receive)
+    await link.send(request.session, request.text, delivery.question.client_msg_id)
+    failure: TrunklineError | None = None
+    try:
+        async with asyncio.timeout(request.seconds), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(link.run())
+            await delivery.done
+            running.cancel()
+    except* TrunklineError as group:
+        failure = next(error for error in group.exceptions if isinstance(error, TrunklineError))
+    except* TimeoutError:
+        failure = delivery.timeout_error()
+    if failure is not None:
+        raise failure
+    return delivery.outcome()
+
+
+class _Delivery:
+    """Delivery of one message; ``done`` is set when it is stored, or answered if the request waits."""
+
+    def __init__(self, request: SendRequest) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.question = Question(request.message_id or f"cli-{secrets.token_hex(12)}", request.text)
+        self._conversation = Conversation(request.session)
+        self._request = request
+
+    def receive(self, session: str, frame: ServerFrame) -> None:
+        """Process one frame."""
+        question = self.question
+        question.take(frame)
+        if question.ack is not None and session == question.ack.session:
+            self._event(frame)
+        match frame:
+            case Disconnected():
+                typer.secho(f"{frame.reason}; reconnecting …", err=True, dim=True)
+            case Refusal(retryable=True):
+                typer.secho(f"{frame.message}; retrying …", err=True, dim=True)
+            case _:
+                pass
+        stored = question.ack is not None and (question.ack.refused or not self._request.wait)
+        if (stored or self._conversation.settled(question, frame)) and not self.done.done():
+            self.done.set_result(None)
+
+    def outcome(self) -> Exchange:
+        """Return the result. Raises InvalidRequestError when the gateway rejected the message."""
+        question = self.question
+        if question.ack is None:
+            reason = question.refusal.message if question.refusal is not None else "it was not acknowledged"
+            raise InvalidRequestError(f"the gateway rejected the message: {reason}")
+        if question.ack.refused:
+            raise OverloadedError("the queue of this session is full; send the message again later")
+        return Exchange(question.ack, self._conversation.answer(question))
+
+    def timeout_error(self) -> TrunklineError:
+        """Return the error after the time limit."""
+        ack = self.question.ack
+        if ack is None:
+            return OverloadedError("the message was not stored in time; send it again")
+        return StreamTimeoutError(
+            f"the message is stored but not answered yet; see: trunkline sessions show {ack.session}"
+        )
+
+    def _event(self, frame: ServerFrame) -> None:
+        if isinstance(frame, ApprovalAsked):
+            typer.secho(
+                f"The tool {frame.tool_name} waits for approval; answer in the web chat or with: "
+                f"trunkline chat {self._conversation.session}",
+                err=True,
+                fg=typer.colors.YELLOW,
+            )
+            return
+        try:
+            self._conversation.take(frame)
+        except DeltaParseError:
+            return  # a replay sends the complete message

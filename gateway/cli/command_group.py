@@ -1,0 +1,114 @@
+"""A command group that imports the module of a command only when that command runs or shows its help.
+
+Most commands need the gateway, a database library or rich, which take up to a second to import. The table of
+names and short help texts is enough for ``trunkline --help``, for the help of a group and for completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import CompletionItem, TyperGroup  # pyright: ignore[reportPrivateImportUsage]
+from typer.main import get_command
+
+
+class Command:
+    """A function that is a command: ``target`` is its module and name, ``help`` its first sentence."""
+
+    def __init__(self, target: str, help: str, **context_settings: Any) -> None:
+        self.target = target
+        self.help = help
+        self._context_settings = context_settings or None
+
+    def load(self, name: str) -> Any:
+        """Import the module and return the command."""
+        module, _, function = self.target.partition(":")
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        alone.command(name, context_settings=self._context_settings)(
+            getattr(import_module(f"gateway.cli.{module}"), function)
+        )
+        return get_command(alone)
+
+
+class Group:
+    """Commands below a common name."""
+
+    def __init__(self, help: str, commands: Mapping[str, Command]) -> None:
+        self.help = help
+        self.commands = commands
+
+    def load(self, name: str) -> Any:
+        """Return the group; its commands are imported later."""
+        return LazyGroup(
+            self.commands, name=name, help=self.help, no_args_is_help=True, rich_markup_mode=None
+        )
+
+
+Entry = Command | Group
+
+
+class _LoadedOnAccess(MutableMapping[str, Any]):
+    """The commands of a group by name; reading one imports it."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        self._entries = entries
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            self._loaded[name] = self._entries[name].load(name)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+class LazyGroup(TyperGroup):
+    """A group that lists its commands from a table."""
+
+    def __init__(self, entries: Mapping[str, Entry], **options: Any) -> None:
+        super().__init__(**options)
+        self._entries = entries
+        self.commands = _LoadedOnAccess(entries)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of the table."""
+        return list(self._entries)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the names with their short help."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in self._entries.items()])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
+        """Return the commands and options that begin with the typed text."""
+        names = [name for name in self._entries if name.startswith(incomplete)]
+        options = super(TyperGroup, self).shell_complete(ctx, incomplete)
+        return [*(CompletionItem(name, help=self._entries[name].help) for name in names), *options]
+
+
+def channels_with(module: str) -> list[str]:
+    """Return the names of the channels that have this module or package, without importing them."""
+    spec = find_spec("channels")
+    folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
+    # A folder without __init__.py is what an uninstalled package leaves behind.
+    patterns = (f"*/{module}.py", f"*/{module}/__init__.py")
+    found = (path for folder in folders for pattern in patterns for path in folder.glob(pattern))
+    return sorted({path.parts[-2 if path.stem == module else -3] for path in found})

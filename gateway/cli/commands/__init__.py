@@ -1,0 +1,1 @@
+"""Commands for what the gateway stores and does: sessions, dead letters, access, database, logs, settings."""

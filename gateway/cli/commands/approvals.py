@@ -1,0 +1,108 @@
+"""``trunkline approvals``: list and revoke the tool calls that users allowed for "always".
+
+Uses the running gateway; without one, changes the store."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, TypeVar
+from urllib.parse import quote
+
+import msgspec
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from gateway.access import THE_OWNER, Access
+from gateway.cli.gateway_or_store import GatewayOrStore
+from gateway.cli.options import REFUSED, AsJson, File, fail, settings_from
+from gateway.cli.output import echo_json, moment, plain, print_table
+from gateway.extensions.registry import ChannelRegistry
+from gateway.server.approvals import Allowed, AllowedList
+from gateway.settings import Settings
+from gateway.store import Store
+
+T = TypeVar("T")
+
+
+class ApprovalClient:
+    """Client for stored "always" approvals. An error ends the command."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._access = GatewayOrStore(settings)
+
+    def list(self) -> list[Allowed]:
+        """Return all approvals, newest first."""
+        if self._access.running:
+            return msgspec.convert(self._access.request("GET", "/api/approvals"), AllowedList).approvals
+        return self._locally(AllowedList.of).approvals
+
+    def revoke(self, approval_id: str) -> None:
+        """Revoke one approval."""
+        if self._access.running:
+            self._access.request("DELETE", f"/api/approvals/{quote(approval_id, safe='')}")
+        else:
+            self._locally(lambda access: access.grants.revoke(approval_id, THE_OWNER))
+
+    def _locally(self, work: Callable[[Access], Awaitable[T]]) -> T:
+        async def run(store: Store) -> T:
+            return await work(Access(store, self._settings.rules, ChannelRegistry()))
+
+        return self._access.run_in_store(run)
+
+
+Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="ID...", help="Ids from the list.", show_default=False)
+]
+All = Annotated[bool, typer.Option("--all", help="All approvals.")]
+
+
+def list_(as_json: AsJson = False, config: File = None) -> None:
+    """List the tool calls that run without asking again, newest first.
+
+    \b
+    Examples:
+      trunkline approvals list
+      trunkline approvals list --json
+    """
+    allowed = _client(config).list()
+    if as_json:
+        echo_json(allowed)
+    elif allowed:
+        _print(allowed)
+    else:
+        typer.echo("No tool call is allowed for always.", err=True)
+
+
+def revoke(ids: Ids = None, everything: All = False, config: File = None) -> None:
+    """Revoke approvals; the next such call asks again.
+
+    \b
+    Examples:
+      trunkline approvals revoke 6f1c0d52-6b1e-4a53-9d6a-0f0f3e0a7c11
+      trunkline approvals revoke --all
+    """
+    if not (ids or everything):
+        fail("give the ids of approvals, or --all", REFUSED)
+    stored = _client(config)
+    for approval_id in [each.id for each in stored.list()] if everything else ids or []:
+        stored.revoke(approval_id)
+        typer.echo(f"revoked: {approval_id}")
+
+
+def _client(config: Path | None) -> ApprovalClient:
+    return ApprovalClient(settings_from(config))
+
+
+def _print(allowed: list[Allowed]) -> None:
+    table = Table(box=None, header_style="bold")
+    table.add_column("id", no_wrap=True, min_width=36)
+    for title in ("user", "session", "tool", "matches", "since", "by"):
+        table.add_column(title, overflow="fold")
+    for each in allowed:
+        user = f"{each.channel}:{each.user}" if each.channel else each.user
+        cells = (each.id, user, each.session, each.tool, each.matches, moment(each.at), each.approved_by)
+        table.add_row(*(Text(" ".join(plain(cell).split())) for cell in cells))
+    print_table(table, width=200)

@@ -1,0 +1,305 @@
+"""``trunkline backup`` and ``trunkline restore``: one archive of the database and the data directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from sqlalchemy import Engine, inspect
+from sqlalchemy.exc import DatabaseError
+
+from gateway.cli.options import AsJson, File, fail, refuse, settings_from, to_json
+from gateway.cli.store_reader import reader, store_file
+from gateway.contract.errors import StoreError
+from gateway.settings import Settings
+from gateway.store import migrate
+from gateway.store.backup import (
+    FORMAT,
+    Manifest,
+    check_file,
+    copy_file,
+    dump_server,
+    load_server,
+    replace_file,
+)
+from gateway.store.engine import lock, open_engine, open_error, sync
+from gateway.store.schema import metadata
+from gateway.version import VERSION
+
+_MANIFEST = "trunkline.json"
+_DATABASES = {"sqlite": "trunkline.db", "postgresql": "trunkline.sql"}
+"""Name of the database in an archive, by its kind."""
+_FOLDER = "data/"
+_LARGEST_MANIFEST = 65_536
+_NOT_KEPT = (".lock", ".new", ".before-restore", "-wal", "-shm", ".tar.gz", ".partial")
+"""Suffixes of files in the data directory that a backup leaves out."""
+
+
+def backup(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Archive to write; default: trunkline-<time>.tar.gz in this directory.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    config: File = None,
+) -> None:
+    """Back up the database and the data directory to one archive. The gateway may run meanwhile.
+
+    The archive contains conversations and credentials; only you can read it. It does not contain settings,
+    environment variables, keys in a keyring, or subdirectories of the data directory.
+
+    \b
+    Examples:
+      trunkline backup
+      trunkline backup /var/backups/trunkline.tar.gz
+    """
+
+    settings = settings_from(config)
+    target = file or Path(time.strftime("trunkline-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
+    if target.exists():
+        fail(f"{target} exists; choose another name or remove it")
+    try:
+        names = _write(settings, target)
+    except StoreError as error:
+        refuse(error)
+    except OSError as error:
+        fail(f"cannot write {target}: {error.strerror}")
+    size = target.stat().st_size
+    if as_json:
+        typer.echo(to_json({"file": str(target), "bytes": size, "contents": names}))
+    else:
+        typer.echo(f"{target}: {size:,} bytes, with {', '.join(names)}")
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="Archive of `trunkline backup`.", show_default=False)],
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace existing data; keeps a SQLite file beside the new one.")
+    ] = False,
+    as_json: AsJson = False,
+    config: File = None,
+) -> None:
+    """Restore a backup. Stop the gateway first.
+
+    \b
+    Examples:
+      trunkline restore trunkline-20260131T040000Z.tar.gz
+      trunkline restore trunkline-20260131T040000Z.tar.gz --force
+    """
+
+    settings = settings_from(config)
+    try:
+        with tarfile.open(file, "r:gz") as archive:
+            found = _read(settings, archive, force=force)
+    except StoreError as error:
+        refuse(error)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        fail(f"cannot restore {file}: {reason}")
+    if as_json:
+        typer.echo(to_json(found))
+    else:
+        typer.echo(f"restored {', '.join(found['contents'])} from {found['created']}")
+        if found["former"]:
+            typer.echo(f"the previous database is {found['former']}")
+
+
+# --- writing -------------------------------------------------------------------------------------------
+
+
+def _write(settings: Settings, target: Path) -> list[str]:
+    """Write an archive; return the names of its members."""
+
+    partial = target.with_name(f"{target.name}.partial")
+    with tempfile.TemporaryDirectory(prefix="trunkline-") as folder:
+        manifest, copy = _copied(settings, Path(folder))
+        described = Path(folder, _MANIFEST)
+        described.write_bytes(msgspec.json.encode(manifest))
+        try:
+            partial.unlink(missing_ok=True)
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
+                archive.add(described, _MANIFEST)
+                archive.add(copy, copy.name)
+                for path in _files(settings):
+                    archive.add(path, f"{_FOLDER}{path.name}", recursive=False)
+                names = [name for name in archive.getnames() if name != _MANIFEST]
+            _sync_and_rename(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+    return names
+
+
+def _copied(settings: Settings, folder: Path) -> tuple[Manifest, Path]:
+    """Copy the database; return its manifest and the copy."""
+
+    engine = reader(settings)
+    try:
+        with _readable(engine):
+            lost, revision = migrate.find_damage(engine), migrate.current(engine)
+        if lost is not None or revision is None:
+            raise StoreError(lost or "the database is empty; `trunkline run` fills it")
+        file = store_file(settings)
+        kind = "postgresql" if file is None else "sqlite"
+        created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        copy = folder / _DATABASES[kind]
+        if file is None:
+            dump_server(engine.url, copy, os.environ)
+        else:
+            copy_file(file, copy)
+        return Manifest(VERSION, kind, revision, created), copy
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _readable(engine: Engine) -> Generator[None]:
+    try:
+        yield
+    except DatabaseError as error:
+        raise open_error(engine, error) from None
+
+
+def _files(settings: Settings) -> Iterator[Path]:
+    """Yield the files of the data directory besides the database, such as credentials."""
+
+    database = store_file(settings)
+    for path in sorted(settings.data_dir.glob("*")):
+        ours = database is not None and path.absolute() == database.absolute()
+        if path.is_file() and not path.is_symlink() and not ours and not path.name.endswith(_NOT_KEPT):
+            yield path
+
+
+def _sync_and_rename(partial: Path, target: Path) -> None:
+    sync(partial)
+    partial.replace(target)
+    sync(target.absolute().parent)
+
+
+# --- reading -------------------------------------------------------------------------------------------
+
+
+def _read(settings: Settings, archive: tarfile.TarFile, *, force: bool) -> dict[str, Any]:
+    """Restore an archive. Raises StoreError when it does not fit, or data exists and ``force`` is false."""
+
+    manifest = _manifest(archive)
+    engine = open_engine(settings.store_url, "relaxed")
+    try:
+        _check(manifest, engine)
+        held = lock(engine)
+        try:
+            settings.data_dir.mkdir(parents=True, exist_ok=True)
+            file = migrate.database_file(engine)
+            beside = settings.data_dir if file is None else file.absolute().parent
+            # Beside the files they replace: a rename works only within a file system.
+            with (
+                tempfile.TemporaryDirectory(prefix=".restore-", dir=beside) as folder,
+                tempfile.TemporaryDirectory(prefix=".restore-", dir=settings.data_dir) as kept,
+            ):
+                database, others = _extracted(archive, Path(folder), Path(kept), manifest.store)
+                if not force:
+                    _check_free(settings, engine, [path.name for path in others])
+                former = _put_database(engine, database)
+                for path in others:
+                    path.replace(settings.data_dir / path.name)
+        finally:
+            held.release()
+    finally:
+        engine.dispose()
+    return {
+        "created": manifest.created,
+        "revision": manifest.revision,
+        "contents": [database.name, *(f"{_FOLDER}{path.name}" for path in others)],
+        "former": None if former is None else str(former),
+    }
+
+
+def _manifest(archive: tarfile.TarFile) -> Manifest:
+    first = archive.next()
+    reader = archive.extractfile(first) if first is not None and first.name == _MANIFEST else None
+    try:
+        manifest = msgspec.json.decode(reader.read(_LARGEST_MANIFEST) if reader else b"", type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        manifest = None
+    if manifest is None or manifest.format != FORMAT:
+        raise StoreError("this is not an archive of `trunkline backup` of this version")
+    return manifest
+
+
+def _check(manifest: Manifest, engine: Engine) -> None:
+    if manifest.store != engine.dialect.name:
+        raise StoreError(
+            f"the backup contains {manifest.store}, but store.url names {engine.dialect.name}; "
+            "restore it with settings for the same kind of database"
+        )
+    if manifest.revision not in migrate.revisions():
+        raise StoreError(
+            f"the backup has schema {manifest.revision}, newer than {migrate.head()} of this version; "
+            f"use Trunkline {manifest.version}, which wrote it, or a newer one"
+        )
+
+
+def _extracted(archive: tarfile.TarFile, folder: Path, kept: Path, kind: str) -> tuple[Path, list[Path]]:
+    """Extract and check the database, and extract the other files. Paths in the archive are ignored."""
+    database, others = folder / _DATABASES[kind], list[Path]()
+    for member in archive:
+        name = Path(member.name.removeprefix(_FOLDER)).name
+        if not member.isfile() or not name:
+            continue
+        if member.name == database.name:
+            _extract(archive, member, database)
+        elif member.name == f"{_FOLDER}{name}":
+            others.append(kept / name)
+            _extract(archive, member, kept / name)
+    if not database.exists():
+        raise StoreError(f"the archive lacks {database.name}")
+    if kind == "sqlite":
+        check_file(database)
+    return database, others
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    source = archive.extractfile(member)
+    assert source is not None, "the caller takes only files"
+    with source, os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        shutil.copyfileobj(source, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _check_free(settings: Settings, engine: Engine, names: list[str]) -> None:
+    """Raise StoreError if the backup would replace data. An empty database is not data."""
+
+    file = migrate.database_file(engine)
+    there = [name for name in names if (settings.data_dir / name).exists()]
+    if file is not None:
+        there += [str(file)] if file.exists() and file.stat().st_size else []
+    else:
+        with _readable(engine):
+            there += sorted(set(inspect(engine).get_table_names()) & metadata.tables.keys())
+    if there:
+        raise StoreError(f"{', '.join(there)} would be replaced; use --force to replace it")
+
+
+def _put_database(engine: Engine, fresh: Path) -> Path | None:
+    """Put the database in place; return the path of the previous SQLite file."""
+
+    file = migrate.database_file(engine)
+    if file is None:
+        load_server(engine.url, fresh, os.environ)
+        return None
+    former = replace_file(file, fresh)
+    sync(file.absolute().parent)
+    return former

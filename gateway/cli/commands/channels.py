@@ -1,0 +1,127 @@
+"""Commands of channels: ``channels status``, ``<platform> manifest`` and ``dev fake``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from gateway.app import Gateway
+from gateway.cli.command_group import channels_with
+from gateway.cli.gateway_client import call
+from gateway.cli.options import REFUSED, AsJson, File, fail, fail_without_testing, settings_from, to_json
+from gateway.contract.errors import TrunklineError
+from gateway.contract.plugin import SlashCommand
+from gateway.settings import Settings
+from gateway.settings.sections import StoreSettings
+
+
+def status(as_json: AsJson = False, config: File = None) -> None:
+    """Show the state of each channel of the running gateway; exit with 1 unless all work.
+
+    \b
+    Examples:
+      trunkline channels status
+      trunkline channels status --json
+    """
+    try:
+        states: dict[str, dict[str, Any]] = call(settings_from(config), "GET", "/api/status")["channels"]
+    except TrunklineError as error:
+        fail(str(error))
+    if as_json:
+        typer.echo(to_json(states))
+    else:
+        _print(states)
+    if not all(health["ok"] for health in states.values()):
+        raise typer.Exit(1)
+
+
+def _print(states: dict[str, dict[str, Any]]) -> None:
+    table = Table("channel", "state", "detail", box=box.SIMPLE)
+    for name, health in sorted(states.items()):
+        state = "[green]works[/]" if health["ok"] else "[red]fails[/]"
+        table.add_row(escape(name), state, escape(health.get("detail", "")))
+    Console().print(table)
+
+
+Public = Annotated[
+    str | None,
+    typer.Option(
+        help="Public URL for webhooks; omit to use an outgoing connection.",
+        show_default=False,
+    ),
+]
+
+
+def manifest(context: typer.Context, url: Public = None, config: File = None) -> None:
+    """Print the registration of the app as JSON, with the commands of the configured plugins.
+
+    \b
+    Examples:
+      trunkline slack manifest
+      trunkline slack manifest --url https://bot.example.org
+    """
+    assert context.parent is not None, "the command is in the group of its platform"
+    platform = str(context.parent.info_name)
+    settings = settings_from(config)
+    channel = settings.channels.get(platform)
+    try:
+        commands = asyncio.run(_commands(settings))
+    except TrunklineError as error:
+        fail(str(error), REFUSED)
+    made = import_module(f"channels.{platform}.manifest").manifest(
+        commands, {} if channel is None else channel.options, url
+    )
+    typer.echo(to_json(made))
+
+
+async def _commands(settings: Settings) -> Sequence[SlashCommand]:
+    """Return the commands of the configured plugins, from a gateway without channels and messages."""
+    with TemporaryDirectory() as directory:
+        alone: dict[str, Any] = {
+            "data_dir": Path(directory),
+            "store": StoreSettings(),
+            "channels": {},
+            "model": "none/none",
+        }
+        gateway = Gateway(settings.model_copy(update=alone))
+        async with gateway.running() as host:
+            return host.commands()
+
+
+def fake(context: typer.Context, platform: str = typer.Argument(help="Platform.")) -> None:
+    """Run a fake platform with a web page to send messages as its users.
+
+    It prints its address and the settings that connect a gateway to it. Each platform has its own
+    options: `trunkline dev fake telegram --help` lists them.
+
+    \b
+    Examples:
+      trunkline dev fake telegram --port 8090
+      trunkline dev fake slack --help
+    """
+    there = channels_with("fake")
+    if platform in ("--help", "-h"):
+        typer.echo(context.get_help())
+        typer.echo(f"\nPlatforms: {', '.join(there)}")
+        return
+    if not there:
+        fail_without_testing("The package with the fake platforms")
+    if platform not in there:
+        fail(f"unknown fake platform {platform!r}; choose from {', '.join(there)}", REFUSED)
+    try:
+        serve = import_module(f"channels.{platform}.fake").serve
+    except ModuleNotFoundError as error:
+        fail_without_testing(f"The Python package {error.name}, which the fake platforms need,")
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(serve(context.args))

@@ -1,0 +1,115 @@
+"""``trunkline config``: check the settings, show the values in effect, print their schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.cli.doctor.settings import find_mistakes
+from gateway.cli.output import quiet
+from gateway.contract.errors import SettingsError
+from gateway.settings import MAIN, Settings, load_settings
+from gateway.settings.secrets import without_passwords
+from gateway.settings.sections import Effective, effective
+from gateway.settings.validation import settings_error
+
+WRONG_SETTINGS = 2
+"""Exit status when a setting is unknown, missing or wrong."""
+
+File = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", metavar="FILE", help="Read this file instead of the usual ones.", show_default=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for a machine to read.")]
+
+
+def check(config: File = None) -> None:
+    """Check the settings; exit with 2 and every mistake if they are wrong.
+
+    Reads the settings of each channel and loads plugins, but starts nothing. `trunkline doctor` also
+    activates plugins and asks the provider of the model.
+    """
+    settings = _loaded(config)
+    _check_agents(settings)
+    _check_parts(settings)
+    written = len(settings.entries)
+    typer.secho("OK", fg=typer.colors.GREEN, bold=True, nl=False)
+    typer.echo(f" - {written} setting{'' if written == 1 else 's'} set, others have defaults")
+
+
+def _check_parts(settings: Settings) -> None:
+    """Print what ``run`` would reject, skip or ignore; exit with 2 unless it only ignores."""
+    with quiet():
+        found = [each for each in find_mistakes(settings) if each.status != "ok"]
+    for each in found:
+        colour = typer.colors.RED if each.status == "fail" else typer.colors.YELLOW
+        typer.secho(f"{without_passwords(each.detail)}\n  → {each.advice}", fg=colour, err=True)
+    if any(each.status == "fail" for each in found):
+        raise typer.Exit(WRONG_SETTINGS)
+
+
+def _check_agents(settings: Settings) -> None:
+    """Reject unknown agents of channels; if a plugin may add them, only warn."""
+
+    complaints = settings.unknown_agents((MAIN, *settings.agents))
+    if complaints and not settings.plugins.enabled:
+        typer.secho(str(settings_error(complaints)), fg=typer.colors.RED, err=True)
+        raise typer.Exit(WRONG_SETTINGS)
+    for complaint in complaints:
+        text = f"{complaint}, unless a plugin adds it: `trunkline doctor` checks that"
+        typer.secho(text, fg=typer.colors.YELLOW, err=True)
+
+
+def show(config: File = None, as_json: AsJson = False) -> None:
+    """List the settings in effect with their sources, secrets masked."""
+
+    rows = effective(_loaded(config))
+    if as_json:
+        typer.echo(
+            json.dumps([{"key": row.key, "value": row.value, "source": row.source} for row in rows], indent=2)
+        )
+    else:
+        _print_table(rows)
+
+
+def schema() -> None:
+    """Print the JSON schema of the settings, for editors."""
+    typer.echo(schema_text(), nl=False)
+
+
+def schema_text() -> str:
+    """Return the JSON schema of the settings, the content of ``config/schema.json``."""
+
+    described: dict[str, Any] = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Settings.model_json_schema(),
+    }
+    return json.dumps(described, indent=2, ensure_ascii=False) + "\n"
+
+
+def _loaded(config: Path | None) -> Settings:
+    try:
+        return load_settings(config)
+    except SettingsError as error:
+        typer.secho(str(error), fg=typer.colors.RED, err=True)
+        raise typer.Exit(WRONG_SETTINGS) from None
+
+
+def _print_table(rows: Sequence[Effective]) -> None:
+    table = Table(box=None, header_style="bold")
+    for title in ("setting", "value", "from"):
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        style = "dim" if row.source == "default" else ""
+        value = row.value if isinstance(row.value, str) else json.dumps(row.value, ensure_ascii=False)
+        table.add_row(*(Text(cell, style=style) for cell in (row.key, value, row.source)))
+    Console().print(table)

@@ -1,0 +1,91 @@
+"""``trunkline doctor``: checks of the installation, with advice for each problem."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.cli.doctor import machine, network, store
+from gateway.cli.doctor.finding import Finding, fail, ok
+from gateway.cli.options import FAILED, AsJson, File
+from gateway.cli.output import echo_json, plain
+from gateway.contract.errors import SettingsError
+from gateway.settings import Settings, load_settings
+from gateway.settings.secrets import MASK, secrets_in, without_passwords
+
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def doctor(as_json: AsJson = False, config: File = None) -> None:
+    """Check settings, store, port, channels, model and machine, with advice.
+
+    It changes nothing and shows no secret. Exit status 1 when a check fails.
+
+    \b
+    Examples:
+      trunkline doctor
+      trunkline doctor --config /etc/trunkline/trunkline.toml --json
+    """
+    findings = list(run_checks(config))
+    if as_json:
+        echo_json(findings)
+    else:
+        _print_table(findings)
+    raise typer.Exit(FAILED if any(finding.status == "fail" for finding in findings) else 0)
+
+
+def run_checks(config: Path | None) -> Iterator[Finding]:
+    """Run all checks, the settings first: without them only the machine can be checked."""
+    try:
+        settings = load_settings(config)
+    except SettingsError as error:
+        yield fail("settings", str(error), "correct the settings; `trunkline config schema` lists every key")
+    else:
+        yield ok("settings", f"{len(settings.entries)} set, others have defaults")
+        yield from mask_secrets(_check_gateway(settings), settings)
+    yield from (machine.python(), machine.kernel(), machine.open_files(), machine.clock())
+
+
+def _check_gateway(settings: Settings) -> Iterator[Finding]:
+    yield from store.store(settings)
+    yield from network.listener(settings)
+    yield from network.routes(settings)
+
+
+def mask_secrets(findings: Iterable[Finding], settings: Settings) -> Iterator[Finding]:
+    """Mask every secret of the settings in findings: an error may quote its input."""
+    # A secret of up to three characters would mask parts of ordinary words.
+    found = {secret for secret in settings.secrets() if len(secret) > 3}
+    found |= {secret for secret in secrets_in(os.environ) if len(secret) > 7}
+    secrets = sorted(found, key=len, reverse=True)
+
+    def masked(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, MASK)
+        return without_passwords(text)
+
+    for each in findings:
+        yield msgspec.structs.replace(each, detail=masked(each.detail), advice=masked(each.advice))
+
+
+def _print_table(findings: list[Finding]) -> None:
+    table = Table(box=None, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for found in findings:
+        text = Text(plain(found.detail))
+        if found.advice:
+            text.append(f"\n→ {plain(found.advice)}", style="bold")
+        table.add_row(Text(found.status, style=_COLOURS[found.status]), found.name, text)
+    Console(highlight=False).print(table)
+    counts = Counter(found.status for found in findings)
+    typer.echo(f"{counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failed")

@@ -1,0 +1,226 @@
+"""Checks of the port, channels, plugins, providers, and the models that names resolve to."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
+from typing import Any
+
+from gateway.app import Gateway
+from gateway.cli.doctor import settings as settings_checks
+from gateway.cli.doctor.finding import Finding, fail, ok, warn
+from gateway.cli.gateway_client import call, running_gateway
+from gateway.cli.models.provider_info import idle_gateway, plugin_of
+from gateway.contract.errors import (
+    PluginError,
+    ProviderError,
+    ProviderResolutionError,
+    SettingsError,
+    TrunklineError,
+)
+from gateway.contract.provider import TriesKey
+from gateway.models import MAIN, Profile, Route, default_model
+from gateway.settings import Settings
+from gateway.settings.secrets import without_passwords
+
+_PROVIDER_SECONDS = 5.0
+_DEMO = "set ANTHROPIC_API_KEY or OPENAI_API_KEY, or `model` and [providers.…] in the settings"
+
+
+def listener(settings: Settings) -> Iterator[Finding]:
+    """Check the port and the channels; a running gateway reports its own."""
+    server = settings.server
+    url = running_gateway(settings)
+    if url is None:
+        yield _port(server.host, server.port)
+        yield from settings_checks.channels(settings)
+        return
+    yield ok("port", f"a gateway runs at {url}")
+    try:
+        status: dict[str, Any] = call(settings, "GET", "/api/status")
+    except TrunklineError as error:
+        yield warn(
+            "channels",
+            f"cannot read the status of the gateway: {error}",
+            "check server.token in the settings",
+        )
+        return
+    channels: dict[str, dict[str, Any]] = status.get("channels", {})
+    for name, state in channels.items():
+        detail = str(state.get("detail") or "works")
+        advice = "see the log: trunkline logs"
+        yield ok(f"channel {name}", detail) if state.get("ok") else fail(f"channel {name}", detail, advice)
+
+
+def plugins(gateway: Gateway) -> Iterator[Finding]:
+    """Check that the enabled plugins load, and list their providers."""
+    provider_owner = gateway.activator.provider_owner
+    for name in gateway.settings.plugins.enabled:
+        if name in gateway.activator.failed:
+            advice = "correct it, or remove it from plugins.enabled"
+            yield fail(f"plugin {name}", gateway.activator.failed[name], advice)
+        else:
+            providers = ", ".join(provider for provider, plugin in provider_owner.items() if plugin == name)
+            yield ok(f"plugin {name}", f"loads, with providers {providers}" if providers else "loads")
+
+
+async def providers(gateway: Gateway) -> AsyncGenerator[Finding]:
+    """Check that the configured providers can be created; makes no request."""
+    for name in gateway.models.available_providers():
+        plugin = plugin_of(gateway, name)
+        try:
+            made = await gateway.providers.ready(name)
+            where = f"{made.name}, {without_passwords(made.api_endpoint)}"
+        except (ProviderError, PluginError, SettingsError) as error:
+            yield warn(f"provider {name}", without_passwords(str(error)), f"see [providers.{name}]")
+        else:
+            yield ok(f"provider {name}", f"{where}, from the plugin {plugin}" if plugin else where)
+
+
+async def model(gateway: Gateway) -> Finding:
+    """Check that the provider of the model responds and lists the model."""
+    model = gateway.model
+    try:
+        if model.startswith("demo/"):
+            return warn("model", "demo/demo: the built-in demo answers; no model is configured", _DEMO)
+        async with asyncio.timeout(_PROVIDER_SECONDS):
+            route = await gateway.models.resolve(model)
+            if isinstance(route.provider, TriesKey):
+                await route.provider.try_key()
+            known = [info.id for info in await route.provider.list_models()]
+    except TimeoutError:
+        return fail(
+            "model", f"no response within {_PROVIDER_SECONDS:.0f} s", "check the network and base_url"
+        )
+    except (ProviderError, SettingsError) as error:
+        return fail("model", f"{error.name}: {error}", "check `model`, [providers.…] and the key")
+    if known and route.model not in known:
+        return warn(
+            "model", f"{model} is not one of the {len(known)} models of its provider", "check the name"
+        )
+    return ok("model", f"{model} at {route.provider.api_endpoint}")
+
+
+def _port(host: str, port: int) -> Finding:
+    if port == 0:
+        return ok("port", "any free port")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host.strip("[]"), port))
+        except OSError as error:
+            return _taken(host, port, error)
+    return ok("port", f"{host}:{port} is free")
+
+
+def _taken(host: str, port: int, error: OSError) -> Finding:
+    if error.errno == errno.EADDRINUSE:
+        return fail("port", f"{host}:{port} is in use by another program", "choose another server.port")
+    if error.errno == errno.EACCES:
+        return fail(
+            "port", f"{host}:{port} is not permitted for this user", "choose a server.port above 1023"
+        )
+    return fail("port", f"{host}:{port}: {error.strerror}", "check server.host in the settings")
+
+
+_SECONDS = 15.0
+_ADVICE = "correct the name, unless a plugin adds it; `trunkline models list` shows all"
+
+
+def routes(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Check plugins, providers, and the model of each name. May ask providers for lists of models."""
+    return asyncio.run(_routes(settings, environ))
+
+
+async def _routes(settings: Settings, environ: Mapping[str, str]) -> list[Finding]:
+    async with idle_gateway(settings, environ) as gateway:
+        gateway.model = settings.model or await default_model(environ, gateway.providers)
+        findings = [*plugins(gateway), *_channels(gateway), *_permissions(gateway)]
+        findings += [*settings_checks.plugin_tables(settings), *settings_checks.durations(settings)]
+        findings += [finding async for finding in providers(gateway)]
+        findings.append(await model(gateway))
+        used: dict[str, str] = {}
+        findings += [finding async for finding in _found(gateway, used)]
+        return [*findings, *_retiring(gateway, used)]
+
+
+def _channels(gateway: Gateway) -> Iterator[Finding]:
+    for complaint in gateway.settings.unknown_agents(gateway.profiles.all):
+        yield fail("agents of channels", complaint, "correct the name; `trunkline agents list` shows all")
+
+
+def _permissions(gateway: Gateway) -> Iterator[Finding]:
+    try:
+        gateway.check_permissions()
+    except SettingsError as error:
+        yield fail("permissions", str(error), "correct the name of the tool, or remove the rule")
+
+
+async def _found(gateway: Gateway, used: dict[str, str]) -> AsyncGenerator[Finding]:
+    """Resolve each alias, agent and fallback. ``used`` receives each model and the setting that names it."""
+    models = gateway.models
+    for alias in models.configured.aliases:
+        finding, route = await _led(f"alias {alias}", models.resolve(alias))
+        _note(used, route, finding.name)
+        yield finding
+    for profile in gateway.profiles.all.values():
+        finding, route = await _led(f"agent {profile.name}", models.resolve(profile.model or gateway.model))
+        _note(used, route, "model" if profile.name == MAIN else finding.name)
+        if profile.name != MAIN:
+            yield finding
+        if route is not None:
+            async for each in _chain(gateway, profile, route, used):
+                yield each
+
+
+async def _chain(
+    gateway: Gateway, profile: Profile, first: Route, used: dict[str, str]
+) -> AsyncGenerator[Finding]:
+    """Check the fallback chain of an agent."""
+    whose = "fallback" if profile.name == MAIN else f"fallback of {profile.name}"
+    for name in profile.fallback.chain:
+        finding, route = await _led(f"{whose} {name}", gateway.models.substitute(first, name))
+        _note(used, route, finding.name)
+        yield finding
+
+
+def _note(used: dict[str, str], route: Route | None, name: str) -> None:
+    if route is not None:
+        used.setdefault(route.name, name)
+
+
+def _retiring(gateway: Gateway, used: Mapping[str, str]) -> Iterator[Finding]:
+    """Warn of each model that is used, listed or a default and that has a retirement date."""
+    named = dict(used)
+    for provider_id in gateway.models.available_providers():
+        listed = gateway.providers.configured(provider_id).models
+        default = dict(gateway.providers.first_models()).get(provider_id)
+        places = dict.fromkeys(listed, f"providers.{provider_id}.models")
+        if default and not listed:
+            places[default] = f"default of {provider_id}"
+        for model, place in places.items():
+            named.setdefault(f"{provider_id}/{model}", place)
+    for name, place in named.items():
+        provider_id, _, model = name.partition("/")
+        day = gateway.models.retirement(provider_id, model)
+        if day is not None:
+            detail = f"{name} ({place}) will be retired by its provider on {day.isoformat()}"
+            advice = f"choose a current model: `trunkline models list --provider {provider_id}`"
+            yield warn(f"retirement of {name}", detail, advice)
+
+
+async def _led(name: str, finding: Awaitable[Route]) -> tuple[Finding, Route | None]:
+    try:
+        async with asyncio.timeout(_SECONDS):
+            route = await finding
+    except ProviderResolutionError as error:
+        return warn(name, str(error), _ADVICE), None
+    except TimeoutError:
+        return warn(name, f"not resolved within {_SECONDS:.0f} s", "add the provider: provider/model"), None
+    except (ProviderError, SettingsError) as error:
+        return warn(name, without_passwords(str(error)), "check [providers.…] in the settings"), None
+    return ok(name, route.name), route

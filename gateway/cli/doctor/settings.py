@@ -1,0 +1,161 @@
+"""Checks of settings that load: values that ``run`` would reject, skip or ignore.
+
+Starts nothing and makes no request. Plugins are loaded, but not activated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from difflib import get_close_matches
+from importlib import import_module
+
+from gateway.access.permissions import Permissions, Rule
+from gateway.app import Gateway
+from gateway.cli.doctor.finding import Finding, fail, ok, warn
+from gateway.contract.errors import PluginError, SettingsError, StoreError
+from gateway.contract.plugin import Plugin
+from gateway.contract.tool import Tool
+from gateway.extensions.loader import BUILTIN_PLUGINS, channel_options, enabled_channels, load_plugin
+from gateway.settings import Settings
+from gateway.settings.validation import hint
+from gateway.store.engine import check_address
+
+OWN_PLUGINS = ("commands", "choosing", "access", "spending")
+"""Plugins of the gateway, which ``plugins.disabled`` may name."""
+
+
+def find_mistakes(settings: Settings) -> list[Finding]:
+    """Run all checks. Findings of valid channels are included."""
+    loaded, findings = _plugins(settings)
+    return [
+        *_store(settings),
+        *channels(settings),
+        *findings,
+        *_permissions(settings, loaded),
+        *_providers(settings),
+        *durations(settings),
+    ]
+
+
+def channels(settings: Settings) -> Iterator[Finding]:
+    """Check the settings of each enabled channel."""
+    for name, account, channel_id in enabled_channels(settings):
+        try:
+            channel_options(settings, name, account)
+        except SettingsError as error:
+            advice = f"correct [channels.{channel_id}], or set enabled = false there"
+            # A plugin may add a channel; its settings are known when the plugin is active.
+            brought = "there is no such channel" in str(error) and any(_loadable_plugins(settings))
+            yield (warn if brought else fail)(f"channel {channel_id}", str(error), advice)
+        else:
+            yield ok(f"channel {channel_id}", "the settings are valid; it connects when the gateway runs")
+
+
+def durations(settings: Settings) -> Iterator[Finding]:
+    """Find durations that look like seconds but are milliseconds."""
+    for complaint in settings.duration_warnings():
+        yield warn("durations", complaint, "add a unit")
+
+
+def plugin_tables(settings: Settings) -> Iterator[Finding]:
+    """Find settings of plugins that are not enabled, and unknown names in plugins.disabled."""
+    listed = (*settings.plugins.enabled, *BUILTIN_PLUGINS)
+    for name in settings.plugins.tables_of_others(listed):
+        said = f"[plugins.{name}] has settings, but the plugin is not enabled; {hint(name, listed)}"
+        yield warn(f"plugin {name}", said, "add it to plugins.enabled, or remove the table")
+    known_names = (*OWN_PLUGINS, *listed)
+    for name in settings.plugins.disabled:
+        if name not in known_names:
+            said = f'plugins.disabled = "{name}" is not a plugin; {hint(name, known_names)}'
+            yield warn(f"plugin {name}", said, "correct or remove the name")
+
+
+def skipped(gateway: Gateway) -> Iterator[Finding]:
+    """Find the settings that a running gateway skips or ignores."""
+    for channel_id, reason in gateway.left_out.items():
+        yield fail(f"channel {channel_id}", reason, f"correct [channels.{channel_id}], then start again")
+    for name, reason in gateway.activator.failed.items():
+        yield fail(f"plugin {name}", reason, "correct it, then start again")
+    yield from plugin_tables(gateway.settings)
+    yield from durations(gateway.settings)
+
+
+def _loadable_plugins(settings: Settings) -> Iterator[str]:
+    """Yield the names of the enabled plugins that can be loaded."""
+    for name in settings.plugins.enabled:
+        with suppress(PluginError):
+            yield load_plugin(name, settings.plugin_base(name)).name
+
+
+def _store(settings: Settings) -> Iterator[Finding]:
+    try:
+        check_address(settings.store_url)
+    except StoreError as error:
+        yield fail("store", str(error), "correct store.url")
+
+
+def _plugins(settings: Settings) -> tuple[list[Plugin], list[Finding]]:
+    loaded: list[Plugin] = []
+    findings: list[Finding] = []
+    for name in (*BUILTIN_PLUGINS, *settings.plugins.enabled):
+        if name in settings.plugins.disabled:
+            continue
+        try:
+            loaded.append(load_plugin(name, settings.plugin_base(name)))
+        except PluginError as error:
+            tell = warn if settings.plugins.of(name).optional else fail
+            findings.append(
+                tell(f"plugin {name}", str(error), "correct it, or remove it from plugins.enabled")
+            )
+    names = {plugin.name for plugin in loaded}
+    findings += [each for each in plugin_tables(settings) if each.name.removeprefix("plugin ") not in names]
+    return loaded, findings
+
+
+def _permissions(settings: Settings, loaded: Collection[Plugin]) -> Iterator[Finding]:
+    """Check the rules against the tools of plugins that are not active."""
+    tools: dict[str, Tool] = {}
+    for plugin in loaded:
+        with suppress(Exception):  # some plugins have tools only when active
+            tools |= {tool.name: tool for tool in plugin.tools()}
+    for name, rule in settings.permissions.items():
+        rules: dict[str, Rule] = {name: rule}
+        try:
+            Permissions(rules).check(tools, lambda tool: ":" in tool)
+        except SettingsError as error:
+            tell = warn if settings.plugins.enabled else fail
+            yield tell("permissions", str(error), "correct the name, unless a plugin adds the tool")
+
+
+def _providers(settings: Settings) -> Iterator[Finding]:
+    """Find tables of unknown providers, and models that name one."""
+    known = tuple(import_module("plugins.providers").PROVIDERS)
+    tell = warn if settings.plugins.enabled else fail
+    for name, provider in settings.providers.items():
+        like = provider.like
+        if like is not None and like not in known and like not in settings.providers:
+            yield tell(
+                f"provider {name}",
+                f"providers.{name}.like = {like!r} is not a provider; {hint(like, known)}",
+                _ADVICE,
+            )
+        elif name not in known and like is None and provider.base_url is None:
+            said = f"providers.{name} is unknown, and has neither like nor base_url; {hint(name, known)}"
+            yield tell(f"provider {name}", said, _ADVICE)
+    known_names = (*known, *settings.providers)
+    named = {
+        "model": settings.model,
+        **{f"aliases.{name}": model for name, model in settings.aliases.items()},
+    }
+    named |= {f"fallback = {name}": name for name in settings.fallback}
+    named |= {f"agents.{name}.model": agent.model for name, agent in settings.agents.items()}
+    for key, model in named.items():
+        provider = (model or "").partition("/")[0]
+        # Names of models contain slashes too: only a name close to a provider's is a mistake.
+        near = [] if provider in known_names else get_close_matches(provider, known_names, n=1, cutoff=0.8)
+        if near and provider not in settings.aliases:
+            yield warn(key, f"{key}: {model!r} does not name a provider; did you mean {near[0]}?", _ADVICE)
+
+
+_ADVICE = "correct the name, unless a plugin adds it; `trunkline providers list` shows all"

@@ -1,0 +1,111 @@
+"""Checks of the store: access, schema, durability and disk space."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from gateway.cli.doctor.finding import Finding, fail, ok, warn
+from gateway.cli.store_reader import reader, store_file
+from gateway.contract.errors import StoreError, WeakDurabilityError
+from gateway.settings import Settings
+from gateway.store import migrate
+from gateway.store.engine import connect, open_engine
+
+_GIB = 1 << 30
+_TOO_LITTLE, _LITTLE = _GIB // 10, _GIB
+_UPGRADE = "run: trunkline db upgrade (a starting gateway does it too)"
+
+
+def store(settings: Settings) -> Iterator[Finding]:
+    """Run all checks of the store."""
+    try:
+        file = store_file(settings)
+    except StoreError as error:
+        yield fail("store", str(error), "correct store.url")
+        return
+    if file is not None and not file.exists():
+        yield ok("store", f"does not exist yet; it will be {file}")
+    else:
+        yield from _opened(settings)
+    yield durability(settings)
+    yield from room((file or settings.data_dir / "x").absolute().parent)
+
+
+def _opened(settings: Settings) -> Iterator[Finding]:
+    shown = store_file(settings) or "PostgreSQL"
+    try:
+        engine = reader(settings)
+        try:
+            with connect(engine) as connection:
+                connection.execute(text("SELECT 1"))
+            damage = migrate.find_damage(engine)
+            revision = migrate.current(engine)
+        finally:
+            engine.dispose()
+    except (StoreError, DBAPIError) as error:
+        reason = str(error.orig).split("\n")[0] if isinstance(error, DBAPIError) else str(error)
+        yield fail("store", f"cannot read {shown}: {reason}", "check store.url and data_dir in the settings")
+        return
+    if damage is not None:
+        yield fail("store", damage, "`trunkline db check` shows details")
+        return
+    yield ok("store", f"{shown} opens")
+    yield schema(revision)
+
+
+def schema(revision: str | None) -> Finding:
+    """Check that the tables are those of this version."""
+    head = migrate.head()
+    if revision == head:
+        return ok("schema", f"revision {head}, the newest")
+    if revision is not None and revision > head:
+        return fail(
+            "schema",
+            f"revision {revision} is newer than this version, which has {head}",
+            "use the newer version, or restore a backup",
+        )
+    return warn("schema", f"revision {revision or 'none'}, this version needs {head}", _UPGRADE)
+
+
+def durability(settings: Settings) -> Finding:
+    """Check that acknowledged messages survive a power loss."""
+    if settings.durability == "relaxed":
+        return warn(
+            "durability",
+            "relaxed: a power loss may lose the last messages",
+            'set durability = "full" to keep every acknowledged message',
+        )
+    try:
+        if store_file(settings) is None:
+            open_engine(settings.store_url, "full").dispose()
+    except WeakDurabilityError as error:
+        return fail("durability", str(error), "ask the administrator of the database server")
+    except StoreError as error:
+        return fail("durability", str(error), "connect to the database server to check it")
+    return ok("durability", "full: acknowledged messages survive a power loss")
+
+
+def room(folder: Path) -> Iterator[Finding]:
+    """Check the free space and that files can be written."""
+    there = folder
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    shown = f"{free / _GIB:,.1f} GiB free at {folder}"
+    if free < _TOO_LITTLE:
+        yield fail("disk", shown, "free disk space: the gateway stops when it cannot store a message")
+    elif free < _LITTLE:
+        yield warn("disk", shown, "free disk space soon")
+    else:
+        yield ok("disk", shown)
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            yield ok("writable", str(folder) if there == folder else f"{folder} can be created")
+    except OSError as error:
+        yield fail("writable", f"{there}: {error.strerror}", "choose another data_dir, or change its owner")

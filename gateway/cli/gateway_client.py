@@ -1,0 +1,100 @@
+"""Client of the REST API of a running gateway, at the address that the settings name."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from gateway.contract import errors
+from gateway.contract.errors import TrunklineError
+from gateway.settings import Settings
+
+_PROBE_SECONDS = 1.0
+_CALL_SECONDS = 30.0
+
+
+class GatewayUnreachableError(TrunklineError):
+    """No gateway answers at the address in the settings."""
+
+    retryable = True
+
+
+def running_gateway(settings: Settings) -> str | None:
+    """Return the URL of the gateway that runs with these settings, without a slash at the end, or None."""
+    url = address(settings)
+    try:
+        answer = _exchange(urllib.request.Request(f"{url}/healthz"), _PROBE_SECONDS)  # noqa: S310
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    return url if isinstance(answer, dict) and "ok" in answer else None
+
+
+def call(settings: Settings, method: str, path: str, body: Any = None) -> Any:
+    """Call the running gateway. Return the JSON of its response, or None if that has no body.
+
+    Raises the error that the response names (NotFoundError, UnauthorizedError …), and
+    GatewayUnreachableError when no gateway responds.
+    """
+    url = address(settings)
+    try:
+        return _exchange(_request(settings, method, f"{url}{path}", body), _CALL_SECONDS)
+    except urllib.error.HTTPError as refusal:
+        raise _named(refusal.code, refusal.read()) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise GatewayUnreachableError(f"no gateway responds at {url} ({_reason(error)})") from None
+    except ValueError:
+        raise GatewayUnreachableError(f"{url} is not a Trunkline gateway") from None
+
+
+def address(settings: Settings) -> str:
+    """Return the URL of the gateway for this machine: loopback if it listens on all addresses."""
+    host = settings.server.host.strip("[]")
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return f"http://{host}:{settings.server.port}"
+    if ip.is_unspecified:
+        ip = ipaddress.ip_address("127.0.0.1" if ip.version == 4 else "::1")
+    return (
+        f"http://[{ip}]:{settings.server.port}" if ip.version == 6 else f"http://{ip}:{settings.server.port}"
+    )
+
+
+def _request(settings: Settings, method: str, url: str, body: Any) -> urllib.request.Request:
+    headers = {"Accept": "application/json"}
+    if settings.server.token is not None:
+        headers["Authorization"] = f"Bearer {settings.server.token.get_secret_value()}"
+    data = None
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+        data = json.dumps(body).encode()
+    return urllib.request.Request(url, data, headers, method=method)  # noqa: S310 - always http
+
+
+def _exchange(request: urllib.request.Request, seconds: float) -> Any:
+    # No proxy: the gateway is on this machine, and a proxy would see the token.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=seconds) as response:
+        answer = response.read()
+    return json.loads(answer) if answer else None
+
+
+def _named(status: int, body: bytes) -> TrunklineError:
+    """Return the error that an error response names, as the class of that name."""
+    try:
+        said = json.loads(body)
+        name, message = str(said["error_name"]), str(said["message"])
+    except (ValueError, KeyError, TypeError):
+        return TrunklineError(f"the gateway responded with status {status}")
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, TrunklineError):
+        return kind(message)
+    return TrunklineError(f"{name}: {message}")
+
+
+def _reason(error: Exception) -> str:
+    return str(error.reason if isinstance(error, urllib.error.URLError) else error) or type(error).__name__

@@ -1,0 +1,49 @@
+"""Access to the data of a gateway: through its API when it runs, else in the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from gateway.app import die
+from gateway.cli.gateway_client import call, running_gateway
+from gateway.cli.options import fail, refuse
+from gateway.contract.errors import StoreError, TrunklineError
+from gateway.settings import Settings
+from gateway.store import Store
+
+T = TypeVar("T")
+
+
+class GatewayOrStore:
+    """The running gateway, or the store, of the settings. An error ends the command."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.running = running_gateway(settings) is not None
+
+    def request(self, method: str, path: str, body: Any = None) -> Any:
+        """Call the running gateway and return the JSON of its response."""
+        return _or_fail(lambda: call(self.settings, method, path, body))
+
+    def run_in_store(self, work: Callable[[Store], Awaitable[T]]) -> T:
+        """Open the store, run ``work`` in it and return the result."""
+
+        async def run() -> T:
+            store = Store.open(self.settings.store_url, self.settings.durability, die)
+            try:
+                return await work(store)
+            finally:
+                await store.close()
+
+        return _or_fail(lambda: asyncio.run(run()))
+
+
+def _or_fail(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except StoreError as error:
+        refuse(error)
+    except TrunklineError as error:
+        fail(str(error))

@@ -1,0 +1,63 @@
+"""Read-only access to the store, without the lock that a running gateway holds."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, OperationalError
+
+from gateway.contract.errors import StoreError
+from gateway.settings import Settings
+from gateway.store import migrate
+from gateway.store.engine import connect, open_engine
+
+
+@contextmanager
+def reading(settings: Settings) -> Generator[Connection]:
+    """Open a read-only connection to a store with the schema of this version.
+
+    Raises StoreError when there is no store yet, or it has another schema.
+    """
+
+    engine = reader(settings)
+    try:
+        revision, expected = migrate.current(engine), migrate.head()
+        if revision != expected:
+            raise StoreError(
+                f"the store has schema {revision or 'none'}, this version needs {expected}; "
+                "run: trunkline db upgrade"
+            )
+        with connect(engine) as connection:
+            yield connection
+    except OperationalError as error:
+        reason = str(error.orig).strip().split("\n")[0]
+        raise StoreError(f"cannot read the store: {reason}") from None
+    finally:
+        engine.dispose()
+
+
+def reader(settings: Settings) -> Engine:
+    """Return an engine with read-only connections. Raises StoreError when there is no store yet."""
+
+    file = store_file(settings)
+    if file is None:
+        return open_engine(settings.store_url, "relaxed").execution_options(postgresql_readonly=True)
+    if not file.exists():
+        raise StoreError(f"{file} does not exist yet; `trunkline run` creates it")
+    return create_engine(f"sqlite:///file:{quote(str(file.absolute()))}?mode=ro&uri=true")
+
+
+def store_file(settings: Settings) -> Path | None:
+    """Return the SQLite file of the settings, or None when they name a database server."""
+    try:
+        url = make_url(settings.store_url)
+    except ArgumentError:
+        raise StoreError("store.url is not a database address, such as sqlite:///data/trunkline.db") from None
+    if url.get_backend_name() != "sqlite":
+        return None
+    return Path(url.database or "")

@@ -1,0 +1,101 @@
+"""The slash commands of access: /pair, /link and /move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.access.codes import Code
+from gateway.access.people import THE_OWNER, Who
+from gateway.access.policy import Access
+from gateway.contract.errors import InvalidStateError, NotFoundError, OverloadedError
+from gateway.contract.plugin import CommandContext, Plugin, SlashCommand
+
+_TOO_MANY = "Too many codes requested; try again in an hour."
+_REFUSALS = (NotFoundError, InvalidStateError, OverloadedError)
+
+
+class AccessCommands(Plugin):
+    """Commands that approve users, link accounts and continue a conversation in another chat."""
+
+    name = "access"
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def commands(self) -> Sequence[SlashCommand]:
+        """Return /pair, /link and /move."""
+        return (
+            SlashCommand("pair", "Approve a user: /pair CODE", self._pair, admin=True),
+            SlashCommand(
+                "link",
+                "Link your account on another channel: /link here, then /link CODE there",
+                self._link,
+            ),
+            SlashCommand(
+                "move",
+                "Continue the conversation in another chat: /move here, then /move CODE there",
+                self._move,
+            ),
+        )
+
+    async def _pair(self, rest: str, ctx: CommandContext) -> str:
+        if not rest:
+            return "Type `/pair CODE` with the pairing code of the user to approve."
+        try:
+            member = await self._access.pairing.approve(rest, self._who(ctx), ctx.role)
+        except _REFUSALS as refusal:
+            return _sentence(refusal)
+        return (
+            f"Approved: `{member.user_id}`{f' ({member.name})' if member.name else ''} on {member.channel}."
+        )
+
+    async def _link(self, rest: str, ctx: CommandContext) -> str:
+        if ctx.inbound.address.group:
+            return "Link accounts in a private chat: other users can read this one."
+        who, links = self._who(ctx), self._access.links
+        if rest == "off":
+            return (
+                "Your account is no longer linked." if await links.end(who) else "Your account is not linked."
+            )
+        if not rest:
+            return _code_reply(await links.begin(who), "link", "on the other channel")
+        try:
+            other = await links.finish(rest, who)
+        except _REFUSALS as refusal:
+            return _sentence(refusal)
+        return f"Linked with `{other}`."
+
+    async def _move(self, rest: str, ctx: CommandContext) -> str:
+        if ctx.inbound.address.group and ctx.role != "admin":
+            return "Only admins can move the conversation of a group."
+        who, moved, chat = self._who(ctx), self._access.moved_chats, ctx.inbound.session
+        if rest == "off":
+            was_moved = await moved.end(who, chat)
+            return "This chat has its own conversation again." if was_moved else "This chat was not moved."
+        if not rest:
+            return _code_reply(
+                await moved.begin(who, ctx.session), "move", "in the chat where you want to continue"
+            )
+        if who == THE_OWNER:
+            return "Not needed here: you can open every conversation directly."
+        try:
+            await moved.finish(rest, who, chat, any_owner=ctx.role == "admin")
+        except NotFoundError as refusal:
+            return f"{_sentence(refusal)} To use a code of another account, link both accounts first: /link"
+        except _REFUSALS as refusal:
+            return _sentence(refusal)
+        return "The conversation continues here."
+
+    def _who(self, ctx: CommandContext) -> Who:
+        return self._access.policy.who(ctx.channel, ctx.inbound)
+
+
+def _code_reply(code: Code | None, command: str, where: str) -> str:
+    if code is None:
+        return _TOO_MANY
+    return f"Type `/{command} {code.code}` {where}, within ten minutes. Keep the code private."
+
+
+def _sentence(refusal: Exception) -> str:
+    text = str(refusal)
+    return f"{text[:1].upper()}{text[1:]}."

@@ -1,0 +1,101 @@
+"""Events: notifications for subscribers.
+
+``AgentEvent`` reports a run of the agent with cumulative texts; ``Activity`` reports the state of components
+to operators; ``SubAgentEvent`` reports nested runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from gateway.contract.deltas import Delta, TextDelta, ToolResultStart
+from gateway.contract.messages import Message
+
+
+class ContentEvent(Struct, frozen=True, tag_field="type", tag="content"):
+    """All text of the current call of the model so far."""
+
+    text: str
+
+
+class ReasoningEvent(Struct, frozen=True, tag_field="type", tag="reasoning"):
+    """All reasoning of the current call of the model so far."""
+
+    text: str
+
+
+class UsageEvent(Struct, frozen=True, tag_field="type", tag="usage"):
+    """Tokens of the last call of the model; ``cached_tokens`` is 0 where it is not reported."""
+
+    total_tokens: int
+    cached_tokens: int = 0
+
+
+class MessagesEvent(Struct, frozen=True, tag_field="type", tag="messages"):
+    """The whole transcript, after it changed."""
+
+    messages: tuple[Message, ...]
+
+
+class TurnEndEvent(Struct, frozen=True, tag_field="type", tag="turn_end"):
+    """The end of a round of tools, before the next model call."""
+
+
+AgentEvent = ContentEvent | ReasoningEvent | UsageEvent | MessagesEvent | TurnEndEvent
+
+
+class AgentEventMapper:
+    """Tells deltas as agent events: the cumulative texts of the current call of the model."""
+
+    def __init__(self) -> None:
+        self._content = ""
+        self._reasoning = ""
+
+    def tell(self, delta: Delta, tell: Callable[[AgentEvent], None]) -> None:
+        """Pass one delta on; a tool's result means that the next text belongs to the next call."""
+        match delta:
+            case TextDelta(kind="reasoning"):
+                self._reasoning += delta.content
+                tell(ReasoningEvent(self._reasoning))
+            case TextDelta(kind="notice"):
+                pass
+            case TextDelta():
+                self._content += delta.content
+                tell(ContentEvent(self._content))
+            case ToolResultStart():
+                self._content = self._reasoning = ""
+            case _:
+                pass
+
+
+ActivityKind = Literal[
+    "agent_start", "agent_end", "tool_start", "tool_end", "task_started", "task_completed", "task_error"
+]
+SubAgentKind = Literal[
+    "invocation_start", "text_delta", "message_end", "tool_call_start", "tool_call_end", "invocation_end"
+]
+
+
+class Activity(Struct, frozen=True):
+    """A start or end of some work. ``id`` counts from 1; ``ts`` is milliseconds; ``source`` is the actor."""
+
+    id: int
+    ts: int
+    kind: ActivityKind
+    source: str
+    summary: str
+    detail: Mapping[str, Any] | None = None
+
+
+class SubAgentEvent(Struct, frozen=True):
+    """A step of a nested run."""
+
+    run_id: str
+    parent_run_id: str | None
+    agent_id: str
+    kind: SubAgentKind
+    ts: int
+    data: Mapping[str, Any]

@@ -1,0 +1,369 @@
+"""Messages and their six kinds of parts: frozen values, stored and sent in this form.
+
+A tool's result lives in the assistant message that asked for it (there is no role ``tool``); adapters
+translate to each provider's roles. Times are milliseconds since the epoch, costs US dollars.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+from gateway.contract.errors import InvalidPartTypeError, PartValidationError
+
+Role = Literal["user", "assistant", "system"]
+TextKind = Literal["text", "reasoning", "summary", "notice"]
+DisplayKind = Literal["file-read", "file-write", "diff", "shell"]
+T = TypeVar("T")
+
+_random_bits = random.Random().getrandbits  # noqa: S311 - ids are no secrets
+"""A separate generator: seeding the shared one would repeat ids."""
+_VARIANTS = "89ab"
+_MESSAGE_BYTES = 700
+"""Memory overhead of a message besides its content, in bytes."""
+
+
+def new_id() -> str:
+    """Return a new UUID, version 7, as text. It begins with the time and is not a secret.
+
+    Rows stored together are adjacent in an index, so a commit changes few pages.
+    """
+    digits = f"{time.time_ns() // 1_000_000:012x}{_random_bits(80):020x}"
+    variant = _VARIANTS[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-7{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+
+
+def now_ms() -> int:
+    """Return the wall-clock time in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class Attachment(Struct, frozen=True, omit_defaults=True):
+    """A file or image attached to a tool result. ``data`` is base64."""
+
+    mime_type: str
+    data: str
+    name: str = ""
+
+
+class DisplayHints(Struct, frozen=True, omit_defaults=True):
+    """Hints for showing a tool call: a verb, a known kind, and argument names by concept."""
+
+    verb: str | None = None
+    kind: DisplayKind | None = None
+    fields: Mapping[str, str] = {}
+
+
+class ResultMetadata(Struct, frozen=True, omit_defaults=True):
+    """Measurements of a tool's run."""
+
+    exit_code: int | None = None
+    duration_ms: int | None = None
+    bytes_read: int | None = None
+
+
+class ErrorMetadata(Struct, frozen=True, omit_defaults=True):
+    """Details of an error part; ``stack`` is for operators and is not sent to chats.
+
+    ``code`` is a provider's HTTP status, ``retry_after_ms`` its requested delay.
+    """
+
+    code: str | None = None
+    retryable: bool | None = None
+    stack: str | None = None
+    retry_after_ms: int | None = None
+
+
+class TextPart(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="text"):
+    """Markdown text of a ``kind``.
+
+    ``reasoning`` is a model's reasoning, ``summary`` a compaction's summary. A ``notice`` is a message of the
+    gateway about an answer, such as the use of a fallback provider: it is stored and shown in every channel,
+    but is not part of the answer. Models, ``/v1`` clients and nested runs never get it.
+    """
+
+    content: str
+    kind: TextKind = "text"
+
+
+class ToolCallPart(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_call"):
+    """A tool call of the model. ``arguments`` is the parsed JSON object.
+
+    If the model's text is not a JSON object (or was cut off), ``arguments`` is empty and
+    ``invalid_arguments`` is the original text.
+    """
+
+    tool_call_id: str
+    tool_name: str
+    arguments: dict[str, Any]
+    invalid_arguments: str | None = None
+
+
+class ToolResultPart(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_result"):
+    """The result of a tool; ``tool_call_id`` pairs it with its call."""
+
+    tool_call_id: str
+    output: str
+    title: str | None = None
+    metadata: ResultMetadata | None = None
+    attachments: tuple[Attachment, ...] = ()
+    is_error: bool = False
+    display: DisplayHints | None = None
+
+
+def verb_of(result: ToolResultPart | None) -> str | None:
+    """Return the verb of a tool's display hints or its title; None if it has neither."""
+    if result is None:
+        return None
+    return (result.display.verb if result.display is not None else None) or result.title
+
+
+class ErrorPart(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="error"):
+    """An error while the message was produced."""
+
+    error_name: str
+    message: str
+    metadata: ErrorMetadata | None = None
+
+
+class ImagePart(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="image"):
+    """An image. ``data`` is base64; ``width`` and ``height`` are pixels."""
+
+    data: str
+    mime_type: str
+    alt_text: str | None = None
+    width: int | None = None
+    height: int | None = None
+
+
+class FilePart(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="file"):
+    """A file by its path relative to the workspace; ``content`` may be cut. Lines count from 1."""
+
+    path: str
+    content: str | None = None
+    language: str | None = None
+    line_range: tuple[int, int] | None = None
+
+
+Part = TextPart | ToolCallPart | ToolResultPart | ErrorPart | ImagePart | FilePart
+PART_TYPES = ("text", "tool_call", "tool_result", "error", "image", "file")
+
+
+class Metadata(Struct, frozen=True, gc=False, omit_defaults=True):
+    """The usage of an answer. Tokens are counts, ``cost`` is USD, ``duration_ms`` the whole turn."""
+
+    model: str | None = None
+    provider: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    cost: float | None = None
+    duration_ms: int | None = None
+    stop_reason: str | None = None
+
+
+class Display(Struct, frozen=True, omit_defaults=True):
+    """Hints for showing a message. ``hidden`` messages are kept and reach the model, but are not shown."""
+
+    color: str | None = None
+    prefix: str | None = None
+    badge: str | None = None
+    hidden: bool = False
+
+
+class Message(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """One message of a session.
+
+    ``custom_type`` selects a registered renderer; ``for_model`` is false for messages that are only shown;
+    ``meta`` belongs to the plugin that made the message.
+    """
+
+    id: str = msgspec.field(default_factory=new_id)
+    session_id: str
+    role: Role
+    parts: tuple[Part, ...] = ()
+    created_at: int = msgspec.field(default_factory=now_ms)
+    metadata: Metadata = Metadata()
+    custom_type: str | None = None
+    display: Display | None = None
+    for_model: bool = True
+    meta: dict[str, Any] | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the text parts joined by blank lines, without reasoning and notices."""
+        return "\n\n".join(p.content for p in self.parts if isinstance(p, TextPart) and is_said(p.kind))
+
+
+def is_said(kind: TextKind) -> bool:
+    """Return whether text of this kind is part of a message's content for clients."""
+    return kind not in ("reasoning", "notice")
+
+
+def is_notice(part: Part) -> bool:
+    """Return whether a part is a notice, which only users see."""
+    return isinstance(part, TextPart) and part.kind == "notice"
+
+
+def model_context(messages: Iterable[Message]) -> tuple[Message, ...]:
+    """Return the messages for a model: without notices, and without messages that contain only those."""
+    return tuple(shown for message in messages if (shown := _without_notices(message)) is not None)
+
+
+def _without_notices(message: Message) -> Message | None:
+    if not any(map(is_notice, message.parts)):
+        return message
+    parts = tuple(part for part in message.parts if not is_notice(part))
+    return msgspec.structs.replace(message, parts=parts) if parts else None
+
+
+def size_of(message: Message) -> int:
+    """Estimate the memory size of a message in bytes."""
+    return _MESSAGE_BYTES + sum(map(_content_size, message.parts))
+
+
+def _content_size(part: Part) -> int:
+    match part:
+        case TextPart():
+            return len(part.content)
+        case ToolCallPart():
+            return sum(len(value) for value in part.arguments.values() if isinstance(value, str))
+        case ToolResultPart():
+            return len(part.output) + sum(len(attachment.data) for attachment in part.attachments)
+        case ImagePart():
+            return len(part.data)
+        case FilePart():
+            return len(part.content or "")
+        case ErrorPart():
+            return len(part.message)
+
+
+_part_decoder = msgspec.json.Decoder(Part)
+_encoder = msgspec.json.Encoder()
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def to_json(value: object) -> bytes:
+    """Encode a value as JSON, with U+FFFD for lone surrogates, which are not valid UTF-8."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(_without_surrogates(msgspec.to_builtins(value)))
+
+
+def sound(value: T) -> T:
+    """Return the value with U+FFFD for every lone surrogate; the same object if there is none.
+
+    File names and lenient JSON parsers produce lone surrogates, which UTF-8 and databases cannot store.
+    Lengths do not change.
+    """
+    try:
+        _encoder.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.convert(_without_surrogates(msgspec.to_builtins(value)), type(value))
+    return value
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, dict):
+        entries = cast("dict[Any, Any]", value).items()
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in entries}
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def encode_part(part: Part) -> bytes:
+    """Encode a part as one JSON object, for the store and the wire."""
+    return to_json(part)
+
+
+def checked_part(part: object) -> bytes:
+    """Encode a part as JSON and verify that it can be decoded.
+
+    Parts made in Python may hold values of any type. Raises InvalidPartTypeError for another object, and
+    PartValidationError for a part with invalid fields.
+    """
+    if not isinstance(part, Part):
+        raise InvalidPartTypeError(
+            f"{type(part).__name__} is not a part; the part types are {', '.join(PART_TYPES)}"
+        )
+    try:
+        payload = to_json(part)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PartValidationError(f"a part of type {part.__struct_config__.tag}: {error}") from None
+    decode_part(payload)
+    return payload
+
+
+def decode_part(payload: bytes | str) -> Part:
+    """Decode a part. Raises PartValidationError or InvalidPartTypeError."""
+    try:
+        return _part_decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _part_error(error) from None
+
+
+def part_from(value: object) -> Part:
+    """Convert plain data of a client to a part. Raises PartValidationError or InvalidPartTypeError."""
+    try:
+        return msgspec.convert(value, Part)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise _part_error(error) from None
+
+
+def _part_error(error: Exception) -> InvalidPartTypeError | PartValidationError:
+    text = str(error)
+    if "Invalid value" in text and "$.type" in text:
+        return InvalidPartTypeError(f"{text}; the part types are {', '.join(PART_TYPES)}")
+    return PartValidationError(text)
+
+
+ABORTED = "Aborted: the tool was stopped before it gave a result."
+"""The result of a tool call that was stopped."""
+
+
+def with_results(messages: Sequence[Message]) -> Sequence[Message]:
+    """Move tool results that clients sent, in user messages, to the assistant messages with their calls.
+
+    A result without a call, or with a call that has a result already, is dropped.
+    """
+    if not any(_has_results(message) for message in messages):
+        return messages
+    found: list[Message] = []
+    for message in messages:
+        if not _has_results(message):
+            found.append(message)
+            continue
+        for part in message.parts:
+            if isinstance(part, ToolResultPart):
+                _answer(found, part)
+        rest = tuple(part for part in message.parts if not isinstance(part, ToolResultPart))
+        if rest:
+            found.append(msgspec.structs.replace(message, parts=rest))
+    return found
+
+
+def _has_results(message: Message) -> bool:
+    return message.role == "user" and any(isinstance(part, ToolResultPart) for part in message.parts)
+
+
+def _answer(messages: list[Message], result: ToolResultPart) -> None:
+    """Add a result to the newest message with its call, after the parallel calls."""
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if message.role != "assistant":
+            continue
+        same = [part for part in message.parts if getattr(part, "tool_call_id", None) == result.tool_call_id]
+        if any(isinstance(part, ToolCallPart) for part in same):
+            if not any(isinstance(part, ToolResultPart) for part in same):
+                messages[index] = msgspec.structs.replace(message, parts=(*message.parts, result))
+            return

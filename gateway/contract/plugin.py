@@ -1,0 +1,266 @@
+"""The plugin contract: a class that overrides hooks and acts through their return values.
+
+Every hook may be sync or async and may return ``None`` for "unchanged". Hooks of several plugins run in
+the order the plugins were registered; ``gateway/extensions/hooks.py`` defines how results combine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+from gateway.contract.channel import InboundMessage, Sender, SenderRole
+from gateway.contract.events import AgentEvent
+from gateway.contract.messages import Message
+from gateway.contract.provider import ChatOptions
+from gateway.contract.services import (
+    ActivityService,
+    AgentService,
+    ChannelService,
+    ModelService,
+    ProviderService,
+    SessionMessages,
+    SessionService,
+    Submit,
+    UIService,
+    Unregister,
+)
+from gateway.contract.tool import Tool, ToolOutput
+
+AgentEndReason = Literal["complete", "aborted"]
+
+
+class TurnContext(Struct, frozen=True):
+    """The context of a hook call.
+
+    ``messages`` are the session's messages, ``inbound`` is the received message with audio and raw event.
+    ``role`` is the sender's role.
+    """
+
+    session: str
+    sender: Sender
+    messages: SessionMessages
+    inbound: InboundMessage
+    agent: str = "main"
+    role: SenderRole = "user"
+
+
+class RegistryView(Protocol):
+    """The read-only side of the plugin registry."""
+
+    def get_tools(self) -> tuple[Tool, ...]:
+        """Return the tools of all plugins."""
+        ...
+
+    async def get_filtered_tools(self, ctx: TurnContext) -> tuple[Tool, ...]:
+        """Return the tools that the hooks of all plugins allow in a turn."""
+        ...
+
+    def get_hooks(self) -> Any:
+        """Return the hooks of all plugins as one object with a method for each hook."""
+        ...
+
+    async def get_system_prompts(self) -> tuple[str, ...]:
+        """Return the system prompts of all plugins, in order of registration."""
+        ...
+
+    async def apply_system_prompt_transforms(self, prompt: str, ctx: TurnContext) -> str:
+        """Return a system prompt after all ``transform_system_prompt`` hooks."""
+        ...
+
+
+class ToolCall(Struct, frozen=True):
+    """A tool call of the model; ``arguments`` is the parsed JSON object."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+class ToolBlock(Struct, frozen=True):
+    """A refusal of a tool call; the model gets ``content`` as its result."""
+
+    content: str
+    is_error: bool = True
+
+
+class TurnResult(Struct, frozen=True):
+    """The result of one model call. ``usage`` counts input and output tokens."""
+
+    content: str
+    reasoning: str
+    tool_calls: tuple[ToolCall, ...]
+    usage: int
+    cached_tokens: int = 0
+
+
+class Pass(Struct, frozen=True):
+    """Leave the user's text as it is."""
+
+
+class Transform(Struct, frozen=True):
+    """Replace the user's text."""
+
+    text: str
+
+
+class Intercept(Struct, frozen=True):
+    """End the turn without a model call. ``reply`` is shown to the user unless empty."""
+
+    reply: str = ""
+
+
+UserInput = Pass | Transform | Intercept
+
+
+class CommandContext(Struct, frozen=True):
+    """The context of a slash command. ``channel`` is its channel's id, ``role`` the sender's role."""
+
+    session: str
+    messages: Sequence[Message]
+    cwd: str
+    config: Mapping[str, Any]
+    sender: Sender
+    channel: str
+    inbound: InboundMessage
+    role: SenderRole = "user"
+
+
+class SlashCommand(Struct, frozen=True):
+    """A command typed as ``/name rest``. The result of ``execute`` is shown; None shows nothing.
+
+    With ``admin`` only admins can see and run it.
+    """
+
+    name: str
+    description: str
+    execute: Callable[[str, CommandContext], Awaitable[str | None]]
+    admin: bool = False
+
+
+class StatusSegment(Struct, frozen=True):
+    """A piece of the status line."""
+
+    text: str
+    color: str | None = None
+    dim: bool = False
+
+
+class MentionCompletion(Struct, frozen=True):
+    """One entry of a mention picker; ``label`` defaults to the value."""
+
+    value: str
+    label: str = ""
+    description: str = ""
+
+
+MentionProvider = Callable[[str], "Sequence[MentionCompletion] | Awaitable[Sequence[MentionCompletion]]"]
+MessageRenderer = Callable[[Message], "str | None"]
+ShortcutHandler = Callable[[], Any]
+
+
+class AgentLoop(Protocol):
+    """A strategy that replaces the built-in loop. It yields agent events with cumulative texts."""
+
+    @property
+    def name(self) -> str: ...
+
+    def run(self, run: LoopRun) -> AsyncIterator[AgentEvent]: ...
+
+
+class LoopRun(Struct, frozen=True):
+    """The input of a custom loop: ``call_model`` streams one call, ``call_tool`` runs one tool."""
+
+    messages: tuple[Message, ...]
+    options: ChatOptions
+    tools: tuple[Tool, ...]
+    call_model: Callable[[Sequence[Message]], Awaitable[TurnResult]]
+    call_tool: Callable[[ToolCall], Awaitable[ToolOutput]]
+
+
+class PluginContext(Struct, frozen=True, kw_only=True):
+    """The context of a plugin's activation. A service that the host does not have is None."""
+
+    cwd: str
+    config: Mapping[str, Any]
+    environ: Mapping[str, str] = {}
+    """The environment variables that the plugin declares in ``Plugin.environ``, as far as they are set."""
+    registry: RegistryView
+    get_plugin: Callable[[str], Plugin | None]
+    set_status_line: Callable[[Sequence[StatusSegment]], None]
+    register_message_renderer: Callable[[str, MessageRenderer], Unregister]
+    register_shortcut: Callable[[str, ShortcutHandler], Unregister]
+    register_mention_provider: Callable[[str, MentionProvider], Unregister]
+    ui: UIService | None = None
+    shutdown: Callable[[int], None] | None = None
+    submit: Submit | None = None
+    providers: ProviderService | None = None
+    models: ModelService | None = None
+    """Finds models by name: what they can do (``(await models.resolve(name)).capabilities``) and cost."""
+    channels: ChannelService | None = None
+    sessions: SessionService | None = None
+    activity: ActivityService | None = None
+    agents: AgentService | None = None
+    """The agents registry: the one that an earlier plugin published, or the gateway's own."""
+    set_agents_registry: Callable[[AgentService], None] | None = None
+    """Publish an agents registry: plugins activated later get it as ``agents``."""
+
+
+class Plugin:
+    """A plugin. Only ``name`` is required; override the hooks you need.
+
+    Attributes of a subclass are open to sibling plugins through ``ctx.get_plugin(name)``. ``environ`` names
+    the environment variables that ``ctx.environ`` is to hold.
+    """
+
+    name: str = ""
+    version: str = "0"
+    environ: Sequence[str] = ()
+    system_prompt: str | Callable[[PluginContext], str | Awaitable[str]] = ""
+    agent_loop: AgentLoop | None = None
+
+    def tools(self) -> Sequence[Tool]:
+        """Return the tools offered to the model; called again for every model call."""
+        return ()
+
+    def commands(self) -> Sequence[SlashCommand]:
+        """Return the slash commands."""
+        return ()
+
+    async def activate(self, ctx: PluginContext) -> None:
+        """Start the plugin; called once, at registration."""
+
+    async def deactivate(self) -> None:
+        """Release resources; called once, before the plugin is removed."""
+
+    async def before_llm_call(
+        self, messages: tuple[Message, ...], options: ChatOptions, ctx: TurnContext
+    ) -> Sequence[Message] | ChatOptions | None:
+        """Change the messages or options of this model call; the session's transcript is unaffected.
+
+        Of ChatOptions these fields count: ``temperature``, ``top_p``, ``seed``, ``max_tokens``,
+        ``stop_sequences``, ``response_format`` and ``system_prompt``.
+        """
+
+    async def after_llm_call(self, result: TurnResult, ctx: TurnContext) -> TurnResult | None:
+        """Change the model's answer."""
+
+    async def before_tool_exec(self, call: ToolCall, ctx: TurnContext) -> ToolCall | ToolBlock | None:
+        """Rewrite a call or block it; the first block ends the chain. Raising blocks too."""
+
+    async def after_tool_exec(self, call: ToolCall, result: str, ctx: TurnContext) -> str | None:
+        """Change a tool's output; also called for blocked calls."""
+
+    async def filter_tools(self, tools: tuple[Tool, ...], ctx: TurnContext) -> Sequence[Tool] | None:
+        """Narrow the tools; tools that were not offered cannot be added."""
+
+    async def transform_system_prompt(self, prompt: str, ctx: TurnContext) -> str | None:
+        """Change the system prompt."""
+
+    async def transform_user_input(self, text: str, ctx: TurnContext) -> UserInput | None:
+        """Pass, transform or intercept the user's text."""
+
+    async def after_agent_run(self, reason: AgentEndReason, ctx: TurnContext) -> None:
+        """React to the end of a turn, complete or aborted."""

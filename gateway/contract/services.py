@@ -1,0 +1,271 @@
+"""The services that a plugin finds in its ``PluginContext``, as protocols.
+
+The gateway's own classes satisfy them structurally, so that the contract imports no implementation. A service
+that the host does not have is ``None`` in the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from gateway.contract.channel import Channel, InboundMessage, Responder
+from gateway.contract.events import Activity, ActivityKind, AgentEvent, SubAgentEvent
+from gateway.contract.messages import Message
+from gateway.contract.provider import Capabilities, Provider, ProviderConfig, TurnOptions
+
+Unregister = Callable[[], None]
+NoticeLevel = Literal["info", "success", "warning", "error"]
+
+
+class SessionMessages(Protocol):
+    """The messages of one session, as plugins read and extend them."""
+
+    def append(self, message: Message) -> None:
+        """Show a message now; the model never sees it. Raises PartValidationError or InvalidPartTypeError."""
+        ...
+
+    def inject_next(self, message: Message) -> None:
+        """Add a message to the transcript after the next user message; the model sees it then."""
+        ...
+
+    def get(self) -> tuple[Message, ...]:
+        """Return the transcript."""
+        ...
+
+    def subscribe(self, listener: Callable[[tuple[Message, ...]], None]) -> Unregister:
+        """Call ``listener`` with the transcript now and after each change, until the result is called."""
+        ...
+
+
+class ProviderService(Protocol):
+    """The registry of model providers."""
+
+    def register(self, entry: Provider) -> Unregister:
+        """Add a provider. Raises AlreadyRegisteredError; the result removes it."""
+        ...
+
+    def add_factory(
+        self,
+        provider_id: str,
+        factory: Callable[[ProviderConfig], Provider],
+        *,
+        variables: Mapping[str, Sequence[str]] | None = None,
+        first_model: str = "",
+        optional: bool = False,
+        load: Callable[[], object] | None = None,
+        stand_in: str = "",
+        needs_key: bool = True,
+        key_of: str = "",
+    ) -> Unregister:
+        """Register a provider that is created on first use. Raises AlreadyRegisteredError.
+
+        ``variables`` maps a setting to the environment variables that it is read from besides
+        ``<ID>_API_KEY``; ``load`` is called in a thread when the provider may be needed soon.
+        """
+        ...
+
+    def get(self, entry_id: str) -> Provider | None:
+        """Return a provider that was created, or None."""
+        ...
+
+    def configured(self, provider_id: str) -> ProviderConfig:
+        """Return the configuration that the settings have for a provider."""
+        ...
+
+    def key_owner(self, provider_id: str) -> str:
+        """Return the id of the provider that owns the API key of this one."""
+        ...
+
+    def stand_in_of(self, provider_id: str) -> str | None:
+        """Return the id of the provider that answers by default when this one cannot be used."""
+        ...
+
+
+class ModelRoute(Protocol):
+    """A model and the provider that serves it."""
+
+    @property
+    def name(self) -> str:
+        """The full name, ``provider/model``."""
+        ...
+
+    @property
+    def provider(self) -> Provider:
+        """The provider."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """The model's id at its provider."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The model's capabilities."""
+        ...
+
+
+class ModelDetails(Protocol):
+    """The known facts of a model; None for what no source says."""
+
+    @property
+    def context_window(self) -> int | None:
+        """Tokens that input and output may have together."""
+        ...
+
+    @property
+    def output_limit(self) -> int | None:
+        """Tokens that one answer may have."""
+        ...
+
+    @property
+    def rates(self) -> object | None:
+        """Dollars per million tokens, by kind of token."""
+        ...
+
+    @property
+    def retires(self) -> str | None:
+        """The date from which its provider no longer serves it, such as ``2026-05-14``."""
+        ...
+
+
+class ModelService(Protocol):
+    """Finds models by name."""
+
+    async def resolve(self, name: str) -> ModelRoute:
+        """Return the route for an alias, ``provider/model`` or model id. Raises ProviderResolutionError."""
+        ...
+
+    async def facts(self, provider_id: str, model: str) -> ModelDetails:
+        """Return what is known of a model, from offline data and, once an hour, its provider's list."""
+        ...
+
+
+class ChannelService(Protocol):
+    """The registry of channels."""
+
+    def register(self, entry: Channel) -> Unregister:
+        """Add a channel, to be started with the others. Raises AlreadyRegisteredError.
+
+        The result removes it.
+        """
+        ...
+
+    def get(self, entry_id: str) -> Channel | None:
+        """Return a channel by id, or None."""
+        ...
+
+    def list(self) -> tuple[Channel, ...]:
+        """Return all channels, in order of registration."""
+        ...
+
+
+class SessionView(Protocol):
+    """One session: its id, its messages, and the events of its turns."""
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        ...
+
+    def messages(self) -> tuple[Message, ...]:
+        """Return the messages that are in memory."""
+        ...
+
+    def subscribe(self, listener: Callable[[AgentEvent], None]) -> Unregister:
+        """Call ``listener`` with each agent event of the session, until the result is called."""
+        ...
+
+
+class SessionService(Protocol):
+    """The sessions."""
+
+    def get(self, session_id: str) -> SessionView | None:
+        """Return a session that is in memory, or None."""
+        ...
+
+    def live(self) -> Sequence[SessionView]:
+        """Return the sessions that are in memory."""
+        ...
+
+    async def find(self, session_id: str) -> SessionView:
+        """Return a stored session. Raises NotFoundError."""
+        ...
+
+
+class ActivityService(Protocol):
+    """The activity of the gateway: agents, tools, tasks and nested runs. Past events are not replayed."""
+
+    def subscribe(self, listener: Callable[[Activity], None]) -> Unregister:
+        """Call ``listener`` with each activity, until the result is called."""
+        ...
+
+    def emit(
+        self, kind: ActivityKind, source: str, summary: str, detail: Mapping[str, Any] | None = None
+    ) -> None:
+        """Publish an activity."""
+        ...
+
+    def subscribe_sub_agent(self, listener: Callable[[SubAgentEvent], None]) -> Unregister:
+        """Call ``listener`` with each event of a nested run, until the result is called."""
+        ...
+
+
+class AgentService(Protocol):
+    """The registry of folders that hold agent definitions."""
+
+    def register_source(self, folder: Path) -> Unregister:
+        """Add a folder (absolute). Raises PluginError if it is relative; the result removes it."""
+        ...
+
+    def list(self) -> tuple[Path, ...]:
+        """Return the folders, oldest first."""
+        ...
+
+
+class Submit(Protocol):
+    """Submits a message as if a channel had received it, and returns the answer once it is durable."""
+
+    async def __call__(
+        self,
+        message: InboundMessage,
+        responder: Responder | None = None,
+        *,
+        exclusive: bool = False,
+        model: str | None = None,
+        agent: str | None = None,
+        options: TurnOptions | None = None,
+    ) -> Message | None: ...
+
+
+class UIService(Protocol):
+    """Notices and questions for the operator.
+
+    Hosts without a person answer at once; never use it for approvals.
+    """
+
+    def notify(self, message: str, level: NoticeLevel = "info") -> None:
+        """Show a notice."""
+        ...
+
+    async def confirm(self, title: str, message: str) -> bool:
+        """Ask a yes-or-no question. Returns False without a person."""
+        ...
+
+    async def select(self, title: str, options: Sequence[str]) -> str | None:
+        """Ask to pick an option. Returns the first one without a person."""
+        ...
+
+    async def input(self, title: str, placeholder: str = "") -> str | None:
+        """Ask for a line of text. Returns None without a person."""
+        ...
+
+    def set_status(self, key: str, text: str) -> None:
+        """Show a status line under a key."""
+        ...
+
+    def clear_status(self, key: str) -> None:
+        """Remove the status line of a key."""
+        ...

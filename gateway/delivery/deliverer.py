@@ -1,0 +1,156 @@
+"""The lifecycle of an answer on its way to its chat: begin → show → commit → settle.
+
+1. begin: load what earlier attempts placed.
+2. show: show the growing answer, where the platform can. Nothing depends on it.
+3. commit: write the answer and the intent to place it, in the transaction that stores the turn's messages.
+4. settle: place the answer, then write that it is placed and settle its message.
+
+A crash before 3 runs the turn again. A crash after 3 only repeats 4, which finds out what is placed already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import structlog
+
+from gateway.contract.channel import PlacementRefused
+from gateway.contract.messages import ErrorPart, Message
+from gateway.delivery.live import show_live
+from gateway.delivery.pages import AnswerPages
+from gateway.session import Session, Turn
+from gateway.store import Op
+from gateway.store.inbox import Entry, Outcome
+from gateway.store.outbox import Outbox, PendingAnswer
+
+log = structlog.get_logger("trunkline.delivery")
+
+
+class Deliverer:
+    """Begins the deliveries of answers. Tasks that show running turns live in the given group."""
+
+    def __init__(self, outbox: Outbox, tasks: asyncio.TaskGroup) -> None:
+        self._outbox = outbox
+        self._tasks = tasks
+
+    @asynccontextmanager
+    async def begin(self, session: Session, entry: Entry) -> AsyncGenerator[AnswerDelivery]:
+        """Begin the delivery of a message's answer, and settle it when the block ends without an error.
+
+        If the block raises, the outbox keeps the state, and the next attempt continues from there.
+        """
+        pages = await self._pages(entry)
+        delivery = AnswerDelivery(self._outbox, self._tasks, session, entry, pages)
+        yield delivery
+        await delivery.settle()
+
+    def intend(self, entry: Entry, answer: Message) -> list[Op] | None:
+        """Return the writes that record an answer to be placed later; None if its channel is sent nothing."""
+        channel = self._outbox.target_channel(entry)
+        return None if channel is None else AnswerPages(self._outbox, channel, entry).intend(answer)
+
+    async def _pages(self, entry: Entry) -> AnswerPages | None:
+        """Return the pages of an answer; None if its channel follows the session and is sent nothing."""
+        channel = self._outbox.target_channel(entry)
+        if channel is None:
+            return None
+        first = entry.attempts <= 1 and not (entry.recovered or entry.answered)
+        pages = () if first else await self._outbox.read_pages(entry)
+        if entry.untried:
+            # The intent was written by this process and no call was made: there is nothing to look for.
+            entry.untried = False
+            for page in pages:
+                page.uncertain = False
+        return AnswerPages(self._outbox, channel, entry, pages)
+
+
+class AnswerDelivery:
+    """Delivers one answer to its chat, page by page, exactly once."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        tasks: asyncio.TaskGroup,
+        session: Session,
+        entry: Entry,
+        pages: AnswerPages | None,
+    ) -> None:
+        self._outbox = outbox
+        self._tasks = tasks
+        self._session = session
+        self._entry = entry
+        self._pages = pages
+        self._intended: PendingAnswer | None = None
+        self._abandoned = False
+
+    def show(self, turn: Turn) -> AbstractAsyncContextManager[None]:
+        """Show the growing answer of a turn while the block runs."""
+        return show_live(self._tasks, turn, self._pages)
+
+    async def commit(
+        self, turn: Turn, answer: Message, extra: Sequence[Op] = (), outcome: Outcome = "done"
+    ) -> int:
+        """Commit the answer with the messages of its turn, in one transaction with ``extra``.
+
+        The same transaction holds the intent to place the answer, or settles the message if there is nothing
+        to place. Returns the answer's sequence number in the session.
+        """
+        if self._pages is None:
+            ops = [self._entry.settle(outcome), *self._entry.settle_merged()]
+        else:
+            ops = self._pages.intend(answer)
+        seq = await turn.session.commit(turn, answer, [*ops, *extra])
+        if self._pages is not None:
+            self._intended = PendingAnswer(answer, outcome)
+        return seq
+
+    async def discard(self) -> list[Op]:
+        """Delete what is shown of an unwanted answer. Returns the writes that forget it.
+
+        The caller commits them afterwards: a crash in between repeats the deletion, and loses nothing.
+        """
+        if self._pages is not None:
+            await self._pages.retract()
+        return [self._outbox.forget(self._entry)]
+
+    async def settle(self) -> None:
+        """Place the committed answer, of this process or an earlier one, and settle its message.
+
+        Does nothing for a message without an answer, and for one that was settled by its commit.
+        """
+        entry, pages = self._entry, self._pages
+        if self._abandoned or (self._intended is None and not entry.answered):
+            return
+        if pages is None:
+            log.warning("the channel was removed; the answer stays in the session", channel=entry.channel)
+            return
+        intended = self._intended or await self._outbox.read_pending_answer(entry)
+        # Set before the first call: if placing fails from here on, the message must not get a second answer.
+        entry.answered = True
+        try:
+            await pages.place(intended.answer)
+            await pages.settle(intended.outcome)
+        except PlacementRefused as refused:
+            await self.abandon(f"PlacementRefused: {refused}")
+
+    async def abandon(self, reason: str) -> None:
+        """Give up placing the committed answer: it becomes a dead letter, and the session shows a notice."""
+        self._abandoned = True
+        session, entry = self._session, self._entry
+        log.error("could not deliver an answer", session=session.id, message=entry.id, reason=reason)
+        notice = Message(
+            # Derived from the message, so that a repeated attempt does not add a second notice.
+            id=str(uuid.uuid5(uuid.UUID(entry.id), "undelivered")),
+            session_id=session.id,
+            role="assistant",
+            parts=(ErrorPart("PlacementRefused", "This answer could not be delivered to the chat."),),
+            custom_type="notice",
+            for_model=False,
+        )
+        pages = self._pages
+        await session.add_message(
+            notice, entry.give_up(reason, None) if pages is None else pages.give_up(reason)
+        )

@@ -1,0 +1,317 @@
+"""The pages of an answer: messages of the platform that together show it.
+
+Each page is placed once and only edited afterwards; a page is placed after the one before it. When the
+outcome of a call is unknown (a crash, a lost response), the platform is searched for the page's nonce, and
+the page is sent again only if it is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, assert_never
+
+import structlog
+from msgspec.structs import replace
+
+from gateway.backoff import Backoff
+from gateway.contract.channel import (
+    Channel,
+    Deletes,
+    Drafts,
+    Edits,
+    OutboundMessage,
+    Paginates,
+    Placed,
+    PlacementDeferred,
+    PlacementRefused,
+    PlacementUncertain,
+    Reconciles,
+    ShowsTyping,
+    Streaming,
+    Streams,
+    Watermarks,
+)
+from gateway.contract.messages import (
+    ErrorPart,
+    FilePart,
+    ImagePart,
+    Message,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
+from gateway.store import Op
+from gateway.store.inbox import Entry, Outcome
+from gateway.store.outbox import Outbox, Page, make_nonce
+
+log = structlog.get_logger("trunkline.delivery")
+
+_BACKOFF = Backoff(0.25, 60)
+_MAX_INLINE_COST = 2_000
+"""Cost up to which a message is paginated on the event loop: characters, and more for markup."""
+_COSTLY, _EXTRA_COST = "*_~[`|\n", 9
+"""Characters that may begin markup, a table cell or a line; each costs the parser ten times as much."""
+_MAX_UNEXPECTED = 4
+"""Number of retries after errors that a channel must not raise, such as a malformed response; about 4 s."""
+
+
+class AnswerPages:
+    """Shows one answer in its chat. ``pages`` are those that earlier attempts placed or may have placed."""
+
+    def __init__(self, outbox: Outbox, channel: Channel, entry: Entry, pages: Sequence[Page] = ()) -> None:
+        self._outbox = outbox
+        self._channel = channel
+        self._entry = entry
+        self._pages = {page.number: page for page in pages}
+        self._unsaved: list[Op] = []
+        self._paginated: tuple[Message, bool, Sequence[Any]] | None = None
+        self.placing = False
+        """True while a call places a page, and so must not be cancelled."""
+
+    @property
+    def streaming(self) -> Streaming | None:
+        """The way the channel shows a growing answer; None if it only shows finished ones."""
+        channel = self._channel
+        found = channel.streaming(self._entry.inbound.address) if isinstance(channel, Streams) else None
+        if found is None:
+            return None
+        return found if isinstance(channel, Drafts if found.kind == "draft" else Edits) else None
+
+    @property
+    def shows_typing(self) -> bool:
+        """Return whether the channel has a typing indicator."""
+        return isinstance(self._channel, ShowsTyping)
+
+    async def send_typing(self) -> None:
+        """Show the typing indicator. Errors are only logged."""
+        if isinstance(self._channel, ShowsTyping):
+            try:
+                await self._channel.typing(self._entry.inbound.address)
+            except Exception as error:  # noqa: BLE001 - no answer depends on the indicator
+                log.debug("could not show the typing indicator", channel=self._channel.id, reason=str(error))
+
+    async def update(self, message: Message, *, final: bool) -> None:
+        """Make the chat show a message, in one attempt. Raises what the channel raises."""
+        contents = await self._paginate(message, final)
+        for number in range(len(contents)):
+            await self._put(message, number, contents, final)
+        if final:
+            await self._delete_from(len(contents))
+        elif self._unsaved:
+            await self._outbox.write(*self._unsaved_ops())
+
+    async def update_draft(self, message: Message) -> None:
+        """Show the last page of a growing message as a draft; place the full pages before it."""
+        contents = await self._paginate(message, final=False)
+        for number in range(len(contents) - 1):
+            await self._put(message, number, contents, final=False)
+        if self._unsaved:
+            await self._outbox.write(*self._unsaved_ops())
+        if contents and isinstance(self._channel, Drafts):
+            await self._channel.draft(self._outbound(message, len(contents) - 1, contents, final=False))
+
+    def intend(self, answer: Message) -> list[Op]:
+        """Return the writes that record the answer and the intent to place it. Its message stays open."""
+        first = self._page(0)
+        return [
+            *self._unsaved_ops(),
+            self._outbox.intend(self._entry, first, answer),
+            *self._entry.settle_merged(),
+        ]
+
+    async def place(self, answer: Message) -> None:
+        """Make the chat show the final answer, however long the platform is unreachable.
+
+        Raises PlacementRefused when the platform refuses it.
+        """
+        await self._retry_until_accepted(lambda: self.update(answer, final=True))
+
+    async def settle(self, outcome: Outcome) -> None:
+        """Commit that the answer is placed, and settle its message."""
+        placed = [self._outbox.record(self._entry, page, "final") for page in self._pages.values()]
+        self._unsaved.clear()
+        await self._outbox.write(*placed, self._entry.settle(outcome))
+
+    def give_up(self, reason: str) -> list[Op]:
+        """Return the writes that record that the answer will never be placed completely."""
+        return self._outbox.give_up(self._entry, [*self._pages.values()], reason)
+
+    async def retract(self) -> None:
+        """Delete all pages of an unwanted answer, as far as the channel can."""
+        try:
+            await self._retry_until_accepted(lambda: self._delete_from(0))
+        except PlacementRefused as refused:
+            log.info("could not delete an answer", channel=self._channel.id, reason=str(refused))
+
+    async def _retry_until_accepted(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Retry a delivery step with backoff until the platform accepts or refuses it.
+
+        An error that the channel contract does not name leaves open whether a page was placed, like a lost
+        response. Such errors are retried only a few times, because nothing says that they will pass.
+
+        Raises PlacementRefused.
+        """
+        failures = unexpected = 0
+        while True:
+            try:
+                return await step()
+            except PlacementRefused:
+                raise
+            except PlacementDeferred as deferred:
+                # A rate limit is not a failure: it neither counts nor lengthens the backoff.
+                if deferred.seconds is not None:
+                    await asyncio.sleep(deferred.seconds)
+                    continue
+            except PlacementUncertain:
+                log.debug("the platform did not confirm a page", channel=self._channel.id)
+            except Exception as error:  # a channel is third-party code; its unknown errors are bounded here
+                if unexpected >= _MAX_UNEXPECTED:
+                    reason = f"the platform answers in an unexpected way ({type(error).__name__}: {error})"
+                    raise PlacementRefused(reason) from error
+                log.exception("a channel failed to place an answer", channel=self._channel.id)
+                unexpected += 1
+                await asyncio.sleep(_BACKOFF.pause(unexpected))
+                continue
+            unexpected = 0
+            failures += 1
+            await asyncio.sleep(_BACKOFF.pause(failures))
+
+    async def _put(self, message: Message, number: int, contents: Sequence[Any], final: bool) -> None:
+        """Make one page show its content: place it if it is not there, otherwise edit it."""
+        # A page that another one follows is complete and is not edited again, not even at the end of the
+        # answer: an answer of many pages would cost an edit of each. After a crash its content is unknown,
+        # so it is edited once.
+        final = final or number + 1 < len(contents)
+        page, channel, content = self._pages.get(number), self._channel, contents[number]
+        if page is None:
+            # The nonce is durable before the call, so that the next process can search for this page.
+            page = self._page(number)
+            await self._outbox.write(*self._unsaved_ops(), self._outbox.intend(self._entry, page))
+        outbound = self._outbound(message, number, contents, final)
+        if page.platform_id is None:
+            await self._place(page, outbound, content)
+        if (page.shown, page.final) == (content, final) or page.platform_id is None:
+            return
+        if isinstance(channel, Edits):
+            await channel.edit(Placed(page.platform_id), outbound)
+        page.shown, page.final = content, final
+
+    async def _place(self, page: Page, outbound: OutboundMessage, content: Any) -> None:
+        channel = self._channel
+        self.placing = True
+        try:
+            if page.uncertain and isinstance(channel, Reconciles):
+                found = await self._find(channel, page, outbound)
+                if found is not None:
+                    self._note_placed(page, found)
+                    return
+            # Set before the call: a cancellation or an unknown error leaves it set.
+            page.uncertain = True
+            try:
+                placed = await channel.send(outbound)
+            except (PlacementDeferred, PlacementRefused):
+                page.uncertain = False
+                raise
+            self._note_placed(page, placed)
+            page.shown, page.final = content, outbound.final
+        finally:
+            self.placing = False
+
+    async def _find(self, channel: Reconciles, page: Page, outbound: OutboundMessage) -> Placed | None:
+        # Telegram keeps no nonces: its search probes message ids, so those of other answers are excluded.
+        placed, chat_id = await self._outbox.read_other_placements(self._entry, page), outbound.address.chat
+        others = tuple(id_ for chat, id_ in placed if chat == chat_id)
+        elsewhere = tuple((chat, id_) for chat, id_ in placed if chat != chat_id)
+        return await channel.find(replace(outbound, others=others, elsewhere=elsewhere))
+
+    def _note_placed(self, page: Page, placed: Placed) -> None:
+        page.platform_id, page.uncertain = placed.platform_id, False
+        self._unsaved.append(self._outbox.record(self._entry, page, "placed"))
+
+    async def _delete_from(self, count: int) -> None:
+        """Delete all pages after the first ``count``, also those that only may have been placed."""
+        channel, address = self._channel, self._entry.inbound.address
+        for page in [page for number, page in self._pages.items() if number >= count]:
+            if page.uncertain and isinstance(channel, Reconciles):
+                nothing = Message(id=self._entry.answer_id, session_id=self._entry.session, role="assistant")
+                found = await self._find(channel, page, self._outbound(nothing, page.number, (), final=True))
+                page.platform_id = None if found is None else found.platform_id
+            if page.platform_id is not None and isinstance(channel, Deletes):
+                await channel.delete(Placed(page.platform_id), address)
+
+    async def _paginate(self, message: Message, final: bool) -> Sequence[Any]:
+        """Return the contents of a message's pages. Those of the last message are kept for retries."""
+        channel = self._channel
+        if not isinstance(channel, Paginates):
+            return (message,)
+        if self._paginated is not None and self._paginated[0] is message and self._paginated[1] == final:
+            return self._paginated[2]
+        if is_quickly_paginated(message):
+            contents = channel.pages(message, final=final)
+        else:
+            # In a thread: a long message takes longer than the event loop can wait.
+            async with self._outbox.paging_lock:
+                contents = await asyncio.to_thread(channel.pages, message, final=final)
+        self._paginated = message, final, contents
+        return contents
+
+    def _outbound(
+        self, message: Message, number: int, contents: Sequence[Any], final: bool
+    ) -> OutboundMessage:
+        page = self._pages.get(number)
+        inbound = self._entry.inbound
+        return OutboundMessage(
+            address=inbound.address,
+            message=message,
+            page=contents[number]
+            if number < len(contents) and isinstance(self._channel, Paginates)
+            else None,
+            part=number,
+            parts=len(contents),
+            nonce=make_nonce(self._entry.id, number),
+            final=final,
+            watermark=None if page is None else page.watermark,
+            response_mode=inbound.response_mode,
+        )
+
+    def _page(self, number: int) -> Page:
+        page = self._pages.get(number)
+        if page is None:
+            channel, address = self._channel, self._entry.inbound.address
+            mark = channel.watermark(address) if isinstance(channel, Watermarks) else None
+            page = Page(number=number, nonce=make_nonce(self._entry.id, number), watermark=mark)
+            self._pages[number] = page
+        return page
+
+    def _unsaved_ops(self) -> list[Op]:
+        """Return the writes for the next commit, and forget them."""
+        ops, self._unsaved = self._unsaved, []
+        return ops
+
+
+def is_quickly_paginated(message: Message) -> bool:
+    """Return whether a message is short enough to be paginated on the event loop."""
+    return _pagination_cost(message) <= _MAX_INLINE_COST
+
+
+def _pagination_cost(message: Message) -> int:
+    """Estimate the work of paginating a message, in characters of plain text."""
+    size = 0
+    for part in message.parts:
+        match part:
+            case TextPart():
+                size += len(part.content) + _EXTRA_COST * sum(map(part.content.count, _COSTLY))
+            case FilePart(content=str(content)):
+                size += len(content)
+            case ImagePart():
+                size += len(part.data)
+            case ToolCallPart():
+                size += sum(len(value) for value in part.arguments.values() if isinstance(value, str))
+            case ToolResultPart():
+                size += sum(len(attachment.data) for attachment in part.attachments)
+            case FilePart() | ErrorPart():
+                pass
+            case _:
+                assert_never(part)
+    return size

@@ -1,0 +1,132 @@
+"""Plugin activation: the built-in plugins and those that the settings enable, by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from gateway.contract.errors import PluginActivationError, PluginError, SettingsError
+from gateway.contract.plugin import Plugin
+from gateway.extensions.backends import ProviderRegistry
+from gateway.extensions.registry import PluginRegistry
+from gateway.settings import PluginSettings, PluginsSettings
+
+log = structlog.get_logger("trunkline")
+
+PluginResolver = Callable[[str], Plugin | None]
+"""Loads a plugin by name; None skips it. Raises PluginError."""
+
+
+class PluginActivator:
+    """Registers plugins by name and records failures.
+
+    ``failed`` maps each failed plugin to its error; ``provider_owner`` maps each provider to its plugin.
+    """
+
+    def __init__(
+        self, registry: PluginRegistry, providers: ProviderRegistry, settings: PluginsSettings
+    ) -> None:
+        self.failed: dict[str, str] = {}
+        self.provider_owner: dict[str, str] = {}
+        self._registry = registry
+        self._providers = providers
+        self._settings = settings
+        self._names: dict[str, str] = {}
+        self._required_failures: dict[str, PluginError] = {}
+        self._skipped: dict[str, Plugin | None] = {}
+
+    async def activate(
+        self, names: Sequence[str], resolve: PluginResolver, *, built_in: bool = False
+    ) -> None:
+        """Register plugins in this order, except disabled and registered ones.
+
+        A failed plugin does not stop the others; ``check`` raises its error.
+        ``built_in``: they come with Trunkline (see ``PluginRegistry.register``).
+        """
+        for name in names:
+            if name in self._settings.disabled or self._registry.get(name) is not None:
+                continue
+            before = self._providers.known()
+            plugin: Plugin | None = None
+            try:
+                plugin = resolve(name)
+                if plugin is not None:
+                    self._names[plugin.name] = name
+                    await self._registry.register(plugin, built_in=built_in)
+            except PluginError as error:
+                self._record_failure(name, plugin, error)
+            self._record_owners(name, before)
+
+    def check(self) -> None:
+        """Raise for every plugin that failed and is not optional.
+
+        Raises PluginActivationError if a later start may succeed, and SettingsError if one of them cannot
+        be loaded or registered at all.
+        """
+        if not self._required_failures:
+            return
+        lines = [
+            f"{error}; fix it, remove {name!r} from plugins.enabled, or set optional = true in "
+            f"[plugins.{_table(name)}] to start without it"
+            for name, error in self._required_failures.items()
+        ]
+        passing = all(isinstance(error, PluginActivationError) for error in self._required_failures.values())
+        raise (PluginActivationError if passing else SettingsError)("\n".join(lines))
+
+    def settings(self, plugin: str) -> PluginSettings:
+        """Return the settings of a plugin, under its own name and the name that enabled it."""
+        return self._settings.of(*dict.fromkeys((self._names.get(plugin, plugin), plugin)))
+
+    def options(self, plugin: str) -> Mapping[str, Any]:
+        """Return the keys of a plugin's settings that the plugin itself defines."""
+        return self.settings(plugin).options
+
+    def may_contribute(self, tool: str) -> bool:
+        """Return whether a plugin may still contribute this tool although no plugin offers it now.
+
+        True for the tools of a skipped plugin, and for names that begin with the name of a plugin that has
+        not listed its tools yet.
+        """
+        silent = [
+            plugin.name
+            for plugin in self._registry.list()
+            if type(plugin).tools is not Plugin.tools and not _tools(plugin)
+        ]
+        for name, plugin in self._skipped.items():
+            tools = _tools(plugin)
+            if tool in tools:
+                return True
+            if not tools:
+                silent.append(Path(name).stem if plugin is None else plugin.name)
+        return any(_plain(tool).startswith(_plain(name)) for name in silent)
+
+    def _record_failure(self, name: str, plugin: Plugin | None, error: PluginError) -> None:
+        self.failed[name] = str(error)
+        if self._settings.of(name, *([plugin.name] if plugin else [])).optional:
+            self._skipped[name] = plugin
+            log.error("an optional plugin failed and was skipped", plugin=name, error=str(error))
+        else:
+            self._required_failures[name] = error
+
+    def _record_owners(self, name: str, before: Collection[str]) -> None:
+        self.provider_owner |= {each: name for each in self._providers.known() if each not in before}
+
+
+def _tools(plugin: Plugin | None) -> Collection[str]:
+    try:
+        return {tool.name for tool in plugin.tools()} if plugin else ()
+    except Exception:
+        log.exception("a plugin could not list its tools", plugin=plugin.name if plugin else "")
+        return ()
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "_", name.lower())
+
+
+def _table(name: str) -> str:
+    return name if re.fullmatch(r"[\w-]+", name) else f'"{name}"'

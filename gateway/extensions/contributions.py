@@ -1,0 +1,126 @@
+"""Contributions that plugins register at run time, and the UI service of a gateway without an operator."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import structlog
+from msgspec import structs
+
+from gateway.contract.plugin import MentionCompletion, StatusSegment
+from gateway.contract.services import NoticeLevel, Unregister
+
+log = structlog.get_logger("trunkline.registry")
+ui_log = structlog.get_logger("trunkline.ui")
+
+
+class Contributions:
+    """Entries by plugin, kind and key; each can be removed, and changes notify listeners."""
+
+    def __init__(self) -> None:
+        self.status: dict[str, tuple[StatusSegment, ...]] = {}
+        self._entries: list[tuple[str, str, str, Any]] = []
+        self._changed: dict[str, list[Callable[[], None]]] = {}
+
+    def add(self, plugin: str, kind: str, key: str, value: Any) -> Unregister:
+        """Add an entry of a kind (``renderer``, ``shortcut``, ``mention``) for a plugin."""
+        entry = (plugin, kind, key, value)
+        self._entries.append(entry)
+        self._tell(kind)
+
+        def remove() -> None:
+            if entry in self._entries:
+                self._entries.remove(entry)
+                self._tell(kind)
+
+        return remove
+
+    def find(self, kind: str, key: str) -> tuple[Any, ...]:
+        """Return all values of a kind and key, oldest first."""
+        return tuple(value for _, k, name, value in self._entries if k == kind and name == key)
+
+    def keys(self, kind: str) -> tuple[str, ...]:
+        """Return all keys of a kind, oldest first."""
+        return tuple(dict.fromkeys(key for _, k, key, _ in self._entries if k == kind))
+
+    async def press(self, key: str) -> bool:
+        """Run the first handler of a key. Returns whether there is one, which consumes the key."""
+        for handler in self.find("shortcut", key)[:1]:
+            try:
+                pressed = handler()
+                if inspect.isawaitable(pressed):
+                    await pressed
+            except Exception:
+                log.exception("a shortcut failed", key=key)
+            return True
+        return False
+
+    async def complete(self, trigger: str, partial: str) -> tuple[MentionCompletion, ...]:
+        """Return the completions of a trigger for a partial text; an empty result shows no picker."""
+        offers: list[MentionCompletion] = []
+        for provider in self.find("mention", trigger):
+            try:
+                found = provider(partial)
+                offers += await found if inspect.isawaitable(found) else found
+            except Exception:
+                log.exception("a completer failed", trigger=trigger)
+        return tuple(structs.replace(offer, label=offer.label or offer.value) for offer in offers)
+
+    def set_status(self, plugin: str, segments: Iterable[StatusSegment]) -> None:
+        """Replace a plugin's status segments and notify listeners of a change; an empty value clears them."""
+        new = tuple(segments)
+        if new == self.status.get(plugin, ()):
+            return
+        if new:
+            self.status[plugin] = new
+        else:
+            self.status.pop(plugin, None)
+        self._tell("status")
+
+    def drop(self, plugin: str) -> None:
+        """Remove everything of a plugin."""
+        kinds = {kind for owner, kind, _, _ in self._entries if owner == plugin}
+        self._entries = [entry for entry in self._entries if entry[0] != plugin]
+        for kind in sorted(kinds):
+            self._tell(kind)
+        self.set_status(plugin, ())
+
+    def on_change(self, kind: str, listener: Callable[[], None]) -> Unregister:
+        """Call ``listener`` whenever entries of a kind (or ``status``) change."""
+        listeners = self._changed.setdefault(kind, [])
+        listeners.append(listener)
+        return lambda: listeners.remove(listener) if listener in listeners else None
+
+    def _tell(self, kind: str) -> None:
+        for listener in tuple(self._changed.get(kind, ())):
+            listener()
+
+
+class ConsoleUI:
+    """The UI service of a gateway without an operator: logs notices, answers questions at once, never yes."""
+
+    def notify(self, message: str, level: NoticeLevel = "info") -> None:
+        """Write the notice to the ui_log."""
+        write = {"error": ui_log.error, "warning": ui_log.warning}.get(level, ui_log.info)
+        write(message, level=level)
+
+    async def confirm(self, title: str, message: str) -> bool:
+        """Return False: no operator can confirm."""
+        ui_log.info(f"{title}: {message} (answered no: there is no operator)")
+        return False
+
+    async def select(self, title: str, options: Sequence[str]) -> str | None:
+        """Return the first option, or None."""
+        return options[0] if options else None
+
+    async def input(self, title: str, placeholder: str = "") -> str | None:
+        """Return None."""
+        return None
+
+    def set_status(self, key: str, text: str) -> None:
+        """Ignore the text: there is no display."""
+
+    def clear_status(self, key: str) -> None:
+        """Do nothing: there is no display."""

@@ -1,0 +1,235 @@
+"""Fallback: the order in which providers are called when a model fails.
+
+A chain names further providers, or models of them; for a provider named alone, the model closest to the one
+that failed is used. A provider that fails repeatedly is skipped for a while (its circuit is open), then tried
+once. The first model of the chain is used again as soon as its provider works.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Literal
+
+import structlog
+from msgspec import Struct
+
+from gateway.contract.errors import (
+    AuthFailedError,
+    BudgetExceededError,
+    CapabilityError,
+    DeltaParseError,
+    EmptyAnswerError,
+    FallbackExhaustedError,
+    ProviderError,
+    ProviderResolutionError,
+    ProviderUnavailableError,
+    RateLimitError,
+    ServerFailedError,
+    StreamAbortedError,
+    StreamTimeoutError,
+)
+from gateway.contract.messages import ImagePart, Message
+from gateway.contract.provider import ToolDefinition
+from gateway.extensions.backends import ProviderRegistry
+from gateway.models.resolve import Models, Route
+
+log = structlog.get_logger("trunkline.fallback")
+
+Trigger = Literal["rate_limit", "auth_failure", "server_error", "stall"]
+TRIGGERS: tuple[Trigger, ...] = ("rate_limit", "auth_failure", "server_error", "stall")
+
+_TRIGGER_OF: Mapping[type[ProviderError], Trigger] = {
+    RateLimitError: "rate_limit",
+    AuthFailedError: "auth_failure",
+    ServerFailedError: "server_error",
+    ProviderUnavailableError: "server_error",
+    StreamAbortedError: "server_error",
+    DeltaParseError: "server_error",
+    EmptyAnswerError: "server_error",
+    StreamTimeoutError: "stall",
+}
+
+_FAILURES_TO_OPEN = 3
+_OPEN_SECONDS = 30.0
+
+
+class Circuit(Struct):
+    """Recent failures of a provider. While the circuit is open the provider is skipped; then one call may try
+    it.
+    """
+
+    failures: int = 0
+    open_until: float = 0.0
+
+    def allows_call(self, now: float) -> bool:
+        """Return whether the provider may be called."""
+        return now >= self.open_until
+
+    def record_failure(self, now: float) -> None:
+        """Count a failure; several in a row open the circuit."""
+        self.failures += 1
+        if self.failures >= _FAILURES_TO_OPEN:
+            self.open_until = now + _OPEN_SECONDS
+
+    def record_success(self) -> None:
+        """Close the circuit."""
+        self.failures, self.open_until = 0, 0.0
+
+
+class Failure(Struct, frozen=True):
+    """A failed attempt."""
+
+    route: Route
+    error: ProviderError | BudgetExceededError
+
+
+class Fallback:
+    """The fallback chain of the gateway or of an agent: entries ``provider`` or ``provider/model``.
+
+    ``clock`` returns seconds. Without a chain, the provider's default substitute is used unless ``defaults``
+    is off.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        chain: Sequence[str] = (),
+        triggers: Collection[Trigger] = TRIGGERS,
+        clock: Callable[[], float] = time.monotonic,
+        circuits: dict[str, Circuit] | None = None,
+        *,
+        defaults: bool = True,
+    ) -> None:
+        self._models = models
+        self._chain = tuple(chain)
+        self._triggers = frozenset(triggers)
+        self._clock = clock
+        self._circuits: dict[str, Circuit] = {} if circuits is None else circuits
+        self._defaults = defaults
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """The entries of the chain, as written in the settings."""
+        return self._chain
+
+    def with_chain(self, chain: Sequence[str] | None, triggers: Collection[Trigger] | None) -> Fallback:
+        """Return a fallback with another chain that shares the circuits of this one."""
+        if chain is None and triggers is None:
+            return self
+        return Fallback(
+            self._models,
+            self._chain if chain is None else chain,
+            self._triggers if triggers is None else triggers,
+            self._clock,
+            self._circuits,
+            defaults=self._defaults if chain is None else False,
+        )
+
+    async def routes(self, first: Route) -> AsyncGenerator[Route]:
+        """Yield the routes to try, in order; those with an open circuit come last, because they may work
+        after all.
+        """
+        later: list[Route] = []
+        async for route in self._candidates(first):
+            if self._circuit(route).allows_call(self._clock()):
+                yield route
+            else:
+                later.append(route)
+        for route in later:
+            yield route
+
+    def record_failure(self, route: Route, error: ProviderError | BudgetExceededError) -> bool:
+        """Record a failure of a route. Return whether another route may be tried after it."""
+        if isinstance(error, BudgetExceededError):
+            return error.elsewhere and bool(self._chain_of(route))
+        trigger = next((_TRIGGER_OF[kind] for kind in type(error).__mro__ if kind in _TRIGGER_OF), None)
+        if trigger is None or trigger not in self._triggers or not self._chain_of(route):
+            return False
+        self._circuit(route).record_failure(self._clock())
+        log.warning(
+            "a provider failed; trying the next one",
+            provider=route.provider.id,
+            model=route.model,
+            trigger=trigger,
+            error=error.name,
+        )
+        return True
+
+    def record_success(self, route: Route) -> None:
+        """Record an answer of a route."""
+        self._circuit(route).record_success()
+
+    async def _candidates(self, first: Route) -> AsyncGenerator[Route]:
+        asked = {(first.provider.id, first.model)}
+        yield first
+        for name in self._chain_of(first):
+            try:
+                route = await self._models.substitute(first, name)
+            except ProviderResolutionError as error:
+                log.error("cannot use a provider of the fallback chain", name=name, reason=str(error))
+                continue
+            if (route.provider.id, route.model) not in asked:
+                asked.add((route.provider.id, route.model))
+                yield route
+
+    def _chain_of(self, route: Route) -> tuple[str, ...]:
+        """Return the entries that may replace a route."""
+        if self._chain or not self._defaults:
+            return self._chain
+        other = self._models.default_substitute(route.provider.id)
+        return () if other is None else (other,)
+
+    def _circuit(self, route: Route) -> Circuit:
+        return self._circuits.setdefault(route.provider.id, Circuit())
+
+
+def exhausted_error(failures: Sequence[Failure]) -> ProviderError | BudgetExceededError:
+    """Return the error of a chain without an answer: the only failure, or one error that lists all."""
+    if len(failures) == 1:
+        return failures[0].error
+    attempts = [f"{f.route.provider.id}/{f.route.model}: {f.error.name}: {f.error}" for f in failures]
+    return FallbackExhaustedError(f"no provider answered. {'; '.join(attempts)}", attempts=attempts)
+
+
+def missing_capability(
+    route: Route, asked: Iterable[Message], tools: Collection[ToolDefinition] = ()
+) -> CapabilityError | None:
+    """Return the error for a request that the model cannot handle, or None.
+
+    Pictures earlier in the conversation are accepted: a model without vision receives a note in their place.
+    ``tools`` are those of the client; the gateway's own tools are left out for a model that cannot call
+    tools.
+    """
+    if tools and not route.capabilities.tools:
+        return CapabilityError(
+            f"{route.name} does not support tools. Send the request without tools, or choose another model",
+            provider=route.provider.id,
+        )
+    if route.capabilities.images or not any(isinstance(part, ImagePart) for m in asked for part in m.parts):
+        return None
+    return CapabilityError(
+        f"{route.name} does not accept images. Describe the image, or choose another model with /model",
+        provider=route.provider.id,
+    )
+
+
+def clamp_max_tokens(tokens: int | None, limit: int | None) -> int | None:
+    """Return the requested answer length, at most the model's limit."""
+    return tokens if tokens is None or limit is None else min(tokens, limit)
+
+
+async def preload_fallbacks(chain: Collection[str], models: Models, providers: ProviderRegistry) -> None:
+    """Load the code of the chain's providers and the model data in a thread, before a provider fails.
+
+    Without a chain nothing is loaded, to save memory. A provider that cannot be loaded is reported when it is
+    used.
+    """
+    for name in chain:
+        provider_id = models.configured.aliases.get(name, name).partition("/")[0]
+        try:
+            await providers.load(provider_id)
+        except Exception:
+            log.exception("cannot load a provider of the fallback chain", provider=provider_id)
+    if chain:
+        await models.catalog.load()

@@ -1,0 +1,184 @@
+"""The ledger: one durable row for each model call, with its tokens and its cost.
+
+Amounts are stored and added as integers of 10⁻⁹ US dollars, and shown as decimals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from datetime import date
+from decimal import ROUND_CEILING, Decimal
+from typing import Any, Literal, NewType, assert_never
+
+from msgspec import Struct
+from sqlalchemy import ColumnElement, Connection, Select, func, select
+
+from gateway.contract.deltas import Tokens
+from gateway.contract.messages import new_id
+from gateway.store import Op, Store
+from gateway.store import schema as t
+from gateway.store.writes import Write
+
+Nano = NewType("Nano", int)
+"""An amount in 10⁻⁹ US dollars."""
+
+_NANO = Decimal(1_000_000_000)
+_CENT = Decimal("0.01")
+
+
+def to_nano(usd: Decimal) -> Nano:
+    """Convert US dollars to a stored amount, rounded up."""
+    return Nano(int((usd * _NANO).to_integral_value(ROUND_CEILING)))
+
+
+def to_usd(amount: int) -> Decimal:
+    """Convert a stored amount to US dollars, exactly."""
+    return Decimal(amount) / _NANO
+
+
+def format_usd(usd: Decimal) -> str:
+    """Format an amount for display: to the cent, or to two significant digits below one cent."""
+    if usd >= _CENT or not usd:
+        return f"${usd:,.2f}"
+    places = max(2, 1 - usd.adjusted())
+    return f"${usd:.{min(places, 9)}f}"
+
+
+State = Literal["reserved", "estimated", "counted"]
+Dimension = Literal["day", "session", "channel", "person", "agent", "provider", "model"]
+"""Column to group amounts by. A model is named with its provider."""
+
+_COLUMNS = (
+    "id at state session channel person agent provider model"
+    " input_tokens output_tokens cached_tokens cache_write_tokens nano_usd"
+)
+PUT_SPEND = Write("upsert", 70, t.spend, _COLUMNS)
+DROP_SPEND = Write("delete", 71, t.spend, "id")
+
+_DAY_MS = 86_400_000
+_EPOCH = date(1970, 1, 1).toordinal()
+
+
+class Caller(Struct, frozen=True):
+    """The session, user, agent and model of a call. ``person`` is channel and user id."""
+
+    session: str
+    channel: str
+    person: str
+    agent: str
+    provider: str
+    model: str
+
+
+class UsageRow(Struct, frozen=True, kw_only=True):
+    """Usage of one key. ``nano_usd`` is None without any known price."""
+
+    key: str
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    nano_usd: int | None
+    unpriced: int
+    """Number of calls without a known price; they do not count in ``nano_usd``."""
+
+
+class Ledger:
+    """Writes model calls to the store, and sums them up."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.calls: Counter[tuple[str, str]] = Counter()
+        """Number of calls since the start, by provider and model."""
+        self.nano_usd: Counter[tuple[str, str]] = Counter()
+        """Known cost since the start, by provider and model."""
+
+    async def reserve(self, call_id: str, caller: Caller, at: int, tokens: Tokens, nano_usd: int) -> None:
+        """Write the largest possible cost of a call, durably, before the call."""
+        await self._store.write(_row(call_id, caller, at, "reserved", tokens, nano_usd))
+
+    def record(
+        self, call_id: str | None, caller: Caller, at: int, state: State, tokens: Tokens, nano_usd: int | None
+    ) -> None:
+        """Write the cost of a call in place of its reservation, without waiting for the write."""
+        model = caller.provider, caller.model
+        self.calls[model] += 1
+        self.nano_usd[model] += nano_usd or 0
+        self._submit(_row(call_id or new_id(), caller, at, state, tokens, nano_usd))
+
+    def release(self, call_id: str) -> None:
+        """Delete the reservation of a call that produced nothing."""
+        self._submit((DROP_SPEND, (call_id,)))
+
+    async def spent(self, since: int, dimension: Dimension | None, keys: Collection[str]) -> int:
+        """Return the spent or reserved amount since a time, for some keys of a dimension or for everything.
+        Return the spent or reserved amount since a time, for some keys of a dimension or for everything.
+        """
+        s = t.spend.c
+        query = select(func.coalesce(func.sum(s.nano_usd), 0)).where(s.at >= since)
+        if dimension is not None:
+            query = query.where(_key(dimension).in_(keys))
+        return await self._store.read(lambda c: int(c.execute(query).scalar_one()))
+
+    async def usage_by(self, dimension: Dimension, since: int, until: int, **only: str) -> list[UsageRow]:
+        """Return the usage between two times by key: days in order, anything else by descending cost.
+
+        ``only`` restricts other dimensions to one key each.
+        """
+        s = t.spend.c
+        query = _grouped(dimension).where(s.at >= since, s.at < until)
+        for name, key in only.items():
+            query = query.where(s[name] == key)
+        rows = await self._store.read(lambda c: _read(c, query))
+        if dimension == "day":
+            return sorted(rows, key=lambda row: row.key)
+        return sorted(
+            rows, key=lambda row: (-(row.nano_usd or 0), -row.input_tokens - row.output_tokens, row.key)
+        )
+
+    def _submit(self, op: Op) -> None:
+        self._store.submit([op]).add_done_callback(lambda written: written.exception())
+
+
+def _row(call_id: str, caller: Caller, at: int, state: State, tokens: Tokens, nano_usd: int | None) -> Op:
+    who = (caller.session, caller.channel, caller.person, caller.agent, caller.provider, caller.model)
+    counts = (tokens.input, tokens.output, tokens.cached, tokens.cache_write)
+    return PUT_SPEND, (call_id, at, state, *who, *counts, nano_usd)
+
+
+def _key(dimension: Dimension) -> ColumnElement[Any]:
+    s = t.spend.c
+    match dimension:
+        case "day":
+            return s.at // _DAY_MS
+        case "model":
+            return s.provider + "/" + s.model
+        case "session" | "channel" | "person" | "agent" | "provider":
+            return s[dimension]
+        case _:
+            assert_never(dimension)
+
+
+def _grouped(dimension: Dimension) -> Select[*tuple[Any, ...]]:
+    s, key = t.spend.c, _key(dimension)
+    return select(
+        key.label("key"),
+        func.count().label("calls"),
+        func.sum(s.input_tokens).label("input_tokens"),
+        func.sum(s.output_tokens).label("output_tokens"),
+        func.sum(s.cached_tokens).label("cached_tokens"),
+        func.sum(s.nano_usd).label("nano_usd"),
+        (func.count() - func.count(s.nano_usd)).label("unpriced"),
+    ).group_by(key)
+
+
+def _read(connection: Connection, query: Select[*tuple[Any, ...]]) -> list[UsageRow]:
+    return [_usage_row(**row) for row in connection.execute(query).mappings()]
+
+
+def _usage_row(key: int | str, nano_usd: int | None, **counts: int) -> UsageRow:
+    """Build a row: a day's key is its date, and the decimal sums of PostgreSQL become integers."""
+    name = key if isinstance(key, str) else str(date.fromordinal(_EPOCH + key))
+    whole = {name: int(count) for name, count in counts.items()}
+    return UsageRow(key=name, nano_usd=None if nano_usd is None else int(nano_usd), **whole)

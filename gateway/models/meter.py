@@ -1,0 +1,341 @@
+"""Metering: estimate, reserve and record the tokens and the cost of each model call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, assert_never
+
+import msgspec
+import structlog
+
+from gateway.access import Access, Who
+from gateway.access.approvals import Approvals
+from gateway.contract.deltas import MetadataDelta, Tokens
+from gateway.contract.errors import BudgetExceededError, ToolError
+from gateway.contract.messages import (
+    ErrorPart,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    new_id,
+    now_ms,
+    to_json,
+)
+from gateway.contract.provider import ChatOptions, ToolDefinition
+from gateway.contract.tool import Tool, ToolContext
+from gateway.models.budgets import Account, Budget, Budgets
+from gateway.models.ledger import Caller, Ledger, State, format_usd, to_nano, to_usd
+from gateway.models.prices import Prices, Tariff
+from gateway.models.resolve import Models, Route
+from gateway.session import Turn
+from gateway.settings import Settings
+from gateway.store import Store
+
+_CHARACTERS_PER_TOKEN = 3
+"""English has four or more; other languages and code have fewer."""
+_TOKENS_PER_PICTURE = 1_600
+_TOKENS_PER_MESSAGE = 8
+
+
+def input_tokens(messages: Sequence[Message], options: ChatOptions) -> int:
+    """Estimate the input tokens of a request, rather too high than too low."""
+    tools = sum(len(to_json(tool)) for tool in options.tools)
+    said = sum(part_size(part) for message in messages for part in message.parts)
+    characters = len(options.system_prompt) + tools + said
+    return characters // _CHARACTERS_PER_TOKEN + _TOKENS_PER_MESSAGE * (len(messages) + 1)
+
+
+def output_tokens(characters: int) -> int:
+    """Estimate the tokens of a text of this length."""
+    return -(-characters // _CHARACTERS_PER_TOKEN)
+
+
+def part_size(part: Part) -> int:
+    """Return the size of a part in characters; a picture counts as many as its tokens would."""
+    match part:
+        case TextPart():
+            return len(part.content)
+        case ToolCallPart():
+            return len(part.tool_name) + len(to_json(part.arguments))
+        case ToolResultPart():
+            return len(part.output)
+        case ImagePart():
+            return _TOKENS_PER_PICTURE * _CHARACTERS_PER_TOKEN
+        case FilePart():
+            return len(part.path) + len(part.content or "")
+        case ErrorPart():
+            return 0  # an error is shown to the user and never sent to the model
+        case _:
+            assert_never(part)
+
+
+class CallCost(msgspec.Struct, frozen=True):
+    """Tokens and cost of one call. ``usd`` is None without a known price."""
+
+    tokens: Tokens
+    usd: Decimal | None
+
+
+NO_COST = CallCost(Tokens(0, 0), None)
+
+
+class Meter:
+    """Meters one call. ``options`` are the options of the request; ``at`` is its time in milliseconds."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        prices: Prices,
+        caller: Caller,
+        messages: Sequence[Message],
+        options: ChatOptions,
+        at: int,
+    ) -> None:
+        self.caller = caller
+        self.options = options
+        self.at = at
+        self._ledger = ledger
+        self._prices = prices
+        self._messages = messages
+        self._sent_tokens: int | None = None
+        self._reserved: tuple[str, int] | None = None
+        self._accounts: Sequence[Account] = ()
+
+    @property
+    def sent_tokens(self) -> int:
+        """Estimated input tokens."""
+        if self._sent_tokens is None:
+            self._sent_tokens = input_tokens(self._messages, self.options)
+        return self._sent_tokens
+
+    def usd(self, tokens: Tokens) -> Decimal | None:
+        """Return the cost of these tokens with this model; None without a known price."""
+        return self._prices.cost(self.caller.provider, self.caller.model, tokens)
+
+    def cost_so_far(self, usage: MetadataDelta, said: int) -> CallCost:
+        """Return the cost until now: as reported, or estimated from ``said`` characters of output."""
+        if usage.input_tokens or usage.output_tokens:
+            return self.reported_cost(usage)
+        tokens = Tokens(self.sent_tokens, output_tokens(said))
+        return CallCost(tokens, self.usd(tokens))
+
+    def reported_cost(self, usage: MetadataDelta) -> CallCost:
+        """Return the cost that the provider reported; its own price wins over ours."""
+        tokens = Tokens.of(usage)
+        return CallCost(tokens, Decimal(str(usage.cost)) if usage.cost else self.usd(tokens))
+
+    async def reserve(self, accounts: Sequence[Account], amount: int, longest: int) -> None:
+        """Reserve an amount durably for an answer of at most ``longest`` tokens. Once per call."""
+        for account in accounts:
+            account.reserved += amount
+        call_id = new_id()
+        self._accounts, self._reserved = accounts, (call_id, amount)
+        await self._ledger.reserve(call_id, self.caller, self.at, Tokens(self.sent_tokens, longest), amount)
+
+    def finish(self, usage: MetadataDelta, said: int, *, finished: bool) -> CallCost:
+        """Record the cost of the call and return it. ``finished`` is whether the answer is complete."""
+        if not finished and not said and not usage.output_tokens:
+            self._settle(0)
+            if self._reserved is not None:
+                self._ledger.release(self._reserved[0])
+            return NO_COST
+        reported = bool(usage.input_tokens or usage.output_tokens)
+        spent = self.cost_so_far(usage, said)
+        amount = None if spent.usd is None else to_nano(spent.usd)
+        self._settle(amount or 0)
+        state: State = "counted" if reported and finished else "estimated"
+        call_id = None if self._reserved is None else self._reserved[0]
+        self._ledger.record(call_id, self.caller, self.at, state, spent.tokens, amount)
+        return spent
+
+    def _settle(self, amount: int) -> None:
+        reserved = 0 if self._reserved is None else self._reserved[1]
+        for account in self._accounts:
+            account.reserved -= reserved
+            account.spent += amount
+
+
+def reservable(meter: Meter, room: int | None, longest: int | None) -> tuple[int, int] | None:
+    """Return the amount to reserve and the tokens that it pays for: at most ``longest``, as many as fit in
+    ``room``.
+
+    None if ``room`` does not pay for a short answer. A model without a price costs nothing.
+    """
+    most = longest or _DEFAULT_TOKENS
+    asked, whole = meter.usd(Tokens(meter.sent_tokens, 0)), meter.usd(Tokens(meter.sent_tokens, most))
+    if asked is None or whole is None:
+        return None if room is not None and room <= 0 else (0, most)
+    if room is None or to_nano(whole) <= room:
+        return to_nano(whole), most
+    each = (whole - asked) / most
+    affordable = int((to_usd(room) - asked) / each) if each else 0
+    if affordable < min(_MIN_TOKENS, most):
+        return None
+    return min(to_nano(asked + each * affordable), room), affordable
+
+
+_DEFAULT_TOKENS = 4096
+_MIN_TOKENS = 64
+"""Shortest answer that is worth a call, in tokens."""
+
+
+log = structlog.get_logger("trunkline.spending")
+
+
+class Spending:
+    """Meters every model call, and refuses calls that a budget does not allow.
+
+    ``payer`` returns the user of a turn as channel and user id; ``clock`` returns milliseconds.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        prices: Prices,
+        budgets: Budgets,
+        approvals: Approvals,
+        payer: Callable[[Turn], str],
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self.ledger = ledger
+        self.budgets = budgets
+        self._prices = prices
+        self._approvals = approvals
+        self._payer = payer
+        self._clock = clock
+        self._unpriced: set[str] = set()
+        """Models without a price that were already logged."""
+
+    @classmethod
+    def of(
+        cls, settings: Settings, store: Store, models: Models, access: Access, approvals: Approvals
+    ) -> Spending:
+        """Build it from budgets of the settings, prices of settings and data, and links of users."""
+
+        async def linked(person: str) -> set[str]:
+            return {str(who) for who in await access.links.same(Who.named(person))}
+
+        ledger = Ledger(store)
+        prices = Prices(
+            lambda provider, model: Tariff.of(models.rates(provider, model)), catalog_id=models.catalog_id
+        )
+        written = [Budget.of(name, budget) for name, budget in settings.budgets.items()]
+        budgets = Budgets(written, store, ledger, linked)
+        return cls(
+            ledger,
+            prices,
+            budgets,
+            approvals,
+            lambda turn: str(access.policy.who(turn.entry.channel, turn.entry.inbound)),
+        )
+
+    def meter(self, turn: Turn, route: Route, options: ChatOptions, messages: Sequence[Message]) -> Meter:
+        """Return a meter for the next call."""
+        caller = Caller(
+            session=turn.session.id,
+            channel=turn.entry.channel,
+            person=self._payer(turn),
+            agent=turn.ctx.agent,
+            provider=route.provider.id,
+            model=route.model,
+        )
+        return Meter(self.ledger, self._prices, caller, messages, options, self._clock())
+
+    async def permit(self, turn: Turn, meter: Meter) -> None:
+        """Reserve the cost of a call where budgets apply; ask for approval and warn as they require.
+
+        This may lower the ``max_tokens`` of the meter's options. Raises BudgetExceededError.
+        """
+        accounts = await self.budgets.accounts_for(meter.caller, meter.at)
+        if not accounts:
+            return
+        self._check_price(meter, accounts)
+        for account in accounts:
+            await self._require_approval(turn, account)
+        tightest = min(
+            (a for a in accounts if a.remaining is not None), key=lambda a: a.remaining or 0, default=None
+        )
+        fitting = reservable(meter, tightest and tightest.remaining, meter.options.max_tokens)
+        if fitting is None and tightest is not None:
+            raise _exceeded(tightest, "which is not enough for another answer")
+        amount, longest = fitting or (0, 0)
+        if amount:
+            meter.options = msgspec.structs.replace(meter.options, max_tokens=longest)
+        # No await between reading the remaining amount and reserving: concurrent calls would overspend.
+        await meter.reserve(accounts, amount, longest)
+        await self._warn(turn, [account for account in accounts if account.needs_warning])
+        meter.options = msgspec.structs.replace(meter.options, first_part=turn.writer.next_index)
+
+    def _check_price(self, meter: Meter, accounts: Sequence[Account]) -> None:
+        """Refuse a model without a known price, or log once that budgets do not cover it."""
+        if meter.usd(Tokens(1, 1)) is not None:
+            return
+        model = f"{meter.caller.provider}/{meter.caller.model}"
+        key = f'models."{model}".input_price'
+        for account in accounts:
+            if account.budget.unpriced == "refuse":
+                said = f"{account.budget.describe()} excludes models without a known price, such as {model}"
+                out = f'set {key} and output_price, or budgets.{account.budget.name}.unpriced = "allow"'
+                raise BudgetExceededError(f"{said}; {out}", elsewhere=True)
+        if model not in self._unpriced:
+            self._unpriced.add(model)
+            log.warning("budgets do not cover a model without a known price", model=model, setting=key)
+
+    async def _require_approval(self, turn: Turn, account: Account) -> None:
+        if not account.needs_approval:
+            return
+        if turn.entry.inbound.unattended:
+            raise _exceeded(account, f"and no user is present to approve more: {_remedy(account)}")
+        outcome = await self._approvals.ask(turn, _CONTINUE, _question(account))
+        if outcome not in ("once", "always"):
+            raise _exceeded(account, "and more was not approved")
+        account.grant()
+        log.info(
+            "budget approved",
+            budget=account.budget.name,
+            by=turn.sender.id,
+            spent=account.spent_text(),
+        )
+        await self.budgets.save(account, self._clock())
+
+    async def _warn(self, turn: Turn, accounts: Sequence[Account]) -> None:
+        for account in accounts:
+            account.warned_at = self._clock()
+            await self.budgets.save(account, account.warned_at)
+        for account in accounts:
+            turn.emit_part(TextPart(f"{account.summary()}{account.reset_text()}.", "notice"))
+
+
+async def _refuse(arguments: Mapping[str, Any], context: ToolContext) -> str:
+    raise ToolError("internal: budget approval cannot be executed as a tool")
+
+
+_CONTINUE = Tool(
+    definition=ToolDefinition("spend-more", "", {}),
+    execute=_refuse,
+    match_key=lambda given: f"{given['budget']} {given['period']}",
+)
+"""The request for approval. The answer "always" holds for the period of the budget."""
+
+
+def _question(account: Account) -> dict[str, Any]:
+    return {
+        "budget": account.budget.name,
+        "period": account.period.name,
+        "spent": format_usd(to_usd(account.spent)),
+        "more": format_usd(to_usd(account.budget.ask or 0)),
+    }
+
+
+def _remedy(account: Account) -> str:
+    return f"raise budgets.{account.budget.name}.ask, or approve it in another chat that this budget covers"
+
+
+def _exceeded(account: Account, why: str) -> BudgetExceededError:
+    said = f"{account.summary()}, {why}{account.reset_text()} (see budgets.{account.budget.name})"
+    return BudgetExceededError(said, elsewhere=account.budget.scope in ("provider", "model"))

@@ -1,0 +1,205 @@
+"""The agent: calls the model, runs the tools it asks for, and repeats until the model has answered.
+
+It knows no channel and no vendor. All its output goes to the turn as deltas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import structlog
+
+from gateway.contract.deltas import StopReason
+from gateway.contract.errors import (
+    CATCHABLE,
+    PluginError,
+    ProviderError,
+    TrunklineError,
+    is_cancellation_requested,
+)
+from gateway.contract.events import TurnEndEvent
+from gateway.contract.messages import ErrorMetadata, ErrorPart, Message, Part, ToolCallPart, ToolResultPart
+from gateway.contract.plugin import AgentLoop, LoopRun, ToolCall, TurnResult
+from gateway.contract.tool import RunNested, Tool, ToolOutput
+from gateway.extensions.registry import PluginRegistry
+from gateway.models import Agents, Models, Profile, Route
+from gateway.pipeline.agent_loop import follow, turn_result
+from gateway.pipeline.model_call import ModelCaller
+from gateway.pipeline.nested import NestedRunner
+from gateway.pipeline.tools import ToolCalls, ToolRunner
+from gateway.session import RunOverrides, Session, Turn
+from gateway.session.bus import ActivityBus
+from gateway.store.inbox import Entry
+from gateway.store.steps import Steps
+
+log = structlog.get_logger("trunkline.agent")
+
+
+class AgentDefaults(msgspec.Struct, frozen=True):
+    """Settings that apply to the turns of every agent."""
+
+    model: Callable[[], str]
+    """Returns the model for turns that name none. A function, because a login may change it."""
+    max_calls: int = 50
+    """Maximum number of model calls in one turn."""
+    steer: bool = False
+    """End a turn after its current tool calls when the user has sent another message."""
+
+
+class Agent:
+    """Runs turns: model calls and tool calls in alternation."""
+
+    def __init__(
+        self,
+        registry: PluginRegistry,
+        models: Models,
+        agents: Agents,
+        tool_runner: ToolRunner,
+        steps: Steps,
+        model_caller: ModelCaller,
+        activity: ActivityBus,
+        defaults: AgentDefaults,
+    ) -> None:
+        self._registry = registry
+        self._models = models
+        self._agents = agents
+        self._model_caller = model_caller
+        self._tool_calls = ToolCalls(tool_runner, steps, self._nested_runner)
+        self._activity = activity
+        self._defaults = defaults
+
+    def agent_for(self, session: Session, entry: Entry) -> str:
+        """Return the name of the agent for a message: the one the message names, or the session's."""
+        # /v1 clients can only name a model, so an agent's name is accepted there, too.
+        asked = entry.inbound.agent or entry.inbound.model
+        return asked if asked in self._agents.all else self._agents.choose(session.row.agent, entry.channel)
+
+    async def run(self, turn: Turn) -> StopReason:
+        """Answer a turn's message. An abort or an error ends it as ``cancelled``, with its output so far."""
+        self._activity.emit("agent_start", turn.ctx.agent, turn.session.id)
+        try:
+            if turn.aborted:  # stopped before a restart: show the recorded steps, and run nothing more
+                await self._tool_calls.recall(turn)
+            return await turn.run_abortable(self._answer(turn)) or "cancelled"
+        except TrunklineError as error:
+            log.warning("a turn failed", error=error.name, reason=str(error), session=turn.session.id)
+            turn.emit_part(error_part(error))
+            return "cancelled"
+        finally:
+            reason = "aborted" if turn.aborted else "complete"
+            await self._registry.get_hooks().after_agent_run(reason, turn.ctx)
+            self._activity.emit("agent_end", turn.ctx.agent, reason)
+
+    async def _answer(self, turn: Turn) -> StopReason:
+        profile = self._agents.get(turn.agent)
+        if not turn.depth:
+            turn.overrides = RunOverrides(tools=profile.tools)
+        route = await self._models.resolve(self._model_name(turn, profile))
+        prompt = await self._system_prompt(turn)
+        # Only a message that was attempted before can have recorded steps: others are spared the query.
+        if turn.entry.attempts > 1 or turn.entry.recovered:
+            await self._tool_calls.resume(turn, await self._tools(turn))
+        loop = self._registry.get_agent_loop()
+        own_tools = turn.options.tools is not None
+        if loop is not None and not turn.depth and not own_tools:
+            return await self._run_custom_loop(turn, loop, route, prompt)
+        for _ in range(self._defaults.max_calls):
+            tools = await self._tools(turn)
+            first = turn.writer.next_index
+            route, stop = await self._model_caller.call(turn, route, prompt, tools)
+            calls = unanswered_calls(turn, first)
+            if not calls or own_tools:  # a client that sent its own tools runs them itself
+                return stop
+            await self._tool_calls.run(turn, tools, _parts(turn, first), calls)
+            turn.notify(TurnEndEvent())
+            if self._defaults.steer and turn.steered:
+                return "tool_use"
+        raise TrunklineError(
+            f"stopped after {self._defaults.max_calls} model calls in one turn (limits.max_llm_calls)"
+        )
+
+    def _model_name(self, turn: Turn, profile: Profile) -> str:
+        """Return the name of the model for a turn. A message that names an agent uses the agent's model."""
+        asked = turn.entry.inbound.model
+        if asked in self._agents.all or (turn.entry.inbound.agent and not asked):
+            picked = None
+        else:
+            picked = asked or turn.session.row.model
+        return turn.overrides.model or picked or profile.model or self._defaults.model()
+
+    async def _tools(self, turn: Turn) -> tuple[Tool, ...]:
+        """Return the tools for the next model call: those allowed in the turn and by the hooks.
+
+        Empty where the message brought its own tools.
+        """
+        if turn.options.tools is not None:
+            return ()
+        tools = await self._registry.get_filtered_tools(turn.ctx)
+        allowed = turn.overrides.tools
+        return tools if allowed is None else tuple(tool for tool in tools if tool.name in allowed)
+
+    async def _system_prompt(self, turn: Turn) -> str:
+        own = turn.overrides.system_prompt
+        first = self._agents.get(turn.agent).system_prompt if own is None else own
+        prompts = (first, *await self._registry.get_system_prompts())
+        prompt = "\n\n".join(prompt for prompt in prompts if prompt)
+        return await self._registry.apply_system_prompt_transforms(prompt, turn.ctx)
+
+    async def _run_custom_loop(self, turn: Turn, loop: AgentLoop, route: Route, prompt: str) -> StopReason:
+        """Run a plugin's agent loop in place of the built-in one."""
+        tools = await self._tools(turn)
+        # The loop begins anew after a crash; calls that have a result must not run a second time.
+        earlier = {part.tool_call_id: part for part in _parts(turn) if isinstance(part, ToolResultPart)}
+
+        async def call_model(messages: Sequence[Message]) -> TurnResult:
+            first, before = turn.writer.next_index, turn.usage.tokens
+            await self._model_caller.call(turn, route, prompt, tools, messages)
+            used, cached = (total - past for total, past in zip(turn.usage.tokens, before, strict=True))
+            return turn_result(turn, first, used, cached)
+
+        async def call_tool(call: ToolCall) -> ToolOutput:
+            done = earlier.pop(call.id, None)
+            if done is not None:
+                return ToolOutput(done.output, done.is_error, done.title, done.metadata, done.attachments)
+            part = ToolCallPart(call.id, call.name, dict(call.arguments))
+            if part not in _parts(turn):
+                turn.emit_part(part)
+            return (await self._tool_calls.run(turn, tools, [part], [part]))[0]
+
+        options = self._model_caller.options(turn, route, prompt, tools)
+        run = LoopRun(turn.transcript(), options, tools, call_model, call_tool)
+        try:
+            await follow(turn, loop.run(run))
+        except TrunklineError:
+            raise
+        except CATCHABLE as error:
+            if is_cancellation_requested(error):
+                raise
+            raise PluginError(f"agent loop {loop.name!r} failed: {type(error).__name__}: {error}") from error
+        return "end_turn"
+
+    def _nested_runner(self, turn: Turn, call_id: str) -> RunNested:
+        return NestedRunner(self.run, self._agents, self._activity, turn, call_id)
+
+
+def unanswered_calls(turn: Turn, first: int) -> list[ToolCallPart]:
+    """Return the tool calls from index ``first`` on that have no result yet."""
+    # A backend that runs tools itself, such as a coding program, yields their results with the calls.
+    parts = _parts(turn, first)
+    answered = {part.tool_call_id for part in parts if isinstance(part, ToolResultPart)}
+    return [part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id not in answered]
+
+
+def _parts(turn: Turn, first: int = 0) -> list[Part]:
+    return [part for _, part in turn.assembler.parts_from(first)]
+
+
+def error_part(error: TrunklineError) -> ErrorPart:
+    """Return an error as a part of a message."""
+    metadata = ErrorMetadata(retryable=error.retryable)
+    if isinstance(error, ProviderError):
+        code = str(error.upstream_status) if error.upstream_status else None
+        wait = None if error.retry_after is None else round(error.retry_after * 1000)
+        metadata = ErrorMetadata(code=code, retryable=error.retryable, retry_after_ms=wait)
+    return ErrorPart(error.name, str(error), metadata)

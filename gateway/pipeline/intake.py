@@ -1,0 +1,418 @@
+"""The intake: accepts messages from channels, and returns when they are durable.
+
+A session's messages wait in memory up to a limit, then on disk up to a second limit. Those beyond are settled
+at once, and the chat gets one notice for a burst. Only if very many messages wait in all sessions together
+does the intake refuse to accept more. A committed message is dispatched even if the connection that sent it
+is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple, assert_never
+
+import msgspec
+
+from gateway.access import Access
+from gateway.access.approvals import Approvals, Claim
+from gateway.contract.channel import (
+    Cursor,
+    InboundMessage,
+    Receipt,
+    Receive,
+    Rejected,
+    Sender,
+    Signal,
+    StopRequest,
+    Withdrawal,
+)
+from gateway.contract.errors import InvalidRequestError, OverloadedError
+from gateway.contract.messages import Message, now_ms, sound
+from gateway.counters import Counters
+from gateway.delivery.deliverer import Deliverer
+from gateway.pipeline.mailbox import Dispatcher
+from gateway.pipeline.revisions import supersede_older
+from gateway.session import Session, Sessions
+from gateway.store import Inserted, Op, Store
+from gateway.store.inbox import WITHDRAW, Entry, Inbox, cursor_op, quarantine_op, withdraw_ops
+
+
+class Bounds(NamedTuple):
+    """Limits on waiting messages."""
+
+    session: int = 50
+    """Messages of one session in memory."""
+    session_stored: int = 1_000
+    """Messages of one session on disk, beyond those in memory."""
+    sender_stored: int = 200
+    """Messages of one sender on disk, in all sessions."""
+    total: int = 100_000
+    """Messages of all sessions."""
+    backlog_minutes: float = 10
+    """Age from which messages of an earlier process are answered together."""
+
+
+class _Arrival(NamedTuple):
+    session: Session | None
+    """None for a message that is not answered, such as one of an unauthorised user in a group."""
+    entry: Entry
+    settled: bool = False
+    """True if too many messages wait, so that it is settled by the commit that accepts it."""
+
+
+class Intake:
+    """Accepts messages of all channels."""
+
+    def __init__(
+        self,
+        store: Store,
+        inbox: Inbox,
+        sessions: Sessions,
+        dispatcher: Dispatcher,
+        access: Access,
+        bounds: Bounds,
+        counters: Counters,
+        approvals: Approvals,
+        deliverer: Deliverer,
+    ) -> None:
+        self._store = store
+        self._inbox = inbox
+        self._sessions = sessions
+        self._dispatcher = dispatcher
+        self._access = access
+        self._bounds = bounds
+        self._counters = counters
+        self._approvals = approvals
+        self._deliverer = deliverer
+        self._began = now_ms()
+        dispatcher.arrange = self._merge_backlog
+
+    def receiver(self, channel: str) -> Receive:
+        """Return the ``receive`` function for one channel."""
+
+        async def receive(
+            *messages: InboundMessage,
+            cursor: Cursor | None = None,
+            rejected: Sequence[Rejected] = (),
+            signals: Sequence[Signal] = (),
+        ) -> Sequence[Receipt]:
+            extra = [quarantine_op(channel, event) for event in rejected]
+            if cursor is not None:
+                extra.append(cursor_op(channel, cursor))
+            return await self.accept(channel, messages, extra, signals=signals)
+
+        return receive
+
+    async def accept(
+        self,
+        channel: str,
+        messages: Sequence[InboundMessage],
+        extra: Sequence[Op] = (),
+        *,
+        fresh: bool = False,
+        signals: Sequence[Signal] = (),
+    ) -> Sequence[Receipt]:
+        """Commit messages and dispatch them; apply signals and commit them.
+
+        Raises OverloadedError when too many messages wait in all or the gateway is stopping, and
+        InvalidRequestError for keys that cannot be stored.
+        """
+        messages = [_validated(message) for message in messages]
+        sessions = [await self._session_for(channel, message, fresh) for message in messages]
+        answering = [session for session in sessions if session is not None]
+        decisions = await self._new_decisions(channel, sessions, messages)
+        self._check_capacity(answering)
+        arrivals = [self._admit(channel, *pair) for pair in zip(sessions, messages, strict=True)]
+        claims = [claim for a in arrivals if a.entry.inbound in decisions and (claim := self._claim(a))]
+        settled = [a.session is None or a.settled or a.entry.silent for a in arrivals]
+        ops = [a.entry.accept("done" if done else "new") for a, done in zip(arrivals, settled, strict=True)]
+        ops += [s.put() for s in {id(s): s for s in answering if not s.numbers_reserved}.values()]
+        ops += [op for signal in signals for op in self._apply_signal(channel, signal)]
+        ops += [op for claim in claims for op in claim.ops]
+        committed = self._store.submit([*ops, *extra])
+        for claim in claims:
+            claim.follow(committed)
+        committed.add_done_callback(lambda done: self._on_committed(arrivals, done))
+        for gone in (signal for signal in signals if isinstance(signal, Withdrawal)):
+            # Applied again after the commit: a message that was being accepted is in its mailbox only then.
+            committed.add_done_callback(lambda _done, gone=gone: self._apply_signal(channel, gone))
+        inserted = await asyncio.shield(committed)
+        return await self._receipts(arrivals, inserted)
+
+    def post(self, session: Session, message: Message, added: Sequence[Op]) -> None:
+        """Commit a message that was added to a session, and place it in the session's chat like an answer.
+
+        It becomes an entry that is answered already, so it is placed after the running answer, and exactly
+        once over crashes. Channels that follow sessions show it without that.
+        """
+        turn = session.turn
+        channel, address = session.row.channel, session.address
+        if turn is not None:
+            channel, address = turn.entry.channel, turn.entry.inbound.address
+        inbound = InboundMessage(
+            session=session.id,
+            dedup_key=f"appended:{message.id}",
+            address=msgspec.structs.replace(address, reply_to=None),
+            sender=Sender(session.row.owner),
+        )
+        entry = Entry.of(channel, inbound, session.seq, 0, session.id)
+        entry.answered = entry.untried = True
+        hidden = message.display is not None and message.display.hidden
+        intended = None if hidden or not message.parts else self._deliverer.intend(entry, message)
+        if intended is None:
+            # The writer logs its failures. The exception is retrieved only to keep asyncio from logging it.
+            self._store.submit(added).add_done_callback(lambda done: done.exception())
+            return
+        entry.attempts = self._dispatcher.expect(session)
+        self._dispatcher.announce(session, entry)
+        committed = self._store.submit([*added, entry.accept(), *intended])
+
+        def deliver(done: asyncio.Future[Inserted]) -> None:
+            if done.cancelled() or done.exception() is not None:
+                self._dispatcher.forget(session, entry)
+            else:
+                self._dispatcher.deliver(session, entry)
+
+        committed.add_done_callback(deliver)
+
+    async def _new_decisions(
+        self, channel: str, sessions: Sequence[Session | None], messages: Sequence[InboundMessage]
+    ) -> list[InboundMessage]:
+        """Return the new messages that may decide an open approval by a typed yes or no."""
+        found = [
+            message
+            for session, message in zip(sessions, messages, strict=True)
+            if session is not None and self._approvals.may_decide(channel, session, message)
+        ]
+        return [message for message in found if not await self._inbox.contains(channel, message)]
+
+    def _claim(self, arrival: _Arrival) -> Claim | None:
+        """Let a typed yes or no decide its approval; it then gets no answer of its own."""
+        session, entry, settled = arrival
+        if settled or session is None or self._access.role(entry) is None:
+            return None
+        claim = self._approvals.claim(session, entry)
+        entry.silent = claim is not None
+        return claim
+
+    async def recover(self) -> int:
+        """Queue messages that an earlier process accepted and did not settle. Returns their number."""
+        waiting = await self._inbox.load_backlogs(self._bounds.session)
+        for entries, stored in waiting.values():
+            self._restore_interruption(entries)
+            supersede_older(entries)
+            session = await self._session_of(entries[0])
+            if stored or len(entries) >= self._bounds.session:
+                refused, oldest = await self._inbox.read_last_refusal(session.id)
+                session.overload_reported = refused >= oldest > 0
+            self._dispatcher.resume(session, self._merge_backlog(entries), stored)
+        return sum(len(entries) + stored.total() for entries, stored in waiting.values())
+
+    async def take_up(self, entry: Entry) -> None:
+        """Answer a reopened message, and remove what the session shows of its earlier answer."""
+        loaded = self._sessions.get(entry.session)
+        if loaded is not None:
+            loaded.forget_deleted((entry.id, entry.answer_id))
+        self._deliver_again(await self._session_of(entry), entry)
+
+    async def withdraw(self, channel: str, account: str, dedup_key: str) -> bool:
+        """Mark a message that is not answered yet as deleted.
+
+        Returns, after the commit, whether there was such a message in memory.
+        """
+        found = self._dispatcher.withdraw(channel, account, dedup_key)
+        await self._store.write(
+            (WITHDRAW, (channel, account, dedup_key, "withdrawn")), *(entry.interrupt() for entry in found)
+        )
+        return bool(found)
+
+    async def stop(self, session_id: str) -> bool:
+        """Stop the running answer of a session, or of the session that its chat was moved to.
+
+        Returns, after the commit, whether there was one.
+        """
+        ops = self._apply_signal("", StopRequest(session_id))
+        await self._store.write(*ops)
+        return bool(ops)
+
+    def _apply_signal(self, channel: str, signal: Signal) -> list[Op]:
+        """Apply a signal to the messages in memory. Returns the writes that make it durable."""
+        match signal:
+            case Withdrawal():
+                name = (channel, signal.account, signal.dedup_key)
+                found = self._dispatcher.withdraw(*name)
+                return [*(entry.interrupt() for entry in found), *withdraw_ops(*name)]
+            case StopRequest():
+                # Messages that were sent before a chat was moved still run in its own session.
+                moved = self._access.moved_chats.session_of(signal.session)
+                stopped = [
+                    self._dispatcher.stop(session) for session in dict.fromkeys((moved, signal.session))
+                ]
+                return [entry.interrupt() for entry in stopped if entry is not None]
+            case _:
+                assert_never(signal)
+
+    def _restore_interruption(self, entries: Sequence[Entry]) -> None:
+        """Apply /stop and steering that arrived before a restart to the next attempt of the turn."""
+        # An open /stop was sent during the answer to the first message, and is settled only after it.
+        begun = next((e for e in entries if e.attempts and not (e.answered or e.silent or e.priority)), None)
+        if begun is None or begun.interrupted is not None:
+            return
+        later = [e for e in entries if e.seq > begun.seq and not e.refused]
+        later = [entry for entry in later if self._access.role(entry) is not None]
+        if any(entry.is_stop for entry in later):
+            begun.interrupted = "stopped"
+        elif any(not entry.inbound.text.startswith("/") for entry in later):
+            begun.interrupted = "steered"
+
+    def _deliver_again(self, session: Session, entry: Entry) -> None:
+        self._dispatcher.expect(session)
+        entry.recovered = True
+        self._dispatcher.deliver(session, entry)
+
+    async def _session_of(self, entry: Entry) -> Session:
+        return await self._session(entry.session, entry.channel, entry.inbound, fresh=False)
+
+    def _merge_backlog(self, entries: list[Entry]) -> list[Entry]:
+        """Merge a session's old messages into one turn, so that a long outage ends without a burst of
+        answers.
+
+        Only messages that an earlier process accepted are old; in this process they merely waited their turn.
+        """
+        for entry in entries:
+            entry.recovered = True
+        horizon = min(self._began, now_ms() - round(self._bounds.backlog_minutes * 60_000))
+        waiting = [
+            entry
+            for entry in entries
+            if not (
+                entry.answered
+                or entry.has_steps  # its tools have run, and would run again as part of another message
+                or entry.silent
+                or entry.refused
+                or entry.interrupted == "stopped"
+                or entry.inbound.text.startswith("/")
+                or self._access.role(entry) is None
+            )
+        ]
+        old = [entry for entry in waiting if entry.received_at < horizon]
+        # One of them may have killed the gateway: each is then tried alone, so that only that one is given
+        # up.
+        if not old or any(entry.attempts > 1 for entry in old):
+            return entries
+        last = old[-1]
+        last.late, last.merged = True, tuple(old[:-1])
+        return [entry for entry in entries if entry is last or entry not in old]
+
+    async def _session_for(self, channel: str, message: InboundMessage, fresh: bool) -> Session | None:
+        if not self._access.hears(channel, message):
+            return None
+        return await self._session(self._access.session_of(channel, message), channel, message, fresh)
+
+    async def _session(self, session_id: str, channel: str, message: InboundMessage, fresh: bool) -> Session:
+        return await self._sessions.get_or_create(
+            session_id, channel=channel, owner=message.sender.id, address=message.address, fresh=fresh
+        )
+
+    def _check_capacity(self, sessions: Sequence[Session]) -> None:
+        if self._dispatcher.stopping:
+            raise OverloadedError("the gateway is shutting down; send this again after the restart")
+        if self._dispatcher.waiting + len(sessions) > self._bounds.total:
+            raise OverloadedError(
+                f"{self._dispatcher.waiting} messages are waiting, and at most {self._bounds.total} may "
+                "(limits.global_inbox); send this again later"
+            )
+
+    def _admit(self, channel: str, session: Session | None, message: InboundMessage) -> _Arrival:
+        """Decide where a message waits, and count it at once, so that the next one of its batch sees it."""
+        if session is None:
+            return _Arrival(None, Entry.of(channel, message, 0, 0))
+        session.seq += 1
+        entry = Entry.of(channel, message, session.seq, 0, session.id)
+        if self._access.is_shared(session.id):
+            entry.order_by_receipt()
+        entry.refused = self._is_full(session, entry)
+        if entry.refused and session.overload_reported:
+            return _Arrival(session, entry, settled=True)
+        session.overload_reported = entry.refused or session.overload_reported
+        entry.attempts = self._dispatcher.expect(session)
+        self._dispatcher.announce(session, entry)
+        return _Arrival(session, entry)
+
+    def _is_full(self, session: Session, entry: Entry) -> bool:
+        """Return whether neither memory nor disk has room for a message; count it if it goes to disk."""
+        bounds = self._bounds
+        if session.pending < bounds.session:
+            session.overload_reported = False
+            return False
+        if session.pending >= bounds.session + bounds.session_stored:
+            return True
+        if entry.priority:
+            return False
+        if self._dispatcher.stored[entry.sender_key] >= bounds.sender_stored:
+            return True
+        entry.counted = True
+        return False
+
+    def _on_committed(self, arrivals: Sequence[_Arrival], done: asyncio.Future[Inserted]) -> None:
+        failed = done.cancelled() or done.exception() is not None
+        inserted: Inserted = frozenset() if failed else done.result()
+        for session, entry, settled in arrivals:
+            if session is None:
+                continue
+            session.saved = session.saved or not failed
+            session.numbers_reserved = session.numbers_reserved or not failed
+            if entry.id in inserted:
+                self._counters.accepted[entry.channel] += 1
+                self._interrupt_turn(session, entry)
+                self._counters.refused += entry.refused
+            if settled:
+                continue
+            if entry.refused and (entry.silent or entry.id not in inserted):
+                session.overload_reported = False  # this entry would have carried the notice
+            if entry.id in inserted:
+                self._dispatcher.deliver(session, entry)
+            else:
+                self._dispatcher.forget(session, entry)
+                self._sessions.drop_if_empty(session)
+
+    def _interrupt_turn(self, session: Session, entry: Entry) -> None:
+        """Stop or steer the running turn as soon as the message is durable.
+
+        /stop must not wait in the queue behind the turn that it stops.
+        """
+        if self._access.role(entry) is None:
+            return
+        if entry.is_stop:
+            self._dispatcher.stop(session.id)
+        elif session.turn is None:
+            return
+        elif not (entry.silent or entry.refused or entry.inbound.text.startswith("/")):
+            session.turn.steered = True
+            running = session.turn.entry
+            running.interrupted = running.interrupted or "steered"
+
+    async def _receipts(self, arrivals: Sequence[_Arrival], inserted: Inserted) -> list[Receipt]:
+        twice = [entry for _, entry, _ in arrivals if entry.id not in inserted]
+        known = await self._inbox.find_existing(twice) if twice else {}
+        self._counters.duplicates.update(e.channel for e in twice if e.id in known)
+        return [_receipt(a, known.get(a.entry.id)) for a in arrivals]
+
+
+def _validated(message: InboundMessage) -> InboundMessage:
+    """Return the message with well-formed texts. Raises InvalidRequestError for keys with a NUL."""
+    # Lone surrogates cannot be stored as UTF-8. Replaced here, so that the message is the same before and
+    # after a restart.
+    message = sound(message)
+    keys = (message.session, message.dedup_key, message.alt_key or "", message.address.account)
+    if any("\0" in key for key in keys):
+        raise InvalidRequestError("the session and the keys of a message must not contain the character NUL")
+    return message
+
+
+def _receipt(arrival: _Arrival, known: Entry | None) -> Receipt:
+    entry = known or arrival.entry
+    duplicate, ignored = known is not None, arrival.session is None
+    refused = arrival.settled and not duplicate
+    return Receipt(entry.id, entry.answer_id, entry.session, entry.seq, duplicate, ignored, refused)

@@ -1,0 +1,389 @@
+"""The dispatcher and its mailboxes, one per session: order within a session, no waiting between sessions.
+
+A mailbox keeps the first messages of a session in memory and leaves the others on disk, so that a flood in
+one session costs disk space instead of memory. One worker empties each mailbox, one message at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import insort
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+import structlog
+
+from gateway.backoff import Backoff
+from gateway.contract.errors import CATCHABLE, TrunklineError, is_cancellation_requested
+from gateway.contract.messages import now_ms
+from gateway.pipeline.revisions import supersede_older
+from gateway.pipeline.runner import Runner
+from gateway.session import Session
+from gateway.store import Store
+from gateway.store.inbox import Backlog, Entry, Inbox, SenderKey
+
+log = structlog.get_logger("trunkline.dispatcher")
+
+_LONGEST_PAUSE = 60.0
+
+
+class PoisonedMessageError(TrunklineError):
+    """Raised for a message that was being answered each time the gateway died."""
+
+
+class Mailbox:
+    """The queue of one session, in the platform's order: up to ``room`` messages in memory, the rest on disk.
+
+    All messages in memory come before those on disk. ``stored`` counts the messages on disk by sender.
+    """
+
+    __slots__ = (
+        "entries",
+        "interrupted",
+        "revisions",
+        "room",
+        "running",
+        "session",
+        "stored",
+        "withdrawn",
+        "working",
+    )
+
+    def __init__(self, session: Session, room: int = 50) -> None:
+        self.session = session
+        self.room = room
+        self.entries: list[Entry] = []
+        self.stored: Counter[SenderKey] = Counter()
+        self.withdrawn: set[tuple[str, str, str]] = set()
+        """Channel, account and key of deleted messages that a running read of the disk may still return."""
+        self.revisions: list[Entry] = []
+        """Revisions that stayed on disk, while a running read may still return what they replace."""
+        self.running: Entry | None = None
+        self.working = False
+        self.interrupted = asyncio.Event()
+        """Set when the running message was stopped or deleted, so that it does not wait for its next
+        attempt."""
+
+    def add(self, entry: Entry) -> Entry | None:
+        """Queue an entry in its place; /stop comes first, because it concerns the running answer.
+
+        Returns the entry that has to stay on disk instead, if any: the last one, or the entry itself.
+        """
+        self._abort(supersede_older([*self._unanswered, entry]))
+        stays = self._place(entry)
+        if stays is not None and stays.inbound.revises is not None:
+            self.revisions.append(stays)
+        return stays
+
+    def _place(self, entry: Entry) -> Entry | None:
+        waiting = [one for one in self.entries if _can_stay_on_disk(one)]
+        is_last = not waiting or waiting[-1].ord <= entry.ord
+        is_full = len(waiting) + (self.running is not None) >= self.room
+        if _can_stay_on_disk(entry) and is_last and (self.stored or is_full):
+            return entry
+        insort(self.entries, entry, key=lambda e: e.sort_key)
+        if not (_can_stay_on_disk(entry) and is_full and waiting):
+            return None
+        # The last one moves to disk. It is loaded in its order, so no message there overtakes it.
+        self.entries.remove(waiting[-1])
+        return waiting[-1]
+
+    def load(self, entries: Iterable[Entry]) -> None:
+        """Queue entries from disk in their places."""
+        for entry in entries:
+            if any(entry.is_revision_of(*name) for name in self.withdrawn):
+                entry.silent, entry.interrupted = True, "withdrawn"
+            insort(self.entries, entry, key=lambda e: e.sort_key)
+        loaded = {entry.id for entry in self.entries}
+        # The read may have begun before a revision was committed, and then does not contain it.
+        supersede_older([*self._unanswered, *(entry for entry in self.revisions if entry.id not in loaded)])
+
+    def withdraw(self, channel: str, account: str, dedup_key: str) -> list[Entry]:
+        """Mark a message as deleted, in all its revisions, so that it is not answered.
+
+        Returns those in memory.
+        """
+        unanswered = [entry for entry in self._all if not entry.answered]
+        several = [one for entry in unanswered for one in (*entry.merged, entry)]
+        found = [one for one in several if one.is_revision_of(channel, account, dedup_key)]
+        for one in found:
+            one.silent, one.interrupted = True, "withdrawn"
+        if self.stored:
+            self.withdrawn.add((channel, account, dedup_key))
+        self._abort([entry for entry in unanswered if not entry.to_answer])
+        return found
+
+    def stop(self) -> Entry | None:
+        """Stop the running answer, or the next one if none is running. Returns the message it answers."""
+        entry = self.running or next((entry for entry in self.entries if not entry.priority), None)
+        if entry is None or entry.answered or entry.silent:
+            return None
+        entry.interrupted = "stopped"
+        self._abort([entry])
+        return entry
+
+    @property
+    def _unanswered(self) -> list[Entry]:
+        """Entries that have no committed answer and may still be replaced."""
+        return [entry for entry in self._all if not (entry.answered or entry.merged)]
+
+    @property
+    def _all(self) -> list[Entry]:
+        return self.entries if self.running is None else [self.running, *self.entries]
+
+    def _abort(self, entries: Sequence[Entry]) -> None:
+        """Abort the running turn if it answers one of these entries."""
+        if any(entry is self.running for entry in entries):
+            self.interrupted.set()
+        turn = self.session.turn if entries else None
+        if turn is not None and any(turn.entry is entry for entry in entries):
+            turn.abort()
+
+
+class Dispatcher:
+    """Hands accepted messages to the workers of their sessions.
+
+    The workers live in the given task group. ``waiting`` counts accepted messages that are not settled,
+    ``stored`` those that are only on disk, by sender. ``room`` is the number of messages of a session that
+    are kept in memory. ``longest_wait`` limits the pause in seconds before a message is tried again that was
+    being answered when the gateway died.
+    """
+
+    def __init__(
+        self,
+        tasks: asyncio.TaskGroup,
+        runner: Runner,
+        store: Store,
+        inbox: Inbox,
+        max_attempts: int,
+        room: int = 50,
+    ) -> None:
+        self._tasks = tasks
+        self._runner = runner
+        self._store = store
+        self._inbox = inbox
+        self._max_attempts = max_attempts
+        self._room = room
+        self._mailboxes: dict[str, Mailbox] = {}
+        self._arriving: defaultdict[str, set[str]] = defaultdict(set)
+        """Ids of entries that are being committed and are not in their mailbox yet, by session."""
+        self._workers: set[asyncio.Task[None]] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.stopping = False
+        self.waiting = 0
+        self.stored: Counter[SenderKey] = Counter()
+        self.arrange: Callable[[list[Entry]], list[Entry]] = lambda entries: entries
+        """Selects the entries to answer from those loaded from disk; the intake merges old ones."""
+        self.longest_wait = _LONGEST_PAUSE
+
+    def mailbox(self, session_id: str) -> Mailbox | None:
+        """Return the mailbox of a session; None if nothing waits in it."""
+        return self._mailboxes.get(session_id)
+
+    def expect(self, session: Session) -> int:
+        """Count a message that is being accepted. Returns 1 if it runs at once, as its first attempt."""
+        session.pending += 1
+        self.waiting += 1
+        return 1 if session.pending == 1 else 0
+
+    def announce(self, session: Session, entry: Entry) -> None:
+        """Register the entry of an expected message, so that no read of the disk delivers it first."""
+        self._arriving[session.id].add(entry.id)
+        if entry.counted:
+            self.stored[entry.sender_key] += 1
+
+    def forget(self, session: Session, entry: Entry | None = None) -> None:
+        """Discount an expected message that is settled or was not accepted."""
+        session.pending -= 1
+        self.waiting -= 1
+        if entry is not None:
+            self._arrived(session, entry)
+            self._uncount(entry)
+
+    def deliver(self, session: Session, entry: Entry) -> None:
+        """Queue a committed message that was expected."""
+        self._arrived(session, entry)
+        mailbox = self._mailbox(session)
+        stays = mailbox.add(entry)
+        if stays is not entry:
+            self._uncount(entry)
+        if stays is not None:
+            mailbox.stored[stays.sender_key] += 1
+            if not stays.counted:
+                stays.counted = True
+                self.stored[stays.sender_key] += 1
+        self._wake(mailbox)
+
+    def resume(self, session: Session, entries: Sequence[Entry], stored: Counter[SenderKey]) -> None:
+        """Queue a session's entries of an earlier process; ``stored`` counts those that stay on disk."""
+        mailbox = self._mailbox(session)
+        for _ in entries:
+            self.expect(session)
+        mailbox.load(entries)
+        session.pending += stored.total()
+        self.waiting += stored.total()
+        mailbox.stored += stored
+        self.stored += stored
+        self._wake(mailbox)
+
+    def _arrived(self, session: Session, entry: Entry) -> None:
+        arriving = self._arriving[session.id]
+        arriving.discard(entry.id)
+        if not arriving:
+            del self._arriving[session.id]
+
+    def _uncount(self, entry: Entry) -> None:
+        """Stop counting an entry against its sender's limit on disk."""
+        if entry.counted:
+            entry.counted = False
+            self.stored -= Counter((entry.sender_key,))
+
+    def _mailbox(self, session: Session) -> Mailbox:
+        mailbox = self._mailboxes.get(session.id)
+        if mailbox is None:
+            mailbox = self._mailboxes[session.id] = Mailbox(session, self._room)
+        return mailbox
+
+    def _wake(self, mailbox: Mailbox) -> None:
+        if not mailbox.working and not self.stopping:
+            mailbox.working = True
+            self._idle.clear()
+            worker = self._tasks.create_task(self._work(mailbox))
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+
+    def withdraw(self, channel: str, account: str, dedup_key: str) -> list[Entry]:
+        """Mark a message as deleted, in all its revisions, so that it is not answered.
+
+        Returns those in memory.
+        """
+        # The message's session is not known here: a chat may have been moved after it was accepted.
+        found = [mailbox.withdraw(channel, account, dedup_key) for mailbox in self._mailboxes.values()]
+        return [entry for entries in found for entry in entries]
+
+    def stop(self, session_id: str) -> Entry | None:
+        """Stop a session's running answer, or its next one. Returns the message it answers."""
+        mailbox = self._mailboxes.get(session_id)
+        return None if mailbox is None else mailbox.stop()
+
+    async def drain(self, seconds: float) -> bool:
+        """Start no new turns and wait for running ones. Returns whether all ended in time."""
+        self.stopping = True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def cancel(self) -> None:
+        """Cancel running turns. Their messages stay accepted and are answered after the restart."""
+        for worker in tuple(self._workers):
+            worker.cancel()
+
+    async def _work(self, mailbox: Mailbox) -> None:
+        try:
+            while (mailbox.entries or mailbox.stored) and not self.stopping:
+                if not mailbox.entries:
+                    await self._load(mailbox)
+                    continue
+                entry = mailbox.running = mailbox.entries.pop(0)
+                mailbox.interrupted.clear()
+                try:
+                    await self._attempt(mailbox, entry)
+                finally:
+                    mailbox.running = None
+                    self.forget(mailbox.session)
+        finally:
+            mailbox.working = False
+            del self._mailboxes[mailbox.session.id]
+            if not self._mailboxes:
+                self._idle.set()
+
+    async def _load(self, mailbox: Mailbox) -> None:
+        """Bring the next messages of a session from disk to memory."""
+        session, before = mailbox.session, mailbox.stored.copy()
+        quiet = session.id not in self._arriving
+        there = await self._inbox.load_backlogs(self._room, session.id)
+        found = there.get(session.id) or Backlog([], Counter())
+        known = {entry.id for entry in mailbox.entries} | self._arriving.get(session.id, set())
+        entries = [entry for entry in found.entries if entry.id not in known]
+        loaded = Counter(entry.sender_key for entry in entries)
+        # A message that was accepted during the read may or may not be in its result. The counts then only
+        # lose what was loaded; the next read without such a message corrects them.
+        exact = quiet and not known and mailbox.stored == before
+        left = found.stored if exact else mailbox.stored - loaded
+        arranged = self.arrange(entries)
+        gone = mailbox.stored.total() - left.total() - len(arranged)
+        session.pending -= gone
+        self.waiting -= gone
+        self.stored -= mailbox.stored
+        self.stored += left
+        mailbox.stored = left
+        mailbox.load(arranged)
+        if not left:
+            mailbox.withdrawn.clear()
+            mailbox.revisions.clear()
+        if not entries:
+            await asyncio.sleep(0)  # the entries that were read are just being delivered
+
+    async def _attempt(self, mailbox: Mailbox, entry: Entry) -> None:
+        """Answer one entry. Errors end here, as a dead letter, so that the next entries are answered."""
+        session = mailbox.session
+        first = entry.attempts == 1 and not entry.recovered
+        before = 0 if first else entry.attempts
+        try:
+            if first or not entry.to_answer or await self._claim(mailbox, entry):
+                await self._runner.run(session, entry)
+        except CATCHABLE as error:
+            if is_cancellation_requested(error):
+                # The gateway is stopping: this attempt does not count towards the limit of the message.
+                entry.attempts = before
+                self._store.submit([entry.claim(), entry.interrupt()])
+                raise
+            log.exception("failed to answer a message", session=session.id, message=entry.id)
+            await self._runner.dead_letter(session, entry, error)
+
+    async def _claim(self, mailbox: Mailbox, entry: Entry) -> bool:
+        """Commit the attempt before it is made, so that one that kills the process is counted."""
+        if entry.attempts >= self._max_attempts:
+            died = PoisonedMessageError(f"gave up after {entry.attempts} attempts (limits.max_attempts)")
+            await self._runner.dead_letter(mailbox.session, entry, died)
+            return False
+        await self._wait(mailbox, entry)
+        if not entry.to_answer:
+            return True
+        entry.attempts += 1
+        entry.not_before = now_ms() + round(retry_pause(entry.attempts, self.longest_wait) * 1000)
+        await self._store.write(entry.claim(), mailbox.session.put())
+        return True
+
+    async def _wait(self, mailbox: Mailbox, entry: Entry) -> None:
+        """Wait until the next attempt is due. A stopped message calls no model, so it does not wait."""
+        pause = seconds_until_due(entry, now_ms(), self.longest_wait)
+        if pause and entry.interrupted != "stopped":
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await mailbox.interrupted.wait()
+
+
+def _can_stay_on_disk(entry: Entry) -> bool:
+    """Return whether an entry may wait on disk: not urgent, and without state that is only in memory."""
+    return not (entry.priority or entry.silent or entry.answered or entry.merged or entry.late)
+
+
+def seconds_until_due(entry: Entry, now: int, longest: float = _LONGEST_PAUSE) -> float:
+    """Return the seconds until the next attempt to answer a message; ``now`` is in milliseconds.
+
+    Never longer than the pause after the last attempt.
+    """
+    # The stored time may come from a clock that was ahead, and would then delay the message for hours.
+    return min(max(0, entry.not_before - now) / 1000, retry_pause(entry.attempts, longest))
+
+
+def retry_pause(attempts: int, longest: float = _LONGEST_PAUSE) -> float:
+    """Return the seconds between two attempts: 0 after the first, then 1, 2, 4 … up to ``longest``."""
+    # No pause after the first attempt: usually the gateway was restarted, and the message is not the cause.
+    return Backoff(1, longest).pause(attempts - 1)

@@ -1,0 +1,327 @@
+"""Calls of the model for a turn, with fallback along the provider chain.
+
+One request may take several calls: when a provider fails, its partial output is withdrawn and the next one of
+the chain is called. If the whole chain fails, the withdrawn output is restored before the error is raised, so
+that readers keep what they saw. Each call is metered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from functools import partial
+
+import structlog
+
+from gateway.contract.deltas import Complete, MetadataDelta, PartDelta, RateLimit, StopReason
+from gateway.contract.errors import (
+    BudgetExceededError,
+    EmptyAnswerError,
+    ProviderError,
+    StreamAbortedError,
+    fallback_notice,
+)
+from gateway.contract.events import UsageEvent
+from gateway.contract.messages import (
+    Message,
+    Part,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    is_notice,
+    with_results,
+)
+from gateway.contract.provider import ChatOptions, ToolDefinition
+from gateway.contract.tool import Tool
+from gateway.counters import Counters, observe
+from gateway.extensions.registry import PluginRegistry
+from gateway.models import (
+    Agents,
+    CallCost,
+    Failure,
+    Meter,
+    Route,
+    Spending,
+    clamp_max_tokens,
+    exhausted_error,
+    missing_capability,
+    part_size,
+)
+from gateway.pipeline.agent_loop import rewrite, turn_result
+from gateway.pipeline.tools import ToolRunner
+from gateway.session import Turn, clamp_usage
+
+log = structlog.get_logger("trunkline.model")
+
+_ESTIMATE_EVERY = 32
+"""Number of deltas between two estimates of the usage, for providers that report it only at the end."""
+
+_MAX_TOOL_SETS = 64
+"""Number of tool sets whose definitions are cached: usually one for each agent and kind of run."""
+
+
+class ModelCaller:
+    """Calls the model, falling back along the chain."""
+
+    def __init__(
+        self,
+        registry: PluginRegistry,
+        agents: Agents,
+        tool_runner: ToolRunner,
+        spending: Spending,
+        counters: Counters,
+    ) -> None:
+        self._counters = counters
+        self._registry = registry
+        self._agents = agents
+        self._tool_runner = tool_runner
+        self._spending = spending
+        self._definitions: dict[tuple[int, ...], tuple[ToolDefinition, ...]] = {}
+
+    async def call(
+        self,
+        turn: Turn,
+        first: Route,
+        prompt: str,
+        tools: tuple[Tool, ...],
+        messages: Sequence[Message] | None = None,
+    ) -> tuple[Route, StopReason]:
+        """Call the model, or a fallback after a failure; the output goes to the turn.
+
+        ``messages`` replace the turn's transcript. Returns the route that answered and why the model stopped.
+        Raises FallbackExhaustedError when every provider of the chain fails.
+        """
+        failures: list[Failure] = []
+        withdrawn: list[tuple[int, Part]] = []
+        notice = _FallbackNotice(turn)
+        fallback = self._agents.get(turn.agent).fallback
+        async with aclosing(fallback.routes(first)) as routes:
+            async for route in routes:
+                missing = missing_capability(
+                    route, [message for _, message in turn.shown], turn.options.tools or ()
+                )
+                if missing is not None:
+                    # Reported for the chosen model: answering with another one would hide the reason.
+                    if not failures:
+                        raise missing
+                    failures.append(Failure(route, missing))
+                    continue
+                if failures:
+                    notice.show(failures[-1], route)
+                begin = turn.assembler.next_index
+                turn.usage.model, turn.usage.provider = route.model, route.provider.id
+                try:
+                    stop = await self._call_once(turn, route, prompt, tools, messages)
+                except (ProviderError, BudgetExceededError) as error:
+                    if not fallback.record_failure(route, error):
+                        _restore(turn, withdrawn)
+                        raise
+                    failures.append(Failure(route, error))
+                    withdrawn += _withdraw(turn, begin)
+                else:
+                    fallback.record_success(route)
+                    return route, stop
+        notice.remove()
+        _restore(turn, withdrawn)
+        raise exhausted_error(failures)
+
+    def options(self, turn: Turn, route: Route, prompt: str, tools: tuple[Tool, ...]) -> ChatOptions:
+        """Return the options of a model call. Those of the message override those of the agent."""
+        profile, own = self._agents.get(turn.agent), turn.options
+        bound = min(filter(None, (own.max_tokens, profile.max_tokens)), default=None)
+        offered = self._defined(tools) if own.tools is None else own.tools
+        return ChatOptions(
+            model=route.model,
+            temperature=profile.temperature if own.temperature is None else own.temperature,
+            top_p=own.top_p,
+            seed=own.seed,
+            max_tokens=clamp_max_tokens(bound, route.output_limit),
+            tools=offered if route.capabilities.tools else (),
+            tool_choice=own.tool_choice,
+            stop_sequences=profile.stop_sequences if own.stop_sequences is None else own.stop_sequences,
+            server_retries=own.server_retries,
+            system_prompt=prompt,
+            message_id=turn.message_id,
+            first_part=turn.writer.next_index,
+            call_ids=turn.tool_call_ids(),
+            ask=partial(self._tool_runner.may, turn),
+            capabilities=route.capabilities,
+            response_format=profile.response_format if own.response_format != "json" else "json",
+            on_retry=partial(self._record_retry, turn, route),
+        )
+
+    def _defined(self, tools: tuple[Tool, ...]) -> tuple[ToolDefinition, ...]:
+        """Return the definitions of tools, as the same tuple for the same tools."""
+        # Adapters cache what they encode by the identity of this tuple, so equal tools must be one tuple.
+        key = tuple(id(tool) for tool in tools)
+        defined = self._definitions.get(key)
+        if defined is None:
+            if len(self._definitions) >= _MAX_TOOL_SETS:
+                self._definitions.clear()
+            defined = self._definitions[key] = tuple(tool.definition for tool in tools)
+        return defined
+
+    def _record_retry(
+        self, turn: Turn, route: Route, failure: ProviderError, attempt: int, seconds: float
+    ) -> None:
+        provider, model = route.provider.id, route.model
+        self._counters.retries[provider, model, failure.name] += 1
+        log.info(
+            "retrying a model call",
+            provider=provider,
+            model=model,
+            session=turn.session.id,
+            attempt=attempt,
+            error=failure.name,
+            wait_ms=round(seconds * 1000),
+        )
+
+    async def _call_once(
+        self,
+        turn: Turn,
+        route: Route,
+        prompt: str,
+        tools: tuple[Tool, ...],
+        messages: Sequence[Message] | None,
+    ) -> StopReason:
+        """Call one provider, with the hooks before and after. Returns why the model stopped."""
+        options = self.options(turn, route, prompt, tools)
+        transcript = turn.transcript() if messages is None else tuple(messages)
+        hooks = self._registry.get_hooks()
+        sent, options = await hooks.before_llm_call(tuple(with_results(transcript)), options, turn.ctx)
+        meter = self._spending.meter(turn, route, options, sent)
+        first, stop, usage = await self._stream(turn, route, meter, sent)
+        if stop is None:
+            raise StreamAbortedError(
+                "the stream ended before the answer was complete", provider=route.provider.id
+            )
+        if not (turn.has_content or turn.depth):
+            raise EmptyAnswerError(f"the model said nothing ({stop})", provider=route.provider.id)
+        turn.writer.skip_to(turn.assembler.next_index)
+        await self._after_call(turn, first, usage)
+        return stop
+
+    async def _stream(
+        self, turn: Turn, route: Route, meter: Meter, messages: Sequence[Message]
+    ) -> tuple[int, StopReason | None, MetadataDelta]:
+        """Stream one call into the turn. Returns its first part's index, its stop reason and its usage."""
+        first, stop = turn.writer.next_index, None
+        usage = MetadataDelta(turn.message_id, 0, 0, 0.0)
+        key, counters = (route.provider.id, route.model), self._counters
+        begun, waiting = time.monotonic(), True
+        try:
+            if self._spending.budgets:
+                await self._spending.permit(turn, meter)
+                # Asking a person for more budget may have added parts to the answer.
+                first = turn.writer.next_index
+            async with aclosing(route.provider.stream(messages, meter.options)) as stream:
+                async for delta in stream:
+                    if waiting and not isinstance(delta, MetadataDelta):
+                        waiting = False
+                        observe(counters.first_piece, key, time.monotonic() - begun)
+                    if isinstance(delta, Complete):
+                        observe(counters.call, key, time.monotonic() - begun)
+                        stop = delta.stop_reason
+                        # A router such as OpenRouter reports at the end which provider it chose.
+                        turn.usage.provider = delta.final_metadata.provider or turn.usage.provider
+                        turn.usage.model = delta.final_metadata.model or turn.usage.model
+                    elif isinstance(delta, MetadataDelta):
+                        usage = _report_usage(turn, meter, usage, delta)
+                    else:
+                        turn.emit(delta)
+                        if not turn.delta_count % _ESTIMATE_EVERY and turn.usage_is_due:
+                            _emit_usage(turn, meter.cost_so_far(usage, _count_written(turn, first)))
+        except ProviderError as error:
+            counters.failures[*key, error.name] += 1
+            raise
+        finally:
+            # A failed or cancelled call is paid for, too, so the meter ends on every way out.
+            turn.flush()
+            spent = meter.finish(usage, _count_written(turn, first), finished=stop is not None)
+            turn.usage.add(spent.tokens, spent.usd)
+        return first, stop, usage
+
+    async def _after_call(self, turn: Turn, first: int, usage: MetadataDelta) -> None:
+        total = usage.input_tokens + usage.output_tokens
+        turn.notify(UsageEvent(total, usage.cached_tokens))
+        hooks = self._registry.get_hooks()
+        if hooks.uses("after_llm_call"):
+            before = turn_result(turn, first, total, usage.cached_tokens)
+            after = await hooks.after_llm_call(before, turn.ctx)
+            if after != before:
+                rewrite(turn, first, before, after)
+        turn.notify_messages()
+
+
+class _FallbackNotice:
+    """The line in an answer that names the failed provider and its fallback."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._index: int | None = None
+
+    def show(self, failure: Failure, route: Route) -> None:
+        """Show that ``route`` answers after a failure; this replaces the line of an earlier failure."""
+        self._put(fallback_notice(failure.route.provider.id, failure.error, route.provider.id))
+
+    def remove(self) -> None:
+        """Remove the line: no provider answered, and the error names every attempt."""
+        if self._index is not None:
+            self._put("")
+
+    def _put(self, text: str) -> None:
+        turn, notice = self._turn, TextPart(text, "notice")
+        if self._index is None:
+            self._index = turn.assembler.next_index
+            turn.emit_part(notice)
+        else:
+            turn.emit(PartDelta(turn.message_id, self._index, notice))
+
+
+def _withdraw(turn: Turn, first: int) -> list[tuple[int, Part]]:
+    """Empty the parts of a call that failed in the middle. Returns them with their indices.
+
+    Notices stay, as they come from the gateway and not from the failed provider.
+    """
+    withdrawn = [(index, part) for index, part in turn.assembler.parts_from(first) if not is_notice(part)]
+    for index, _ in withdrawn:
+        turn.emit(PartDelta(turn.message_id, index, TextPart("")))
+    turn.writer.skip_to(turn.assembler.next_index)
+    return withdrawn
+
+
+def _restore(turn: Turn, withdrawn: Sequence[tuple[int, Part]]) -> None:
+    """Show withdrawn parts again, except tool calls that never ran."""
+    answered = {part.tool_call_id for _, part in withdrawn if isinstance(part, ToolResultPart)}
+    for index, part in withdrawn:
+        if not isinstance(part, ToolCallPart) or part.tool_call_id in answered:
+            turn.emit(PartDelta(turn.message_id, index, part))
+
+
+def _report_usage(turn: Turn, meter: Meter, usage: MetadataDelta, delta: MetadataDelta) -> MetadataDelta:
+    """Show the turn's usage after a report of the provider. Returns the usage of the call so far."""
+    # A report of a rate limit carries no counts of its own.
+    usage = clamp_usage(delta) if delta.rate_limit is None else usage
+    _emit_usage(turn, meter.reported_cost(usage), delta.rate_limit)
+    return usage
+
+
+def _emit_usage(turn: Turn, call: CallCost, rate_limit: RateLimit | None = None) -> None:
+    """Show the usage of a turn, the running call included."""
+    tally, tokens = turn.usage, call.tokens
+    turn.emit(
+        MetadataDelta(
+            turn.message_id,
+            tally.input_tokens + tokens.input,
+            tally.output_tokens + tokens.output,
+            float((tally.cost or 0) + (call.usd or 0)),
+            tally.cached_tokens + tokens.cached,
+            rate_limit,
+        )
+    )
+
+
+def _count_written(turn: Turn, first: int) -> int:
+    """Return the number of characters that the model wrote in the parts from index ``first`` on."""
+    return sum(part_size(part) for _, part in turn.assembler.parts_from(first) if not is_notice(part))

@@ -1,0 +1,314 @@
+"""The runner: brings one accepted message to its committed outcome.
+
+``transform_user_input`` hooks, then slash commands, then the agent; an unauthorised user gets a pairing code
+instead. The outcome is committed together with the message's settlement, or with the intent to place the
+answer, and shown as complete only after that.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, assert_never
+
+import msgspec
+import structlog
+
+from gateway.access import Access
+from gateway.access.approvals import forget_decisions
+from gateway.contract.deltas import Complete, StopReason
+from gateway.contract.errors import CATCHABLE, TrunklineError, is_cancellation_requested
+from gateway.contract.messages import ErrorPart, Message, Metadata, Part, TextPart
+from gateway.contract.plugin import CommandContext, Intercept, Pass, Transform
+from gateway.counters import Counters
+from gateway.delivery.deliverer import AnswerDelivery, Deliverer
+from gateway.extensions.registry import PluginRegistry
+from gateway.pipeline.agent import Agent, error_part
+from gateway.pipeline.revisions import should_answer
+from gateway.session import Session, Turn
+from gateway.store import Op
+from gateway.store.inbox import Entry, Inbox, Outcome
+from gateway.store.steps import Steps
+
+log = structlog.get_logger("trunkline.runner")
+
+_COMMAND = re.compile(r"/(\S+)(?:\s+(.*))?", re.DOTALL)
+_NO_SPEECH_TO_TEXT = (
+    "I cannot listen to voice messages: no speech-to-text plugin is set up. Please write to me."
+)
+_NOT_HEARD = "[voice message, not heard]"
+"""Shown to the model for a voice message that came with text or files, if no plugin transcribed it."""
+_TOO_MANY = (
+    "Too many messages are waiting in this chat, so I did not take this one, nor those that follow until I "
+    "have caught up. Please wait for my answers and then send again what is still missing."
+)
+_LATE = "I was offline. Here is my answer to your earlier messages."
+
+
+class Runner:
+    """Runs accepted messages, one call for each message."""
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        registry: PluginRegistry,
+        access: Access,
+        agent: Agent,
+        steps: Steps,
+        deliverer: Deliverer,
+        counters: Counters,
+        cwd: str,
+    ) -> None:
+        self._inbox = inbox
+        self._registry = registry
+        self._access = access
+        self._agent = agent
+        self._steps = steps
+        self._deliverer = deliverer
+        self._counters = counters
+        self._cwd = cwd
+
+    async def run(self, session: Session, entry: Entry) -> None:
+        """Answer one message. Returns once the outcome is durable, and placed where that is needed."""
+        async with self._deliverer.begin(session, entry) as delivery:
+            # An answer that an earlier process committed only has to be placed, which ending the block does.
+            if not entry.answered:
+                await self._answer(session, entry, delivery)
+
+    async def dead_letter(self, session: Session, entry: Entry, error: BaseException) -> None:
+        """Give a message up: store a dead letter for the operator, and answer with an error."""
+        reason = f"{type(error).__name__}: {error}"
+        async with self._deliverer.begin(session, entry) as delivery:
+            if entry.answered:
+                await delivery.abandon(reason)
+                return
+            trace = "".join(traceback.format_exception(error))
+            part = error_part(error) if isinstance(error, TrunklineError) else _internal_error(error)
+            turn = Turn(session, entry)
+            session.begin(turn, [_user_message(session, asked) for asked in (*entry.merged, entry)])
+            turn.emit(turn.writer.part(part))
+            # The recorded steps are kept: if the operator replays the message, no tool runs a second time.
+            await self._commit(
+                turn, delivery, "cancelled", [entry.dead_letter(reason, trace)], outcome="dead"
+            )
+            session.finish(turn)
+
+    async def _answer(self, session: Session, entry: Entry, delivery: AnswerDelivery) -> None:
+        # Looked up now and not when the message was accepted: access may have been revoked since.
+        role = self._access.role(entry)
+        turn = Turn(session, entry, role=role or "user", agent=self._agent.agent_for(session, entry))
+        try:
+            if role is None:
+                await self._reply_with_pairing_code(turn, delivery)
+            else:
+                await self._process(turn, delivery)
+        finally:
+            session.finish(turn)
+
+    async def _reply_with_pairing_code(self, turn: Turn, delivery: AnswerDelivery) -> None:
+        """Reply to an unauthorised user. Neither hooks nor commands nor the model see the message."""
+        reply = await self._access.greet(turn.entry)
+        await self._reply(turn, delivery, None if reply is None else TextPart(reply))
+
+    async def _process(self, turn: Turn, delivery: AnswerDelivery) -> None:
+        """Apply the hooks to an authorised user's message, then run its command or the agent."""
+        entry, hooks = turn.entry, self._registry.get_hooks()
+        if entry.refused and not entry.silent:
+            await self._reply(turn, delivery, TextPart(_TOO_MANY))
+            return
+        wanted = entry.to_answer
+        if not wanted or not await should_answer(self._inbox, turn.session, entry):
+            await self._reply(turn, delivery, None)
+            return
+        newest = wanted[-1]
+        text = newest.inbound.text
+        try:
+            verdict = await hooks.transform_user_input(text, turn.ctx)
+        except TrunklineError as error:
+            await self._reply(turn, delivery, error_part(error))
+            return
+        match verdict:
+            case Intercept(reply=reply):
+                await self._reply(turn, delivery, TextPart(reply) if reply else None)
+                return
+            case Transform(text=changed):
+                text = changed
+            case Pass():
+                pass
+            case _:
+                assert_never(verdict)
+        command = _COMMAND.fullmatch(text.strip())
+        if command is not None:
+            await self._reply(turn, delivery, await self._run_command(turn, command))
+        elif entry.inbound.kind == "audio" and not (text or entry.inbound.parts):
+            await self._reply(turn, delivery, TextPart(_NO_SPEECH_TO_TEXT))
+        else:
+            await self._run_agent(turn, delivery, newest, text)
+
+    async def _run_command(self, turn: Turn, command: re.Match[str]) -> Part | None:
+        name, arguments = command[1], (command[2] or "").strip()
+        found = self._registry.find_command(name)
+        if found is None:
+            return TextPart(f"Unknown command: /{name}. Type /help for a list.")
+        known, config = found
+        if known.admin and turn.ctx.role != "admin":
+            return TextPart(f"/{name} is for admins.")
+        context = self._command_context(turn, config)
+        try:
+            reply = await known.execute(arguments, context)
+        except TrunklineError as error:
+            return error_part(error)
+        except CATCHABLE as error:
+            if is_cancellation_requested(error):
+                raise
+            log.exception("a command failed", command=name, session=turn.session.id)
+            return _internal_error(error)
+        return TextPart(reply) if reply else None
+
+    def _command_context(self, turn: Turn, config: Mapping[str, Any]) -> CommandContext:
+        session, entry = turn.session, turn.entry
+        return CommandContext(
+            session=session.id,
+            messages=session.messages(),
+            cwd=self._cwd,
+            config=config,
+            sender=turn.sender,
+            channel=entry.channel,
+            inbound=entry.inbound,
+            role=turn.ctx.role,
+        )
+
+    async def _reply(self, turn: Turn, delivery: AnswerDelivery, part: Part | None) -> None:
+        """Answer without the model, which never sees the question or the answer. None: no answer at all."""
+        message = msgspec.structs.replace(_user_message(turn.session, turn.entry), for_model=False)
+        turn.session.begin(turn, [*_earlier_messages(turn.session, turn.entry), message])
+        if part is None:
+            forgotten = await delivery.discard()
+            await turn.session.commit(turn, None, [*self._settled(turn.entry), *forgotten])
+            turn.session.publish(Complete(turn.message_id, Metadata(), "end_turn"))
+            return
+        turn.emit_part(part)
+        await self._commit(turn, delivery, "end_turn", for_model=False)
+
+    async def _run_agent(self, turn: Turn, delivery: AnswerDelivery, newest: Entry, text: str) -> None:
+        """Run the agent on the turn's messages. ``text`` is the text of ``newest`` after the hooks."""
+        session, entry = turn.session, turn.entry
+        # Checked again: the user may have deleted the message while the hooks ran.
+        if not entry.to_answer:
+            await self._reply(turn, delivery, None)
+            return
+        messages = [*_earlier_messages(session, entry)]
+        messages += [_user_message(session, one, text if one is newest else None) for one in entry.to_answer]
+        if entry.late:
+            messages.insert(0, _late_notice(session, entry))
+        turn.injected = session.bus.drain_next()
+        messages.extend(turn.injected)
+        session.set_title_from(text if entry.to_answer[-1] is newest else entry.to_answer[-1].inbound.text)
+        session.begin(turn, messages)
+        if entry.interrupted == "stopped":
+            turn.abort()
+        async with delivery.show(turn):
+            stop = await self._agent.run(turn)
+        if not entry.to_answer:
+            await self._discard_answer(turn, delivery)
+            return
+        session.exclude_from_context(turn)
+        await self._commit(turn, delivery, stop)
+
+    async def _discard_answer(self, turn: Turn, delivery: AnswerDelivery) -> None:
+        """End a turn whose message was deleted: remove the answer from its chat; the session keeps it."""
+        forgotten = await delivery.discard()
+        turn.session.exclude_from_context(turn)
+        answer = msgspec.structs.replace(turn.build_message("cancelled"), for_model=False)
+        seq = await turn.session.commit(turn, answer, [*self._settled(turn.entry), *forgotten])
+        self._complete(turn, answer, seq, "cancelled")
+
+    async def _commit(
+        self,
+        turn: Turn,
+        delivery: AnswerDelivery,
+        stop: StopReason,
+        extra: Sequence[Op] = (),
+        *,
+        outcome: Outcome = "done",
+        for_model: bool = True,
+    ) -> None:
+        """Commit the answer through its delivery, then show that it is complete."""
+        entry = turn.entry
+        answer = msgspec.structs.replace(turn.build_message(stop), for_model=for_model)
+        # An earlier attempt may have left steps that this one did not load, if it was stopped, refused or
+        # intercepted first. A first attempt without tools is spared the two statements.
+        if outcome == "done" and (
+            turn.steps_written or turn.decisions.asked or entry.attempts > 1 or entry.recovered
+        ):
+            extra = [*extra, *self._drop_recorded(entry)]
+        seq = await delivery.commit(turn, answer, extra, outcome)
+        self._complete(turn, answer, seq, stop)
+
+    def _settled(self, entry: Entry) -> list[Op]:
+        """Return the writes that settle a message without an answer."""
+        return [*entry.settle_silently(), *self._drop_recorded(entry)]
+
+    def _drop_recorded(self, entry: Entry) -> list[Op]:
+        """Return the writes that delete a message's recorded tool steps and approval decisions."""
+        return [self._steps.drop(entry.id), forget_decisions(entry.id)]
+
+    def _complete(self, turn: Turn, answer: Message, seq: int, stop: StopReason) -> None:
+        """Show readers that the answer is complete, after its commit; count and log the turn."""
+        turn.session.complete(answer, seq, Complete(answer.id, answer.metadata, stop))
+        outcome = stop if stop != "cancelled" else "aborted" if turn.aborted else "failed"
+        failed = next((part for part in reversed(answer.parts) if isinstance(part, ErrorPart)), None)
+        error = "" if failed is None else failed.error_name
+        spent, session = answer.metadata, turn.session.id
+        self._counters.count_turn(turn.entry.channel, outcome, spent, turn.first_text_seconds, error)
+        log.info(
+            "turn",
+            session=session,
+            channel=turn.entry.channel,
+            message=answer.id,
+            outcome=outcome,
+            **({"error": error} if error else {}),
+            provider=spent.provider,
+            model=spent.model,
+            input_tokens=spent.input_tokens,
+            output_tokens=spent.output_tokens,
+            cost=spent.cost,
+            duration_ms=spent.duration_ms,
+            first_text_ms=None if turn.first_text_seconds is None else round(turn.first_text_seconds * 1000),
+            deltas=turn.delta_count,
+            coalesced=self._counters.coalesced_of.pop(session, 0),
+        )
+
+
+def _user_message(session: Session, entry: Entry, text: str | None = None) -> Message:
+    """Return the user's message for the session, with the entry's id. ``text`` replaces its text."""
+    inbound = entry.inbound
+    words = inbound.text if text is None else text
+    if inbound.audio is not None and words == inbound.text:
+        words = "\n\n".join(filter(None, (words, "[voice message]" if text is None else _NOT_HEARD)))
+    parts: tuple[Part, ...] = (TextPart(words), *inbound.parts) if words else inbound.parts
+    return Message(id=entry.id, session_id=session.id, role="user", parts=parts, created_at=entry.received_at)
+
+
+def _earlier_messages(session: Session, entry: Entry) -> Sequence[Message]:
+    """Return the conversation that the client sent along, if the session begins with this message."""
+    first = entry.merged[0] if entry.merged else entry
+    return () if session.messages() else first.inbound.before
+
+
+def _late_notice(session: Session, entry: Entry) -> Message:
+    return Message(
+        id=str(uuid.uuid5(uuid.UUID(entry.id), "away")),
+        session_id=session.id,
+        role="assistant",
+        parts=(TextPart(_LATE),),
+        custom_type="notice",
+        for_model=False,
+    )
+
+
+def _internal_error(error: BaseException) -> ErrorPart:
+    # Only the type: the text of an unexpected error may hold secrets or paths.
+    return ErrorPart("InternalError", f"This could not be answered ({type(error).__name__}).")

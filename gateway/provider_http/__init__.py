@@ -1,0 +1,135 @@
+"""Model providers over HTTP: requests, streamed events, retries, API-key rotation and rate limits.
+
+In: an adapter that builds a vendor's requests and parses its events. Out: a ``Provider``. It knows protocols
+but no vendor. Its public names are for plugins that add a provider, besides those that ``gateway`` exports.
+The core's pipeline and server may import its modules; channels may not.
+"""
+
+from gateway.contract.deltas import (
+    DeltaWriter,
+    MetadataDelta,
+    StopReason,
+    ToolCallStart,
+    ToolResultDelta,
+    ToolResultEnd,
+)
+from gateway.contract.errors import (
+    AuthFailedError,
+    ContentFilterError,
+    DeltaParseError,
+    FetchError,
+    ProviderUnavailableError,
+    RateLimitError,
+    ServerFailedError,
+    StreamAbortedError,
+    StreamTimeoutError,
+    fallback_notice,
+)
+from gateway.contract.provider import (
+    Ask,
+    KnowsModels,
+    OAuth,
+    OneTool,
+    ReloadsCredentials,
+    SignsIn,
+    ToolChoice,
+    ToolDefinition,
+    TriesKey,
+)
+from gateway.contract.services import ProviderService
+from gateway.fetching import Reach, fetch
+from gateway.provider_http.adapter import AnswerWriter, assemble, log_unsupported
+from gateway.provider_http.authorizer import (
+    RENEWAL_MARGIN_SECONDS,
+    Authorizer,
+    BearerAuthorizer,
+    Token,
+    TokenCache,
+    client_credentials,
+    fetch_body,
+)
+from gateway.provider_http.exchange import RequestSpec
+from gateway.provider_http.fragments import FragmentCache, RecentEncodings
+from gateway.provider_http.http_provider import HttpProvider, create_provider
+from gateway.provider_http.schemas import normalize_tool_schema
+from gateway.provider_http.transcript import (
+    ASSISTANT_TURN,
+    IMAGE_TYPES,
+    PLACEHOLDER_TOOL,
+    USER_TURN,
+    Step,
+    image_attachments,
+    is_supported_image,
+    join_turns,
+    output_text,
+    part_as_text,
+    split_steps,
+    wire_id,
+)
+from gateway.provider_http.transport import LINE_LIMIT, StreamEvent, Transport
+from gateway.provider_http.upstream_errors import UNDECODABLE, decode_ignoring_usage, raise_stream_error
+
+__all__ = [
+    "ASSISTANT_TURN",
+    "IMAGE_TYPES",
+    "LINE_LIMIT",
+    "PLACEHOLDER_TOOL",
+    "RENEWAL_MARGIN_SECONDS",
+    "UNDECODABLE",
+    "USER_TURN",
+    "AnswerWriter",
+    "Ask",
+    "AuthFailedError",
+    "Authorizer",
+    "BearerAuthorizer",
+    "ContentFilterError",
+    "DeltaParseError",
+    "DeltaWriter",
+    "FetchError",
+    "FragmentCache",
+    "HttpProvider",
+    "KnowsModels",
+    "MetadataDelta",
+    "OAuth",
+    "OneTool",
+    "ProviderService",
+    "ProviderUnavailableError",
+    "RateLimitError",
+    "Reach",
+    "RecentEncodings",
+    "ReloadsCredentials",
+    "RequestSpec",
+    "ServerFailedError",
+    "SignsIn",
+    "Step",
+    "StopReason",
+    "StreamAbortedError",
+    "StreamEvent",
+    "StreamTimeoutError",
+    "Token",
+    "TokenCache",
+    "ToolCallStart",
+    "ToolChoice",
+    "ToolDefinition",
+    "ToolResultDelta",
+    "ToolResultEnd",
+    "Transport",
+    "TriesKey",
+    "assemble",
+    "client_credentials",
+    "create_provider",
+    "decode_ignoring_usage",
+    "fallback_notice",
+    "fetch",
+    "fetch_body",
+    "image_attachments",
+    "is_supported_image",
+    "join_turns",
+    "log_unsupported",
+    "normalize_tool_schema",
+    "output_text",
+    "part_as_text",
+    "raise_stream_error",
+    "split_steps",
+    "wire_id",
+]

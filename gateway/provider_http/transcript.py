@@ -1,0 +1,190 @@
+"""Messages as models read them: assistant messages split into steps, and parts as text.
+
+An assistant message may hold several model calls with tool results between them. Every adapter translates
+the steps to its vendor's roles, so interrupted calls are repaired once, here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Mapping
+from typing import TypeGuard, assert_never
+
+import msgspec
+from msgspec import Struct
+
+from gateway.contract.messages import (
+    ABORTED,
+    Attachment,
+    ErrorPart,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    is_said,
+)
+from gateway.contract.provider import ToolDefinition
+
+IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+"""The MIME types of images that most models accept; other images are described as text."""
+
+PLACEHOLDER_TOOL = ToolDefinition("unavailable", "Never call this.", {"type": "object", "properties": {}})
+"""Offered if a conversation has calls but no tools are offered: some backends refuse it otherwise."""
+
+USER_TURN, ASSISTANT_TURN = b"\x01", b"\x02"
+"""Marks before the turns of a history. JSON escapes control characters, so they occur nowhere else."""
+
+_TURN = re.compile(rb",?([\x01\x02])")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_SHORT_ID = 16
+"""Characters below which a call id may be a counter, so that other messages have the same id."""
+
+
+class Step(Struct, frozen=True):
+    """The text of one model call, its tool calls, and one result for each tool call, in order."""
+
+    text: str
+    calls: tuple[ToolCallPart, ...] = ()
+    results: tuple[ToolResultPart, ...] = ()
+
+
+class _Draft:
+    __slots__ = ("calls", "results", "texts")
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.calls: dict[str, ToolCallPart] = {}
+        self.results: dict[str, ToolResultPart] = {}
+
+    def finish(self) -> Step:
+        results = (
+            self.results.get(call_id) or ToolResultPart(call_id, ABORTED, is_error=True)
+            for call_id in self.calls
+        )
+        return Step("\n\n".join(self.texts), tuple(self.calls.values()), tuple(results))
+
+
+def split_steps(message: Message) -> list[Step]:
+    """Split an assistant message into steps that every backend accepts, with portable tool names.
+
+    Text or a call after a result begins a new step. A call without a result gets an aborted one; a result
+    without a call is dropped, as are reasoning, errors and empty steps.
+    """
+    drafts = [_Draft()]
+    for part in message.parts:
+        if isinstance(part, ToolResultPart):
+            _add_result(part, drafts)
+            continue
+        if isinstance(part, ToolCallPart):
+            draft = _current(drafts, part.tool_call_id)
+            draft.calls[part.tool_call_id] = _with_portable_name(part)
+        elif text := part_as_text(part):
+            _current(drafts).texts.append(text)
+    finished = (draft.finish() for draft in drafts)
+    return [step for step in finished if step.text or step.calls]
+
+
+def _current(drafts: list[_Draft], call_id: str = "") -> _Draft:
+    if drafts[-1].results or call_id in drafts[-1].calls:
+        drafts.append(_Draft())
+    return drafts[-1]
+
+
+def _add_result(result: ToolResultPart, drafts: list[_Draft]) -> None:
+    for draft in reversed(drafts):
+        if result.tool_call_id in draft.calls:
+            draft.results[result.tool_call_id] = result
+            return
+
+
+def wire_id(call_id: str, message_id: str = "") -> str:
+    """Return a call id with characters and a length that every protocol accepts; the same for the same id.
+
+    Pass ``message_id`` for protocols that require unique ids within a conversation.
+    """
+    if message_id and len(call_id) < _SHORT_ID:
+        call_id = f"{call_id}_{message_id[-12:]}"
+    if _ID.fullmatch(call_id):
+        return call_id
+    return f"call_{hashlib.sha256(call_id.encode('utf-8', 'replace')).hexdigest()[:24]}"
+
+
+def _with_portable_name(call: ToolCallPart) -> ToolCallPart:
+    """Replace characters that protocols refuse in a tool name, as in ``codex:shell``."""
+    if _NAME.fullmatch(call.tool_name):
+        return call
+    name = _NOT_IN_NAME.sub("_", call.tool_name)
+    name = name if _NAME.match(name) else f"_{name}"
+    return msgspec.structs.replace(call, tool_name=name[:64])
+
+
+def join_turns(history: bytes, heads: Mapping[bytes, bytes], opening: bytes) -> bytes:
+    """Join a marked history to messages with alternating roles, beginning with the user.
+
+    Each turn is ``USER_TURN`` or ``ASSISTANT_TURN`` and JSON values joined by commas; ``heads`` has the
+    opening bytes of a message of either role, up to the list of the values. If the history begins with the
+    assistant, because older messages are out of the window, a user message with ``opening`` precedes it.
+    """
+    pieces = _TURN.split(history)
+    messages: list[bytes] = []
+    side = b""
+    if pieces[1:2] == [ASSISTANT_TURN]:
+        messages.append(heads[USER_TURN] + opening)
+    for mark, values in zip(pieces[1::2], pieces[2::2], strict=True):
+        if mark == side:
+            messages[-1] += b"," + values
+        else:
+            messages.append(heads[mark] + values)
+            side = mark
+    return b",".join(message + b"]}" for message in messages)
+
+
+def part_as_text(part: Part) -> str:
+    """Return a part as text for places where only text is allowed; empty if the part is not sent."""
+    match part:
+        case TextPart():
+            return part.content if is_said(part.kind) and part.content.strip() else ""
+        case FilePart():
+            return _file(part)
+        case ImagePart():
+            return f"(image attached: {part.alt_text})" if part.alt_text else "(image attached)"
+        case ToolCallPart() | ToolResultPart() | ErrorPart():
+            return ""
+        case _:
+            assert_never(part)
+
+
+def is_supported_image(part: Part, kinds: Collection[str] = IMAGE_TYPES) -> TypeGuard[ImagePart]:
+    """Return whether a part is an image of a type that the model accepts."""
+    return isinstance(part, ImagePart) and part.mime_type in kinds
+
+
+def image_attachments(
+    attachments: tuple[Attachment, ...], kinds: Collection[str] = IMAGE_TYPES
+) -> list[Attachment]:
+    """Return the attachments that are images of an accepted type."""
+    return [attachment for attachment in attachments if attachment.mime_type in kinds]
+
+
+def output_text(result: ToolResultPart, kinds: Collection[str] = IMAGE_TYPES) -> str:
+    """Return a result's text, with a line for each attachment that is not sent as an image."""
+    names = [
+        f"[attached: {attachment.name or 'file'} ({attachment.mime_type})]"
+        for attachment in result.attachments
+        if attachment.mime_type not in kinds
+    ]
+    return "\n".join((result.output, *names)) if names else result.output
+
+
+def _file(part: FilePart) -> str:
+    lines = "" if part.line_range is None else f", lines {part.line_range[0]} to {part.line_range[1]}"
+    header = f"File {part.path}{lines}"
+    if part.content is None:
+        return header
+    return f"{header}:\n```{part.language or ''}\n{part.content}\n```"

@@ -1,0 +1,129 @@
+"""Dead letters: messages that could not be answered and events that could not be parsed, for the operator.
+
+The session of a dead letter shows a notice. ``replay`` removes the notice and reopens the message as if it
+had just arrived; ``drop`` leaves the notice as the outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from msgspec import Struct
+from sqlalchemy import Connection, select
+
+from gateway.contract.errors import InvalidStateError, NotFoundError
+from gateway.session.log import COUNT_MESSAGES, DROP_MESSAGE, count_messages
+from gateway.store import Op, Store
+from gateway.store import schema as t
+from gateway.store.inbox import DROP_DEAD_LETTER, DROP_QUARANTINED, REOPEN, Entry, read_entry
+from gateway.store.outbox import FORGET_PAGES
+from gateway.store.steps import DROP_STEPS
+
+Requeue = Callable[[Entry], Awaitable[None]]
+
+
+class DeadLetter(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A dead letter. ``at`` is milliseconds; one of kind ``event`` is a platform event that could not be
+    parsed.
+    """
+
+    id: str
+    kind: str = "message"
+    session: str = ""
+    channel: str
+    text: str
+    reason: str
+    attempts: int = 0
+    at: int
+    trace: str | None = None
+
+
+class DeadLetters:
+    """Operations on dead letters. With ``requeue``, a replayed message is answered now, else after the next
+    start.
+    """
+
+    def __init__(self, store: Store, requeue: Requeue | None = None) -> None:
+        self._store = store
+        self._requeue = requeue
+
+    async def list(self) -> list[DeadLetter]:
+        """List the dead letters, the latest first."""
+        return await self._store.read(_read_all)
+
+    async def get(self, letter_id: str) -> DeadLetter:
+        """Return a dead letter. Raises NotFoundError."""
+        for letter in await self.list():
+            if letter.id == letter_id:
+                return letter
+        raise NotFoundError(f"no dead letter {letter_id!r}")
+
+    async def replay(self, letter_id: str) -> None:
+        """Reopen a message: remove its notice and reset its attempts.
+
+        Raises NotFoundError, or InvalidStateError for an event, which cannot be parsed.
+        """
+        letter = await self.get(letter_id)
+        if letter.kind == "event":
+            raise InvalidStateError("an event that could not be parsed cannot be replayed; drop it")
+        entry = await self._store.read(lambda c: read_entry(c, letter_id))
+        entry.attempts = entry.not_before = 0
+        # Left in place, the stop would end the replayed turn before it calls the model.
+        if entry.interrupted == "stopped":
+            entry.interrupted = None
+        await self._store.write(*await self._store.read(lambda c: _reopen_ops(c, entry)))
+        if self._requeue is not None:
+            await self._requeue(entry)
+
+    async def drop(self, letter_id: str) -> None:
+        """Remove a dead letter for good. Raises NotFoundError."""
+        letter = await self.get(letter_id)
+        if letter.kind == "event":
+            await self._store.write((DROP_QUARANTINED, (letter_id,)))
+            return
+        entry = await self._store.read(lambda c: read_entry(c, letter_id))
+        await self._store.write(
+            (DROP_DEAD_LETTER, (letter_id,)), (DROP_STEPS, (letter_id,)), entry.settle("done")
+        )
+
+
+def _reopen_ops(connection: Connection, entry: Entry) -> list[Op]:
+    """Return the writes that reset an entry to its state before the first attempt."""
+    # Message ids are fixed at acceptance, so the next attempt inserts these two again.
+    shown = (entry.id, entry.answer_id)
+    # Counted in the database: the session need not be in memory.
+    left = count_messages(connection, entry.session, without=shown)
+    return [
+        *((DROP_MESSAGE, (message_id,)) for message_id in shown),
+        (REOPEN, (entry.id, "new", 0, 0)),
+        entry.interrupt(),
+        (DROP_DEAD_LETTER, (entry.id,)),
+        (COUNT_MESSAGES, (entry.session, left)),
+        (FORGET_PAGES, (entry.id,)),
+    ]
+
+
+def _read_all(connection: Connection) -> list[DeadLetter]:
+    buried = select(t.dead_letter).where(t.dead_letter.c.inbox_id.in_(select(t.inbox.c.id)))
+    letters = [
+        _letter(read_entry(connection, row.inbox_id), row.reason, row.trace, row.at)
+        for row in connection.execute(buried)
+    ]
+    letters += [
+        DeadLetter(id=row.id, kind="event", channel=row.channel, text=row.raw, reason=row.reason, at=row.at)
+        for row in connection.execute(select(t.quarantine))
+    ]
+    return sorted(letters, key=lambda letter: (-letter.at, letter.id))
+
+
+def _letter(entry: Entry, reason: str, trace: str | None, at: int) -> DeadLetter:
+    return DeadLetter(
+        id=entry.id,
+        session=entry.session,
+        channel=entry.channel,
+        text=entry.inbound.text,
+        reason=reason,
+        attempts=entry.attempts,
+        at=at,
+        trace=trace,
+    )

@@ -1,0 +1,72 @@
+"""Settings of plugins: which run, their timeouts, and their own keys."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pydantic import Field, JsonValue
+
+from gateway.settings.section import Milliseconds, OpenSection
+
+_PLUGIN_WITH_SETTINGS: dict[str, JsonValue] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "config": {"type": "object"},
+        "optional": {"type": "boolean"},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+"""JSON schema of a plugin listed with settings; see ``split_plugin_entry``."""
+
+
+class PluginSettings(OpenSection):
+    """The gateway's settings of one plugin; further keys are the plugin's own."""
+
+    optional: bool = Field(
+        default=False,
+        description="Start without this plugin if it fails, and report the failure; default false",
+    )
+    hook_timeout_ms: Milliseconds = Field(
+        default=2_000, gt=0, description="Timeout of a hook, in ms; default 2000"
+    )
+    tool_timeout_ms: Milliseconds = Field(
+        default=60_000,
+        gt=0,
+        description="Timeout of a tool call, in ms, unless the tool sets its own; default 60000",
+    )
+    activate_timeout_ms: Milliseconds = Field(
+        default=5_000, gt=0, description="Timeout of the activation, in ms; default 5000"
+    )
+
+
+class PluginsSettings(OpenSection):
+    """The plugins to load; each may have a table ``[plugins.<name>]``."""
+
+    # pydantic types the extra keys by this annotation, although its base class declares another one.
+    __pydantic_extra__: dict[str, PluginSettings] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    tables = PluginSettings
+
+    enabled: tuple[str, ...] = Field(
+        default=(),
+        description="Plugins to load after the built-in ones, in this order; default none",
+        json_schema_extra={"items": {"anyOf": [{"type": "string"}, _PLUGIN_WITH_SETTINGS]}},
+    )
+    disabled: tuple[str, ...] = Field(
+        default=(), description="Plugins not to load, built-in ones included; default none"
+    )
+
+    def tables_of_others(self, names: Collection[str]) -> list[str]:
+        """Return the names of tables without a plugin; a file also counts by its stem."""
+        stems = {name.rpartition("/")[2].removesuffix(".py").rpartition(".")[2] for name in names}
+        return [name for name in self.__pydantic_extra__ or {} if name not in names and name not in stems]
+
+    def of(self, *names: str) -> PluginSettings:
+        """Return the table of a plugin; of several names with a table, later ones override key by key."""
+        tables = [table for name in names if (table := (self.__pydantic_extra__ or {}).get(name))]
+        if len(tables) == 1:
+            return tables[0]
+        given = {key: getattr(table, key) for table in tables for key in table.model_fields_set}
+        return PluginSettings(**given)

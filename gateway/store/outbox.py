@@ -1,0 +1,174 @@
+"""The outbox: the messages of answers on platforms, and their delivery state.
+
+A row is one message of a platform (a page of an answer). It is committed with its intent and nonce before the
+one call that is not idempotent; the platform's own id follows. The first row of an answer also holds the
+finished answer, committed before any of it is shown as final.
+
+Channels with clients that follow the session's log place nothing and need no row here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+from sqlalchemy import Connection, select
+
+from gateway.contract.channel import Address, Channel
+from gateway.contract.messages import Message, now_ms
+from gateway.extensions.registry import ChannelRegistry
+from gateway.store import schema as t
+from gateway.store.database import Store
+from gateway.store.inbox import Entry, Outcome
+from gateway.store.writes import Op, Write
+
+INTEND = Write(
+    "upsert", 37, t.outbox, "id inbox_id part nonce state channel address platform_id hiwater body sent_at"
+)
+PLACE = Write("update", 38, t.outbox, "id state platform_id sent_at")
+FORGET_OUTBOX = Write("delete", 51, t.outbox, "id")
+FORGET_PAGES = Write("delete", 52, t.outbox, "inbox_id", key="inbox_id")
+
+_MAX_DELAY_MS = 86_400_000
+"""Milliseconds that a message may reach the gateway late: platforms retry an undelivered one for a day."""
+_encode = msgspec.json.Encoder().encode
+_address = msgspec.json.Decoder(Address).decode
+
+
+class PendingAnswer(NamedTuple):
+    """A durable answer that has to be placed, and the state its message is settled with."""
+
+    answer: Message
+    outcome: Outcome
+
+
+class Page(Struct, kw_only=True):
+    """State of one message of an answer on its platform.
+
+    It is ``uncertain`` when a call may have placed it and its result was lost. ``shown`` is the content it
+    probably shows, and ``final`` is set once that content is the final one.
+    """
+
+    number: int
+    nonce: str
+    platform_id: str | None = None
+    watermark: str | None = None
+    uncertain: bool = False
+    shown: Any = None
+    final: bool = False
+
+
+class Outbox:
+    """Reads and writes of the outbox."""
+
+    def __init__(self, store: Store, channels: ChannelRegistry) -> None:
+        self._store = store
+        self._channels = channels
+        self.paging_lock = asyncio.Lock()
+        """Lock held while a thread cuts a long answer into pages; two at once would slow the event loop
+        twice."""
+
+    def target_channel(self, entry: Entry) -> Channel | None:
+        """Return the channel that has to send the entry's answer; None if none has to."""
+        channel = self._channels.get(entry.channel)
+        # This runs for every turn; ``isinstance`` with the protocol would check all its attributes each time.
+        return None if getattr(channel, "follows_session", False) else channel
+
+    def intend(self, entry: Entry, page: Page, answer: Message | None = None) -> Op:
+        """Return the write that records the intent to place a page; that of the first may hold the answer."""
+        return INTEND, (
+            _id(entry, page.number),
+            entry.id,
+            page.number,
+            page.nonce,
+            # An intent without a platform id is what a crash leaves behind between commit and call.
+            "intent" if page.platform_id is None else "placed",
+            entry.channel,
+            _encode(entry.inbound.address).decode(),
+            page.platform_id,
+            page.watermark,
+            None if answer is None else _encode(answer).decode(),
+            now_ms(),
+        )
+
+    def record(self, entry: Entry, page: Page, state: str) -> Op:
+        """Return the write that records the outcome of a page: placed, final or dead."""
+        return PLACE, (_id(entry, page.number), state, page.platform_id, now_ms())
+
+    def forget(self, entry: Entry) -> Op:
+        """Return the write that forgets the pages of an unwanted answer."""
+        return FORGET_PAGES, (entry.id,)
+
+    async def write(self, *ops: Op) -> None:
+        """Commit some writes."""
+        await self._store.write(*ops)
+
+    async def read_pages(self, entry: Entry) -> list[Page]:
+        """Read the pages that earlier attempts placed, or may have placed."""
+        query = select(t.outbox).where(t.outbox.c.inbox_id == entry.id).order_by(t.outbox.c.part)
+
+        def read(connection: Connection) -> list[Page]:
+            return [
+                Page(
+                    number=row.part,
+                    nonce=row.nonce,
+                    platform_id=row.platform_id,
+                    watermark=row.hiwater,
+                    # The call was about to be made; whether it was made is unknown.
+                    uncertain=row.platform_id is None,
+                )
+                for row in connection.execute(query)
+            ]
+
+        return await self._store.read(read)
+
+    async def read_other_placements(self, entry: Entry, page: Page) -> tuple[tuple[str, str], ...]:
+        """Read the chats and ids of messages placed by the entry's account since a day before its arrival,
+        except one.
+
+        A message arrives later than it was written, so messages below it in the chat may have been placed
+        before it arrived.
+        """
+        c, account = t.outbox.c, entry.inbound.address.account
+        query = select(c.address, c.platform_id).where(
+            c.channel == entry.channel,
+            c.platform_id.is_not(None),
+            c.sent_at >= entry.received_at - _MAX_DELAY_MS,
+            # The page itself may be among them, if an earlier attempt placed it.
+            c.nonce != page.nonce,
+        )
+
+        def read(connection: Connection) -> tuple[tuple[str, str], ...]:
+            found = ((_address(address), id_) for address, id_ in connection.execute(query))
+            return tuple((where.chat, id_) for where, id_ in found if where.account == account)
+
+        return await self._store.read(read)
+
+    async def read_pending_answer(self, entry: Entry) -> PendingAnswer:
+        """Read the answer that an earlier process recorded for an entry."""
+        body = select(t.outbox.c.body).where(t.outbox.c.inbox_id == entry.id, t.outbox.c.part == 0)
+        # A dead letter is settled as dead once its notice is placed, also if that happens after a restart.
+        buried = select(t.dead_letter.c.at).where(t.dead_letter.c.inbox_id == entry.id)
+
+        def read(connection: Connection) -> PendingAnswer:
+            answer = msgspec.json.decode(connection.execute(body).scalar_one(), type=Message)
+            return PendingAnswer(answer, "done" if connection.execute(buried).first() is None else "dead")
+
+        return await self._store.read(read)
+
+    def give_up(self, entry: Entry, pages: Sequence[Page], reason: str) -> list[Op]:
+        """Return the writes that record that the answer will not be placed."""
+        return [*(self.record(entry, page, "dead") for page in pages), *entry.give_up(reason, None)]
+
+
+def _id(entry: Entry, number: int) -> str:
+    return f"{entry.answer_id}.{number}"
+
+
+def make_nonce(inbox_id: str, part: int) -> str:
+    """Return the idempotency key of a part of an answer: 24 characters, the same in every attempt."""
+    return hashlib.blake2b(f"{inbox_id}:{part}".encode(), digest_size=12).hexdigest()

@@ -1,0 +1,72 @@
+"""Retention: removal of settled inbox and outbox rows that no platform repeats any more."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+from sqlalchemy import Connection, Table, select
+
+from gateway.contract.messages import now_ms
+from gateway.store import schema as t
+from gateway.store.database import Store
+from gateway.store.inbox import FORGET_INBOX
+from gateway.store.outbox import FORGET_OUTBOX
+from gateway.store.writes import Write
+
+log = structlog.get_logger("trunkline.retention")
+
+_DAY_MS = 86_400_000
+_MAX_ROWS = 500
+_FIRST_SECONDS, _INTERVAL_SECONDS = 60.0, 3600.0
+
+
+class Retention:
+    """Cleaner that removes settled rows after some days, in small batches that delay no other write."""
+
+    def __init__(self, store: Store, days: int) -> None:
+        self._store = store
+        self._days = days
+
+    async def run(self, first: float = _FIRST_SECONDS) -> None:
+        """Clean up after ``first`` seconds, then once an hour, until cancelled."""
+        # The first run comes early: a gateway that restarts more than once an hour must clean up, too.
+        pause = first
+        while True:
+            await asyncio.sleep(pause)
+            pause = _INTERVAL_SECONDS
+            removed = await self.clean(now_ms())
+            if removed:
+                log.info("removed old settled rows", rows=removed)
+
+    async def clean(self, now: int) -> int:
+        """Remove rows older than the retention period before ``now`` (ms). Return their number."""
+        horizon = now - self._days * _DAY_MS
+        removed = 0
+        # Rows of dead letters are kept: the operator can still replay them.
+        for write, table, column, states in (
+            (FORGET_INBOX, t.inbox, "received_at", ("done", "merged")),
+            (FORGET_OUTBOX, t.outbox, "sent_at", ("final",)),
+        ):
+            while ids := await self._find_expired(table, column, states, horizon):
+                await self._delete(write, ids)
+                removed += len(ids)
+        return removed
+
+    async def _find_expired(
+        self, table: Table, column: str, states: tuple[str, ...], horizon: int
+    ) -> list[str]:
+        query = (
+            select(table.c.id)
+            .where(table.c.state.in_(states), table.c[column] < horizon)
+            .order_by(table.c[column])
+            .limit(_MAX_ROWS)
+        )
+
+        def read(connection: Connection) -> list[str]:
+            return list(connection.execute(query).scalars())
+
+        return await self._store.read(read)
+
+    async def _delete(self, write: Write, ids: list[str]) -> None:
+        await self._store.write(*((write, (row_id,)) for row_id in ids))

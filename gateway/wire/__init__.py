@@ -1,1 +1,0 @@
-"""The wire to model backends: requests out, streamed events in. Knows protocols, but no vendor."""

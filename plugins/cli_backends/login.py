@@ -1,0 +1,109 @@
+"""The login of a program's own: with a browser over its protocol, or with the program at the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from tempfile import TemporaryDirectory
+
+from gateway import SettingsError
+from gateway.provider_http import AuthFailedError
+from plugins.cli_backends.acp import AcpTalk
+from plugins.cli_backends.backend import SpawnedBackend
+from plugins.cli_backends.cli import Login
+from plugins.cli_backends.failures import BackendError
+from plugins.cli_backends.process import Launch
+from plugins.cli_backends.run import Run
+from plugins.cli_backends.talk import Order, Session
+
+BROWSER = (
+    *("BROWSER", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "NO_BROWSER", "SSH_CONNECTION"),
+    *("WAYLAND_DISPLAY", "XAUTHORITY"),
+)
+TERMINAL = ("COLORTERM", "TERM")
+VARIABLES = (*BROWSER, *TERMINAL)
+"""What a login may see of the environment, and a dispatch may not."""
+
+LOGIN_SECONDS = 330
+"""The program itself waits five minutes for the browser."""
+CHECK_SECONDS = 60
+
+
+class LoginTalk(AcpTalk):
+    """The handshake of a dispatch, up to its session."""
+
+    def __init__(self, cwd: str, method: str) -> None:
+        super().__init__(Order(prompt="", system_prompt="", model="", cwd=cwd), method)
+
+    def arguments(self) -> list[str]:
+        """Return the arguments for the protocol on its pipes."""
+        return ["--acp"]
+
+
+async def log_in(backend: SpawnedBackend, show: Callable[[str], None]) -> None:
+    """Let a person log in to a program: with a browser if there is one, else at the terminal.
+
+    The program is logged in when it opens a session. Raises AuthFailedError if it does not, BackendError if
+    it cannot be started, and SettingsError if there is neither a browser nor a terminal.
+    """
+    login, title, environ = backend.cli.login, backend.cli.title, backend.environ
+    if login is None:
+        raise SettingsError(f"{title} has no login that can be run from here")
+    with TemporaryDirectory() as cwd:
+        if has_browser(environ):
+            show(f"{title} opens a browser for the login with {login.account}; it waits for five minutes.")
+            variables = {name: environ[name] for name in BROWSER if name in environ}
+            await _open_session(backend, cwd, login, variables, login.method)
+        elif sys.stdin.isatty() and sys.stdout.isatty():
+            show(f"There is no browser here, so {title} starts in this terminal: {login.steps}.")
+            variables = {name: environ[name] for name in TERMINAL if name in environ}
+            await _at_the_terminal(backend.launch([], cwd, {**variables, **login.variables}))
+            await _open_session(backend, cwd, login, {}, "")
+        else:
+            raise SettingsError(
+                f"the login of {title} needs a browser or a terminal: run the command in a terminal, or give "
+                "a key with --key-stdin"
+            )
+    if backend.has_key():
+        show(f"{title} also has a key ({backend.cli.key}), and uses that as long as it is there.")
+
+
+def has_browser(environ: Mapping[str, str]) -> bool:
+    """Return whether a program can open a browser for the person at this machine."""
+    if environ.get("NO_BROWSER") or environ.get("BROWSER") == "www-browser":
+        return False
+    if sys.platform == "darwin":
+        return "SSH_CONNECTION" not in environ
+    return bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
+
+
+async def _open_session(
+    backend: SpawnedBackend, cwd: str, login: Login, variables: Mapping[str, str], method: str
+) -> None:
+    talk = LoginTalk(cwd, method)
+    seconds = LOGIN_SECONDS if method else CHECK_SECONDS
+    launch = backend.launch(talk.arguments(), cwd, variables)
+    try:
+        run = Run(backend.cli, talk, launch, seconds, seconds, None, backend.secrets())
+        async with aclosing(run.steps()) as steps:
+            async for step in steps:
+                if isinstance(step, Session):
+                    return
+    except BackendError as error:
+        if error.code == "SPAWN_FAILURE":
+            raise
+        raise AuthFailedError(f"{backend.cli.title} is not logged in: {error}. {login.advice}") from None
+
+
+async def _at_the_terminal(launch: Launch) -> None:
+    """Run the program with our own terminal until the person leaves it."""
+    variables = {name: value for name, value in launch.env.items() if name != "NO_COLOR"}
+    process = await asyncio.create_subprocess_exec(*launch.argv, env=variables, cwd=launch.cwd)
+    try:
+        await process.wait()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()

@@ -1,0 +1,77 @@
+"""The web page under axe-core, an accessibility checker that others wrote: no violation, also in answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.e2e.page_browser import answers, chat, say, session_of
+from tests.e2e.page_scripts import answering, asking_leave, every_part
+from tests.e2e.page_server import PageServer
+
+ANSWER = (
+    "# Plan\n\nA [link](https://example.org), `code`, ~~old~~ **new**.\n\n"
+    "- [ ] write the *test*\n- [x] run it\n- [ ]\n\n1. [x] first\n\n   more of it\n\n"
+    "| a | b |\n|---|--:|\n| 1 | 2 |\n\n```python\ndef f(): return 1\n```\n\n> quoted\n\n---\n\n"
+    "Euler: $e^{i\\pi} + 1 = 0$, for $5.\n\n$$\n\\frac{a}{b}\n- c\n$$\n\n"
+    "![a picture](https://example.org/p.png)\n"
+)
+PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
+
+
+async def violations(page: Page, axe: str) -> list[str]:
+    """What axe finds wrong, one line for each rule with the elements that break it."""
+    await page.evaluate(axe)
+    found = await page.evaluate("axe.run({ resultTypes: ['violations'] }).then((done) => done.violations)")
+    return [f"{rule['id']}: {[node['html'] for node in rule['nodes']]}" for rule in found]
+
+
+@pytest.fixture
+def axe(foreign: Path) -> str:
+    """The program of axe-core."""
+    return (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("device", [{}, PHONE], ids=["desktop", "phone"])
+async def test_axe_finds_nothing_in_an_answer(
+    browser: Browser, axe: str, scheme: Any, device: dict[str, Any]
+) -> None:
+    server = PageServer(answering(ANSWER))
+    async with (
+        server.running(),
+        chat(browser, server.url, bypass_csp=True, color_scheme=scheme, **device) as page,
+    ):
+        await say(page, "Plan it")
+        await expect(answers(page).locator("footer")).to_contain_text("tokens")
+        tasks = answers(page).get_by_role("checkbox")
+        await expect(tasks.nth(0)).to_have_accessible_name("write the test")
+        await expect(tasks.nth(2)).to_have_accessible_name("first")
+        await expect(answers(page).locator("math")).to_have_count(2)
+        await expect(answers(page).locator(".math math mfrac")).to_be_visible()
+        assert await violations(page, axe) == []
+
+
+async def test_axe_finds_nothing_in_tools_errors_and_approvals(browser: Browser, axe: str) -> None:
+    server = PageServer(every_part)
+    async with server.running(), chat(browser, server.url, bypass_csp=True) as page:
+        await say(page, "Everything")
+        server.turns[session_of(page)].go.set()
+        await expect(answers(page).locator(".error-part")).to_be_visible()
+        for summary in await answers(page).locator("summary").all():
+            await summary.click()
+        assert await violations(page, axe) == []
+        server.script = asking_leave
+        await say(page, "Ask me")
+        await expect(page.get_by_role("group", name="Approval for shell")).to_be_visible()
+        assert await violations(page, axe) == []
+
+
+@pytest.mark.parametrize("address", ["", "#/s/never-was"])
+async def test_axe_finds_nothing_on_an_empty_page(browser: Browser, axe: str, address: str) -> None:
+    server = PageServer(answering("Hi."))
+    async with server.running(), chat(browser, server.url + address, bypass_csp=True) as page:
+        assert await violations(page, axe) == []

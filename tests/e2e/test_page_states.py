@@ -1,0 +1,262 @@
+"""What the web page says of a conversation, on the real gateway: its model, its failures, what waits."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession
+from playwright.async_api import Browser, expect
+
+from gateway import Plugin, Tool, ToolContext, tool_from
+from gateway.testing.script import Gate, Refusal, Reply, Say, Use
+from gateway.testing.served import serving
+from tests.e2e.page_browser import answers, chat, connection, message_field, questions, say, session_of, words
+from tests.e2e.page_scripts import picture
+
+TOKEN = "a-token-of-at-least-thirty-two-characters"
+
+
+class _Shell(Plugin):
+    name = "shell"
+
+    def tools(self) -> tuple[Tool, ...]:
+        async def deploy(where: str, context: ToolContext) -> str:
+            """Deploy somewhere."""
+            return f"deployed to {where}"
+
+        return (tool_from(deploy),)
+
+
+async def test_the_header_shows_the_model_of_the_session(browser: Browser, tmp_path: Path) -> None:
+    agents = {"small": {"model": "openai/fake-other"}}
+    async with serving(tmp_path, agents=agents) as served, chat(browser, served.url) as page:
+        model = page.locator(".model")
+        await expect(model).to_have_text("openai/fake-small")
+        await say(page, "/agent small")
+        await expect(model).to_have_text("openai/fake-other")
+        await say(page, "/model openai/fake-large")
+        await expect(model).to_have_text("openai/fake-large")
+        await page.reload()
+        await expect(model).to_have_text("openai/fake-large")
+        await page.get_by_role("link", name="New chat").click()
+        await expect(model).to_have_text("openai/fake-small")
+
+
+async def test_an_error_is_named_by_its_kind_and_the_question_can_be_asked_again(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        served.models.then(Refusal(401))
+        await say(page, "Are you there?")
+        error = answers(page).get_by_role("group", name="Error: API key rejected")
+        await expect(error).to_be_visible()
+        await expect(answers(page).locator("footer")).not_to_contain_text("Stopped")
+        assert "Error" not in await words(answers(page)).inner_text()
+        await error.get_by_text("Details").click()
+        await expect(error.locator("pre")).to_contain_text("error: AuthFailedError")
+        served.models.then(Reply((Say("Now I am."),)))
+        await error.get_by_role("button", name="Retry").click()
+        await expect(words(answers(page)).nth(1)).to_have_text("Now I am.")
+        await expect(words(questions(page))).to_have_text(["Are you there?", "Are you there?"])
+        await expect(page.get_by_role("button", name="Retry")).to_have_count(0)
+
+
+async def test_a_class_name_in_the_text_of_an_error_stands_under_details_alone(
+    browser: Browser, tmp_path: Path
+) -> None:
+    class Broken(Plugin):
+        name = "broken"
+
+        async def transform_user_input(self, text: str, ctx: Any) -> None:
+            raise ZeroDivisionError("no luck")
+
+    async with serving(tmp_path, Broken()) as served, chat(browser, served.url) as page:
+        await say(page, "Hi")
+        error = answers(page).get_by_role("group", name="Error: Plugin failed")
+        await expect(error).to_contain_text("no luck")
+        assert "ZeroDivisionError" not in await error.inner_text()
+        await error.get_by_text("Details").click()
+        await expect(error.locator("pre")).to_contain_text("ZeroDivisionError")
+
+
+async def test_an_answer_that_a_person_stopped_says_so(browser: Browser, tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        served.models.then(Reply((Say("So far"), Gate(asyncio.Event()))))
+        await say(page, "Talk")
+        await expect(answers(page)).to_contain_text("So far")
+        await page.get_by_role("button", name="Stop answering").click()
+        await expect(answers(page).locator("footer")).to_contain_text("Stopped")
+        await page.reload()
+        await expect(answers(page).locator("footer")).to_contain_text("Stopped")
+
+
+async def test_a_tool_that_waits_for_approval_is_shown_as_waiting(browser: Browser, tmp_path: Path) -> None:
+    asks: dict[str, Any] = {"permissions": {"deploy": "ask"}}
+    async with serving(tmp_path, _Shell(), **asks) as served, chat(browser, served.url) as page:
+        served.models.then(Reply((Use("deploy", '{"where": "production"}'),)))
+        await say(page, "Deploy")
+        status = page.locator(".tool-status")
+        await expect(status).to_have_text("waits for approval")
+        row = page.get_by_role("navigation").get_by_role("listitem")
+        await expect(row).to_contain_text("waits for your approval")
+        await page.reload()
+        await expect(status).to_have_text("waits for approval")
+        await expect(row).to_contain_text("waits for your approval")
+        _, listed = await served.ask("GET", "/api/sessions")
+        assert [session["status"] for session in listed["sessions"]] == ["waiting"]
+        await page.get_by_role("button", name="Allow once").click()
+        await expect(status).to_contain_text("done")
+
+
+async def test_an_unreadable_picture_is_reported_as_unreadable(browser: Browser, tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        file = {"name": "scan.png", "mimeType": "image/png", "buffer": picture(40, 20)[:60]}
+        await page.locator("input[type=file]").set_input_files([file])  # type: ignore[list-item]
+        alert = page.get_by_role("alert")
+        await expect(alert).to_contain_text(
+            "scan.png is damaged or in a format that this browser cannot read"
+        )
+        await expect(alert).not_to_contain_text("does not fit")
+
+
+async def test_a_draft_survives_a_reload_and_stays_with_its_session(browser: Browser, tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        await say(page, "first talk")
+        await expect(answers(page)).to_have_attribute("data-status", "done")
+        file = {"name": "field.png", "mimeType": "image/png", "buffer": picture(40, 20)}
+        await message_field(page).fill("half a thought")
+        await page.locator("input[type=file]").set_input_files([file])  # type: ignore[list-item]
+        attached = page.get_by_role("button", name="Remove field.png")
+        await expect(attached).to_be_visible()
+        await page.reload()
+        await expect(message_field(page)).to_have_value("half a thought")
+        await expect(attached).to_be_visible()
+        await page.get_by_role("link", name="New chat").click()
+        await expect(message_field(page)).to_have_value("")
+        await expect(attached).to_have_count(0)
+        await page.get_by_role("link", name="first talk").click()
+        await expect(message_field(page)).to_have_value("half a thought")
+        await page.keyboard.press("Enter")
+        await expect(questions(page)).to_have_count(2)
+        await page.reload()
+        await expect(questions(page)).to_have_count(2)
+        await expect(message_field(page)).to_have_value("")
+        await expect(attached).to_have_count(0)
+
+
+@pytest.mark.parametrize("address", ["#/s/never-was", "#/s/n%C3%B6%20such%20id", "#/s/%"])
+async def test_a_conversation_that_does_not_exist_is_said_to_be_none(
+    browser: Browser, tmp_path: Path, address: str
+) -> None:
+    async with (
+        serving(tmp_path) as served,
+        chat(browser, f"{served.url}/{address}", expected="status of 404") as page,
+    ):
+        await expect(page.get_by_role("heading", name="This conversation does not exist")).to_be_visible()
+        await expect(message_field(page)).to_be_hidden()
+        await expect(page).to_have_title("Conversation not found · Trunkline")
+        await page.get_by_role("main").get_by_role("link", name="Start a new chat").click()
+        await say(page, "Hello")
+        await expect(answers(page)).to_have_attribute("data-status", "done")
+
+
+async def test_the_token_is_remembered_until_the_browser_closes(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, server={"token": TOKEN}) as served,
+        chat(browser, served.url, connected=False) as page,
+    ):
+        field = page.get_by_label("Token", exact=True)
+        await field.fill("wrong")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_text("This token was not accepted.")).to_be_visible()
+        await field.fill(TOKEN)
+        await page.keyboard.press("Enter")
+        await expect(connection(page)).to_have_text("Connected")
+        await say(page, "hi")
+        await expect(answers(page)).to_have_attribute("data-status", "done")
+        session = session_of(page)
+        tab = await page.context.new_page()
+        await tab.goto(f"{served.url}/#/s/{session}")
+        await expect(words(questions(tab))).to_have_text("hi")
+        (cookie,) = await page.context.cookies()
+        assert (cookie["httpOnly"], cookie["sameSite"], cookie["expires"]) == (True, "Strict", -1)  # type: ignore[typeddict-item]
+        assert TOKEN not in cookie["value"]  # type: ignore[typeddict-item]
+        kept = await page.evaluate("JSON.stringify([{ ...localStorage }, { ...sessionStorage }])")
+        assert TOKEN not in kept
+
+
+async def test_the_cookie_counts_for_the_page_of_the_gateway_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path, server={"token": TOKEN}) as served, ClientSession() as http:
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        async with http.post(f"{served.url}/api/browser", headers=right) as answer:
+            assert answer.status == 204
+            (sent,) = answer.headers.getall("Set-Cookie")
+        cookie = {"Cookie": sent.partition(";")[0]}
+        own, other = {"Origin": served.url}, {"Origin": "http://127.0.0.1:1"}
+        asked: dict[str, Any] = {
+            "GET /api/sessions": ({}, 200),
+            "POST /api/sessions/s/abort": ({}, 401),
+            "POST /api/sessions/t/abort": (own, 404),
+            "GET /api/status": (other, 403),
+            "GET /api/dead": ({"Sec-Fetch-Site": "same-site"}, 401),
+            "GET /metrics": (own, 401),
+            "GET /v1/models": (own, 401),
+            "GET /ws": ({"Connection": "Upgrade", "Upgrade": "websocket"}, 0),
+        }
+        got: dict[str, int] = {}
+        for place, (headers, expected) in asked.items():
+            method, path = place.split()
+            if not expected:
+                client = await served.connect(html=True, greeted=False, headers=cookie)
+                assert await client.close_code() == 4001
+                await served.connect(html=True, headers={**cookie, **own})
+                continue
+            async with http.request(method, served.url + path, headers={**cookie, **headers}) as answer:
+                got[place] = answer.status
+        assert got == {place: expected for place, (_, expected) in asked.items() if expected}
+        forged = {"Cookie": cookie["Cookie"][:-1] + "x", **own}
+        async with http.get(f"{served.url}/api/sessions", headers=forged) as answer:
+            assert answer.status == 401
+
+
+async def test_web_conversations_come_first_and_unnamed_requests_wait_behind_a_filter(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with serving(tmp_path) as served:
+        async with served.socket() as client:
+            await client.say("written here", session="web")
+            await client.until("complete")
+        await served.ask("POST", "/api/sessions/named/messages", json={"text": "asked by a program"})
+        for number in range(101):
+            asked = {"messages": [{"role": "user", "content": f"request {number}"}], "model": ""}
+            await served.ask("POST", "/v1/chat/completions", json=asked)
+        async with chat(browser, served.url) as page:
+            rows = page.get_by_role("navigation").get_by_role("listitem")
+            await expect(rows).to_have_count(2)
+            await expect(rows.nth(0).get_by_role("link")).to_contain_text("written here")
+            await expect(rows.nth(0).locator(".channel")).to_have_count(0)
+            await expect(rows.nth(1).get_by_role("link", name="api: asked by a program")).to_be_visible()
+            await expect(rows.nth(1).locator(".channel")).to_contain_text("AP")
+            await page.get_by_role("checkbox", name="Unnamed API requests (100)").check()
+            await expect(rows).to_have_count(102)
+            await expect(rows.nth(0).get_by_role("link")).to_contain_text("written here")
+
+
+async def test_a_list_of_sessions_can_be_of_one_channel_or_without_unnamed_ones(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        for session in ("chat-friends", "mine"):
+            await served.ask("POST", f"/api/sessions/{session}/messages", json={"text": "Hi"})
+        asked = {"messages": [{"role": "user", "content": "Hi"}], "model": ""}
+        await served.ask("POST", "/v1/chat/completions", json=asked)
+        listed: dict[str, list[str]] = {}
+        for query in ("unnamed=with", "unnamed=without", "unnamed=only", "channel=websocket"):
+            _, said = await served.ask("GET", f"/api/sessions?{query}")
+            listed[query] = sorted(session["id"] for session in said["sessions"])
+        (unnamed,) = listed["unnamed=only"]
+        assert listed["unnamed=without"] == ["chat-friends", "mine"]
+        assert listed["unnamed=with"] == sorted(["chat-friends", "mine", unnamed])
+        assert listed["channel=websocket"] == []
+        assert (await served.ask("GET", "/api/sessions?unnamed=maybe"))[0] == 400

@@ -1,0 +1,77 @@
+"""``trunkline config``, run as a program: what it prints, and how it exits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(*args: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TRUNKLINE_")}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", "from gateway.cli import app; app()", "config", *args],
+        cwd=cwd,
+        env={
+            **clean,
+            "PYTHONPATH": str(ROOT),
+            "XDG_CONFIG_HOME": str(cwd / "xdg"),
+            "COLUMNS": "200",
+            **environ,
+        },
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/trunkline.toml").write_text("[server]\nport = 81\ntoken = '${MY_TOKEN}'\n")
+    return tmp_path
+
+
+def test_right_settings_are_ok(project: Path):
+    done = run("check", cwd=project, MY_TOKEN="hunter2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "OK - 2 settings set, others have defaults\n"
+
+
+def test_wrong_settings_exit_with_2_and_without_a_traceback(project: Path):
+    done = run("check", cwd=project)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        "config/trunkline.toml:3: server.token needs the environment variable MY_TOKEN"
+    )
+
+
+def test_a_named_file_is_checked(project: Path):
+    (project / "other.json").write_text('{"server": {"prot": 1}}')
+    done = run("check", "--config", "other.json", cwd=project)
+    assert (done.returncode, "did you mean server.port?" in done.stderr) == (2, True)
+
+
+def test_show_tells_value_and_source_and_no_secret(project: Path):
+    done = run("show", cwd=project, MY_TOKEN="hunter2")
+    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()[1:]}
+    assert rows["server.port"] == ["81", "config/trunkline.toml:2"]
+    assert rows["server.token"] == ["**********", "config/trunkline.toml:3"]
+    assert "hunter2" not in done.stdout
+
+
+def test_show_speaks_json(project: Path):
+    done = run("show", "--json", cwd=project, MY_TOKEN="hunter2")
+    assert {"key": "server.port", "value": 81, "source": "config/trunkline.toml:2"} in json.loads(done.stdout)
+
+
+def test_schema_is_the_file_in_config(project: Path):
+    done = run("schema", cwd=project)
+    assert done.stdout == (ROOT / "config/schema.json").read_text(encoding="utf-8")

@@ -1,0 +1,155 @@
+"""Invented mistakes in settings: each is reported by ``config check``, with what to correct."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway.cli import app
+
+TOKEN = "123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"
+
+REFUSED = {
+    "unknown top-level key": ('modle = "openai/x"', "did you mean model"),
+    "unknown channel": ("[channels.telegramm]", "there is no such channel; did you mean telegram?"),
+    "missing plugin": ('plugins.enabled = ["wether"]', "plugin 'wether' cannot be loaded"),
+    "missing plugin file": ('plugins.enabled = ["./wether.py"]', "cannot be loaded: FileNotFoundError"),
+    "broken plugin file": ('plugins.enabled = ["broken.py"]', "cannot be loaded: SyntaxError"),
+    "unsupported store": ('store.url = "mysql://u:secret-password@db/x"', "'mysql' is not supported"),
+    "store without a file": ('store.url = "sqlite://"', "needs a file"),
+    "store that is no address": ('store.url = "trunkline.db"', "store.url is not a database address"),
+    "missing token": ("[channels.telegram]", "channels.telegram.token"),
+    "blank token": ('[channels.telegram]\ntoken = " "', "must not be blank"),
+    "token of another kind": ('[channels.telegram]\ntoken = "abc"', "must be a bot's token"),
+    "missing token of an account": ("[channels.telegram.accounts.sales]", "channels.telegram"),
+    "missing Discord token": ("[channels.discord]", "channels.discord.token: is missing"),
+    "Discord token with a blank": ('[channels.discord]\ntoken = "a b"', "must not hold blanks"),
+    "missing Slack token": ("[channels.slack]", "channels.slack.bot_token: is missing"),
+    "missing Slack app token": ('[channels.slack]\nbot_token = "xoxb-1"', "app_token: is missing"),
+    "misspelled allow": (
+        f'[channels.telegram]\ntoken = "{TOKEN}"\nalow = ["1"]',
+        "did you mean channels.telegram.allow?",
+    ),
+    "misspelled admins": (
+        f'[channels.telegram]\ntoken = "{TOKEN}"\nadmin = ["1"]',
+        "did you mean channels.telegram.admins?",
+    ),
+    "misspelled key of a channel": (
+        f'[channels.telegram]\ntoken = "{TOKEN}"\ngroup = "always"',
+        "did you mean channels.telegram.groups?",
+    ),
+    "key of a channel without keys": (
+        '[channels.websocket]\ncolour = "red"',
+        "channels.websocket.colour is not a setting",
+    ),
+    "misspelled key of an account": (
+        f'[channels.telegram.accounts.a]\ntoken = "{TOKEN}"\nalow = ["1"]',
+        "accounts.a.allow?",
+    ),
+    "unknown choice": (
+        f'[channels.telegram]\ntoken = "{TOKEN}"\ngroups = "sometimes"',
+        "'mention', 'reply', 'command' or 'always'",
+    ),
+    "webhook without an address": (
+        f'[channels.telegram]\ntoken = "{TOKEN}"\nmode = "webhook"',
+        "needs webhook_url",
+    ),
+    "a name where ids belong": (f'[channels.telegram]\ntoken = "{TOKEN}"\nallow = ["@ada"]', "must hold ids"),
+    "wrong type": ('server.port = "eighty"', "a whole number"),
+    "port out of range": ("server.port = 70000", "less than or equal to 65535"),
+    "no duration": ('stream_timeout_ms = "soon"', "text with a unit"),
+    "unset variable": ('[providers.openai]\napi_key = "${NOT_SET_ANYWHERE}"', "NOT_SET_ANYWHERE"),
+    "missing file": ('system_prompt = "{file:gone.md}"', "gone.md"),
+    "open to all without a token": ('server.host = "0.0.0.0"', "server.token must have at least 32"),
+    "token of one character": (f'[server]\nhost = "0.0.0.0"\ntoken = "{"a" * 40}"', "8 different characters"),
+    "unknown tool": ('permissions.calculater = "ask"', "did you mean calculator?"),
+    "unknown action": ('permissions.calculator = "maybe"', "'allow', 'ask' or 'deny'"),
+    "unknown role": ("permissions.'calculator@boss' = 'ask'", "the suffix after @ must be"),
+    "patterns without anything to match": (
+        'permissions.utc_time = { "1*" = "ask" }',
+        "does not support glob rules",
+    ),
+    "unknown agent of a channel": ('channels.websocket.agent = "keper"', "is not an agent"),
+    "unknown provider": ('[providers.opnai]\napi_key = "k"', "did you mean openai"),
+    "like an unknown provider": ('[providers.own]\nlike = "opnai"', "did you mean openai"),
+}
+"""Mistakes that keep the gateway, or one of its parts, from starting: exit status 2."""
+
+TOLD = {
+    "seconds for milliseconds": ("[fetch]\ntimeout = 30", '"30s" for seconds'),
+    "seconds in a variable's place": ("stream_timeout_ms = 60", '"60s" for seconds'),
+    "seconds for a provider": ("[providers.openai]\ntimeout = 30", '"30s" for seconds'),
+    "seconds for a hook": ("[plugins.tools]\nhook_timeout_ms = 2", '"2s" for seconds'),
+    "settings of a plugin that is not enabled": (
+        "[plugins.wether]\ncity = 'Oslo'",
+        "the plugin is not enabled",
+    ),
+    "disabled plugin that is none": ('plugins.disabled = ["tols"]', "did you mean tools?"),
+    "optional plugin that is missing": (
+        'plugins.enabled = [{ name = "gone", optional = true }]',
+        "cannot be loaded",
+    ),
+    "model of a misspelled provider": ('model = "opnai/gpt-5"', "did you mean openai?"),
+    "fallback of a misspelled provider": ('fallback = ["antropic"]', "did you mean anthropic?"),
+}
+"""What the gateway starts with, although it is hardly meant: exit status 0, and a warning."""
+
+
+def checked(home: Path, text: str) -> tuple[int, str]:
+    """Check settings. Returns the exit status and what is said."""
+    (home / "broken.py").write_text("this is no Python")
+    (home / "own.toml").write_text(text + "\n")
+    keys: dict[str, str | None] = dict.fromkeys(name for name in os.environ if name.startswith("TRUNKLINE_"))
+    done = CliRunner(env=keys).invoke(app, ["config", "check", "--config", str(home / "own.toml")])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_a_mistake_that_stops_a_part_is_refused(tmp_path: Path, mistake: str) -> None:
+    text, said = REFUSED[mistake]
+    status, output = checked(tmp_path, text)
+    assert (status, said in output) == (2, True), output
+    assert "secret-password" not in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("mistake", TOLD)
+def test_a_mistake_that_stops_nothing_is_a_warning(tmp_path: Path, mistake: str) -> None:
+    text, said = TOLD[mistake]
+    status, output = checked(tmp_path, text)
+    assert (status, said in output) == (0, True), output
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        f'[channels.telegram]\ntoken = "{TOKEN}"\nallow = ["1"]\nadmins = ["1"]\ngroups = "always"',
+        "[channels.telegram]\nenabled = false",
+        'stream_timeout_ms = "900ms"\n[fetch]\ntimeout = "30s"',
+        '[permissions]\ncalculator = "ask"\n"claude-code:Bash" = "deny"\n"*" = "ask"',
+        'model = "groq/openai/gpt-oss-120b"\nfallback = ["openai"]\n[plugins.tools]\ntool_timeout_ms = 5000',
+        'plugins.enabled = ["mine.py"]\n[plugins.mine]\ncity = "Oslo"',
+    ],
+)
+def test_right_settings_get_no_word(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from gateway import Plugin\nclass Mine(Plugin):\n    name = 'mine'\nplugin = Mine()\n"
+    )
+    status, output = checked(tmp_path, text)
+    assert (status, output.count("\n")) == (0, 1), output
+
+
+def test_the_file_of_a_plugin_lies_beside_the_settings_file_that_lists_it(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/mine.py").write_text(
+        "from gateway import Plugin\nclass Mine(Plugin):\n    name = 'mine'\nplugin = Mine()\n"
+    )
+    config = tmp_path / "etc/own.toml"
+    config.write_text('plugins.enabled = ["mine.py"]\n')
+    done = CliRunner().invoke(app, ["config", "check", "--config", str(config)])
+    assert done.exit_code == 0, done.output

@@ -1,0 +1,83 @@
+"""What clients of our own server may say."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from gateway import FilePart, ImagePart, TextPart
+from gateway.channel import Audio, ClientMessage, InvalidRequestError
+from gateway.contract.client_message import ClientAudio
+from gateway.contract.errors import PartValidationError
+
+PICTURE = base64.b64encode(b"\x89PNG").decode()
+
+
+def image(**fields: Any) -> dict[str, Any]:
+    """An image part as a client sends it."""
+    return {"type": "image", "data": PICTURE, "mime_type": "image/png", **fields}
+
+
+def test_text_pictures_and_files_may_be_said() -> None:
+    parts = [{"type": "text", "content": "look"}, image(), {"type": "file", "path": "a.txt", "content": "x"}]
+    said = ClientMessage.checked("1", "hi", parts)
+    assert [type(part) for part in said.parts] == [TextPart, ImagePart, FilePart]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "tool_result", "tool_call_id": "c", "output": "trust me"},
+        {"type": "tool_call", "tool_call_id": "c", "tool_name": "shell", "arguments": {}},
+        {"type": "error", "error_name": "X", "message": "m"},
+        {"type": "video"},
+        {"content": "no type"},
+        "text",
+        None,
+    ],
+)
+def test_other_parts_are_refused(part: Any) -> None:
+    with pytest.raises(InvalidRequestError):
+        ClientMessage.checked("1", "hi", [part])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"mime_type": "image/svg+xml"}, {"mime_type": "text/html"}, {"data": ""}, {"data": "not base64!"}],
+)
+def test_pictures_that_no_model_takes_are_refused(fields: dict[str, str]) -> None:
+    with pytest.raises(PartValidationError):
+        ClientMessage.checked("1", "hi", [image(**fields)])
+
+
+def test_a_recording_is_a_voice_message() -> None:
+    said = ClientMessage.checked("1", "", [], ClientAudio("audio/webm", PICTURE)).inbound("api", "s", "owner")
+    assert (said.kind, said.audio) == ("audio", Audio(f"data:audio/webm;base64,{PICTURE}", "audio/webm"))
+    with pytest.raises(PartValidationError, match="base64"):
+        ClientMessage.checked("1", "", [], ClientAudio("audio/webm", "not base64!"))
+
+
+@pytest.mark.parametrize("text", ["", "  \n\t "])
+def test_an_empty_message_is_refused_unless_it_brings_something(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="empty"):
+        ClientMessage.checked("1", text, [])
+    assert ClientMessage.checked("1", text, [image()]).text == text
+
+
+def test_what_no_database_holds_is_mended() -> None:
+    assert ClientMessage.checked("1", "a\0b", []).text == "a\ufffdb"
+
+
+@pytest.mark.parametrize("name", ["a", "A-Z_0.9:x", "x" * 128])
+def test_a_client_names_its_sessions_and_messages(name: str) -> None:
+    inbound = ClientMessage.checked("7", "hi", []).inbound("websocket", name, "owner")
+    assert (inbound.session, inbound.dedup_key, inbound.sender.id) == (name, "owner:7", "owner")
+    assert (inbound.address.channel, inbound.address.chat) == ("websocket", name)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "ü", "x" * 129, "a\n", "../up"])
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="name"):
+        ClientMessage.checked("7", "hi", []).inbound("websocket", name, "owner")

@@ -1,0 +1,367 @@
+"""The pages of an answer are placed exactly once, in order, whatever fails on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+from sqlalchemy import select
+
+from gateway import Message, TextPart
+from gateway.channel import (
+    Address,
+    OutboundMessage,
+    Placed,
+    PlacementDeferred,
+    PlacementRefused,
+    PlacementUncertain,
+    Streaming,
+)
+from gateway.delivery.pages import AnswerPages
+from gateway.extensions.registry import ChannelRegistry
+from gateway.store import Store
+from gateway.store import schema as t
+from gateway.store.inbox import Entry
+from gateway.store.outbox import Outbox
+from gateway.testing.chat import written
+from gateway.testing.letterbox import Letterbox
+
+WIDTH = 5
+
+
+class Board(Letterbox):
+    """A room whose messages hold five characters, and can be edited, removed and looked for.
+
+    Fails as it is told to, before or after a message stands in the room.
+    """
+
+    def __init__(self, *failures: tuple[str, Exception]) -> None:
+        super().__init__()
+        self.failures = list(failures)
+        self.room: dict[str, str] = {}
+        self.edits = 0
+        self.drafts: list[str] = []
+
+    def pages(self, message: Message, *, final: bool) -> Sequence[str]:
+        text = message.text + ("" if final or not message.text else "…")
+        return [text[at : at + WIDTH] for at in range(0, len(text), WIDTH)]
+
+    def watermark(self, address: Address) -> str | None:
+        return str(len(self.sent))
+
+    async def send(self, outbound: OutboundMessage) -> Placed:
+        when, failure = self.failures.pop(0) if self.failures else ("", None)
+        if failure is not None and when == "before":
+            raise failure
+        placed = await super().send(outbound)
+        self.room[placed.platform_id] = outbound.page
+        if failure is not None:
+            raise failure
+        return placed
+
+    async def find(self, outbound: OutboundMessage) -> Placed | None:
+        nonces = [sent.nonce for sent in self.sent]
+        return Placed(str(nonces.index(outbound.nonce) + 1)) if outbound.nonce in nonces else None
+
+    async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
+        self.edits += 1
+        self.room[placed.platform_id] = outbound.page
+
+    async def delete(self, placed: Placed, address: Address) -> None:
+        self.room.pop(placed.platform_id, None)
+
+    async def draft(self, outbound: OutboundMessage) -> None:
+        self.drafts.append(outbound.page)
+
+    def streaming(self, address: Address) -> Streaming | None:
+        return Streaming("edit", 0.0)
+
+
+class Desk:
+    """An outbox with one channel, and a message whose answer is to be placed there."""
+
+    def __init__(self, store: Store, channel: Letterbox) -> None:
+        channels = ChannelRegistry()
+        channels.register(channel)
+        self.store, self.channel, self.outbox = store, channel, Outbox(store, channels)
+        self.entry = Entry.of(channel.id, written("hi", channel=channel.id), 1, 1)
+
+    def answer(self, text: str) -> Message:
+        """An answer, whole or so far."""
+        return Message(id=self.entry.answer_id, session_id="s", role="assistant", parts=(TextPart(text),))
+
+    async def pages(self, *, crashed: bool = False) -> AnswerPages:
+        """The pages of a first attempt, or of one that knows only what is durable."""
+        stored = await self.outbox.read_pages(self.entry) if crashed else ()
+        return AnswerPages(self.outbox, self.channel, self.entry, stored)
+
+    async def finish(self, pages: AnswerPages, text: str) -> None:
+        """Record the final answer, place it and settle."""
+        answer = self.answer(text)
+        await self.store.write(*pages.intend(answer))
+        await pages.place(answer)
+        await pages.settle("done")
+
+    async def states(self) -> list[tuple[str, str | None]]:
+        """The pages as they are recorded."""
+        query = select(t.outbox.c.state, t.outbox.c.platform_id).order_by(t.outbox.c.part)
+        return await self.store.read(lambda c: [(row.state, row.platform_id) for row in c.execute(query)])
+
+
+async def desk_for(store: Store, channel: Letterbox) -> Desk:
+    """A desk whose message was accepted."""
+    desk = Desk(store, channel)
+    await store.write(desk.entry.accept())
+    return desk
+
+
+async def test_a_channel_that_cannot_cut_is_sent_the_answer_whole(store: Store) -> None:
+    desk = await desk_for(store, box := Letterbox())
+    await desk.finish(await desk.pages(), "Hello.")
+    [sent] = box.sent
+    assert (sent.message.text, sent.page, sent.part, sent.parts, sent.final) == ("Hello.", None, 0, 1, True)
+    assert await desk.states() == [("final", "1")]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("failure", [PlacementUncertain(), ZeroDivisionError()])
+async def test_what_went_wrong_is_made_good_and_never_doubled(
+    store: Store, when: str, failure: Exception
+) -> None:
+    desk = await desk_for(store, board := Board((when, failure)))
+    await desk.finish(await desk.pages(), "Hello")
+    assert (board.room, len(board.sent)) == ({"1": "Hello"}, 1)
+    assert await desk.states() == [("final", "1")]
+
+
+async def test_waits_that_the_platform_asked_for_are_no_failures(store: Store) -> None:
+    waits = [("before", PlacementDeferred("too many", 0.0)) for _ in range(30)]
+    board = Board(*waits, ("after", ZeroDivisionError()))
+    desk = await desk_for(store, board)
+    async with asyncio.timeout(20):
+        await desk.finish(await desk.pages(), "hi")
+    assert (list(board.room.values()), len(board.sent)) == (["hi"], 1)
+
+
+async def test_a_long_answer_is_several_messages_in_order(store: Store) -> None:
+    board = Board(("before", PlacementDeferred("slow down", 0.0)))
+    desk = await desk_for(store, board)
+    await desk.finish(await desk.pages(), "one, two, three")
+    assert list(board.room.values()) == ["one, ", "two, ", "three"]
+    assert [(s.part, s.parts, s.watermark) for s in board.sent] == [(0, 3, "0"), (1, 3, "1"), (2, 3, "2")]
+    assert len({sent.nonce for sent in board.sent}) == 3
+    assert await desk.states() == [("final", "1"), ("final", "2"), ("final", "3")]
+
+
+async def test_an_answer_grows_by_edits_of_one_message(store: Store) -> None:
+    desk = await desk_for(store, board := Board())
+    pages = await desk.pages()
+    for text in ("", "H", "He", "He"):
+        await pages.update(desk.answer(text), final=False)
+    assert (board.room, board.edits) == ({"1": "He…"}, 1)
+    assert await desk.states() == [("placed", "1")]
+    await desk.finish(pages, "Hello")
+    assert (board.room, board.edits, len(board.sent)) == ({"1": "Hello"}, 2, 1)
+
+
+async def test_the_end_is_told_even_if_it_looks_the_same(store: Store) -> None:
+    """A platform that was told of a stream has to be told of its end."""
+    desk = await desk_for(store, board := Board())
+    pages = await desk.pages()
+    await pages.update(desk.answer("Hi"), final=False)
+    await desk.finish(pages, "Hi…")
+    assert (board.room, board.edits) == ({"1": "Hi…"}, 1)
+
+
+async def test_a_turn_that_is_run_again_writes_over_what_it_had_shown(store: Store) -> None:
+    desk = await desk_for(store, board := Board())
+    await (await desk.pages()).update(desk.answer("Good morn"), final=False)
+    assert list(board.room.values()) == ["Good ", "morn…"]
+    await desk.finish(await desk.pages(crashed=True), "Bye")
+    assert (board.room, len(board.sent)) == ({"1": "Bye"}, 2)
+
+
+async def test_a_page_that_a_crash_left_uncertain_is_found_and_taken_away(store: Store) -> None:
+    desk = await desk_for(store, board := Board())
+    pages = await desk.pages()
+    await pages.update(desk.answer("Good"), final=False)
+    board.failures.append(("after", PlacementUncertain()))
+    with pytest.raises(PlacementUncertain):
+        await pages.update(desk.answer("Good morn"), final=False)
+    assert await desk.states() == [("placed", "1"), ("intent", None)]
+    await desk.finish(await desk.pages(crashed=True), "Bye")
+    assert board.room == {"1": "Bye"}
+
+
+async def test_an_answer_that_is_not_wanted_is_taken_away(store: Store) -> None:
+    desk = await desk_for(store, board := Board())
+    pages = await desk.pages()
+    await pages.update(desk.answer("Good"), final=False)
+    board.failures.append(("after", PlacementUncertain()))
+    with pytest.raises(PlacementUncertain):
+        await pages.update(desk.answer("Good morn"), final=False)
+    await (await desk.pages(crashed=True)).retract()
+    assert board.room == {}
+
+
+async def test_what_cannot_be_taken_away_stays(store: Store) -> None:
+    class Carved(Board):
+        async def delete(self, placed: Placed, address: Address) -> None:
+            raise PlacementRefused("it is too old")
+
+    desk = await desk_for(store, board := Carved())
+    pages = await desk.pages()
+    await pages.update(desk.answer("Go"), final=False)
+    await pages.retract()
+    assert board.room == {"1": "Go…"}
+
+
+async def test_what_was_found_is_brought_up_to_date(store: Store) -> None:
+    desk = await desk_for(store, board := Board(("after", PlacementUncertain())))
+    pages = await desk.pages()
+    with pytest.raises(PlacementUncertain):
+        await pages.update(desk.answer("Go"), final=False)
+    await desk.finish(pages, "Bye")
+    assert (board.room, len(board.sent)) == ({"1": "Bye"}, 1)
+
+
+async def test_a_draft_places_only_what_is_full(store: Store) -> None:
+    desk = await desk_for(store, board := Board())
+    pages = await desk.pages()
+    for text in ("", "Hel", "Hello wo"):
+        await pages.update_draft(desk.answer(text))
+    assert (board.drafts, board.room) == (["Hel…", " wo…"], {"1": "Hello"})
+    await desk.finish(pages, "Hello world")
+    assert list(board.room.values()) == ["Hello", " worl", "d"]
+
+
+async def test_a_showing_that_is_cut_short_while_it_places_is_looked_for(store: Store) -> None:
+    class Slow(Board):
+        answers = asyncio.Event()
+
+        async def send(self, outbound: OutboundMessage) -> Placed:
+            placed = await super().send(outbound)
+            await self.answers.wait()
+            return placed
+
+    desk = await desk_for(store, board := Slow())
+    pages = await desk.pages()
+    async with asyncio.TaskGroup() as tasks:
+        showing = tasks.create_task(pages.update(desk.answer("Go"), final=False))
+        await board.until(1)
+        assert pages.placing
+        showing.cancel()
+    assert not pages.placing
+    board.answers.set()
+    await desk.finish(pages, "Bye")
+    assert (board.room, len(board.sent)) == ({"1": "Bye"}, 1)
+
+
+async def test_a_refusal_is_passed_on_and_recorded_when_it_is_given_up(store: Store) -> None:
+    desk = await desk_for(store, Board(("before", PlacementRefused("the room is gone"))))
+    pages = await desk.pages()
+    with pytest.raises(PlacementRefused):
+        await desk.finish(pages, "Hello")
+    assert await desk.states() == [("intent", None)]
+    await store.write(*pages.give_up("the room is gone"))
+    assert await desk.states() == [("dead", None)]
+
+
+async def test_who_looks_for_a_message_is_told_which_ones_are_others(store: Store) -> None:
+    class Asked(Board):
+        told: tuple[object, ...] = ()
+
+        async def find(self, outbound: OutboundMessage) -> Placed | None:
+            self.told = outbound.others, outbound.elsewhere
+            return await super().find(outbound)
+
+    desk = await desk_for(store, board := Asked())
+    elsewhere = Desk(store, board)
+    away = replace(written("hi", "t", channel=board.id), address=Address(board.id, "bot", "another room"))
+    elsewhere.entry = Entry.of(board.id, away, 1, 1)
+    beside = Desk(store, board)
+    beside.entry = Entry.of(board.id, written("ho", channel=board.id), 2, 1)
+    for other in (elsewhere, beside):
+        await store.write(other.entry.accept())
+        await other.finish(await other.pages(), "Hello")
+    board.failures.append(("after", PlacementUncertain()))
+    await desk.finish(await desk.pages(), "Hi")
+    assert board.told == (("2",), (("another room", "1"),))
+    assert list(board.room.values()) == ["Hello", "Hello", "Hi"]
+
+
+async def test_others_are_also_what_was_placed_before_a_message_came(store: Store) -> None:
+    class Asked(Board):
+        others: tuple[str, ...] = ()
+
+        async def find(self, outbound: OutboundMessage) -> Placed | None:
+            self.others = outbound.others
+            return await super().find(outbound)
+
+    desk = await desk_for(store, board := Asked())
+    await desk.finish(await desk.pages(), "Hello")
+    late = Desk(store, board)
+    late.entry = Entry.of(board.id, written("ho", channel=board.id), 2, 1)
+    late.entry.received_at += 12 * 3_600_000
+    await store.write(late.entry.accept())
+    board.failures.append(("after", PlacementUncertain()))
+    await late.finish(await late.pages(), "Hi")
+    assert (board.others, list(board.room.values())) == (("1",), ["Hello", "Hi"])
+
+
+async def test_a_complete_page_is_left_alone_but_after_a_crash(store: Store) -> None:
+    desk = await desk_for(store, board := Board())
+    pages = await desk.pages()
+    for text in ("Hel", "HelloWor", "HelloWorldAga"):
+        await pages.update(desk.answer(text), final=False)
+    assert list(board.room.values()) == ["Hello", "World", "Aga…"]
+    assert board.edits == 2, "each of the first two was completed once"
+    await desk.finish(pages, "HelloWorldAgain")
+    assert (list(board.room.values()), board.edits) == (["Hello", "World", "Again"], 3)
+    await desk.store.write(*pages.intend(desk.answer("OtherWordsAgain")))
+    again = await desk.pages(crashed=True)
+    await again.place(desk.answer("OtherWordsAgain"))
+    assert list(board.room.values()) == ["Other", "Words", "Again"]
+
+
+async def test_a_channel_that_always_fails_unexpectedly_is_given_up_in_seconds(store: Store) -> None:
+    failures = [("before", AttributeError("'bool' object has no attribute 'get'"))] * 20
+    desk = await desk_for(store, board := Board(*failures))
+    with pytest.raises(PlacementRefused, match="in an unexpected way"):
+        await desk.finish(await desk.pages(), "Hello")
+    assert len(board.failures) == 15
+
+
+class Counting(Board):
+    """Notes in which thread each message was cut into pages."""
+
+    def __init__(self, *failures: tuple[str, Exception]) -> None:
+        super().__init__(*failures)
+        self.cut_in: list[int] = []
+
+    def pages(self, message: Message, *, final: bool) -> Sequence[str]:
+        self.cut_in.append(threading.get_ident())
+        return [message.text[:WIDTH]]
+
+
+@pytest.mark.parametrize(
+    ("text", "at_once"), [("x" * 2_000, True), ("x" * 2_001, False), ("*" * 201, False), ("|\n" * 101, False)]
+)
+async def test_a_long_answer_is_cut_into_pages_off_the_event_loop(
+    store: Store, text: str, at_once: bool
+) -> None:
+    board = Counting()
+    desk = await desk_for(store, board)
+    await desk.finish(await desk.pages(), text)
+    assert [thread == threading.get_ident() for thread in board.cut_in] == [at_once]
+    assert [*board.room.values()] == [text[:WIDTH]]
+
+
+async def test_an_answer_is_cut_into_pages_once_however_often_it_is_tried(store: Store) -> None:
+    board = Counting(*[("before", PlacementDeferred("busy", 0.0))] * 3)
+    desk = await desk_for(store, board)
+    await desk.finish(await desk.pages(), "x" * 3_000)
+    assert len(board.cut_in) == 1

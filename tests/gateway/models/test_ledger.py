@@ -1,0 +1,70 @@
+"""The ledger, on both databases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.contract.deltas import Tokens
+from gateway.models import Caller, Ledger
+from gateway.store import Store
+
+DAY = 86_400_000
+ADA = Caller("s", "web", "web:ada", "main", "openai", "gpt-4o")
+BOB = Caller("t", "web", "web:bob", "critic", "mistral", "large")
+
+
+async def kept(store: Store) -> None:
+    """Wait for what was handed in."""
+    await store.write()
+
+
+async def test_what_was_reserved_is_replaced_by_what_it_came_to(store: Store) -> None:
+    ledger = Ledger(store)
+    await ledger.reserve("a", ADA, 5, Tokens(10, 4096), 900)
+    await ledger.reserve("b", ADA, 5, Tokens(10, 4096), 800)
+    assert await ledger.spent(0, None, ()) == 1700
+    ledger.record("a", ADA, 5, "counted", Tokens(11, 7, 3, 2), 40)
+    ledger.release("b")
+    await kept(store)
+    assert await ledger.spent(0, None, ()) == 40
+    assert await ledger.spent(6, None, ()) == 0
+    assert await ledger.spent(0, "person", {"web:ada"}) == 40
+    assert await ledger.spent(0, "person", {"web:bob"}) == 0
+    assert await ledger.spent(0, "model", {"openai/gpt-4o"}) == 40
+    [row] = await ledger.usage_by("agent", 0, 10)
+    assert (row.key, row.calls, row.input_tokens, row.output_tokens, row.cached_tokens) == (
+        "main",
+        1,
+        11,
+        7,
+        3,
+    )
+
+
+async def test_sums_are_exact_however_large(store: Store) -> None:
+    ledger, much = Ledger(store), 2**60
+    for number in range(3):
+        ledger.record(f"{number}", ADA, 1, "counted", Tokens(2**40, 1), much + number)
+    await kept(store)
+    assert await ledger.spent(0, None, ()) == 3 * much + 3
+    [row] = await ledger.usage_by("provider", 0, 2)
+    assert (row.nano_usd, row.input_tokens) == (3 * much + 3, 3 * 2**40)
+
+
+async def test_days_come_in_order_and_others_the_dearest_first(store: Store) -> None:
+    ledger: Any = Ledger(store)
+    ledger.record("1", ADA, 2 * DAY + 1, "counted", Tokens(1, 1), 5)
+    ledger.record("2", BOB, DAY - 1, "counted", Tokens(1, 1), 7)
+    ledger.record("3", BOB, 2 * DAY, "estimated", Tokens(9, 9), None)
+    await kept(store)
+    days = await ledger.usage_by("day", 0, 3 * DAY)
+    assert [(row.key, row.calls, row.nano_usd, row.unpriced) for row in days] == [
+        ("1970-01-01", 1, 7, 0),
+        ("1970-01-03", 2, 5, 1),
+    ]
+    people = await ledger.usage_by("person", 0, 3 * DAY)
+    assert [(row.key, row.nano_usd) for row in people] == [("web:bob", 7), ("web:ada", 5)]
+    assert [row.key for row in await ledger.usage_by("day", DAY, 2 * DAY)] == []
+    assert [
+        row.key for row in await ledger.usage_by("session", 0, 3 * DAY, channel="web", agent="critic")
+    ] == ["t"]

@@ -1,0 +1,89 @@
+"""Messages are encoded once, and what is kept of that is bounded."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.contract.messages import Message
+from gateway.provider_http.fragments import FragmentCache, RecentEncodings
+from gateway.testing.talk import user
+
+
+def in_session(session_id: str, text: str) -> Message:
+    """What somebody said in a session."""
+    return msgspec.structs.replace(user(text), session_id=session_id)
+
+
+class Encoder:
+    """Encodes a message as its text, and counts."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, message: Message) -> bytes:
+        self.calls += 1
+        return message.text.encode()
+
+
+def test_a_message_is_encoded_once_however_often_it_is_sent() -> None:
+    encoder = Encoder()
+    cache = FragmentCache(encoder)
+    messages = [user("a"), user(""), user("b")]
+
+    assert {cache.join(messages) for _ in range(5)} == {b"a,b"}
+    assert encoder.calls == 3
+
+
+def test_a_message_that_was_replaced_under_its_id_is_encoded_anew() -> None:
+    encoder = Encoder()
+    cache = FragmentCache(encoder)
+    partial = user("half")
+    whole = msgspec.structs.replace(partial, parts=user("half done").parts)
+
+    assert cache.join([partial]) == b"half"
+    assert cache.join([whole]) == b"half done"
+    assert len(cache) == 1
+
+
+def test_what_a_conversation_left_behind_is_forgotten_and_the_rest_stays() -> None:
+    encoder = Encoder()
+    cache = FragmentCache(encoder)
+    favourite = user("favourite")
+    said = [user(str(number)) for number in range(1000)]
+    for number in range(1000):
+        cache.join([favourite, *said[max(0, number - 20) : number + 1]])
+
+    assert len(cache) <= 80
+    assert encoder.calls == 1001
+
+
+def test_the_conversation_that_was_not_sent_for_longest_goes_first() -> None:
+    encoder = Encoder()
+    cache = FragmentCache(encoder, size=10_000)
+    first, *others = [in_session(str(number), "x" * 1000) for number in range(50)]
+    for other in others:
+        cache.join([first])
+        cache.join([other])
+
+    assert len(cache) <= 10
+    assert encoder.calls == 50
+
+
+def test_what_is_too_large_to_be_kept_is_sent_all_the_same() -> None:
+    cache = FragmentCache(Encoder(), size=100)
+
+    assert cache.join([user("x" * 1000)]) == b"x" * 1000
+    assert cache.join([]) == b""
+    assert len(cache) == 0
+
+
+def test_what_hardly_changes_is_encoded_once() -> None:
+    seen: list[str] = []
+
+    def encode(text: str) -> bytes:
+        seen.append(text)
+        return text.encode()
+
+    recent = RecentEncodings(encode, limit=2)
+    assert [recent.get(text) for text in ("a", "b", "a", "c", "b")] == [b"a", b"b", b"a", b"c", b"b"]
+    assert seen == ["a", "b", "c"]

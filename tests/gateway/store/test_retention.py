@@ -1,0 +1,65 @@
+"""Settled rows leave the inbox after some days; what is open or recent stays."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from sqlalchemy import select
+
+from gateway.channel import Address, InboundMessage, Sender
+from gateway.contract.messages import now_ms
+from gateway.store import Store
+from gateway.store import schema as t
+from gateway.store.inbox import Entry
+from gateway.store.retention import Retention
+
+DAY = 86_400_000
+
+
+def entry(key: str, age_days: int, now: int) -> Entry:
+    inbound = InboundMessage(
+        session="s", dedup_key=key, address=Address("line"), sender=Sender("u"), text="hi"
+    )
+    made = Entry.of("line", inbound, 1, 1)
+    made.received_at = now - age_days * DAY
+    return made
+
+
+def unexpected(error: BaseException) -> None:
+    raise AssertionError(error)
+
+
+async def test_only_old_settled_rows_are_removed(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
+    now = 100 * DAY
+    settled, recent, open_ = entry("settled", 40, now), entry("recent", 2, now), entry("open", 40, now)
+    await store.write(settled.accept(), recent.accept(), open_.accept())
+    await store.write(*settled.settle_silently(), *recent.settle_silently())
+    assert await Retention(store, days=30).clean(now) == 1
+    left = await store.read(lambda c: set(c.execute(select(t.inbox.c.dedup_key)).scalars()))
+    assert left == {"recent", "open"}
+    await store.close()
+
+
+async def test_more_rows_than_fit_in_one_chunk_are_removed(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
+    now = 100 * DAY
+    entries = [entry(f"m{n}", 40, now) for n in range(1_203)]
+    await store.write(*(e.accept() for e in entries))
+    await store.write(*(op for e in entries for op in e.settle_silently()))
+    assert await Retention(store, days=30).clean(now) == 1_203
+    await store.close()
+
+
+async def test_a_gateway_that_never_runs_for_an_hour_cleans_up_too(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
+    old = entry("old", 40, now_ms())
+    await store.write(old.accept())
+    await store.write(*old.settle_silently())
+    async with asyncio.timeout(20):
+        running = asyncio.create_task(Retention(store, days=30).run(first=0))
+        while await store.read(lambda c: c.execute(select(t.inbox.c.id)).first()):
+            await asyncio.sleep(0.01)
+        running.cancel()
+    await store.close()

@@ -1,0 +1,103 @@
+"""What became of tools that people allowed: an acknowledged decision holds over every crash.
+
+Nobody is asked again about a call after their decision was acknowledged, and its tool runs once. If the
+gateway died while the tool ran, the model is told that its outcome is unknown, and it does not run again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from decimal import Decimal
+
+from chat_platform import Question
+from client import Client
+from model import BELL, TOOLS
+from person import Person
+from record import Record
+from verdict import Verdict
+
+from gateway.contract.messages import Message, ToolCallPart, ToolResultPart
+from gateway.pipeline.tools import OUTCOME_UNKNOWN
+
+_TOOL = TOOLS[BELL]
+
+
+class Pressed:
+    """The questions of rooms: all that were seen, and those that a press is known to have decided."""
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[str, str], Question] = {}
+        self.decided: dict[tuple[str, str], Question] = {}
+
+    def see(self, platform: str, question: Question) -> None:
+        """Note a question that shows its buttons."""
+        self.seen[platform, question.approval] = question
+
+    def decide(self, platform: str, question: Question) -> None:
+        """Note that a decision was acknowledged."""
+        self.decided[platform, question.word] = question
+
+    def again(self, platform: str, word: str) -> Iterable[Question]:
+        """Return the questions that were asked about a word after the decided one."""
+        decided = self.decided[platform, word]
+        for (where, approval), question in self.seen.items():
+            is_same_call = (where, question.word) == (platform, word) and approval != decided.approval
+            if is_same_call and Decimal(question.id) > Decimal(decided.id):
+                yield question
+
+
+def check_decisions(
+    verdict: Verdict,
+    record: Record,
+    clients: Sequence[Client],
+    persons: Sequence[Person],
+    pressed: Pressed,
+    effects: Collection[str],
+) -> None:
+    """Check all decisions that were acknowledged. ``effects`` has a word for each run of a tool."""
+    results = _Results(record, Counter(effects))
+    verdict.channel = "websocket"
+    for client in clients:
+        for word in client.asked_again:
+            verdict.add("wrong", f"{word} was allowed, and asked about again")
+        for word in client.decided:
+            results.check(verdict, word)
+    plain = {sent.word for person in persons for sent in person.sent if sent.is_plain}
+    for platform, word in pressed.decided:
+        verdict.channel = platform
+        for question in pressed.again(platform, word):
+            verdict.add("wrong", f"{word} was allowed, and asked about again in {question.id}")
+        if word in plain:
+            results.check(verdict, word)
+
+
+class _Results:
+    """The results of the calls that have to be allowed."""
+
+    def __init__(self, record: Record, effects: Counter[str]) -> None:
+        self._effects = effects
+        self._found: dict[str, list[tuple[Message, ToolResultPart | None]]] = {}
+        for message in (message for log in record.logs.values() for message in log):
+            by_id = {part.tool_call_id: part for part in message.parts if isinstance(part, ToolResultPart)}
+            for part in message.parts:
+                if isinstance(part, ToolCallPart) and part.tool_name == _TOOL:
+                    found = self._found.setdefault(str(part.arguments.get("word")), [])
+                    found.append((message, by_id.get(part.tool_call_id)))
+
+    def check(self, verdict: Verdict, word: str) -> None:
+        """Check what came of the call about an allowed word."""
+        found = self._found.get(word, [])
+        if len(found) != 1:
+            verdict.add(
+                "duplicate" if found else "lost", f"the allowed call of {word} is there {len(found)} times"
+            )
+        for message, result in found:
+            if message.metadata.stop_reason == "cancelled":
+                continue
+            if result is None:
+                verdict.add("lost", f"the allowed call of {word} has no result")
+            elif result.is_error and result.output != OUTCOME_UNKNOWN:
+                verdict.add("wrong", f"{word} was allowed, and its tool says {result.output!r}")
+            elif not result.is_error and self._effects[word] != 1:
+                verdict.add("lost", f"the tool ran {self._effects[word]} times for {word}")
