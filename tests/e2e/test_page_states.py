@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from gateway import Plugin, Tool, ToolContext, tool_from
 from gateway.testing.script import Gate, Refusal, Reply, Say, Use
@@ -43,6 +43,32 @@ async def test_the_header_shows_the_model_of_the_session(browser: Browser, tmp_p
         await expect(model).to_have_text("openai/fake-large")
         await page.get_by_role("link", name="New chat").click()
         await expect(model).to_have_text("openai/fake-small")
+
+
+async def test_a_list_of_sessions_that_arrives_late_changes_nothing_back(browser: Browser, tmp_path: Path) -> None:
+    fetched, release = asyncio.Event(), asyncio.Event()
+
+    async def late(route: Route) -> None:
+        response = await route.fetch()
+        fetched.set()
+        await release.wait()
+        await route.fulfill(response=response)
+
+    agents = {"small": {"model": "openai/fake-other"}}
+    async with serving(tmp_path, agents=agents) as served, chat(browser, served.url) as page:
+        model = page.locator(".model")
+        await say(page, "/agent small")
+        await expect(model).to_have_text("openai/fake-other")
+        await page.route("**/api/sessions?*", late)
+        await page.reload()
+        await fetched.wait()
+        await say(page, "/model openai/fake-large")
+        await expect(model).to_have_text("openai/fake-large")
+        release.set()
+        await page.unroute_all(behavior="wait")
+        await say(page, "/status")
+        await expect(answers(page)).to_have_count(3)
+        await expect(model).to_have_text("openai/fake-large")
 
 
 async def test_an_error_is_named_by_its_kind_and_the_question_can_be_asked_again(

@@ -20,6 +20,8 @@ export class Client {
   });
   /** Sessions whose events this socket delivers. */
   #subscribed = new Set();
+  /** For each list of sessions that is being fetched: the sessions that changed meanwhile. @type {Set<Set<string>>} */
+  #listings = new Set();
 
   /** @param {(state: import("./state.js").State, action: object) => void} onChange */
   constructor(onChange) {
@@ -97,7 +99,10 @@ export class Client {
   async remove(session) {
     const refusal = await deleteSession(session);
     if (refusal) this.notify(refusal);
-    else this.#dispatch({ type: "removed", session });
+    else {
+      this.#hasChanged(session);
+      this.#dispatch({ type: "removed", session });
+    }
   }
 
   /** @returns {Promise<string>} why the token was not taken, or "" */
@@ -112,12 +117,20 @@ export class Client {
   }
 
   async refreshSessions() {
+    const changed = new Set();
+    this.#listings.add(changed);
     const sessions = await listSessions(this.state.server.channel);
-    if (sessions) this.#dispatch({ type: "sessions", sessions });
+    this.#listings.delete(changed);
+    if (sessions) this.#dispatch({ type: "sessions", sessions, changed });
+  }
+
+  #hasChanged(session) {
+    this.#listings.forEach((changed) => changed.add(session));
   }
 
   #receive(frame) {
     this.#dispatch({ type: "frame", frame, at: Date.now() });
+    if (frame.type === "session" || frame.type === "ack") this.#hasChanged(frame.session);
     if (frame.type === "ready") this.#resume();
     if (frame.type === "ack") this.#acknowledged(frame);
     if (frame.type === "replayed") this.#describe(frame.session);
@@ -128,7 +141,7 @@ export class Client {
   async #describe(session) {
     if (sessionInfo(this.state, session)?.model) return;
     const info = await showSession(session);
-    if (info) this.#dispatch({ type: "info", info });
+    if (info && !sessionInfo(this.state, session)?.model) this.#dispatch({ type: "info", info });
   }
 
   /** A new socket knows nothing: subscribe again from where we were, then send what was not confirmed. */

@@ -53,7 +53,7 @@ export function reduce(state, action) {
     case "open":
       return { ...state, current: action.session, notice: null };
     case "sessions":
-      return { ...state, sessions: newestFirst(action.sessions) };
+      return withList(state, action.sessions, action.changed);
     case "info":
       return withInfo(state, action.info);
     case "missing":
@@ -178,6 +178,19 @@ function withInfo(state, info) {
   const known = sessionInfo(state, info.id);
   const others = state.sessions.filter((held) => held !== known);
   return { ...state, sessions: newestFirst([...others, { ...known, ...info }]) };
+}
+
+/**
+ * Take the server's list of sessions. It is older than the frames that arrived while it was fetched: the sessions
+ * they changed keep their state.
+ */
+function withList(state, listed, changed) {
+  const others = listed.filter((info) => !changed.has(info.id));
+  const newer = state.sessions.filter((info) => changed.has(info.id)).map((info) => {
+    const stale = listed.find((other) => other.id === info.id);
+    return { ...stale, ...info, title: info.title ?? stale?.title ?? null };
+  });
+  return { ...state, sessions: newestFirst([...others, ...newer]) };
 }
 
 function without(state, session) {
