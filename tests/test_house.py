@@ -38,8 +38,6 @@ FEWEST_COMMENTS = 2.0
 """Comment lines for each 100 lines of code in these packages."""
 
 CROWDED = {
-    "channels/discord": 19,
-    "channels/discord/fake": 19,
     "channels/slack": 20,
     "channels/slack/fake": 20,
     "channels/telegram": 19,

@@ -10,20 +10,15 @@ from typing import Any
 import structlog
 
 from channels.discord.api import Api, Later, Refused
-from channels.discord.commands import print_of, register, registrations
+from channels.discord.approvals import Prompts
+from channels.discord.commands import Interactions, print_of, register, registrations
+from channels.discord.connection import UNREACHABLE, FatalClosure, Keeper
 from channels.discord.cursor import COMMANDS, Kept
-from channels.discord.history import History
-from channels.discord.inflow import Inflow
-from channels.discord.interactions import Interactions
-from channels.discord.keeper import Keeper
-from channels.discord.link import UNREACHABLE, FatalClosure
+from channels.discord.delivery import Places
+from channels.discord.inflow import History, Inflow, Reader, Rooms
 from channels.discord.options import Options
 from channels.discord.parse import View
-from channels.discord.placing import Places
-from channels.discord.prompts import Prompts
-from channels.discord.reader import Reader
 from channels.discord.render import Page, Style, pages
-from channels.discord.rooms import Rooms
 from gateway import Message, SettingsError
 from gateway.channel import (
     Address,

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from channels.discord.wire import EPOCH_MS
+from channels.discord.parse import EPOCH_MS
 from gateway import now_ms
 from gateway.channel import Cursor
 

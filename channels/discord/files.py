@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from channels.discord.wire import VOICE_FLAG, Attachment
+from channels.discord.parse import VOICE_FLAG, Attachment
 from gateway import FilePart, ImagePart, Part
 from gateway.channel import Audio, Recording, recording_of
 

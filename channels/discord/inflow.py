@@ -7,23 +7,63 @@ events wait until the gap is filled from the chats' histories.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
+import aiohttp
 import msgspec
 import structlog
+from msgspec import Struct
 
+from channels.discord import parse
+from channels.discord.api import Api, Broken, Later, Refused
 from channels.discord.cursor import DM_PREFIX, Kept, Position, first_seen
-from channels.discord.history import History
-from channels.discord.link import Event
-from channels.discord.reader import MISFITS, Reader
-from channels.discord.rooms import Room, Rooms, room_of
-from channels.discord.wire import Guild, GuildId, Ready, read, snowflake
-from gateway.channel import Cursor, InboundMessage, OverloadedError, Receive, Rejected, Signal
+from channels.discord.delivery import MESSAGES, Places
+from channels.discord.files import is_ours, received
+from channels.discord.parse import (
+    THREADS,
+    Attachment,
+    Channel,
+    Deleted,
+    Guild,
+    GuildId,
+    Message,
+    Ready,
+    Room,
+    View,
+    read,
+    room_of,
+    snowflake,
+)
+from gateway import FilePart, Part
+from gateway.channel import (
+    Audio,
+    Backoff,
+    Cursor,
+    InboundMessage,
+    OverloadedError,
+    Receive,
+    Rejected,
+    Signal,
+    Withdrawal,
+)
 
 log = structlog.get_logger("trunkline.discord")
 
+Ask = Callable[[str], Awaitable[Any]]
+"""Function that fetches a Discord channel by its id. Raises LookupError if the bot has no access to it."""
+
+_MOST = 50_000
+_PAGE = 100
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+"""Seconds between attempts to read a history. The longest pause is short because the channel is not
+ready while a history is unread; the rate limiter keeps to the platform's limits anyway."""
+_LOADING_SECONDS = 20.0
+_KEPT_RAW = 64_000
+_TITLE = 80
+MISFITS = (msgspec.ValidationError, ValueError, TypeError, LookupError, AttributeError, OverflowError)
+"""Errors that reading an invalid event raises."""
 _BATCH = 50
 _SAVED_EVERY = 100
 _AGAIN = 0.5
@@ -31,6 +71,232 @@ _SPEECH = ("MESSAGE_CREATE", "MESSAGE_UPDATE")
 _DELETED = ("MESSAGE_DELETE", "MESSAGE_DELETE_BULK")
 _PENDING_SECONDS = 30.0
 MOST_WAITING = 20_000
+
+
+class Rooms:
+    """Cache of chats, filled from events; unknown chats are fetched."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._rooms: OrderedDict[str, Room] = OrderedDict()
+
+    def put(self, room: Room) -> Room:
+        """Add or update a chat."""
+        known = self._rooms.get(room.id)
+        if known is not None and known.joined and not room.joined:
+            room = msgspec.structs.replace(room, joined=True)
+        self._rooms[room.id] = room
+        self._rooms.move_to_end(room.id)
+        while len(self._rooms) > _MOST:
+            self._rooms.popitem(last=False)
+        return room
+
+    def known(self, key: str) -> Room | None:
+        """Return a known chat."""
+        return self._rooms.get(key)
+
+    def join(self, key: str) -> None:
+        """Record that the bot joined a thread."""
+        room = self._rooms.get(key)
+        if room is not None and room.kind == "thread":
+            self.put(msgspec.structs.replace(room, joined=True))
+
+    def forget(self, key: str) -> None:
+        """Remove a chat."""
+        self._rooms.pop(key, None)
+
+    async def of(self, key: str, guild: str | None, kind: int | None, me: str) -> Room:
+        """Return the chat of a message; ``kind`` is the kind that the message itself names, if any."""
+        if guild is None:
+            return Room(key, "dm")
+        room = self._rooms.get(key)
+        if room is not None:
+            return room
+        if kind is not None and kind not in THREADS:
+            return self.put(Room(key, "channel"))
+        try:
+            return self.put(room_of(read(await self._ask(key), Channel), me))
+        except (LookupError, msgspec.ValidationError):
+            return Room(key, "channel")
+
+    def hear(self, name: str, data: Mapping[str, Any], me: str) -> None:
+        """Process an event about chats. Raises msgspec.ValidationError."""
+        if name in ("CHANNEL_CREATE", "CHANNEL_UPDATE", "THREAD_CREATE", "THREAD_UPDATE"):
+            self.put(room_of(read(data, Channel), me))
+        elif name in ("CHANNEL_DELETE", "THREAD_DELETE"):
+            self.forget(read(data, Channel).id)
+        elif name == "THREAD_LIST_SYNC":
+            for thread in read(data.get("threads", ()), tuple[Channel, ...]):
+                self.put(room_of(thread, me))
+
+
+class History:
+    """History reader on top of the API. ``problem`` names the history that could not be read yet; it is empty
+    otherwise.
+
+    A history is retried until Discord returns it or refuses it permanently, first after ``pause`` seconds,
+    then with increasing pauses.
+    """
+
+    def __init__(self, api: Api, pause: float = _SHORTEST_PAUSE) -> None:
+        self.problem = ""
+        self._api = api
+        self._backoff = Backoff(pause, _LONGEST_PAUSE)
+
+    async def after(self, room: str, floor: int) -> AsyncIterator[list[Any]]:
+        """Yield the messages after an id in batches, oldest first; none if the bot has no access to the
+        chat."""
+        while True:
+            told = await self._portion(room, floor)
+            if told:
+                yield told
+            newest = max((_id_of(message) for message in told), default=0)
+            if len(told) < _PAGE or newest <= floor:
+                return
+            floor = newest
+
+    async def _portion(self, room: str, floor: int) -> list[Any]:
+        failures = 0
+        while True:
+            pause = self._backoff.pause(failures + 1)
+            try:
+                told = await self._api.call(
+                    "GET", MESSAGES, query={"after": str(floor), "limit": _PAGE}, channel_id=room
+                )
+                if not isinstance(told, list):  # as an empty page it would lose the messages in it
+                    raise Broken("an answer that is no list")
+            except Refused as refused:
+                if refused.status != 401:
+                    log.info("a room cannot be read", room=room, reason=str(refused))
+                    self.problem = ""
+                    return []
+                reason = str(refused)
+            except Later as later:
+                reason, pause = str(later), later.seconds
+            except (Broken, aiohttp.ClientError, OSError) as error:
+                reason = str(error) or type(error).__name__
+            else:
+                self.problem = ""
+                return sorted(cast("list[Any]", told), key=_id_of)
+            failures += 1
+            if failures > 1:
+                if not self.problem:
+                    log.warning("what was missed cannot be read yet", room=room, reason=reason)
+                self.problem = f"what was missed cannot be read yet in {room}: {reason}"
+            await asyncio.sleep(pause)
+
+
+class Reader:
+    """Reader for the events of one bot."""
+
+    def __init__(self, api: Api, rooms: Rooms, places: Places, view: View) -> None:
+        self.view = view
+        self._api = api
+        self._rooms = rooms
+        self._places = places
+
+    async def message(self, data: Any, *, room: Room | None = None) -> InboundMessage | None:
+        """Return a new message; None if it needs no answer. Raises MISFITS."""
+        said = msgspec.structs.replace(read(data, Message), edited_timestamp=None)
+        self._places.note(said.channel_id, said.id)
+        if said.author.id == self.view.account:
+            self._rooms.join(said.channel_id)
+        return await self._inbound(said, room)
+
+    async def past(self, data: Any, room: Room) -> list[InboundMessage]:
+        """A message of a room's history, and its new wording if it was changed; none when it needs no answer.
+
+        They go together: then what still tells of an older wording tells nothing new. Raises MISFITS.
+        """
+        found = [await self.message(data, room=room), await self.changed(data, room=room)]
+        return [message for message in found if message is not None]
+
+    async def changed(self, data: Any, *, room: Room | None = None) -> InboundMessage | None:
+        """Return an edited message; None if it needs no new answer. Raises MISFITS."""
+        if self.view.options.edits == "ignore" or not isinstance(data, dict) or "author" not in data:
+            return None
+        said = read(data, Message)
+        # Without this time no user edited it: Discord added a link preview, or opened a thread.
+        return None if said.edited_timestamp is None else await self._inbound(said, room)
+
+    def removed(self, data: Any) -> list[Withdrawal]:
+        """Return the deleted messages, including those that were not for the bot. Raises MISFITS."""
+        gone = read(data, Deleted)
+        keys = (*gone.ids, *(() if gone.id is None else (gone.id,)))
+        return [Withdrawal(self.view.account, key) for key in keys]
+
+    def rejected(self, key: str, raw: object, why: object) -> Rejected:
+        """Return an event that could not be read, for quarantine."""
+        if not isinstance(raw, str):
+            try:
+                raw = msgspec.json.encode(raw).decode()
+            except (TypeError, ValueError, RecursionError):
+                raw = repr(raw)[:_KEPT_RAW]
+        log.warning("an event could not be read", name=key, reason=_sound(str(why))[:200])
+        return Rejected(self.view.account, key, _sound(raw)[:_KEPT_RAW], _sound(str(why))[:1000])
+
+    async def _inbound(self, said: Message, room: Room | None) -> InboundMessage | None:
+        view = self.view
+        if not parse.is_speech(said, view.account):
+            return None
+        if room is None:
+            room = await self._rooms.of(said.channel_id, said.guild_id, said.channel_type, view.account)
+        if not parse.is_meant(said, room, view):
+            return None
+        parts, audio = await self._files(said.attachments)
+        message = parse.inbound(said, room, view, parts, audio)
+        if not (message.text or message.parts or message.audio):
+            return None
+        if message.address.thread == said.id:
+            self._places.titles.put(said.id, " ".join(message.text.split())[:_TITLE].strip())
+        return message
+
+    async def _files(self, attachments: Sequence[Attachment]) -> tuple[list[Part], Audio | None]:
+        """What hangs on a message. What cannot be had is named."""
+        parts: list[Part] = []
+        audio: Audio | None = None
+        for got in await asyncio.gather(*map(self._file, attachments)):
+            if isinstance(got, Audio):
+                audio = audio or got
+            else:
+                parts.append(got)
+        return parts, audio
+
+    async def _file(self, attachment: Attachment) -> Part | Audio:
+        view, why = self.view.options, ""
+        if attachment.size > view.file_bytes:
+            why = f"it is larger than {view.file_bytes} bytes"
+        elif not is_ours(attachment.url, view.api_base_url):
+            why = "it does not lie with Discord"
+        else:
+            try:
+                async with asyncio.timeout(_LOADING_SECONDS):
+                    data = await self._api.download(attachment.url)
+                if len(data) <= view.file_bytes:
+                    return received(attachment, data)
+                why = f"it is larger than {view.file_bytes} bytes"
+            except (Refused, Later, Broken, aiohttp.ClientError, OSError) as error:
+                why = f"it could not be loaded ({type(error).__name__})"
+        named = received(attachment, b"")
+        name = named.path if isinstance(named, FilePart) else attachment.filename
+        return FilePart(name, f"[This file was not read: {why}.]")
+
+
+def _sound(text: str) -> str:
+    """Return a text that every database accepts."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+class Event(Struct, frozen=True):
+    """A received event. ``seq`` is its number in the session.
+
+    For an event that is processed outside of the ordered stream, ``durable`` is done when it is stored.
+    """
+
+    name: str
+    data: Any
+    seq: int | None
+    durable: asyncio.Future[None] | None = None
 
 
 class Inflow:

@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 from channels.discord import parse as discord
 from channels.discord import render as discord_render
 from channels.discord.options import Options as DiscordOptions
-from channels.discord.rooms import Room
-from channels.discord.wire import Interaction, read
-from channels.discord.wire import Message as DiscordMessage
+from channels.discord.parse import Interaction, Room, read
+from channels.discord.parse import Message as DiscordMessage
 from channels.slack import parse as slack
 from channels.slack import render as slack_render
 from channels.telegram import parse as telegram

@@ -7,14 +7,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from channels.discord.fake import content, files
-from channels.discord.fake import content as buttons
-from channels.discord.fake.commands import CHAT, MESSAGE, USER, Commands
+from channels.discord.fake.chats import Rooms, emoji_from
 from channels.discord.fake.gateway import Event, Tell
-from channels.discord.fake.interactions import Interactions
+from channels.discord.fake.interactions import CHAT, MESSAGE, USER, Commands, Interactions
 from channels.discord.fake.limits import Figures
+from channels.discord.fake.messages import attached, find, mentioned
 from channels.discord.fake.payloads import GuildViews, Views
-from channels.discord.fake.rooms import Rooms, emoji_from
 from channels.discord.fake.state import (
     DEFAULT,
     PRIVATE_THREAD,
@@ -119,7 +117,7 @@ class People:
             raise ValueError(f"people can write {_LONGEST} characters, not {len(text)}")
         channel, author = self._world.room(chat), self._world.user(user)
         found = self._mentioned(text, channel)
-        given = [files.attached(self._world.ids.new(), name, data) for name, data in (attach or {}).items()]
+        given = [attached(self._world.ids.new(), name, data) for name, data in (attach or {}).items()]
         if spoken:
             given = [replace(file, duration_secs=1.0, waveform="AAAA") for file in given]
         message = Message(
@@ -181,7 +179,7 @@ class People:
         message = self.message(chat, key)
         if message.reader not in (None, self._world.user(user).id):
             raise LookupError("only its reader sees this message")
-        component = buttons.find(message.components, custom_id)
+        component = find(message.components, custom_id)
         return self._interactions.press(component, values, self._world.user(user), message)
 
     def start_thread(self, chat: Room, name: str, user: str = "ada", *, at: int | None = None) -> int:
@@ -248,6 +246,6 @@ class People:
             self._world.put_guild(replace(guild, roles=(everyone, role, *rest)))
 
     def _mentioned(self, text: str, channel: Channel) -> Mentions:
-        found = content.mentioned(text)
+        found = mentioned(text)
         users = tuple(user for user in found.users if user in self._world.users)
         return Mentions(users, found.roles, found.everyone and channel.guild is not None)

@@ -16,7 +16,7 @@ import msgspec
 import zstandard
 
 from channels.discord.fake import FakeDiscord
-from channels.discord.fake.validation import FORMATS, check
+from channels.discord.fake.calls import FORMATS, check
 from gateway.testing.fake_platform import Schemas
 
 _PATIENCE = 10.0

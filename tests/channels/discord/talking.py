@@ -11,9 +11,9 @@ from typing import Any
 
 from sqlalchemy import and_, create_engine, select, update
 
-from channels.discord.fake import FakeDiscord
+from channels.discord.fake import FakeDiscord, Message
+from gateway import Attachment, Plugin, Tool, ToolOutput, tool_from
 from gateway.app import Gateway
-from gateway.contract.plugin import Plugin
 from gateway.settings import Settings
 from gateway.store import schema as t
 from gateway.testing.models import FakeModels
@@ -100,3 +100,38 @@ async def settled(gateway: Gateway, count: int, seconds: float = 30) -> None:
 
 async def quarantined(gateway: Gateway) -> list[str]:
     return await gateway.parts.store.read(lambda c: list(c.execute(select(t.quarantine.c.raw)).scalars()))
+
+
+async def sessions(gateway: Gateway) -> int:
+    return len(await gateway.parts.store.read(lambda c: set(c.execute(select(t.inbox.c.session)).scalars())))
+
+
+class Measuring(Plugin):
+    """Two tools: one that says something, and one that draws."""
+
+    name = "measuring"
+
+    def tools(self) -> Sequence[Tool]:
+        async def measure(what: str) -> str:
+            """Measure something."""
+            return f"{what} is 5 long"
+
+        async def draw() -> ToolOutput:
+            """Draw something."""
+            return ToolOutput("done", attachments=(Attachment("image/png", "aGVsbG8=", "plan.png"),))
+
+        return [tool_from(measure), tool_from(draw)]
+
+
+async def registered(fake: FakeDiscord) -> None:
+    await fake.until(lambda: bool(fake.transcript.of(REGISTER)))
+
+
+def bots(fake: FakeDiscord, chat: Any) -> list[Message]:
+    return [message for message in fake.messages(chat) if message.author == fake.bot_id]
+
+
+NO_DRAIN = {"limits": {"drain_seconds": 0}}
+
+
+HISTORY = "GET /channels/{channel_id}/messages"

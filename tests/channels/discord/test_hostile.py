@@ -11,11 +11,9 @@ import pytest
 
 from channels.discord import parse
 from channels.discord.fake import FakeDiscord, relaxed
+from channels.discord.inflow import MISFITS, Rooms
 from channels.discord.options import Options
-from channels.discord.parse import View
-from channels.discord.reader import MISFITS
-from channels.discord.rooms import Room, Rooms, room_of
-from channels.discord.wire import Channel, Guild, Interaction, Message, Ready, read
+from channels.discord.parse import Channel, Guild, Interaction, Message, Ready, Room, View, read, room_of
 from tests.channels.discord.talking import gateway_at, until
 from tests.channels.hostile import Inventor, spoiled
 

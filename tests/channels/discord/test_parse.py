@@ -16,11 +16,20 @@ from hypothesis import strategies as st
 
 from channels.discord import parse
 from channels.discord.files import is_ours, received
+from channels.discord.inflow import MISFITS, Rooms
 from channels.discord.options import Options
-from channels.discord.parse import View
-from channels.discord.reader import MISFITS
-from channels.discord.rooms import Room, Rooms, room_of
-from channels.discord.wire import Attachment, Channel, Guild, Interaction, Message, Ready, read
+from channels.discord.parse import (
+    Attachment,
+    Channel,
+    Guild,
+    Interaction,
+    Message,
+    Ready,
+    Room,
+    View,
+    read,
+    room_of,
+)
 from gateway.channel import Address, Audio, InboundMessage, Sender
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channels.discord.files import MOST_FILE_BYTES, MOST_FILES, safe_name
-from channels.discord.markup import discord_markdown
-from channels.discord.render import LIMIT, Page, Style, pages
+from channels.discord.render import LIMIT, Page, Style, discord_markdown, pages
 from gateway import (
     Attachment,
     ErrorPart,

@@ -25,8 +25,8 @@ from channels.discord.api import (
     Refused,
     refuse,
 )
+from channels.discord.parse import DEFAULT, REPLY, VOICE_FLAG, Snowflake, read, snowflake
 from channels.discord.render import Page
-from channels.discord.wire import DEFAULT, REPLY, VOICE_FLAG, Snowflake, read, snowflake
 from gateway.channel import Address, OutboundMessage, Placed, PlacementDeferred, PlacementUncertain
 
 log = structlog.get_logger("trunkline.discord")

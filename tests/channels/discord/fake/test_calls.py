@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from channels.discord.fake import FakeDiscord
-from channels.discord.fake.validation import FORMATS, Findings, check, error_tree, schemas
+from channels.discord.fake.calls import FORMATS, Findings, check, error_tree, schemas
 from gateway.testing.fake_platform import Schemas
 from tests.tools.discord_schema import CALLS, Deriver
 from tests.tools.schema_lines import lines_of

@@ -6,10 +6,10 @@ import hashlib
 from typing import Any, Literal
 
 from channels.discord.api import Api, Refused, refuse
+from channels.discord.delivery import MESSAGE, MESSAGES, PROMPT, QUIET, SUPPRESS_EMBEDS, Places, Recent
 from channels.discord.files import Upload
-from channels.discord.markup import code, fenced
-from channels.discord.placing import MESSAGE, MESSAGES, PROMPT, QUIET, SUPPRESS_EMBEDS, Places, Recent
-from channels.discord.wire import snowflake
+from channels.discord.parse import snowflake
+from channels.discord.render import code, fenced
 from gateway.channel import (
     ApprovalRequest,
     Host,
