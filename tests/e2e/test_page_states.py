@@ -45,7 +45,9 @@ async def test_the_header_shows_the_model_of_the_session(browser: Browser, tmp_p
         await expect(model).to_have_text("openai/fake-small")
 
 
-async def test_a_list_of_sessions_that_arrives_late_changes_nothing_back(browser: Browser, tmp_path: Path) -> None:
+async def test_a_list_of_sessions_that_arrives_late_changes_nothing_back(
+    browser: Browser, tmp_path: Path
+) -> None:
     fetched, release = asyncio.Event(), asyncio.Event()
 
     async def late(route: Route) -> None:
