@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from decimal import Decimal
 
 from chat_platform import Question
 from client import Client
@@ -24,27 +23,34 @@ _TOOL = TOOLS[BELL]
 
 
 class Pressed:
-    """The questions of rooms: all that were seen, and those that a press is known to have decided."""
+    """The questions of chats: all that were seen, and those that a press is known to have decided."""
 
     def __init__(self) -> None:
-        self.seen: dict[tuple[str, str], Question] = {}
-        self.decided: dict[tuple[str, str], Question] = {}
+        self._seen: dict[tuple[str, str], Question] = {}
+        self._decided: dict[tuple[str, str], int] = {}
 
-    def see(self, platform: str, question: Question) -> None:
-        """Note a question that shows its buttons."""
-        self.seen[platform, question.approval] = question
+    @property
+    def decided(self) -> Collection[tuple[str, str]]:
+        """The platforms and words of the decided questions."""
+        return self._decided.keys()
+
+    def see(self, platform: str, questions: Iterable[Question]) -> None:
+        """Note the questions that show their buttons."""
+        for question in questions:
+            self._seen.setdefault((platform, question.approval), question)
 
     def decide(self, platform: str, question: Question) -> None:
-        """Note that a decision was acknowledged."""
-        self.decided[platform, question.word] = question
+        """Note that a decision was acknowledged, after all questions of that moment were seen.
+
+        Those may include a second question about the same call: after a crash before the decision, the
+        gateway asks again, and a press of the older question may still arrive.
+        """
+        self._decided.setdefault((platform, question.word), len(self._seen))
 
     def again(self, platform: str, word: str) -> Iterable[Question]:
-        """Return the questions that were asked about a word after the decided one."""
-        decided = self.decided[platform, word]
-        for (where, approval), question in self.seen.items():
-            is_same_call = (where, question.word) == (platform, word) and approval != decided.approval
-            if is_same_call and Decimal(question.id) > Decimal(decided.id):
-                yield question
+        """Return the questions about a word that were first seen after its decision."""
+        later = list(self._seen.items())[self._decided[platform, word] :]
+        return [question for (where, _), question in later if (where, question.word) == (platform, word)]
 
 
 def check_decisions(

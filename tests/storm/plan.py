@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from verdict import Verdict
 
 _KILLS_PER_SECOND = 80 / 60
+_LONG_ENOUGH = 45
+"""Seconds from which on a storm has to kill at every failpoint."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,11 @@ class Plan:
     def fewest_kills(self) -> float:
         """How often it has to kill to prove anything."""
         return self.seconds * _KILLS_PER_SECOND
+
+    @property
+    def needs_every_failpoint(self) -> bool:
+        """Return whether the storm only passes if it killed at each failpoint."""
+        return self.seconds >= _LONG_ENOUGH
 
 
 @dataclass

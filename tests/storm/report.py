@@ -13,8 +13,6 @@ from rich.table import Table
 
 Show = Callable[[Progress], None]
 
-_LONG_ENOUGH = 45
-"""Seconds after which every failpoint has to have been hit."""
 _SHOWN = 12
 _NAMES = {
     "duplicate": "doubled",
@@ -37,7 +35,7 @@ def complaints(outcome: Outcome) -> list[str]:
         found.append(f"only {outcome.kills} kills, which proves too little")
     if outcome.messages < 0.8 * plan.rate * plan.seconds:
         found.append(f"only {outcome.messages} messages, which proves too little")
-    if plan.seconds >= _LONG_ENOUGH:
+    if plan.needs_every_failpoint:
         found += [f"never killed {point}" for point, hits in outcome.hits.items() if not hits]
     if outcome.unexpected:
         found.append(f"ended by itself: {', '.join(sorted(set(outcome.unexpected)))}")
