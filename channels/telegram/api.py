@@ -19,7 +19,7 @@ from telegram import Bot, InputFile, InputMedia, InputMediaAudio, InputMediaDocu
 from telegram.error import TelegramError
 from telegram.request import BaseRequest, RequestData
 
-from channels.telegram.wire import decoded
+from channels.telegram.parse import decoded
 
 _CONNECT_SECONDS = 10.0
 _CALL_SECONDS = 30.0

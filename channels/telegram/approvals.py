@@ -10,11 +10,9 @@ from typing import Any, Literal, NamedTuple
 import structlog
 
 from channels.telegram.api import CallError, RefusedError, upload
-from channels.telegram.courier import Courier
-from channels.telegram.outcome import SAME
-from channels.telegram.render import OUTCOMES, QUESTION, TextPage, code, cut
-from channels.telegram.styling import styled
-from channels.telegram.wire import CallbackQuery
+from channels.telegram.delivery import SAME, Delivery
+from channels.telegram.parse import CallbackQuery
+from channels.telegram.render import OUTCOMES, QUESTION, TextPage, code, cut, styled
 from gateway.channel import (
     ApprovalRequest,
     Host,
@@ -55,9 +53,9 @@ class _Prompt(NamedTuple):
 class Approvals:
     """Open approval requests and the messages that show them."""
 
-    def __init__(self, host: Host, courier: Courier) -> None:
+    def __init__(self, host: Host, delivery: Delivery) -> None:
         self._host = host
-        self._courier = courier
+        self._delivery = delivery
         self._open: dict[str, _Prompt] = {}
         self._said: OrderedDict[str, tuple[str, bool, bool]] = OrderedDict()
 
@@ -71,7 +69,7 @@ class Approvals:
         self._open[request.id] = _Prompt(request, file is not None)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                number = await self._courier.say(request.address, page, markup, file)
+                number = await self._delivery.say(request.address, page, markup, file)
             except PlacementDeferred as deferred:
                 if attempt == _ATTEMPTS:
                     raise
@@ -90,7 +88,7 @@ class Approvals:
             )
             page = TextPage(shown.text, shown.entities)
             place = request.address, prompt.message_id
-            await self._courier.change(*place, page, under_file=prompt.under_file)
+            await self._delivery.change(*place, page, under_file=prompt.under_file)
 
     async def decide(self, query: CallbackQuery) -> None:
         """Store the decision of a pressed button durably; ``pressed`` answers the button afterwards."""
@@ -103,10 +101,10 @@ class Approvals:
         said, alert, expired = self._said.pop(query.id, (_EXPIRED, True, True))
         answer: dict[str, Any] = {"callback_query_id": query.id, "text": said, "show_alert": alert}
         try:
-            await self._courier.attend("answerCallbackQuery", **answer)
+            await self._delivery.attend("answerCallbackQuery", **answer)
             if expired and query.message is not None:
                 place = {"chat_id": query.message.chat.id, "message_id": query.message.message_id}
-                await self._courier.attend("editMessageReplyMarkup", **place)
+                await self._delivery.attend("editMessageReplyMarkup", **place)
         except CallError as error:
             if not (isinstance(error, RefusedError) and error.says(SAME)):
                 log.info("a pressed button was not answered", reason=str(error))

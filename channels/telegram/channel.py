@@ -11,17 +11,14 @@ import structlog
 
 from channels.telegram.api import CallError, Client, RefusedError
 from channels.telegram.approvals import Approvals
-from channels.telegram.courier import Courier
+from channels.telegram.delivery import Delivery
 from channels.telegram.files import Files
+from channels.telegram.health import ConnectionHealth
+from channels.telegram.inflow import POLL_SECONDS, PROBE_SECONDS, Inflow, Webhook, poll
+from channels.telegram.limits import RateLimiter
 from channels.telegram.options import Options
-from channels.telegram.pace import Pace
-from channels.telegram.parse import Self, is_group
-from channels.telegram.polling import POLL_SECONDS, poll
-from channels.telegram.pulse import Pulse
-from channels.telegram.receiving import Receiving
+from channels.telegram.parse import CallbackQuery, Self, is_group
 from channels.telegram.render import Page, pages_of
-from channels.telegram.webhook import PROBE_SECONDS, Webhook
-from channels.telegram.wire import CallbackQuery
 from gateway import Message
 from gateway.channel import (
     Address,
@@ -59,9 +56,9 @@ class TelegramChannel:
         self._client = Client(token, options.api_base_url)
         self._webhook = _webhook(options)
         every = POLL_SECONDS if self._webhook is None else PROBE_SECONDS
-        self._pulse = Pulse(channel_id, _SILENCE * every)
-        self._courier = Courier(self._client, Pace(options.pace), self._pulse.refused)
-        self._approvals = Approvals(host, self._courier)
+        self._health = ConnectionHealth(channel_id, _SILENCE * every)
+        self._delivery = Delivery(self._client, RateLimiter(options.pace), self._health.refused)
+        self._approvals = Approvals(host, self._delivery)
         self._previews: dict[Address, tuple[OutboundMessage, int]] = {}
         self._marked: set[tuple[str, str]] = set()
 
@@ -74,42 +71,42 @@ class TelegramChannel:
             def act(query: CallbackQuery) -> None:
                 tasks.create_task(self._act(query))
 
-            receiving = Receiving(receive, me, files, self._courier.note, act, self._approvals.decide)
-            await receiving.restore(await self._host.cursors(self.id))
-            tasks.create_task(receiving.run())
+            inflow = Inflow(receive, me, files, self._delivery.note, act, self._approvals.decide)
+            await inflow.restore(await self._host.cursors(self.id))
+            tasks.create_task(inflow.run())
             if self._webhook is None:
-                await poll(self._client, receiving, self._pulse)
+                await poll(self._client, inflow, self._health)
             else:
-                self._webhook.receiving = receiving
+                self._webhook.inflow = inflow
                 try:
-                    await self._webhook.keep(self._client, self._pulse)
+                    await self._webhook.keep(self._client, self._health)
                 finally:
-                    self._webhook.receiving = None
+                    self._webhook.inflow = None
 
     async def send(self, outbound: OutboundMessage) -> Placed:
         """Send one page."""
         self._previews.pop(outbound.address, None)
-        placed = await self._courier.place(outbound)
+        placed = await self._delivery.place(outbound)
         await self._unmark(outbound)
         return placed
 
     async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
         """Replace the content of a message with a page."""
         number, preview = int(placed.platform_id), not outbound.final
-        await self._courier.change(outbound.address, number, outbound.page, preview=preview)
+        await self._delivery.change(outbound.address, number, outbound.page, preview=preview)
         await self._unmark(outbound)
 
     async def delete(self, placed: Placed, address: Address) -> None:
         """Delete a message."""
-        await self._courier.delete(address, int(placed.platform_id))
+        await self._delivery.delete(address, int(placed.platform_id))
 
     async def find(self, outbound: OutboundMessage) -> Placed | None:
         """Return the message of a page after an uncertain send; None if there is none."""
-        return await self._courier.find(outbound)
+        return await self._delivery.find(outbound)
 
     def watermark(self, address: Address) -> str | None:
         """Return the newest known message id."""
-        return self._courier.watermark(address)
+        return self._delivery.watermark(address)
 
     def pages(self, message: Message, *, final: bool) -> Sequence[Page]:
         """Render an answer as Telegram messages."""
@@ -129,7 +126,7 @@ class TelegramChannel:
         if len(self._previews) >= _MOST_DRAFTS:
             self._previews.clear()
         self._previews[outbound.address] = outbound, 0
-        await self._courier.draft(outbound, number)
+        await self._delivery.draft(outbound, number)
 
     async def typing(self, address: Address) -> None:
         """Show the typing indicator, and mark the user's message with ``thinking`` if it is set."""
@@ -140,7 +137,7 @@ class TelegramChannel:
                 self._marked.clear()
             self._marked.add(asked)
             await self._react(address, [{"type": "emoji", "emoji": emoji}])
-        await self._courier.sign(address, "sendChatAction", action="typing", **topic)
+        await self._delivery.sign(address, "sendChatAction", action="typing", **topic)
         await self._keep_draft(address)
 
     async def ask_approval(self, request: ApprovalRequest) -> Placed:
@@ -157,7 +154,7 @@ class TelegramChannel:
 
     def health(self) -> Health:
         """Return the health of the connection to Telegram."""
-        return self._pulse.health()
+        return self._health.health()
 
     async def _introduce(self) -> Self:
         """Fetch the bot's own name, remove a webhook when polling, and publish the commands."""
@@ -186,9 +183,9 @@ class TelegramChannel:
             except CallError as error:
                 if isinstance(error, RefusedError) and error.code == 400:
                     raise
-                await self._pulse.failed(error)
+                await self._health.failed(error)
             else:
-                self._pulse.answered()
+                self._health.answered()
                 return answer
 
     async def _tell_commands(self) -> Mapping[str, str]:
@@ -236,7 +233,7 @@ class TelegramChannel:
         if address.reply_to is None:
             return
         try:
-            await self._courier.sign(
+            await self._delivery.sign(
                 address, "setMessageReaction", message_id=int(address.reply_to), reaction=[*reaction]
             )
         except CallError as error:

@@ -32,9 +32,9 @@ from channels.websocket.server_frames import (
     Segment,
     ack,
     refused,
+    text_frames,
     to_bytes,
 )
-from channels.websocket.text_frames import text_frames
 from gateway import TrunklineError
 from gateway.channel import (
     BackpressureError,
@@ -47,7 +47,7 @@ from gateway.channel import (
 )
 
 if TYPE_CHECKING:
-    from channels.websocket.view import HtmlView
+    from channels.websocket.render import HtmlView
 
 _NO_TOKEN = "the first frame must carry the token"  # noqa: S105 - a sentence, not a token
 
@@ -197,7 +197,7 @@ class Connection:
     async def _pump(self, feed: Feed) -> None:
         view = None
         if self.html:
-            from channels.websocket.view import HtmlView  # a gateway without browsers needs no renderer
+            from channels.websocket.render import HtmlView  # a gateway without browsers needs no renderer
 
             view = HtmlView()
         try:

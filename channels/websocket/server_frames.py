@@ -1,6 +1,9 @@
-"""Frames that the gateway sends to one connection, in addition to the events of sessions."""
+"""Frames that the gateway sends to one connection besides the events of sessions, and their encoding."""
 
 from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
 
 import msgspec
 from msgspec import Struct
@@ -106,3 +109,25 @@ def ack(client_msg_id: str, receipt: Receipt) -> bytes:
 def refused(error: TrunklineError, client_msg_id: str | None = None, session: str | None = None) -> bytes:
     """Encode the refusal of a frame."""
     return to_bytes(Refused(error.name, str(error), error.retryable, client_msg_id, session))
+
+
+_WHOLE_TEXT = 0x81
+_SHORT, _MEDIUM, _LONG = struct.Struct("!BB"), struct.Struct("!BBH"), struct.Struct("!BBQ")
+
+
+def text_frames(payloads: Iterable[bytes]) -> bytes:
+    """Encode one frame for each payload, as a single byte string.
+
+    All waiting frames leave in one system call; one call per frame took a sixth of the time of a short turn.
+    """
+    pieces: list[bytes] = []
+    for payload in payloads:
+        length = len(payload)
+        if length < 126:
+            head = _SHORT.pack(_WHOLE_TEXT, length)
+        elif length < 65_536:
+            head = _MEDIUM.pack(_WHOLE_TEXT, 126, length)
+        else:
+            head = _LONG.pack(_WHOLE_TEXT, 127, length)
+        pieces += (head, payload)
+    return b"".join(pieces)

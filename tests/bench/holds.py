@@ -17,7 +17,7 @@ from craft import RENDERERS, prose
 from markdown_it import MarkdownIt
 
 from channels.websocket.blocks import forget_blocks
-from channels.websocket.view import HtmlView
+from channels.websocket.render import HtmlView
 from gateway import Complete, Message, Metadata, TextPart
 from gateway.channel import Event, MessageFrame
 from gateway.delivery.pages import is_quickly_paginated

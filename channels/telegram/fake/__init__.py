@@ -1,9 +1,9 @@
 """A fake Telegram, to develop and test bots against: ``FakeTelegram``, or ``serve`` to run it alone."""
 
+from channels.telegram.fake.calls import problems
 from channels.telegram.fake.limits import Figures, Rate
 from channels.telegram.fake.server import TOKEN, FakeTelegram, serve
 from channels.telegram.fake.state import Chat, Draft, Message, Person
-from channels.telegram.fake.validation import problems
 
 __all__ = [
     "TOKEN",

@@ -8,16 +8,15 @@ from urllib.parse import parse_qsl
 
 from aiohttp import web
 
-from channels.telegram.fake import messages, rooms, text
-from channels.telegram.fake.calls import Refused, Request, Upload, from_json, read
+from channels.telegram.fake import chats, messages, text
+from channels.telegram.fake.calls import Refused, Request, Upload, from_json, read, spelling, understood
 from channels.telegram.fake.delivery import Address, Webhook
 from channels.telegram.fake.limits import Limits
 from channels.telegram.fake.state import World
-from channels.telegram.fake.validation import spelling, understood
 from gateway.testing.fake_platform import FakeServer, as_json, cut
 from gateway.testing.faults import Fault
 
-_HANDLERS = {**messages.METHODS, **rooms.METHODS}
+_HANDLERS = {**messages.METHODS, **chats.METHODS}
 _WRITES = ("send", "edit", "delete", "set", "create", "close", "reopen", "answer")
 _NOT_PLAYED = (
     "business_connection_id",

@@ -13,8 +13,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from channels.telegram.fake.calls import Refused, mistaken
-from channels.telegram.fake.validation import schemas
+from channels.telegram.fake.calls import Refused, mistaken, schemas
 from gateway.testing.fake_platform import Changes, Clock
 
 ASKED_FOR = ("chat_member", "message_reaction", "message_reaction_count")

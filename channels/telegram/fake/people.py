@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from channels.telegram.fake import rooms
+from channels.telegram.fake import chats
 from channels.telegram.fake.calls import Upload
+from channels.telegram.fake.chats import told
 from channels.telegram.fake.files import Stored
 from channels.telegram.fake.messages import media_of, shown_drafts, thread_of
-from channels.telegram.fake.rooms import told
 from channels.telegram.fake.state import (
     Chat,
     Draft,
@@ -221,7 +221,7 @@ class People:
     def topic(self, chat: int, name: str, user: Who | None = None) -> int:
         """Open a topic as a user. Returns its number."""
         room = self.world.chats[chat]
-        return rooms.open_topic(self.world, room, name, self._sender(room, user)).id
+        return chats.open_topic(self.world, room, name, self._sender(room, user)).id
 
     def close_topic(self, chat: int, topic: int, user: Who | None = None) -> None:
         """Close a topic as a user."""
@@ -305,7 +305,7 @@ class People:
         content = styled(text, "", entities)
         answered = room.messages[reply_to] if reply_to is not None else None
         if thread is None and answered is None and self._opens_topic(room):
-            thread = rooms.open_topic(
+            thread = chats.open_topic(
                 self.world, room, content.text[:128] or "New chat", sender, implicit=True
             ).id
         place, in_topic = thread_of(self.world, room, thread, answered)
@@ -349,8 +349,8 @@ class People:
             "chat": chat_json(room),
             "from": person_json(by),
             "date": self.world.clock.date(),
-            "old_chat_member": rooms.member_json(self.world.bot, before),
-            "new_chat_member": rooms.member_json(self.world.bot, after),
+            "old_chat_member": chats.member_json(self.world.bot, before),
+            "new_chat_member": chats.member_json(self.world.bot, after),
         }
         self.world.tell("my_chat_member", content, room)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from channels.telegram.fake import messages, problems, rooms
-from channels.telegram.fake.validation import line, schemas
+from channels.telegram.fake import chats, messages, problems
+from channels.telegram.fake.calls import line, schemas
 from gateway.testing.fake_platform import Schemas
 
 ROOT = Path(__file__).parents[3]
@@ -109,7 +109,7 @@ def test_values_are_held_against_their_field(tmp_path: Path, value: object, foun
 
 
 def test_everything_that_is_played_is_in_the_bot_api() -> None:
-    played = {*messages.METHODS, *rooms.METHODS}
+    played = {*messages.METHODS, *chats.METHODS}
     assert played <= schemas().at("methods").keys()
     assert len(played) > 40
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from channels.telegram.fake import FakeTelegram
-from channels.telegram.fake.validation import schemas
+from channels.telegram.fake.calls import schemas
 from channels.telegram.parse import Heard, Self, message_ids, parse_update
 from gateway.channel import Rejected
 from tests.channels.hostile import Inventor, spoiled

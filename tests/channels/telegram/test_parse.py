@@ -12,8 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channels.telegram.fake import FakeTelegram
-from channels.telegram.parse import Heard, Self, is_group, message_ids, parse_update, room_of, update_id_of
-from channels.telegram.wire import CallbackQuery, StoppedGeneration, decoded
+from channels.telegram.parse import (
+    CallbackQuery,
+    Heard,
+    Self,
+    StoppedGeneration,
+    decoded,
+    is_group,
+    message_ids,
+    parse_update,
+    room_of,
+    update_id_of,
+)
 from gateway.channel import Rejected
 from tests.channels.telegram.lab import lab, until
 

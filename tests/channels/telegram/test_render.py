@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from channels.telegram.fake import text as platform
 from channels.telegram.pictures import picture_type, safe_name
-from channels.telegram.render import FilePage, Page, TextPage, code, pages_of
-from channels.telegram.styling import styled, utf16
+from channels.telegram.render import FilePage, Page, TextPage, code, pages_of, styled, utf16
 from gateway import (
     Attachment,
     ErrorPart,

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import structlog
 from telegram import InputFile
 
-from channels.telegram.api import CallError, Client, RefusedError, media, upload
-from channels.telegram.finding import Finding
-from channels.telegram.known import Known
-from channels.telegram.outcome import MISSING, SAME, outcome
-from channels.telegram.pace import Pace
-from channels.telegram.parse import is_group
-from channels.telegram.render import FilePage, Page, TextPage
-from gateway.channel import Address, OutboundMessage, Placed, PlacementDeferred, PlacementUncertain
+from channels.telegram.api import CallError, Client, NotSentError, RefusedError, media, upload
+from channels.telegram.limits import RateLimiter
+from channels.telegram.parse import is_group, room_of
+from channels.telegram.render import FilePage, Page, TextPage, is_question
+from gateway.channel import (
+    Address,
+    OutboundMessage,
+    Placed,
+    PlacementDeferred,
+    PlacementRefused,
+    PlacementUncertain,
+)
 
 log = structlog.get_logger("trunkline.telegram")
 
@@ -36,18 +42,20 @@ _SIGN_SECONDS = 5.0
 _NO_PREVIEW: Mapping[str, Any] = {"is_disabled": True}
 
 
-class Courier:
+class Delivery:
     """Sender of one bot. ``note`` records which messages exist; only the newest id per sequence is kept.
 
     ``on_wrong_token`` is called when Telegram rejects the bot's token.
     """
 
-    def __init__(self, client: Client, pace: Pace, on_wrong_token: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, client: Client, pace: RateLimiter, on_wrong_token: Callable[[], None] = lambda: None
+    ) -> None:
         self._on_wrong_token = on_wrong_token
         self._client = client
         self._pace = pace
-        self._known = Known()
-        self._finding = Finding(client, pace, self._known, self._one_at_a_time)
+        self._known = KnownMessages()
+        self._search = MessageSearch(client, pace, self._known, self._one_at_a_time)
         self._moved: dict[str, str] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -131,7 +139,7 @@ class Courier:
         from there."""
         address, chat = outbound.address, self._where(outbound.address)
         async with self._lock(address):
-            number = await self._finding.find(outbound, chat)
+            number = await self._search.find(outbound, chat)
         return None if number is None else Placed(str(self._known.remember(chat, number)))
 
     async def draft(self, outbound: OutboundMessage, draft_id: int) -> None:
@@ -222,7 +230,7 @@ class Courier:
     def _outcome(self, address: Address, error: CallError) -> Exception:
         if isinstance(error, RefusedError) and error.code == 401:
             self._on_wrong_token()
-        return outcome(self._pace, self._where(address), error)
+        return delivery_error(self._pace, self._where(address), error)
 
     def _stands(self, address: Address, sent: object) -> int:
         number = cast("Mapping[str, Any]", sent).get("message_id") if isinstance(sent, Mapping) else None
@@ -295,3 +303,216 @@ def _aim(address: Address, *, first: bool, moved: bool) -> dict[str, Any]:
 
 def _topic(address: Address) -> Mapping[str, Any]:
     return {} if address.thread is None else {"message_thread_id": int(address.thread)}
+
+
+_AHEAD = 40
+_ATTEMPTS = 8
+_PAUSE = 0.2
+_LONGEST_PAUSE = 5.0
+_HAS_FILE = "no text in the message"
+"""Telegram's error for a text edit of a message with a file."""
+_BUTTON: Mapping[str, Any] = {"inline_keyboard": [[{"text": "…", "callback_data": "-"}]]}
+
+Shown = Mapping[str, Any]
+"""A message of the bot as the platform shows it; empty if the platform only confirmed that the bot wrote
+it."""
+
+
+class MessageSearch:
+    """Search for messages. ``locks`` returns the lock that serializes the calls about a chat."""
+
+    def __init__(
+        self,
+        client: Client,
+        pace: RateLimiter,
+        known: KnownMessages,
+        locks: Callable[[str], AbstractAsyncContextManager[Any]],
+    ) -> None:
+        self._client = client
+        self._pace = pace
+        self._known = known
+        self._locks = locks
+        self._looked: dict[str, tuple[int, int]] = {}
+
+    async def find(self, outbound: OutboundMessage, chat: str) -> int | None:
+        """Return the id of a message in a chat; None if it does not exist. Raises PlacementDeferred if the
+        platform cannot be asked now; the next call continues the search from there."""
+        others = set(map(int, outbound.others))
+        number, end = self._looked.get(outbound.nonce) or self._range(outbound, chat)
+        while number < end:
+            known = number in others or self._known.is_own(chat, number)
+            if not known and await self._is_it(outbound, chat, number):
+                self._looked.pop(outbound.nonce, None)
+                return number
+            number += 1
+            self._looked[outbound.nonce] = number, end
+        self._looked.pop(outbound.nonce, None)
+        return None
+
+    def _range(self, outbound: OutboundMessage, chat: str) -> tuple[int, int]:
+        """Return the range of ids that a message may have: it starts after the newest id known before the
+        send, and ends shortly after the newest id known now."""
+        row = room_of(chat)
+        mark = int(outbound.watermark or outbound.address.reply_to or 0)
+        placed = [int(number) for room, number in outbound.elsewhere if room_of(room) == row]
+        newest = max(mark, self._known.newest(chat), *placed, *map(int, outbound.others))
+        return mark + 1, newest + _AHEAD + 1
+
+    async def _is_it(self, outbound: OutboundMessage, chat: str, number: int) -> bool:
+        """Return whether a message was written by the bot as an answer to the same message as this one."""
+        shown = await self._own(chat, number)
+        marked = shown == {}
+        if marked:
+            shown = await self._mark(chat, number, reply_markup=_BUTTON)
+        if shown is None:
+            return False
+        if not shown:
+            if await self._becomes(outbound, chat, number):
+                return True
+            await self._mark(chat, number)
+            return False
+        # A question with a file has its text in the caption.
+        words = str(shown.get("text") or shown.get("caption") or "")
+        if not is_question(words) and fits(shown, outbound):
+            return True
+        if marked:
+            await self._mark(chat, number)
+        return False
+
+    async def _becomes(self, outbound: OutboundMessage, chat: str, number: int) -> bool:
+        """Return whether a message without visible content accepts the text of the page: only an existing
+        message of the bot does."""
+        page = outbound.page
+        if not isinstance(page, TextPage):
+            return False
+        try:
+            async with self._locks(chat), self._pace.turn(chat):
+                await self._client.call(
+                    "editMessageText",
+                    chat_id=int(chat),
+                    message_id=number,
+                    text=page.text,
+                    entities=[*page.entities],
+                )
+        except RefusedError as refused:
+            if refused.says(*MISSING, FOREIGN, _HAS_FILE):
+                return False
+            if not refused.says(SAME):
+                raise delivery_error(self._pace, chat, refused) from refused
+        except CallError as error:
+            raise PlacementDeferred(str(error)) from error
+        return True
+
+    async def _own(self, chat: str, number: int) -> Shown | None:
+        """Return a message of the bot, without its buttons; None if the bot wrote no message with this id."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return await self._probe(chat, number)
+            except PlacementDeferred as deferred:
+                wait = _PAUSE * attempt if deferred.seconds is None else deferred.seconds
+                if attempt == _ATTEMPTS or wait > _LONGEST_PAUSE:
+                    raise
+                await asyncio.sleep(wait)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _probe(self, chat: str, number: int) -> Shown | None:
+        async with self._locks(chat), self._pace.probe():
+            wait = self._pace.held(chat)
+            if wait:
+                raise PlacementDeferred("the platform asked to wait", wait)
+            return await self._edit(chat, number)
+
+    async def _mark(self, chat: str, number: int, **markup: Any) -> Shown | None:
+        """Add a button to a message, or remove it. Returns the message as it is then."""
+        async with self._locks(chat), self._pace.turn(chat):
+            return await self._edit(chat, number, **markup)
+
+    async def _edit(self, chat: str, number: int, **markup: Any) -> Shown | None:
+        """Change the buttons of a message. Returns the message if the bot wrote it, empty if its content
+        is not shown, None if it is missing or another sender's."""
+        try:
+            shown: object = await self._client.call(
+                "editMessageReplyMarkup", chat_id=int(chat), message_id=number, **markup
+            )
+        except RefusedError as refused:
+            if refused.says(*MISSING):
+                return None
+            if not refused.says(SAME, FOREIGN):
+                raise delivery_error(self._pace, chat, refused) from refused
+            self._known.note(chat, number)
+            return {} if refused.says(SAME) else None
+        except CallError as error:
+            raise PlacementDeferred(str(error)) from error
+        if not isinstance(shown, Mapping):
+            log.warning("Telegram does not show a message that it changed", chat=chat, number=number)
+            return {}
+        self._known.note(chat, number)
+        return cast(Shown, shown)
+
+
+def fits(shown: Shown, outbound: OutboundMessage) -> bool:
+    """Return whether a message is in the topic of another and does not answer a different message."""
+    address = outbound.address
+    topic = shown.get("message_thread_id") if shown.get("is_topic_message") else None
+    if str(topic or "") != (address.thread or ""):
+        return False
+    replied: Shown | None = shown.get("reply_to_message")
+    answered = None if replied is None else replied.get("message_id")
+    if answered in (None, topic):
+        return True
+    return outbound.part == 0 and str(answered) == address.reply_to
+
+
+_REMEMBERED = 10_000
+
+
+class KnownMessages:
+    """Message ids that this process has seen."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, int] = {}
+        self._own: OrderedDict[tuple[str, int], None] = OrderedDict()
+
+    def note(self, chat: str, number: int) -> None:
+        """Record that a message with this id exists."""
+        row = room_of(chat)
+        self._newest[row] = max(number, self._newest.get(row, 0))
+
+    def newest(self, chat: str) -> int:
+        """Return the newest id in a chat's id sequence; 0 if none is known."""
+        return self._newest.get(room_of(chat), 0)
+
+    def remember(self, chat: str, number: int) -> int:
+        """Record that the bot wrote this message and that its content is known."""
+        self.note(chat, number)
+        self._own[chat, number] = None
+        while len(self._own) > _REMEMBERED:
+            self._own.popitem(last=False)
+        return number
+
+    def is_own(self, chat: str, number: int) -> bool:
+        """Return whether this is a message of the bot with known content."""
+        return (chat, number) in self._own
+
+
+SAME = "message is not modified"
+FOREIGN = "can't be edited"
+MISSING = ("message to edit not found", "message_id_invalid")
+
+_WAIT_FOR_TOKEN = 60.0
+
+
+def delivery_error(pace: RateLimiter, chat: str, error: CallError) -> Exception:
+    """Return the error that ``Channel.send`` raises. If the platform asked to wait, calls about the chat
+    are held."""
+    if isinstance(error, NotSentError):
+        return PlacementDeferred(str(error))
+    if not isinstance(error, RefusedError):
+        return PlacementUncertain(str(error))
+    if error.retry_after is not None or error.code == 429:
+        seconds = error.retry_after or 1.0
+        pace.hold(chat, seconds)
+        return PlacementDeferred("the platform asked to wait", seconds)
+    if error.code in (401, 404, 409):
+        return PlacementDeferred(error.reason, _WAIT_FOR_TOKEN)
+    return PlacementRefused(error.reason)

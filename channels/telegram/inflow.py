@@ -1,4 +1,4 @@
-"""Intake of updates: their content is durable before they are confirmed to the platform.
+"""Intake of updates by polling or a webhook: they are durable before they are confirmed to Telegram.
 
 Telegram sends the pictures of an album as separate updates. They are kept in the cursor, which is committed
 with the messages, until the album is complete, and become one message.
@@ -7,25 +7,33 @@ with the messages, until the album is complete, and become one message.
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 import msgspec
 import structlog
+from aiohttp import web
 from msgspec import Struct
 from msgspec.structs import replace
 
+from channels.telegram.api import CallError, Client, RefusedError, UnansweredError
 from channels.telegram.files import Files
+from channels.telegram.health import ConnectionHealth
 from channels.telegram.parse import (
+    KINDS,
+    CallbackQuery,
     Heard,
     Self,
+    StoppedGeneration,
+    decoded,
     message_ids,
     parse_update,
     rejected,
     stopped_session,
     update_id_of,
 )
-from channels.telegram.wire import CallbackQuery, StoppedGeneration
 from gateway.channel import Cursor, InboundMessage, OverloadedError, Receive, Rejected, StopRequest
 
 log = structlog.get_logger("trunkline.telegram")
@@ -54,7 +62,7 @@ class _Piece(Struct, frozen=True):
     """Time of arrival, in seconds of the event loop's clock."""
 
 
-class Receiving:
+class Inflow:
     """Intake of updates for one bot."""
 
     def __init__(
@@ -235,3 +243,128 @@ def _albums(pieces: Sequence[_Piece]) -> list[InboundMessage]:
         )
         for album in albums.values()
     ]
+
+
+POLL_SECONDS = 25
+_GRACE = 15.0
+_MOST = 100
+_OVERLOADED = 1.0
+
+
+async def poll(client: Client, inflow: Inflow, health: ConnectionHealth) -> None:
+    """Poll until cancelled. The next poll, which confirms the updates, starts only after they are
+    committed."""
+    while True:
+        offset = inflow.state.offset
+        # Poll without waiting until a response proves that the platform works, so that health recovers at
+        # once.
+        wait = POLL_SECONDS if health.health().ok else 0
+        try:
+            batch = await client.call(
+                "getUpdates",
+                offset=offset,
+                limit=_MOST,
+                timeout=wait,
+                allowed_updates=[*KINDS],
+                seconds=wait + _GRACE,
+            )
+        except CallError as error:
+            if isinstance(error, RefusedError) and error.says("webhook is active"):
+                await _forget_webhook(client)
+            await health.failed(error)
+            continue
+        if not isinstance(batch, list):
+            await health.failed(UnansweredError("getUpdates: an answer that is no list"))
+            continue
+        health.beat()
+        if batch:
+            await _take(inflow, cast("list[Any]", batch), offset)
+
+
+async def _take(inflow: Inflow, batch: list[Any], offset: int) -> None:
+    """Take a batch in; if the inbox has no room for all of it, take its updates one by one."""
+    batch = sorted(batch, key=lambda raw: update_id_of(raw) or 0)
+    numbers = [number for number in map(update_id_of, batch) if number is not None]
+    try:
+        await inflow.take(batch, max(numbers) + 1 if numbers else offset + 1)
+    except OverloadedError as error:
+        log.warning("Telegram has to wait", reason=str(error))
+        for raw in batch:
+            try:
+                await inflow.take([raw], (update_id_of(raw) or offset) + 1)
+            except OverloadedError:
+                await asyncio.sleep(_OVERLOADED)
+                return
+
+
+async def _forget_webhook(client: Client) -> None:
+    try:
+        await client.call("deleteWebhook", drop_pending_updates=False)
+    except CallError as error:
+        log.info("the webhook could not be taken away", reason=str(error))
+
+
+PROBE_SECONDS = 60.0
+_BODY_SECONDS = 20.0
+_HEADER = "X-Telegram-Bot-Api-Secret-Token"
+_LATER = {"Retry-After": "2"}
+
+
+class Webhook:
+    """Webhook endpoint. Without ``inflow`` it answers 503, so that Telegram tries again later."""
+
+    def __init__(self, url: str, secret: str) -> None:
+        self.inflow: Inflow | None = None
+        self._url = url
+        self._secret = secret.encode()
+
+    def routes(self) -> Sequence[web.AbstractRouteDef]:
+        """Return the webhook's only route."""
+        return [web.post(urlsplit(self._url).path or "/", self._deliver)]
+
+    async def keep(self, client: Client, health: ConnectionHealth) -> None:
+        """Register the webhook at Telegram and check it periodically, until cancelled."""
+        known = False
+        while True:
+            try:
+                if not known:
+                    await client.call(
+                        "setWebhook",
+                        url=self._url,
+                        secret_token=self._secret.decode(),
+                        allowed_updates=[*KINDS],
+                    )
+                info = await client.call("getWebhookInfo")
+                if not isinstance(info, dict):
+                    raise UnansweredError("getWebhookInfo: an answer of an unexpected shape")
+                info = cast("dict[str, Any]", info)
+            except CallError as error:
+                await health.failed(error)
+                continue
+            known = info.get("url") == self._url
+            health.beat()
+            if known and info.get("pending_update_count") and info.get("last_error_message"):
+                health.complain(f"Telegram could not deliver: {info['last_error_message']}")
+            await asyncio.sleep(PROBE_SECONDS if known else 1.0)
+
+    async def _deliver(self, request: web.Request) -> web.Response:
+        given = request.headers.get(_HEADER, "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, self._secret):
+            return web.Response(status=401)
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = await request.read()
+        except TimeoutError:
+            return web.Response(status=408)
+        try:
+            update = decoded(body)
+        except ValueError:
+            return web.Response(status=400)
+        if self.inflow is None:
+            return web.Response(status=503, headers=_LATER)
+        try:
+            await self.inflow.take([update])
+        except OverloadedError as error:
+            log.warning("Telegram has to wait", reason=str(error))
+            return web.Response(status=503, headers=_LATER)
+        return web.Response()

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import WSMsgType
 from aiohttp.http_websocket import WebSocketWriter
 
-from channels.websocket.text_frames import text_frames
+from channels.websocket.server_frames import text_frames
 
 
 class Sink:

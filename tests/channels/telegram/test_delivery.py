@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from channels.telegram import Options, create
 from channels.telegram.api import Client
-from channels.telegram.courier import Courier
+from channels.telegram.delivery import Delivery
 from channels.telegram.fake import FakeTelegram
-from channels.telegram.pace import Pace
+from channels.telegram.limits import RateLimiter
 from channels.telegram.render import TextPage
 from gateway import Attachment, Message, Plugin, TextPart, Tool, ToolOutput, tool_from
 from gateway.channel import Address, OutboundMessage
@@ -278,9 +278,9 @@ async def test_after_a_call_that_nobody_waited_for_the_next_one_does_not_come_at
 
     async with await asyncio.start_server(never, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
-        client, pace = Client("1:abc", f"http://{host}:{port}"), Pace()
+        client, pace = Client("1:abc", f"http://{host}:{port}"), RateLimiter()
         async with client.connected(), asyncio.TaskGroup() as tasks:
-            typing = tasks.create_task(Courier(client, pace).attend("sendChatAction", chat_id=1))
+            typing = tasks.create_task(Delivery(client, pace).attend("sendChatAction", chat_id=1))
             await called.wait()
             assert pace.held("sendChatAction") == 0
             typing.cancel()

@@ -17,7 +17,7 @@ _WRONG_TOKEN_PAUSE = 30.0
 _CONFLICT_PAUSE = 3.0
 
 
-class Pulse:
+class ConnectionHealth:
     """Health tracker: unhealthy after ``seconds`` without a ``beat``."""
 
     def __init__(self, channel: str, seconds: float) -> None:

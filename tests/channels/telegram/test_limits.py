@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from channels.telegram.pace import Pace
+from channels.telegram.limits import RateLimiter
 
 
 class Skipping:
@@ -29,11 +29,11 @@ class Skipping:
     def cancel(self) -> None: ...
 
 
-def pace_of(pace: float = 1.0) -> Pace:
-    return Pace(pace, Skipping())
+def pace_of(pace: float = 1.0) -> RateLimiter:
+    return RateLimiter(pace, Skipping())
 
 
-async def crowd(pace: Pace, count: int) -> float:
+async def crowd(pace: RateLimiter, count: int) -> float:
     """So many rooms are written to at once. Returns the seconds until a preview in one more has room."""
     for number in range(count):
         async with pace.turn(str(number)):

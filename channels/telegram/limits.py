@@ -23,7 +23,7 @@ _LIMITS: Mapping[str, Limit] = {
 """Previews in groups and drafts in private chats have lower limits, to leave capacity for the answers."""
 
 
-class Pace:
+class RateLimiter:
     """Rate limiter for calls about chats. A hold applies to a chat, or to a method that concerns no chat.
 
     ``pace`` multiplies the platform's limits.

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from channels.websocket.view import HtmlView
+from channels.websocket.render import HtmlView
 from gateway import Complete, Message, Metadata, TextPart
 from gateway.channel import Event, TurnStart
 from gateway.channel import MessageFrame as Whole
