@@ -31,7 +31,7 @@ from gateway.session.feed import Feed
 from gateway.session.frames import Event, Frame, MessageFrame
 from gateway.settings import Settings
 from gateway.testing.database import place_database
-from gateway.testing.script import Cut, Gate, Pause, Reply, Say, Stop, Think, Use, UseTogether
+from gateway.testing.fake_models.script import Cut, Gate, Pause, Reply, Say, Stop, Think, Use, UseTogether
 
 CHANNEL = "test"
 

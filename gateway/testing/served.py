@@ -27,7 +27,7 @@ from gateway.contract.plugin import Plugin
 from gateway.server import Server
 from gateway.settings import Settings
 from gateway.testing.database import place_database
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.server import FakeModels
 
 Frame = dict[str, Any]
 _PATIENCE = 20.0

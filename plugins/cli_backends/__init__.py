@@ -22,16 +22,15 @@ from gateway import (
     SlashCommand,
 )
 from gateway.provider_http import ProviderService
-from plugins.cli_backends import claude_code, codex, gemini, opencode
+from plugins.cli_backends.adapters import claude_code, codex, gemini, opencode
+from plugins.cli_backends.adapters.cli import Cli
 from plugins.cli_backends.backend import SpawnedBackend
-from plugins.cli_backends.cli import Cli
 from plugins.cli_backends.dispatcher import Dispatcher
 from plugins.cli_backends.environment import USUAL
 from plugins.cli_backends.login import VARIABLES
-from plugins.cli_backends.memory import Memory
 from plugins.cli_backends.provider import ACTIVE, CliProvider, LoginProvider
-from plugins.cli_backends.sessions import SessionFile
 from plugins.cli_backends.settings import SettingsSource
+from plugins.cli_backends.state import Memory, SessionFile
 
 log = structlog.get_logger("trunkline.cli_backends")
 

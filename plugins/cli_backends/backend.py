@@ -1,39 +1,161 @@
-"""A backend that is a program: the same for all of them but for what its ``Cli`` says."""
+"""Admission of dispatches: a limit on conversations, and one dispatch at a time in each, in order."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 
 import msgspec
 import structlog
+from msgspec import Struct
 
 from gateway import new_id
-from plugins.cli_backends.admission import Admission
-from plugins.cli_backends.availability import Availability
-from plugins.cli_backends.cli import Cli
-from plugins.cli_backends.context import fitted, rendered
+from plugins.cli_backends.adapters.cli import Cli
+from plugins.cli_backends.adapters.protocol import Order, Session
 from plugins.cli_backends.contract import (
     WEEK_MS,
+    BackendError,
     Callbacks,
+    Code,
     Context,
     DispatchOptions,
     DispatchResult,
     Done,
     Progress,
+    Said,
+    Spent,
     Started,
+    told,
 )
 from plugins.cli_backends.environment import environment_for, program_at
-from plugins.cli_backends.failures import BackendError, Code
 from plugins.cli_backends.process import FloodError, Launch, captured
+from plugins.cli_backends.prompt import fitted, rendered
 from plugins.cli_backends.run import Run, Shown
-from plugins.cli_backends.sessions import SessionFile
 from plugins.cli_backends.settings import BackendSettings
-from plugins.cli_backends.talk import Order, Said, Session, Spent
-from plugins.cli_backends.telling import told
+from plugins.cli_backends.state import SessionFile
+
+MAX_QUEUED = 10
+"""Dispatches of one conversation that may wait behind the one that runs."""
+
+
+class _Waiting(Struct, frozen=True, eq=False):
+    task_id: str
+    turn: asyncio.Future[None]
+
+
+class Admission:
+    """The admission queue of one backend."""
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self._queues: dict[str, deque[_Waiting]] = {}
+
+    @property
+    def inside(self) -> int:
+        """The number of conversations with a running dispatch."""
+        return len(self._queues)
+
+    @asynccontextmanager
+    async def enter(self, conversation: str, task_id: str, most: int) -> AsyncGenerator[None]:
+        """Wait behind earlier dispatches of the same conversation, and be alone in it.
+
+        Raises BackendError: CONCURRENCY_LIMIT if ``most`` conversations are served already or too many
+        wait in this one, ABORTED if it is aborted while it waits.
+        """
+        queue = self._queues.get(conversation)
+        if queue is None:
+            if len(self._queues) >= most:
+                raise BackendError(
+                    "CONCURRENCY_LIMIT", self._backend, f"busy with {most} other conversations; try again"
+                )
+            self._queues[conversation] = deque()
+        else:
+            await self._wait(queue, conversation, task_id)
+        try:
+            yield
+        finally:
+            self._next(conversation)
+
+    def abort(self, task_id: str) -> bool:
+        """Abort a queued dispatch. Return whether there was one."""
+        for queue in self._queues.values():
+            for waiting in queue:
+                if waiting.task_id == task_id:
+                    return self._refuse(waiting)
+        return False
+
+    def abort_conversation(self, conversation: str) -> int:
+        """Abort all queued dispatches of a conversation. Return their number."""
+        return sum(self._refuse(waiting) for waiting in tuple(self._queues.get(conversation, ())))
+
+    async def _wait(self, queue: deque[_Waiting], conversation: str, task_id: str) -> None:
+        if len(queue) >= MAX_QUEUED:
+            raise BackendError("CONCURRENCY_LIMIT", self._backend, f"{MAX_QUEUED} tasks wait here already")
+        waiting = _Waiting(task_id, asyncio.get_running_loop().create_future())
+        queue.append(waiting)
+        try:
+            await waiting.turn
+        except BaseException:
+            if waiting in queue:
+                queue.remove(waiting)
+            elif waiting.turn.done() and not waiting.turn.cancelled() and not waiting.turn.exception():
+                # It was given the place in the moment in which it gave up.
+                self._next(conversation)
+            raise
+
+    def _next(self, conversation: str) -> None:
+        """Hand the place to the next one, or give it back."""
+        queue = self._queues[conversation]
+        while queue:
+            waiting = queue.popleft()
+            if not waiting.turn.done():
+                waiting.turn.set_result(None)
+                return
+        del self._queues[conversation]
+
+    def _refuse(self, waiting: _Waiting) -> bool:
+        if waiting.turn.done():
+            return False
+        waiting.turn.set_exception(BackendError("ABORTED", self._backend, "stopped before it began"))
+        return True
+
+
+GOOD_SECONDS = 60.0
+"""Seconds for which a positive result is cached."""
+BAD_SECONDS = 5.0
+"""Seconds for which a negative result is cached."""
+
+
+class Availability:
+    """The cached result for one program. Concurrent callers share one check."""
+
+    def __init__(
+        self, probe: Callable[[], Awaitable[bool]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._probe = probe
+        self._clock = clock
+        self._asking = asyncio.Lock()
+        self._answer = False
+        self._until = -1.0
+
+    async def check(self) -> bool:
+        """Return the result; repeat the check if the cached one has expired."""
+        if self._clock() < self._until:
+            return self._answer
+        async with self._asking:
+            if self._clock() >= self._until:
+                self._answer = await self._probe()
+                self._until = self._clock() + (GOOD_SECONDS if self._answer else BAD_SECONDS)
+            return self._answer
+
+    def forget(self) -> None:
+        """Discard the cached result, so that the next call repeats the check."""
+        self._until = -1.0
+
 
 log = structlog.get_logger("trunkline.cli_backends")
 

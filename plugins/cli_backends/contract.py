@@ -1,16 +1,134 @@
-"""What every backend can do, whoever makes it: ten members, and what goes in and out of them."""
+"""What can go wrong with a backend, each under a code that does not change."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Literal, Protocol, Self, cast
 
+import structlog
 from msgspec import Struct
 
-from gateway.provider_http import Ask
-from plugins.cli_backends.failures import BackendError
+from gateway import ProviderError, TrunklineError
+from gateway.provider_http import (
+    Ask,
+    ProviderUnavailableError,
+    RateLimitError,
+    ServerFailedError,
+    StreamAbortedError,
+    StreamTimeoutError,
+)
 from plugins.cli_backends.settings import BackendSettings
-from plugins.cli_backends.talk import Called, Picture, Returned, Said, Spent
+
+Code = Literal[
+    "TIMEOUT",
+    "SPAWN_FAILURE",
+    "PROCESS_EXIT",
+    "BUFFER_OVERFLOW",
+    "CONCURRENCY_LIMIT",
+    "PROVIDER_ERROR",
+    "SESSION_ERROR",
+    "UNKNOWN",
+    "ABORTED",
+]
+"""ABORTED is somebody's wish and no failure; the eight others are the public set."""
+
+_PASSING: frozenset[Code] = frozenset({"TIMEOUT", "CONCURRENCY_LIMIT"})
+
+
+class BackendError(ProviderError):
+    """A dispatch failed. ``detail`` is what the program itself said about it, for the log.
+
+    It is also one of the core's errors, where the code has an equal: so another provider may stand in.
+    """
+
+    def __new__(cls, code: Code, backend: str, message: str, detail: str = "") -> Self:
+        """The error of its code."""
+        return super().__new__(cast("type[Self]", _BY_CODE.get(code, cls)))
+
+    def __init__(self, code: Code, backend: str, message: str, detail: str = "") -> None:
+        super().__init__(f"{backend}: {message}", provider=backend)
+        self.code: Code = code
+        self.backend = backend
+        self.detail = detail
+        self.retryable = code in _PASSING
+
+    @property
+    def name(self) -> str:
+        """The code."""
+        return self.code
+
+
+class _Silent(BackendError, StreamTimeoutError):
+    """It said nothing, or took too long."""
+
+
+class _NotThere(BackendError, ProviderUnavailableError):
+    """It cannot be started."""
+
+
+class _Ended(BackendError, StreamAbortedError):
+    """It ended before its answer did."""
+
+
+class _Busy(BackendError, RateLimitError):
+    """It works for others."""
+
+
+class _Refused(BackendError, ServerFailedError):
+    """Its model service, or its store of sessions, said no."""
+
+
+_BY_CODE: Mapping[Code, type[BackendError]] = {
+    "TIMEOUT": _Silent,
+    "SPAWN_FAILURE": _NotThere,
+    "PROCESS_EXIT": _Ended,
+    "CONCURRENCY_LIMIT": _Busy,
+    "PROVIDER_ERROR": _Refused,
+    "SESSION_ERROR": _Refused,
+}
+
+
+class Picture(Struct, frozen=True):
+    """A picture that goes with a prompt; ``data`` is base64."""
+
+    mime_type: str
+    data: str
+
+
+class Said(Struct, frozen=True):
+    """More of the answer, or of the reasoning before it."""
+
+    text: str
+    reasoning: bool = False
+
+
+class Called(Struct, frozen=True):
+    """The program uses one of its tools."""
+
+    id: str
+    tool: str
+    arguments: Mapping[str, Any]
+
+
+class Returned(Struct, frozen=True):
+    """A tool of the program is done."""
+
+    id: str
+    output: str
+    is_error: bool = False
+
+
+class Spent(Struct, frozen=True):
+    """Tokens so far, the cached ones among the input; the last word counts. ``cost`` is US dollars."""
+
+    input: int
+    output: int
+    cached: int = 0
+    cost: float | None = None
+
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -157,3 +275,51 @@ class CodingPlugin(Protocol):
     async def cleanup(self, max_age_ms: int = WEEK_MS) -> int:
         """Forget sessions that were not used for so long, and return how many."""
         ...
+
+
+log = structlog.get_logger("trunkline.cli_backends")
+
+
+async def told(progress: AsyncGenerator[Progress, None], callbacks: Callbacks) -> DispatchResult:
+    """Follow a dispatch to its end and tell what happens. The last call is the one terminal callback."""
+    task_id = backend = ""
+    names: dict[str, str] = {}
+    async with aclosing(progress):
+        try:
+            async for event in progress:
+                match event:
+                    case Started():
+                        task_id, backend = event.task_id, event.backend
+                    case Said(reasoning=False):
+                        await _call(callbacks.on_token, event.text, task_id)
+                    case Called():
+                        names[event.id] = event.tool
+                        await _call(callbacks.on_tool_call, event.tool, event.arguments, task_id)
+                    case Returned():
+                        tool = names.get(event.id, event.id)
+                        await _call(callbacks.on_tool_result, tool, event.output, task_id)
+                    case Done(result=result):
+                        return await _finish(result, callbacks)
+                    case Said() | Spent():
+                        pass
+        except asyncio.CancelledError:
+            await _call(callbacks.on_error, BackendError("ABORTED", backend, "stopped"), task_id)
+            raise
+    raise TrunklineError("a dispatch ended without an end")
+
+
+async def _finish(result: DispatchResult, callbacks: Callbacks) -> DispatchResult:
+    if result.error is None:
+        await _call(callbacks.on_done, result, result.task_id)
+    else:
+        await _call(callbacks.on_error, result.error, result.task_id)
+    return result
+
+
+async def _call(callback: Callable[..., Any], *arguments: Any) -> None:
+    try:
+        answer = callback(*arguments)
+        if inspect.isawaitable(answer):
+            await answer
+    except Exception:
+        log.exception("a callback of a dispatch failed")

@@ -16,9 +16,10 @@ import structlog
 
 from gateway import new_id, now_ms
 from plugins.cli_backends.backend import SpawnedBackend
-from plugins.cli_backends.context import gathered
 from plugins.cli_backends.contract import (
+    BackendError,
     Callbacks,
+    Code,
     Context,
     DispatchOptions,
     DispatchResult,
@@ -26,13 +27,13 @@ from plugins.cli_backends.contract import (
     GitChanges,
     Progress,
     Started,
+    told,
 )
 from plugins.cli_backends.environment import environment_for
-from plugins.cli_backends.failures import BackendError, Code
 from plugins.cli_backends.git import GitError, Repository, Snapshot
-from plugins.cli_backends.memory import Memory
+from plugins.cli_backends.prompt import gathered
 from plugins.cli_backends.settings import CliSettings, SettingsSource
-from plugins.cli_backends.telling import told
+from plugins.cli_backends.state import Memory
 
 log = structlog.get_logger("trunkline.cli_backends")
 

@@ -10,13 +10,13 @@ from tempfile import TemporaryDirectory
 
 from gateway import SettingsError
 from gateway.provider_http import AuthFailedError
-from plugins.cli_backends.acp import AcpTalk
+from plugins.cli_backends.adapters.acp import AcpTalk
+from plugins.cli_backends.adapters.cli import Login
+from plugins.cli_backends.adapters.protocol import Order, Session
 from plugins.cli_backends.backend import SpawnedBackend
-from plugins.cli_backends.cli import Login
-from plugins.cli_backends.failures import BackendError
+from plugins.cli_backends.contract import BackendError
 from plugins.cli_backends.process import Launch
 from plugins.cli_backends.run import Run
-from plugins.cli_backends.talk import Order, Session
 
 BROWSER = (
     *("BROWSER", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "NO_BROWSER", "SSH_CONNECTION"),

@@ -1,8 +1,4 @@
-"""A program as a child process: lines in, lines out, and an end that leaves nothing behind.
-
-It runs in a session of its own without a terminal. Its pipes are read by callbacks into bounded buffers,
-so nothing has to run beside whoever waits for the next line.
-"""
+"""Newline-delimited JSON, as it comes out of a pipe: in pieces, with blanks and banners between."""
 
 from __future__ import annotations
 
@@ -13,12 +9,79 @@ import signal
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
+import msgspec
 from msgspec import Struct
 
-from plugins.cli_backends.family import MARK, kill_family
-from plugins.cli_backends.lines import LINE_BYTES, LineSplitter, OverlongLineError
+LINE_BYTES = 10 * 1024 * 1024
+"""Bytes of one line. A longer one is no message."""
+
+
+class OverlongLineError(Exception):
+    """A line does not end."""
+
+
+class LineSplitter:
+    """Cuts a stream of bytes into lines. Blank ones are left out."""
+
+    def __init__(self, limit: int = LINE_BYTES) -> None:
+        self._limit = limit
+        self._open: list[bytes] = []
+        self._length = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that end in this piece. Raises OverlongLineError; what was begun is dropped then."""
+        first, *rest = data.split(b"\n")
+        self._open.append(first)
+        self._length += len(first)
+        if not rest:
+            self._check(self._length)
+            return []
+        whole = [b"".join(self._open), *rest[:-1]]
+        self._open, self._length = [rest[-1]], len(rest[-1])
+        self._check(max(map(len, (*whole, rest[-1]))))
+        return [line for line in whole if line.strip()]
+
+    def close(self) -> list[bytes]:
+        """The last line, if the stream ended without a line end."""
+        last = b"".join(self._open)
+        self._open, self._length = [], 0
+        return [last] if last.strip() else []
+
+    def _check(self, length: int) -> None:
+        if length > self._limit:
+            self._open, self._length = [], 0
+            raise OverlongLineError(f"a line of more than {self._limit} bytes")
+
+
+def message_in(line: bytes) -> dict[str, Any] | None:
+    """The JSON object of a line, or None for anything else, such as a banner."""
+    try:
+        value: object = msgspec.json.decode(line.removeprefix(b"\xef\xbb\xbf").strip())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+
+
+MARK = "TRUNKLINE_DISPATCH"
+"""The variable that holds the mark."""
+
+
+def kill_family(mark: str) -> int:
+    """Kill every process that carries the mark. Returns how many; 0 where the system does not tell."""
+    wanted = f"{MARK}={mark}".encode()
+    killed = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
+                killed += 1
+        except OSError:
+            continue
+    return killed
+
 
 GRACE_SECONDS = 0.5
 """Between the request to end and the end."""

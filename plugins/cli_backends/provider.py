@@ -30,11 +30,20 @@ from gateway.provider_http import (
     assemble,
     fallback_notice,
 )
-from plugins.cli_backends.contract import DispatchOptions, DispatchResult, Done, Progress, Started
+from plugins.cli_backends.contract import (
+    Called,
+    DispatchOptions,
+    DispatchResult,
+    Done,
+    Progress,
+    Returned,
+    Said,
+    Spent,
+    Started,
+)
 from plugins.cli_backends.dispatcher import Dispatcher
 from plugins.cli_backends.login import log_in
-from plugins.cli_backends.talk import Called, Returned, Said, Spent
-from plugins.cli_backends.transcript import earlier, last_answer, shown, so_far, wanted, without_answer
+from plugins.cli_backends.prompt import earlier, last_answer, shown, so_far, wanted, without_answer
 
 ACTIVE = "cli"
 """The provider that stands for whichever backend is active; its models are ``active`` and the backends."""

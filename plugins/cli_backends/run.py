@@ -11,9 +11,9 @@ import msgspec
 import structlog
 
 from gateway.provider_http import Ask
-from plugins.cli_backends.cli import Cli, SpokenTo
-from plugins.cli_backends.failures import BackendError, Code
-from plugins.cli_backends.lines import message_in
+from plugins.cli_backends.adapters.cli import Cli, SpokenTo
+from plugins.cli_backends.adapters.protocol import Ended, Event, Line, Permission, Send, Session
+from plugins.cli_backends.contract import BackendError, Called, Code, Returned, Said, Spent
 from plugins.cli_backends.process import (
     GRACE_SECONDS,
     Child,
@@ -22,18 +22,7 @@ from plugins.cli_backends.process import (
     Launch,
     Patience,
     SilenceError,
-)
-from plugins.cli_backends.talk import (
-    Called,
-    Ended,
-    Event,
-    Line,
-    Permission,
-    Returned,
-    Said,
-    Send,
-    Session,
-    Spent,
+    message_in,
 )
 
 log = structlog.get_logger("trunkline.cli_backends")

@@ -21,7 +21,7 @@ from figures import MIB, Bench, Row
 from processes import HERE, TREE, Process
 from readers import PATHS
 
-from gateway.testing.dialects import DIALECTS
+from gateway.testing.fake_models.vendors import DIALECTS
 
 LITELLM = TREE / ".venv-bench-litellm"
 _MB = 1e6 / MIB

@@ -35,7 +35,7 @@ async def provider(name: str, url: str) -> Read:
     """One of ours."""
     from gateway.contract.deltas import TextDelta
     from gateway.contract.provider import ChatOptions, ProviderConfig
-    from gateway.testing.talk import user
+    from gateway.testing.contracts.provider_calls import user
     from plugins.providers import PROVIDERS, lazy_factory
 
     config = ProviderConfig(id=name, base_url=url + PATHS[name], api_key="k", region="r", max_retries=0)

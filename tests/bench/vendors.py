@@ -18,9 +18,9 @@ from typing import cast
 
 import uvloop
 
-from gateway.testing.dialect import Dialect
-from gateway.testing.dialects import DIALECTS
-from gateway.testing.script import Asked, Reply, Say, Tokens
+from gateway.testing.fake_models.dialect import Dialect
+from gateway.testing.fake_models.script import Asked, Reply, Say, Tokens
+from gateway.testing.fake_models.vendors import DIALECTS
 
 STAMP = b"@%015.6f;"
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)

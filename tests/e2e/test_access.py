@@ -18,10 +18,10 @@ from gateway.access import THE_OWNER
 from gateway.app import Gateway
 from gateway.contract.plugin import Plugin, PluginContext
 from gateway.settings import Settings
-from gateway.testing.faults import Fault
-from gateway.testing.line import Line
-from gateway.testing.models import FakeModels
-from gateway.testing.platform import FakePlatform
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.fake_platform import Fault
+from gateway.testing.polling_channel import PollingChannel
+from gateway.testing.polling_platform import PollingPlatform
 
 
 class Pier(Plugin):
@@ -29,7 +29,7 @@ class Pier(Plugin):
 
     name = "pier"
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: PollingChannel) -> None:
         self._line = line
 
     async def activate(self, ctx: PluginContext) -> None:
@@ -49,7 +49,9 @@ async def gateway_with(
             "channels": channels,
         }
     )
-    plugins = [Pier(Line(line, lambda channel: gateway.parts.host.cursors(channel)))] if line else []
+    plugins = (
+        [Pier(PollingChannel(line, lambda channel: gateway.parts.host.cursors(channel)))] if line else []
+    )
     gateway = Gateway(settings, plugins=plugins)
     async with gateway.running():
         yield gateway
@@ -72,7 +74,7 @@ def code_in(text: str) -> str:
 async def test_a_stranger_is_told_one_code_whatever_goes_wrong(tmp_path: Path, fault: Fault) -> None:
     async with (
         FakeModels() as models,
-        FakePlatform(repeats=1) as platform,
+        PollingPlatform(repeats=1) as platform,
         gateway_with(tmp_path, models, {}, platform.url) as gateway,
     ):
         platform.then(fault, fault)
@@ -86,7 +88,7 @@ async def test_a_stranger_is_told_one_code_whatever_goes_wrong(tmp_path: Path, f
 
 
 async def test_a_stranger_whose_answer_was_cut_off_by_the_end_is_told_the_same_code(tmp_path: Path) -> None:
-    async with FakeModels() as models, FakePlatform() as platform:
+    async with FakeModels() as models, PollingPlatform() as platform:
         platform.then(*["slow_down"] * 3)
         platform.say("kitchen", "let me in", user="eve")
         async with gateway_with(tmp_path, models, {}, platform.url) as gateway:

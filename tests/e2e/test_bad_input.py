@@ -21,8 +21,8 @@ import pytest
 from sqlalchemy import select
 
 from gateway.store import schema as t
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Asked, Gate, Refusal, Reply, Say, Use
+from gateway.testing.fake_models.script import Asked, Gate, Refusal, Reply, Say, Use
+from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import SocketClient
 from tests.e2e.gateway_process import GatewayProcess
 from tests.e2e.rude_server import FINE, RUDE, RudeServer

@@ -20,8 +20,8 @@ from gateway.contract.messages import Message
 from gateway.session.log import read_messages
 from gateway.settings import Settings
 from gateway.store import schema as t
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Reply, Say, Stall, Use, paced
+from gateway.testing.fake_models.script import Reply, Say, Stall, Use, paced
+from gateway.testing.fake_models.server import FakeModels
 from tests.e2e.gateway_process import GatewayProcess
 
 POISON = """

@@ -9,8 +9,8 @@ import aiohttp
 from gateway.app import Gateway
 from gateway.contract.messages import Message, TextPart
 from gateway.server import Server
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Reply, Say, Use
+from gateway.testing.fake_models.script import Reply, Say, Use
+from gateway.testing.fake_models.server import FakeModels
 from tests.e2e.town import town, until
 
 

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import select
 
 from gateway.store import schema as t
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Asked, Refusal, Reply, Say, Stall, echo
+from gateway.testing.fake_models.script import Asked, Refusal, Reply, Say, Stall, echo
+from gateway.testing.fake_models.server import FakeModels
 from tests.e2e.gateway_process import GatewayProcess
 from tests.e2e.test_platforms_and_deaths import come
 from tests.e2e.town import Town, toml, town, until

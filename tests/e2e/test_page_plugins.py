@@ -20,7 +20,7 @@ from gateway import (
     Tool,
     tool_from,
 )
-from gateway.testing.script import Gate, Reply, Say, Use
+from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 from gateway.testing.served import serving
 from tests.e2e.page_browser import answers, chat, message_field, say, session_of, words
 

@@ -11,7 +11,7 @@ from aiohttp import ClientSession
 from playwright.async_api import Browser, Route, expect
 
 from gateway import Plugin, Tool, ToolContext, tool_from
-from gateway.testing.script import Gate, Refusal, Reply, Say, Use
+from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Use
 from gateway.testing.served import serving
 from tests.e2e.page_browser import answers, chat, connection, message_field, questions, say, session_of, words
 from tests.e2e.page_scripts import picture

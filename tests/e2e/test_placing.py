@@ -18,16 +18,16 @@ from gateway.contract.plugin import Plugin, PluginContext, TurnContext
 from gateway.session.log import read_messages
 from gateway.settings import Settings
 from gateway.store import schema as t
-from gateway.testing.faults import Fault
-from gateway.testing.line import Line
-from gateway.testing.models import FakeModels
-from gateway.testing.platform import FakePlatform
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.fake_platform import Fault
+from gateway.testing.polling_channel import PollingChannel
+from gateway.testing.polling_platform import PollingPlatform
 
 
 class Pier(Plugin):
     name = "pier"
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: PollingChannel) -> None:
         self._line = line
 
     async def activate(self, ctx: PluginContext) -> None:
@@ -47,7 +47,7 @@ async def gateway_on(directory: Path, platform_url: str, *plugins: Plugin) -> As
                 "channels": {"line": {"allow": "*"}},
             }
         )
-        line = Line(platform_url, lambda channel: gateway.parts.host.cursors(channel))
+        line = PollingChannel(platform_url, lambda channel: gateway.parts.host.cursors(channel))
         gateway = Gateway(settings, plugins=[Pier(line), *plugins])
         async with gateway.running():
             yield gateway
@@ -76,7 +76,7 @@ async def settled(gateway: Gateway, *wanted: str) -> None:
 
 
 async def test_an_answer_stands_in_the_room_of_its_question(tmp_path: Path) -> None:
-    async with FakePlatform() as platform, gateway_on(tmp_path, platform.url) as gateway:
+    async with PollingPlatform() as platform, gateway_on(tmp_path, platform.url) as gateway:
         asked = platform.say("kitchen", "hello")
         platform.say("hall", "hi")
         await settled(gateway, "done", "done")
@@ -86,7 +86,7 @@ async def test_an_answer_stands_in_the_room_of_its_question(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("fault", ["slow_down", "fail_before", "fail_after", "drop_before", "drop_after"])
 async def test_a_send_that_goes_wrong_is_made_good_and_not_doubled(tmp_path: Path, fault: Fault) -> None:
-    async with FakePlatform() as platform, gateway_on(tmp_path, platform.url) as gateway:
+    async with PollingPlatform() as platform, gateway_on(tmp_path, platform.url) as gateway:
         platform.then(fault, fault)
         platform.say("kitchen", "hello")
         await settled(gateway, "done")
@@ -96,7 +96,7 @@ async def test_a_send_that_goes_wrong_is_made_good_and_not_doubled(tmp_path: Pat
 
 
 async def test_an_update_that_comes_twice_is_answered_once(tmp_path: Path) -> None:
-    async with FakePlatform(repeats=1) as platform, gateway_on(tmp_path, platform.url) as gateway:
+    async with PollingPlatform(repeats=1) as platform, gateway_on(tmp_path, platform.url) as gateway:
         platform.say("kitchen", "hello")
         platform.say("kitchen", "again")
         await settled(gateway, "done", "done")
@@ -104,7 +104,7 @@ async def test_an_update_that_comes_twice_is_answered_once(tmp_path: Path) -> No
 
 
 async def test_a_room_that_refuses_the_bot_becomes_a_dead_letter_and_a_notice(tmp_path: Path) -> None:
-    async with FakePlatform() as platform, gateway_on(tmp_path, platform.url) as gateway:
+    async with PollingPlatform() as platform, gateway_on(tmp_path, platform.url) as gateway:
         platform.closed.add("kitchen")
         platform.say("kitchen", "hello")
         await settled(gateway, "dead")
@@ -122,7 +122,7 @@ async def test_a_room_that_refuses_the_bot_becomes_a_dead_letter_and_a_notice(tm
 
 
 async def test_an_answer_waits_for_a_platform_that_is_away(tmp_path: Path) -> None:
-    async with FakePlatform() as platform:
+    async with PollingPlatform() as platform:
         port = int(platform.url.rsplit(":", 1)[1])
         platform.then("drop_before")
         async with gateway_on(tmp_path, platform.url) as gateway:
@@ -130,13 +130,13 @@ async def test_an_answer_waits_for_a_platform_that_is_away(tmp_path: Path) -> No
             await until(lambda: platform.sends == 1)
             await platform.__aexit__(None, None, None)
             assert (await states(gateway)) == (["new"], ["intent"])
-            async with FakePlatform(port=port) as back:
+            async with PollingPlatform(port=port) as back:
                 await settled(gateway, "done")
                 assert back.answers("kitchen") == ["You said: hello"]
 
 
 async def test_an_answer_that_could_not_be_placed_is_placed_after_a_restart(tmp_path: Path) -> None:
-    async with FakePlatform() as platform:
+    async with PollingPlatform() as platform:
         platform.then(*["slow_down"] * 3)
         platform.say("kitchen", "hello")
         async with gateway_on(tmp_path, platform.url) as gateway:
@@ -155,7 +155,7 @@ def remark(text: str) -> Message:
     "fault", [None, "slow_down", "fail_before", "fail_after", "drop_before", "drop_after"]
 )
 async def test_002_20_an_appended_message_is_placed_once(tmp_path: Path, fault: Fault | None) -> None:
-    async with FakePlatform() as platform, gateway_on(tmp_path, platform.url) as gateway:
+    async with PollingPlatform() as platform, gateway_on(tmp_path, platform.url) as gateway:
         platform.say("kitchen", "hello")
         await settled(gateway, "done")
         platform.then(*([fault] * 2 if fault else []))
@@ -167,7 +167,7 @@ async def test_002_20_an_appended_message_is_placed_once(tmp_path: Path, fault: 
 
 
 async def test_002_20_an_appended_message_is_placed_after_a_restart(tmp_path: Path) -> None:
-    async with FakePlatform() as platform:
+    async with PollingPlatform() as platform:
         async with gateway_on(tmp_path, platform.url) as gateway:
             platform.say("kitchen", "hello")
             await settled(gateway, "done")
@@ -191,7 +191,7 @@ async def test_002_20_a_message_appended_in_a_turn_follows_its_answer(tmp_path: 
         async def before_llm_call(self, messages: Any, options: Any, ctx: TurnContext) -> None:
             ctx.messages.append(remark("by the way"))
 
-    async with FakePlatform() as platform, gateway_on(tmp_path, platform.url, Remarking()) as gateway:
+    async with PollingPlatform() as platform, gateway_on(tmp_path, platform.url, Remarking()) as gateway:
         platform.say("kitchen", "hello")
         await settled(gateway, "done", "done")
     assert platform.answers("kitchen") == ["You said: hello", "by the way"]
@@ -204,7 +204,7 @@ async def test_002_23_a_renderer_writes_what_is_placed(tmp_path: Path) -> None:
         async def activate(self, ctx: PluginContext) -> None:
             ctx.register_message_renderer("weather", lambda message: f"It is {message.text}.")
 
-    async with FakePlatform() as platform, gateway_on(tmp_path, platform.url, Weather()) as gateway:
+    async with PollingPlatform() as platform, gateway_on(tmp_path, platform.url, Weather()) as gateway:
         platform.say("kitchen", "hello")
         await settled(gateway, "done")
         session = await gateway.parts.sessions.find("line:bot:kitchen")

@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Asked, Reply, Say, Use
+from gateway.testing.fake_models.script import Asked, Reply, Say, Use
+from gateway.testing.fake_models.server import FakeModels
 from tests.e2e.gateway_process import ROOT, GatewayProcess
 from tests.e2e.town import Town, toml, town, until
 

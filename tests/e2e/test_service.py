@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.server import FakeModels
 from tests.e2e.gateway_process import ROOT, GatewayProcess
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from channels.telegram.fake import FakeTelegram
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Reply, Say, Stall
-from gateway.testing.standin import standin_for
+from gateway.testing.fake_models.script import Reply, Say, Stall
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.fake_program import fake_program
 from tests.e2e.gateway_process import GatewayProcess
 
 NOTICE = "Answering with"
@@ -121,7 +121,7 @@ async def test_a_room_sees_one_line_and_one_answer(tmp_path: Path) -> None:
 
 
 async def test_a_coding_program_may_be_the_first_that_dies(tmp_path: Path) -> None:
-    binary, arguments = standin_for(tmp_path, "claude-code", "die")
+    binary, arguments = fake_program(tmp_path, "claude-code", "die")
     async with FakeModels() as second, FakeModels() as third:
         second.then(Reply((Say("The second begins"), Stall())))
         settings = (

@@ -12,7 +12,7 @@ from channels.discord.fake import FakeDiscord
 from channels.slack.fake import FakeSlack
 from channels.telegram.fake import FakeTelegram
 from gateway.settings import Settings
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.server import FakeModels
 
 
 class Town:

@@ -21,8 +21,8 @@ from gateway.session import Sessions
 from gateway.session.bus import ActivityBus
 from gateway.settings import PluginsSettings, Settings, load_settings
 from gateway.testing.chat import CHANNEL, chatting, written
+from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 from gateway.testing.letterbox import Letterbox
-from gateway.testing.script import Gate, Reply, Say, Use
 
 
 class Noted(Plugin):

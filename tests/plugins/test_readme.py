@@ -23,7 +23,7 @@ from gateway.extensions.hooks import HOOKS
 from gateway.extensions.loader import load_plugin
 from gateway.settings import load_settings
 from gateway.testing.chat import chatting
-from gateway.testing.script import Gate, Reply, Say, Use
+from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 
 pytestmark = pytest.mark.slow
 

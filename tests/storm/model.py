@@ -19,8 +19,8 @@ from typing import Literal
 import msgspec
 from failpoints import Failpoints
 
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Asked, Cut, Gate, Move, Pause, Refusal, Reply, Say, Use
+from gateway.testing.fake_models.script import Asked, Cut, Gate, Move, Pause, Refusal, Reply, Say, Use
+from gateway.testing.fake_models.server import FakeModels
 
 WORD = re.compile(r"\bq\d+x\d+\b")
 TOOL = "use the tool"

@@ -35,7 +35,7 @@ def meant_by(name: str) -> tuple[str, ...]:
 def server_of(name: str) -> Serve:
     """What runs a platform: it takes flags and what to call when the bot changed something."""
     kind = PLATFORMS[name].kind
-    module = "gateway.testing.platform" if kind == "line" else f"channels.{kind}.fake"
+    module = "gateway.testing.polling_platform" if kind == "line" else f"channels.{kind}.fake"
     return import_module(module).serve
 
 

@@ -52,7 +52,7 @@ from gateway.settings import LogSettings, Settings
 from gateway.store import Inserted, LockedDatabase, Op, Store
 from gateway.store.inbox import ACCEPT, CLAIM
 from gateway.store.outbox import INTEND
-from gateway.testing.line import Line
+from gateway.testing.polling_channel import PollingChannel
 
 AHEAD = (
     "plugins.providers",
@@ -318,7 +318,7 @@ class Pier(Plugin):
 
     name = "pier"
 
-    def __init__(self, line: Line | None, effects: Path, failpoints: Failpoints) -> None:
+    def __init__(self, line: PollingChannel | None, effects: Path, failpoints: Failpoints) -> None:
         self._line = line
         self._effects = effects
         self._failpoints = failpoints
@@ -388,7 +388,7 @@ def compose(given: Mapping[str, Any]) -> Victim:
     )
     line = None
     if "line" in channels:
-        line = Line(channels["line"]["url"], lambda channel: victim.parts.host.cursors(channel))
+        line = PollingChannel(channels["line"]["url"], lambda channel: victim.parts.host.cursors(channel))
     pier = Pier(line, Path(given["directory"]) / "effects", failpoints)
     victim = Victim(settings, plugins=[pier])
     victim.failpoints, victim.planted = failpoints, given["planted"]

@@ -32,8 +32,7 @@ from channels.discord.fake.calls import (
 from channels.discord.fake.limits import Figures, RateLimited, RateLimits
 from channels.discord.fake.payloads import GuildViews, Views
 from channels.discord.fake.state import World
-from gateway.testing.fake_platform import Clock, FakeServer, Window, as_json, cut
-from gateway.testing.faults import Fault
+from gateway.testing.fake_platform import Clock, FakeServer, Fault, Window, as_json, cut
 
 
 class Account:

@@ -15,8 +15,7 @@ from channels.slack.fake.installing import Installer, basic
 from channels.slack.fake.limits import Limits
 from channels.slack.fake.state import Grant, Json, State
 from channels.slack.fake.validation import Method, arguments, methods
-from gateway.testing.fake_platform import FakeServer, as_json, cut
-from gateway.testing.faults import Fault
+from gateway.testing.fake_platform import FakeServer, Fault, as_json, cut
 
 Answer = Callable[[Asked], Json]
 

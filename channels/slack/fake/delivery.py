@@ -17,8 +17,7 @@ from aiohttp import WSMsgType, web
 
 from channels.slack.fake.calls import Asked, RefusalError
 from channels.slack.fake.state import Delivery, Json, State
-from gateway.testing.fake_platform import FakeServer
-from gateway.testing.faults import FaultScript
+from gateway.testing.fake_platform import FakeServer, FaultScript
 
 PATIENCE = 3
 """Platform seconds to wait for an acknowledgement."""

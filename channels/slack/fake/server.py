@@ -20,8 +20,7 @@ from channels.slack.fake.interactions import Interactions, respond
 from channels.slack.fake.payloads import event_callback
 from channels.slack.fake.rooms import new_room
 from channels.slack.fake.state import App, Delivery, Envelope, Grant, Json, State, Switches, Workspace
-from gateway.testing.fake_platform import Clock, FakeServer, ServerOptions, announce, cut, options
-from gateway.testing.faults import Fault
+from gateway.testing.fake_platform import Clock, FakeServer, Fault, ServerOptions, announce, cut, options
 
 
 class FakeSlack(Interactions, FakeServer):

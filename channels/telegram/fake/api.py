@@ -13,8 +13,7 @@ from channels.telegram.fake.calls import Refused, Request, Upload, from_json, re
 from channels.telegram.fake.delivery import Address, Webhook
 from channels.telegram.fake.limits import Limits
 from channels.telegram.fake.state import World
-from gateway.testing.fake_platform import FakeServer, as_json, cut
-from gateway.testing.faults import Fault
+from gateway.testing.fake_platform import FakeServer, Fault, as_json, cut
 
 _HANDLERS = {**messages.METHODS, **chats.METHODS}
 _WRITES = ("send", "edit", "delete", "set", "create", "close", "reopen", "answer")

@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.output import plain, print_table
-from gateway.testing.trial import COLUMNS, Candidate, Trial, all_tried
+from gateway.testing.contracts.trial import COLUMNS, Candidate, Trial, all_tried
 
 PLUGINS = ("providers", "cli_backends")
-"""The plugins with adapters; each has a module ``trial`` with its candidates."""
+"""The plugins with adapters; each has a module ``candidates``."""
 
 _MARKS = {
     True: Text("✓", style="green"),
@@ -86,7 +86,7 @@ def print_trials(trials: Sequence[Trial]) -> None:
 
 
 def _named(names: Sequence[str], environ: Mapping[str, str]) -> list[Candidate]:
-    modules = [import_module(f"plugins.{plugin}.trial") for plugin in PLUGINS]
+    modules = [import_module(f"plugins.{plugin}.candidates") for plugin in PLUGINS]
     candidates: dict[str, Candidate] = {
         each.name: each for module in modules for each in module.candidates(environ)
     }

@@ -6,24 +6,29 @@ scripts, a transcript, a web page and a control interface. Fakes and tests may i
 
 from __future__ import annotations
 
+from gateway.testing.fake_platform.calls import FAULTS, Call, Fault, FaultScript, Refusal, Transcript
 from gateway.testing.fake_platform.clock import Changes, Clock
 from gateway.testing.fake_platform.command import announce, main, options
 from gateway.testing.fake_platform.control import Control
 from gateway.testing.fake_platform.limits import Patience, Window
-from gateway.testing.fake_platform.refusal import Refusal
 from gateway.testing.fake_platform.schemas import Finding, Schemas
 from gateway.testing.fake_platform.server import FakeServer, ServerOptions, as_json, cut
 
 __all__ = [
+    "FAULTS",
+    "Call",
     "Changes",
     "Clock",
     "Control",
     "FakeServer",
+    "Fault",
+    "FaultScript",
     "Finding",
     "Patience",
     "Refusal",
     "Schemas",
     "ServerOptions",
+    "Transcript",
     "Window",
     "announce",
     "as_json",

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from gateway.testing.fake_platform.refusal import Refusal
+from gateway.testing.fake_platform.calls import Refusal
 from gateway.testing.fake_platform.server import FakeServer, as_json
 
 _SHARED = Path(__file__).with_name("page")

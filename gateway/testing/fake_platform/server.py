@@ -11,9 +11,8 @@ from typing import Any, ClassVar, Self, TypedDict
 import msgspec
 from aiohttp import web
 
+from gateway.testing.fake_platform.calls import Fault, FaultScript, Transcript
 from gateway.testing.fake_platform.clock import Changes, Clock
-from gateway.testing.faults import Fault, FaultScript
-from gateway.testing.transcript import Transcript
 
 
 class ServerOptions(TypedDict, total=False):

@@ -16,7 +16,7 @@ from gateway import Attachment, Plugin, Tool, ToolOutput, tool_from
 from gateway.app import Gateway
 from gateway.settings import Settings
 from gateway.store import schema as t
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.server import FakeModels
 
 CREATE = "POST /channels/{channel_id}/messages"
 EDIT = "PATCH /channels/{channel_id}/messages/{message_id}"

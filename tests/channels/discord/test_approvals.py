@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from channels.discord.fake import FakeDiscord
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Reply, Use
+from gateway.testing.fake_models.script import Reply, Use
+from gateway.testing.fake_models.server import FakeModels
 from tests.channels.discord.talking import (
     Measuring,
     bots,

@@ -9,8 +9,8 @@ import pytest
 
 from channels.discord.fake import FakeDiscord, Figures
 from gateway.app import Gateway
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Gate, Reply, Say
+from gateway.testing.fake_models.script import Gate, Reply, Say
+from gateway.testing.fake_models.server import FakeModels
 from tests.channels.discord.raw_bot import misfits
 from tests.channels.discord.talking import (
     CREATE,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from channels.discord.fake import FakeDiscord
-from gateway.testing.faults import Fault
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Gate, Reply, Say
+from gateway.testing.fake_models.script import Gate, Reply, Say
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.fake_platform import Fault
 from tests.channels.discord.talking import (
     CALLBACK,
     CREATE,

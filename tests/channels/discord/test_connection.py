@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from channels.discord.cursor import Budget
 from channels.discord.fake import FakeDiscord, relaxed
 from gateway.app import Gateway
-from gateway.testing.faults import Fault
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Gate, Reply, Say
+from gateway.testing.fake_models.script import Gate, Reply, Say
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.fake_platform import Fault
 from tests.channels.discord.talking import (
     NO_DRAIN,
     bot_at,

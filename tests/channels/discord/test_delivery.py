@@ -15,9 +15,9 @@ from channels.discord.fake import FakeDiscord, relaxed
 from channels.discord.fake.state import SUPPRESS_EMBEDS, VOICE_MESSAGE
 from gateway import Message, TextPart
 from gateway.channel import Address, OutboundMessage, Placed, PlacementDeferred
-from gateway.testing.faults import FAULTS, Fault
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Gate, Reply, Say, Use
+from gateway.testing.fake_models.script import Gate, Reply, Say, Use
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.fake_platform import FAULTS, Fault
 from tests.channels.discord.talking import (
     CREATE,
     EDIT,

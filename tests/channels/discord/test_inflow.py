@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from channels.discord.fake import FakeDiscord, relaxed
 from gateway.app import Gateway
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Gate, Reply, Say
+from gateway.testing.fake_models.script import Gate, Reply, Say
+from gateway.testing.fake_models.server import FakeModels
 from tests.channels.discord.talking import (
     HISTORY,
     bot_at,

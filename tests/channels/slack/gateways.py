@@ -16,7 +16,7 @@ from gateway.contract.plugin import Plugin
 from gateway.server import Server
 from gateway.settings import Settings
 from gateway.store import schema as t
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.server import FakeModels
 
 
 def settings_of(directory: Path, models: FakeModels, fake: FakeSlack, **slack: Any) -> Settings:

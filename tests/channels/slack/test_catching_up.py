@@ -15,9 +15,9 @@ from channels.slack.parse import Rules, Written
 from gateway.app import Gateway
 from gateway.channel import Cursor
 from gateway.settings.sections import Limits
-from gateway.testing.faults import Fault
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Gate, Reply, Say
+from gateway.testing.fake_models.script import Gate, Reply, Say
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.fake_platform import Fault
 from tests.channels.slack.gateways import gateway_at, settings_of, settled, until
 
 pytestmark = pytest.mark.slow

@@ -16,9 +16,9 @@ from channels.slack.fake.people import Said
 from gateway import Plugin, Tool, tool_from
 from gateway.app import Gateway
 from gateway.store import schema as t
-from gateway.testing.faults import FAULTS, Fault
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Gate, Reply, Say, Use
+from gateway.testing.fake_models.script import Gate, Reply, Say, Use
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.fake_platform import FAULTS, Fault
 from tests.channels.slack.gateways import gateway_at, settings_of, settled, states, until
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,8 @@ import pytest
 from channels.slack.deliveries import team_of
 from channels.slack.fake import FakeSlack
 from gateway.app import Gateway
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Gate, Reply, Say
+from gateway.testing.fake_models.script import Gate, Reply, Say
+from gateway.testing.fake_models.server import FakeModels
 from tests.channels.slack.gateways import gateway_at, settings_of, settled, states, until
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ from channels.slack.oauth import Installations
 from gateway import SettingsError
 from gateway.app import Gateway
 from gateway.server import Server
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.server import FakeModels
 from tests.channels.slack.gateways import settings_of, settled, until
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from channels.slack.fake import FakeSlack
-from gateway.testing.faults import FAULTS
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Reply, Use
+from gateway.testing.fake_models.script import Reply, Use
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.fake_platform import FAULTS
 from tests.channels.slack.gateways import gateway_at, settled
 from tests.recordings import MP3, Hearing, Speaking, ogg_opus
 

@@ -21,7 +21,7 @@ from channels.slack.web import Webhook
 from gateway.app import Gateway
 from gateway.server import Server
 from gateway.store import schema as t
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.server import FakeModels
 from tests.channels.slack.gateways import settings_of, settled, states, until
 
 pytestmark = pytest.mark.slow

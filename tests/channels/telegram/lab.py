@@ -15,7 +15,7 @@ from gateway.app import Gateway
 from gateway.contract.plugin import Plugin
 from gateway.settings import Settings
 from gateway.store import schema as t
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.server import FakeModels
 
 PATIENCE = 30.0
 

@@ -13,8 +13,8 @@ import pytest
 from channels.telegram.fake import FakeTelegram, Message
 from gateway import Plugin, Tool, tool_from
 from gateway.channel import Address, Watermarks
-from gateway.testing.faults import FAULTS, Fault
-from gateway.testing.script import Gate, Reply, Use
+from gateway.testing.fake_models.script import Gate, Reply, Use
+from gateway.testing.fake_platform import FAULTS, Fault
 from tests.channels.telegram.lab import Lab, lab, until
 
 pytestmark = pytest.mark.slow

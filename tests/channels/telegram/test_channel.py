@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from channels.telegram.fake import FakeTelegram, Figures, Rate
-from gateway.testing.faults import FAULTS, Fault
+from gateway.testing.fake_platform import FAULTS, Fault
 from tests.channels.telegram.lab import lab, until
 from tests.channels.telegram.pictures import png
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from channels.telegram.fake import FakeTelegram
-from gateway.testing.script import Gate, Reply, Say
+from gateway.testing.fake_models.script import Gate, Reply, Say
 from tests.channels.telegram.lab import lab, until
 
 pytestmark = pytest.mark.slow

@@ -19,8 +19,8 @@ from channels.telegram.limits import RateLimiter
 from channels.telegram.render import TextPage
 from gateway import Attachment, Message, Plugin, TextPart, Tool, ToolOutput, tool_from
 from gateway.channel import Address, OutboundMessage
-from gateway.testing.faults import FAULTS
-from gateway.testing.script import Gate, Reply, Say, Use
+from gateway.testing.fake_models.script import Gate, Reply, Say, Use
+from gateway.testing.fake_platform import FAULTS
 from tests.channels.telegram.lab import lab, until
 from tests.channels.telegram.pictures import png
 from tests.recordings import MP3, WAV, Speaking, ogg_opus

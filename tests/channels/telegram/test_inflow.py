@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from channels.telegram.fake import FakeTelegram
-from gateway.testing.script import Gate, Reply, Say
+from gateway.testing.fake_models.script import Gate, Reply, Say
 from tests.channels.telegram.lab import lab, until
 from tests.channels.telegram.pictures import png
 from tests.recordings import Hearing, ogg_opus

@@ -16,7 +16,7 @@ from channels.telegram.fake import FakeTelegram
 from gateway.app import Gateway
 from gateway.server import Server
 from gateway.settings import Settings
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.server import FakeModels
 from tests.channels.telegram.lab import Lab, until
 from tests.channels.telegram.pictures import png
 

@@ -21,8 +21,8 @@ from gateway import (
     tool_from,
 )
 from gateway.store import schema as t
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Bytes, Gate, Reply, Say, Use
+from gateway.testing.fake_models.script import Bytes, Gate, Reply, Say, Use
+from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import Frame, Served, serving, until
 
 pytestmark = pytest.mark.slow

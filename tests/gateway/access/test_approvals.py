@@ -28,8 +28,8 @@ from gateway.contract.channel import visible_json
 from gateway.contract.messages import Message
 from gateway.session.frames import ApprovalAsked, ApprovalResolved
 from gateway.testing.chat import Chat, chatting, written
+from gateway.testing.fake_models.script import Reply, Use
 from gateway.testing.letterbox import Letterbox
-from gateway.testing.script import Reply, Use
 
 ASK: dict[str, Any] = {"permissions": {"shell": "ask"}}
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.access import THE_OWNER, Who
 from gateway.testing.chat import Chat
-from gateway.testing.script import Gate, Reply, Say
+from gateway.testing.fake_models.script import Gate, Reply, Say
 from tests.gateway.access.rooms import Platforms, Room, audited, code_in, guarded, texts
 
 pytestmark = pytest.mark.slow

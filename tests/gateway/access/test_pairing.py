@@ -17,7 +17,7 @@ from gateway.settings import ChannelRules
 from gateway.store import Store
 from gateway.store import schema as t
 from gateway.testing.chat import written
-from gateway.testing.script import Gate, Reply, Say
+from gateway.testing.fake_models.script import Gate, Reply, Say
 from tests.gateway.access.conftest import Clock
 from tests.gateway.access.rooms import audited, code_in, guarded
 

@@ -17,7 +17,7 @@ from gateway.contract.messages import ToolResultPart, now_ms
 from gateway.provider_http import ToolDefinition
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting, written
-from gateway.testing.script import Gate, Reply, Say, Use
+from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 from tests.gateway.access.rooms import code_in, guarded, texts
 
 

@@ -10,8 +10,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from gateway.testing.models import FakeModels
-from gateway.testing.tokens import RIGHT, FakeTokens
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.fake_models.tokens import RIGHT, FakeTokens
 from tests.gateway.cli.processes import Terminal, trunkline
 
 KEY = "sk-0123456789-very-secret"

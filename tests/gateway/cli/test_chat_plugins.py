@@ -21,7 +21,7 @@ from gateway import (
 )
 from gateway.cli.chat.link import Segment
 from gateway.cli.chat.prompt import library_keys, mention, status_text
-from gateway.testing.script import Reply, Say, Use
+from gateway.testing.fake_models.script import Reply, Say, Use
 from gateway.testing.served import serving
 from tests.gateway.cli.processes import Terminal
 

@@ -14,7 +14,7 @@ from gateway.cli import app
 from gateway.cli.doctor.machine import clock
 from gateway.cli.doctor.store import durability, schema
 from gateway.settings import Settings
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.server import FakeModels
 from tests.gateway.cli.processes import gateway, trunkline
 
 SECRET = "sk-very-secret-indeed-0123456789-abcdef"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.testing.models import MODELS, FakeModels
+from gateway.testing.fake_models.server import MODELS, FakeModels
 from tests.gateway.cli.processes import trunkline
 
 SETTINGS = """

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from gateway.cli.models.contract_trial import print_trials
-from gateway.testing.backend import Backend
-from gateway.testing.dialects import DIALECTS
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Refusal
-from gateway.testing.standin import standin_for
-from gateway.testing.trial import COLUMNS, candidate
+from gateway.testing.contracts.provider_setup import ProviderSetup
+from gateway.testing.contracts.trial import COLUMNS, candidate
+from gateway.testing.fake_models.script import Refusal
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.fake_models.vendors import DIALECTS
+from gateway.testing.fake_program import fake_program
 from plugins.providers import openai
-from plugins.providers.trial import BACKENDS
+from plugins.providers.candidates import PROVIDER_SETUPS
 from tests.gateway.cli.processes import environment, trunkline
 
 SECRET = "sk-very-secret-indeed-0123456789-abcdef"
@@ -39,11 +39,11 @@ def tried(home: Path, *names: str, **environ: str) -> tuple[int, dict[str, Any]]
 def test_all_sixteen_and_the_four_programs_are_tried_and_hold(tmp_path: Path) -> None:
     status, trials = tried(tmp_path, "--all")
     assert status == 0, trials
-    assert list(trials) == [*(backend.id for backend in BACKENDS), *PROGRAMS]
-    for backend in BACKENDS:
-        assert trials[backend.id]["outcome"] == "ok", trials[backend.id]
-        assert trials[backend.id]["columns"] == dict.fromkeys(COLUMNS, True)
-        assert trials[backend.id]["first_token_ms"] > 0
+    assert list(trials) == [*(setup.id for setup in PROVIDER_SETUPS), *PROGRAMS]
+    for setup in PROVIDER_SETUPS:
+        assert trials[setup.id]["outcome"] == "ok", trials[setup.id]
+        assert trials[setup.id]["columns"] == dict.fromkeys(COLUMNS, True)
+        assert trials[setup.id]["first_token_ms"] > 0
     for name in PROGRAMS:
         assert trials[name]["outcome"] == "not installed"
         assert all(trials[name]["columns"].values())
@@ -74,7 +74,7 @@ def test_004_33_a_missing_extra_is_named(tmp_path: Path, provider: str, how: lis
 
 def test_a_program_that_is_named_must_be_there_and_work(tmp_path: Path) -> None:
     assert tried(tmp_path, "codex")[0] == 1
-    standin_for(tmp_path, "codex", "echo")  # it knows its version, and talks to no model
+    fake_program(tmp_path, "codex", "echo")  # it knows its version, and talks to no model
     status, trials = tried(tmp_path, "codex", PATH=str(tmp_path))
     assert (status, trials["codex"]["outcome"]) == (1, "failed")
     assert [column for column, holds in trials["codex"]["columns"].items() if not holds] == ["program"]
@@ -103,9 +103,9 @@ def test_checks_that_are_switched_off_are_not_taken_for_held(tmp_path: Path) -> 
 async def test_an_adapter_that_does_wrong_is_told_by_column_and_reason(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    wrong = candidate(Backend("strange", openai.create, DIALECTS["google"]), "Chat Completions")
+    wrong = candidate(ProviderSetup("strange", openai.create, DIALECTS["google"]), "Chat Completions")
     assert not isinstance(await wrong.warm_up(), float)
-    mixed = candidate(Backend("mixed", openai.create, DIALECTS["xai"]), "Chat Completions")
+    mixed = candidate(ProviderSetup("mixed", openai.create, DIALECTS["xai"]), "Chat Completions")
     trial = await mixed.run(1.0, lambda check: None)
     assert (trial.outcome, trial.columns["stream"]) == ("failed", True)
     assert len(trial.problems) == sum(not holds for holds in trial.columns.values())

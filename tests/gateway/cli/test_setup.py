@@ -11,7 +11,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 from channels.telegram.fake import FakeTelegram
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.server import FakeModels
 from tests.gateway.cli.processes import Terminal, trunkline
 
 KEY = "sk-0123456789-very-secret"

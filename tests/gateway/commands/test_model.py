@@ -9,7 +9,7 @@ import pytest
 
 from gateway.provider_http import ServerFailedError
 from gateway.testing.chat import ScriptedModel, chatting
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.server import FakeModels
 from tests.gateway.pipeline.test_fallback import Backups
 
 SEVERAL: dict[str, Any] = {

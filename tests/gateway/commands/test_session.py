@@ -11,7 +11,7 @@ import pytest
 from gateway import CommandContext, ErrorPart, Message, Plugin, SlashCommand, ToolError
 from gateway.session.frames import TurnStart
 from gateway.testing.chat import Chat, chatting, written
-from gateway.testing.script import Cut, Gate, Reply, Say, Tokens
+from gateway.testing.fake_models.script import Cut, Gate, Reply, Say, Tokens
 
 
 class Shouting(Plugin):

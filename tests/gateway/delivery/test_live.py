@@ -21,8 +21,8 @@ from gateway.channel import (
 )
 from gateway.session import Turn
 from gateway.testing.chat import chatting, written
+from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 from gateway.testing.letterbox import Letterbox
-from gateway.testing.script import Gate, Reply, Say, Use
 
 
 class Window(Letterbox):

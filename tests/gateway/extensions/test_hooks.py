@@ -33,7 +33,7 @@ from gateway import (
 )
 from gateway.extensions.deadlines import BLOCKING_SECONDS
 from gateway.testing.chat import chatting, written
-from gateway.testing.script import Gate, Reply, Say, Use
+from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 
 USE_ECHO = Reply((Use("echo", '{"text": "a"}'),), "tools")
 

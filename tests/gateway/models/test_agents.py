@@ -20,7 +20,7 @@ from gateway import (
 from gateway.app import Gateway
 from gateway.settings import Settings, load_settings
 from gateway.testing.chat import chatting
-from gateway.testing.script import Reply, Say, Use
+from gateway.testing.fake_models.script import Reply, Say, Use
 
 
 class Office(Plugin):

@@ -26,7 +26,7 @@ from gateway.session.frames import ApprovalAsked
 from gateway.settings import BudgetSettings
 from gateway.store import Store
 from gateway.testing.chat import Chat, ScriptedModel, chatting
-from gateway.testing.script import Cut, Gate, Reply, Say, Tokens
+from gateway.testing.fake_models.script import Cut, Gate, Reply, Say, Tokens
 
 pytestmark = pytest.mark.slow
 

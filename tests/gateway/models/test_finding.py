@@ -13,7 +13,7 @@ from gateway.extensions.backends import ProviderRegistry
 from gateway.models import ConfiguredModels, Models
 from gateway.settings import ModelSettings, Settings
 from gateway.testing.chat import ScriptedModel, chatting
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.server import FakeModels
 
 
 class Made(ScriptedModel):

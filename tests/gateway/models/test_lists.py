@@ -9,7 +9,7 @@ from gateway import ModelInfo, ProviderConfig, SettingsError
 from gateway.extensions.backends import ProviderRegistry
 from gateway.models.resolve import ModelLists
 from gateway.testing.chat import ScriptedModel
-from gateway.testing.models import MODELS, FakeModels
+from gateway.testing.fake_models.server import MODELS, FakeModels
 from plugins.providers import openai
 
 

@@ -17,8 +17,8 @@ from gateway.extensions.loader import load_plugin
 from gateway.models import Models, default_model, is_retired
 from gateway.settings import Settings
 from gateway.testing.chat import ScriptedModel, chatting
-from gateway.testing.models import MODELS, FakeModels
-from gateway.testing.platform import FakePlatform
+from gateway.testing.fake_models.server import MODELS, FakeModels
+from gateway.testing.polling_platform import PollingPlatform
 from plugins.providers import PROVIDERS, openai
 
 
@@ -162,7 +162,7 @@ async def test_without_a_key_a_server_on_this_machine_answers_or_else_the_demo()
 
 
 async def test_another_server_on_this_machine_leaves_the_demo() -> None:
-    async with FakePlatform() as other:
+    async with PollingPlatform() as other:
         providers = registry(local=f"{other.url}/v1")
         providers.add_factory("local", openai.create)
         assert await default_model({}, providers) == "demo/demo"

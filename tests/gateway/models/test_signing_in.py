@@ -9,7 +9,7 @@ import pytest
 
 from gateway.contract.provider import ApiKey, ProviderConfig
 from gateway.models.credentials import FILE_NAME, CredentialStore, Keyring
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import SocketClient, serving, until
 from tests.gateway.models.file_keyring import FileKeyring
 

@@ -18,8 +18,8 @@ from gateway.models.report import UsageQuery, usage_report
 from gateway.settings import BudgetSettings
 from gateway.store import Store
 from gateway.testing.chat import chatting, written
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Reply, Say, Tokens
+from gateway.testing.fake_models.script import Reply, Say, Tokens
+from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import serving
 from tests.gateway.cli.processes import gateway, trunkline
 

@@ -31,8 +31,8 @@ from gateway.contract.deltas import ToolResultStart
 from gateway.contract.events import Activity, AgentEvent, MessagesEvent, UsageEvent
 from gateway.provider_http import RateLimitError
 from gateway.testing.chat import chatting
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Cut, Gate, Reply, Say, Think, Tokens, Use, UseTogether
+from gateway.testing.fake_models.script import Cut, Gate, Reply, Say, Think, Tokens, Use, UseTogether
+from gateway.testing.fake_models.server import FakeModels
 
 ADD = Use("calculator", '{"expression": "2 + 2"}', "call_1")
 

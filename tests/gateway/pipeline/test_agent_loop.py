@@ -22,7 +22,7 @@ from gateway import (
     TurnResult,
 )
 from gateway.testing.chat import chatting
-from gateway.testing.script import Reply, Say, Think, Tokens, Use, UseTogether
+from gateway.testing.fake_models.script import Reply, Say, Think, Tokens, Use, UseTogether
 
 Run = Callable[[LoopRun], AsyncGenerator[AgentEvent]]
 

@@ -14,7 +14,7 @@ from gateway.models.catalog import ModelFacts, Rates
 from gateway.models.resolve import Models
 from gateway.provider_http import ServerFailedError
 from gateway.testing.chat import ScriptedModel, chatting
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.server import FakeModels
 
 PICTURE = ImagePart("iVBORw0KGgo=", "image/png")
 BLIND: dict[str, Any] = {"models": {"script/one": {"images": False}}}

@@ -29,8 +29,8 @@ from gateway.models.fallback import Circuit
 from gateway.provider_http import AuthFailedError, RateLimitError, ServerFailedError, StreamTimeoutError
 from gateway.session.frames import MessageFrame, TurnStart
 from gateway.testing.chat import ScriptedModel, chatting
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Cut, Refusal, Reply, Say, Think, Use
+from gateway.testing.fake_models.script import Cut, Refusal, Reply, Say, Think, Use
+from gateway.testing.fake_models.server import FakeModels
 from plugins.cli_backends import CliBackends
 from plugins.providers import register_factories
 

@@ -15,8 +15,8 @@ from gateway.contract.deltas import TextDelta
 from gateway.contract.messages import now_ms
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting, written
+from gateway.testing.fake_models.script import Gate, Reply, Say
 from gateway.testing.letterbox import Letterbox
-from gateway.testing.script import Gate, Reply, Say
 
 
 class Post(Plugin):

@@ -19,7 +19,7 @@ from gateway.store import schema as t
 from gateway.store.inbox import Entry
 from gateway.store.steps import Steps
 from gateway.testing.chat import Chat, chatting, written
-from gateway.testing.script import Gate, Reply, Say, Use
+from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 from tests.gateway.session.test_bus import bus_of, note, texts
 
 SECRET = "my password is hunter2"

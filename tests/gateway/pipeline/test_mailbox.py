@@ -16,7 +16,7 @@ from gateway.pipeline.mailbox import Mailbox, retry_pause, seconds_until_due
 from gateway.store import schema as t
 from gateway.store.inbox import Entry
 from gateway.testing.chat import Chat, chatting, written
-from gateway.testing.script import Gate, Reply, Say
+from gateway.testing.fake_models.script import Gate, Reply, Say
 
 
 class Beginning(Plugin):

@@ -11,7 +11,7 @@ from gateway import Plugin, Tool, ToolBlock, ToolCall, ToolContext, ToolResultPa
 from gateway.contract.events import SubAgentEvent
 from gateway.session.frames import ApprovalAsked
 from gateway.testing.chat import Chat, chatting
-from gateway.testing.script import Cut, Gate, Reply, Say, Tokens, Use
+from gateway.testing.fake_models.script import Cut, Gate, Reply, Say, Tokens, Use
 
 Delegate = Callable[[ToolContext], Any]
 

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Gate, Refusal, Reply, Say
+from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say
+from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import Frame, serving
 
 

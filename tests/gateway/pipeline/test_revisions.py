@@ -11,8 +11,8 @@ from gateway.channel import Address, InboundMessage, OutboundMessage, Placed, Se
 from gateway.contract.messages import now_ms
 from gateway.store.inbox import Entry
 from gateway.testing.chat import Chat, chatting, written
+from gateway.testing.fake_models.script import Gate, Reply, Say
 from gateway.testing.letterbox import Letterbox
-from gateway.testing.script import Gate, Reply, Say
 
 
 class Wall(Letterbox):

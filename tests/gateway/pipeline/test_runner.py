@@ -13,8 +13,8 @@ from gateway import Complete, ErrorPart, Intercept, Message, Plugin, PluginConte
 from gateway.channel import MessageFrame, OutboundMessage, Placed, PlacementRefused, TurnStart
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting, written
+from gateway.testing.fake_models.script import Reply, Say
 from gateway.testing.letterbox import Letterbox
-from gateway.testing.script import Reply, Say
 
 
 class Rewriting(Plugin):

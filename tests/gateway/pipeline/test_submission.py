@@ -15,7 +15,7 @@ from gateway.contract.provider import TurnOptions
 from gateway.provider_http import ServerFailedError
 from gateway.store.inbox import Inbox
 from gateway.testing.chat import chatting, written
-from gateway.testing.script import Cut, Gate, Reply, Say
+from gateway.testing.fake_models.script import Cut, Gate, Reply, Say
 
 
 class Texts:

@@ -13,7 +13,7 @@ from gateway import Plugin, Tool, ToolCall, ToolContext, ToolError, ToolOutput, 
 from gateway.contract.deltas import PartDelta
 from gateway.provider_http import ToolDefinition, ToolResultDelta
 from gateway.testing.chat import Chat, chatting
-from gateway.testing.script import Reply, Use
+from gateway.testing.fake_models.script import Reply, Use
 
 
 class Tools(Plugin):

@@ -27,8 +27,8 @@ from gateway.contract.errors import (
 from gateway.contract.provider import ApiKey, Capabilities, Credential, Provider, ProviderConfig
 from gateway.provider_http.authorizer import BearerAuthorizer, Token
 from gateway.provider_http.http_provider import create_provider
-from gateway.testing.models import FakeModels
-from gateway.testing.script import (
+from gateway.testing.contracts.provider_calls import OPTIONS, connected, deltas_of, text_of, user
+from gateway.testing.fake_models.script import (
     Bytes,
     Cut,
     Forever,
@@ -39,7 +39,7 @@ from gateway.testing.script import (
     Stall,
     Tokens,
 )
-from gateway.testing.talk import OPTIONS, connected, deltas_of, text_of, user
+from gateway.testing.fake_models.server import FakeModels
 from plugins.providers.openai import create
 from plugins.providers.openai.adapter import CompletionsAdapter
 from plugins.providers.openai.profiles import CUSTOM

@@ -18,8 +18,8 @@ from gateway.provider_http import (
     TokenCache,
     client_credentials,
 )
-from gateway.testing.platform import FakePlatform
-from gateway.testing.tokens import FakeTokens
+from gateway.testing.fake_models.tokens import FakeTokens
+from gateway.testing.polling_platform import PollingPlatform
 
 FORM = {"client_id": "me", "client_secret": "right", "scope": "all"}
 
@@ -67,7 +67,7 @@ async def test_who_is_not_believed_is_told_so_by_name() -> None:
 
 
 async def test_what_is_no_token_cannot_be_read() -> None:
-    async with FakePlatform() as other, aiohttp.ClientSession() as session:
+    async with PollingPlatform() as other, aiohttp.ClientSession() as session:
         with pytest.raises(AuthFailedError, match="the token request was refused"):
             await client_credentials(f"{other.url}/nothing", FORM)(session)
     async with FakeTokens() as tokens, aiohttp.ClientSession() as session:

@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.contract.messages import Message
 from gateway.provider_http.fragments import FragmentCache, RecentEncodings
-from gateway.testing.talk import user
+from gateway.testing.contracts.provider_calls import user
 
 
 def in_session(session_id: str, text: str) -> Message:

@@ -23,7 +23,7 @@ from gateway.provider_http.leases import (
     estimate_request,
     scheduler_for,
 )
-from gateway.testing.talk import assistant, user
+from gateway.testing.contracts.provider_calls import assistant, user
 from tests.gateway.clock import Time, settled
 
 ONE = CallRequest("s", "m")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.provider_http.schemas import normalize_tool_schema
-from gateway.testing.dialect import tool_problem
+from gateway.testing.fake_models.dialect import tool_problem
 
 OBJECT = {"type": "object", "properties": {}}
 TEXT = {"type": "string"}

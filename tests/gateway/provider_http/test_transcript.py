@@ -16,7 +16,7 @@ from gateway.provider_http.transcript import (
     split_steps,
     wire_id,
 )
-from gateway.testing.talk import assistant
+from gateway.testing.contracts.provider_calls import assistant
 
 
 def call(name: str) -> ToolCallPart:

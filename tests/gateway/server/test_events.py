@@ -16,8 +16,8 @@ from aiohttp import web
 from gateway.server.events import EventStreams, Written
 from gateway.server.routes import Binder
 from gateway.session.frames import Event, SessionFrame
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Cut, Gate, Reply, Say, Use
+from gateway.testing.fake_models.script import Cut, Gate, Reply, Say, Use
+from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import Served, serving, until
 
 

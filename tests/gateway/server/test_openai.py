@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from gateway import Intercept, Plugin, Tool, ToolOutput, TurnContext, UserInput, tool_from
-from gateway.testing.script import Cut, Gate, Refusal, Reply, Say, Think, Tokens, Use
+from gateway.testing.fake_models.script import Cut, Gate, Refusal, Reply, Say, Think, Tokens, Use
 from gateway.testing.served import Served, serving, until
 from tests.gateway.test_fetching import site
 

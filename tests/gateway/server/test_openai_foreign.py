@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Asked, Reply, Say, Use
+from gateway.testing.fake_models.script import Asked, Reply, Say, Use
+from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import serving
 
 CALL = {"name": "weather", "args": {"city": "Rome"}}

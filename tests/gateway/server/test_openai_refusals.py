@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from gateway.testing.script import Reply, Say, Tokens
+from gateway.testing.fake_models.script import Reply, Say, Tokens
 from gateway.testing.served import serving
 
 SAID: list[Any] = [{"role": "user", "content": "Hi"}]

@@ -14,7 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 
-from gateway.testing.script import Cut, Gate, Refusal, Reply, Say, Think, Tokens
+from gateway.testing.fake_models.script import Cut, Gate, Refusal, Reply, Say, Think, Tokens
 from gateway.testing.served import Served, serving
 
 SMALL = "openai/fake-small"

@@ -12,8 +12,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from gateway import Plugin, Tool, tool_from
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Refusal, Reply, Say, Use, UseTogether
+from gateway.testing.fake_models.script import Refusal, Reply, Say, Use, UseTogether
+from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import Served, serving
 from tests.gateway.server.test_openai import SMALL, ask, asked, client_of, logged, only_session, streamed
 

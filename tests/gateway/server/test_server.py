@@ -17,8 +17,8 @@ from gateway.app import Gateway
 from gateway.contract.errors import SettingsError
 from gateway.server import Server
 from gateway.settings import ServerSettings, Settings
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Bytes, Cut, Forever, Gate, Refusal, Reply, Say, Stall
+from gateway.testing.fake_models.script import Bytes, Cut, Forever, Gate, Refusal, Reply, Say, Stall
+from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import Served, serving
 
 pytestmark = pytest.mark.slow

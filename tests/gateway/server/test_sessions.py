@@ -12,7 +12,7 @@ import pytest
 from aiohttp import ClientError
 
 from gateway.contract.messages import Message, Metadata, TextPart
-from gateway.testing.script import Gate, Refusal, Reply, Say, Tokens, Use
+from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Tokens, Use
 from gateway.testing.served import Served, serving, until
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from gateway.session.dead_letters import DeadLetter, DeadLetters
 from gateway.store import Store
 from gateway.store.inbox import quarantine_op
 from gateway.testing.chat import Chat, chatting, written
-from gateway.testing.script import Reply, Say, Use
+from gateway.testing.fake_models.script import Reply, Say, Use
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from gateway.contract.provider import ApiKey
 from gateway.models.credentials import CredentialStore
 from gateway.session.redaction import MASK, MIN_SECRET_LENGTH, Redactor
 from gateway.testing.chat import chatting
-from gateway.testing.script import Reply, Say, Think, Use
+from gateway.testing.fake_models.script import Reply, Say, Think, Use
 
 KEY, TOKEN = "sk-proj-4f9a0c7be1d2", "sssk+abc/def==ghijk"
 GUARDED = {"providers": {"openai": {"api_key": KEY}}, "server": {"token": TOKEN}}

@@ -15,7 +15,7 @@ from gateway.session import Session, Sessions
 from gateway.session.frames import Replayed
 from gateway.store import Store
 from gateway.testing.chat import Chat, chatting, written
-from gateway.testing.script import Gate, Reply, Say
+from gateway.testing.fake_models.script import Gate, Reply, Say
 
 
 def texts(messages: object) -> list[str]:

@@ -19,8 +19,8 @@ from gateway.session.frames import Frame, MessageFrame, Replayed, TurnStart
 from gateway.session.turn import Turn
 from gateway.store.inbox import Entry
 from gateway.testing.chat import Chat, Watcher, chatting, written
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Cut, Gate, Refusal, Reply, Say, Think, Tokens, Use
+from gateway.testing.fake_models.script import Cut, Gate, Refusal, Reply, Say, Think, Tokens, Use
+from gateway.testing.fake_models.server import FakeModels
 
 
 class Tools(Plugin):

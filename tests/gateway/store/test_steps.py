@@ -35,7 +35,7 @@ from gateway.store import schema as t
 from gateway.store.inbox import Entry
 from gateway.store.steps import Step, Steps, make_key
 from gateway.testing.chat import Chat, chatting, written
-from gateway.testing.script import Reply, Say, Use, UseTogether
+from gateway.testing.fake_models.script import Reply, Say, Use, UseTogether
 
 CALL = ToolCallPart("c1", "charge", {"amount": 5})
 OTHER = ToolCallPart("c2", "charge", {"amount": 7})

@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from plugins.cli_backends.adapters.claude_code import CLI as CLAUDE
+from plugins.cli_backends.adapters.cli import Cli
 from plugins.cli_backends.backend import SpawnedBackend
-from plugins.cli_backends.claude_code import CLI as CLAUDE
-from plugins.cli_backends.cli import Cli
-from plugins.cli_backends.contract import Callbacks, Context, DispatchOptions, DispatchResult
-from plugins.cli_backends.failures import BackendError
-from plugins.cli_backends.sessions import SessionFile
+from plugins.cli_backends.contract import BackendError, Callbacks, Context, DispatchOptions, DispatchResult
 from plugins.cli_backends.settings import BackendSettings
+from plugins.cli_backends.state import SessionFile
 
 PRELUDE = """\
 import json, os, signal, subprocess, sys, time

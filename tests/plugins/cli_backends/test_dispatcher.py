@@ -14,15 +14,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway import SettingsError
-from plugins.cli_backends import claude_code
+from plugins.cli_backends.adapters import claude_code
 from plugins.cli_backends.backend import SpawnedBackend
-from plugins.cli_backends.context import BUDGET, fitted, gathered, rendered
 from plugins.cli_backends.contract import WEEK_MS, Context, DispatchOptions, DispatchResult
 from plugins.cli_backends.dispatcher import AVAILABLE_SECONDS, Dispatcher
 from plugins.cli_backends.git import Repository
-from plugins.cli_backends.memory import Memory
-from plugins.cli_backends.sessions import SessionFile
+from plugins.cli_backends.prompt import CONTEXT_CHARS, fitted, gathered, rendered
 from plugins.cli_backends.settings import SettingsSource
+from plugins.cli_backends.state import Memory, SessionFile
 from tests.plugins.cli_backends.pretend import Heard, noted, program
 
 NAMES = ("one", "two", "three")
@@ -215,7 +214,7 @@ async def test_000_16_the_context_keeps_to_its_budget() -> None:
     long = "line\n" * 20_000
     context = Context(long, ("old fact" * 1000, "fact"), long, long)
     small = fitted(context)
-    assert len(rendered(small)) <= BUDGET + 200
+    assert len(rendered(small)) <= CONTEXT_CHARS + 200
     assert small.workspace == ""
     assert small.memory == ("fact",)
     assert len(small.git.splitlines()) == 5

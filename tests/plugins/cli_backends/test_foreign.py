@@ -13,11 +13,11 @@ import pytest
 from gateway import ImagePart, ToolCallPart, ToolResultPart
 from gateway.session.frames import ApprovalAsked
 from gateway.testing.chat import Chat, chatting
-from gateway.testing.coding_wire import DIALECTS
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.coding_wire import DIALECTS
+from gateway.testing.fake_models.server import FakeModels
 from plugins.cli_backends import CLIS, CliBackends
-from plugins.cli_backends.cli import Cli
-from plugins.cli_backends.real_trial import answering, settings_at, the_program_itself_works
+from plugins.cli_backends.adapters.cli import Cli
+from plugins.cli_backends.candidates.installed import answering, settings_at, the_program_itself_works
 
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 """A PNG of one pixel."""

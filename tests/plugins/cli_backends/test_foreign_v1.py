@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Asked, Reply, Say, Use
+from gateway.testing.fake_models.script import Asked, Reply, Say, Use
+from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import serving
 
 _MACHINE = f"linux-{'arm64' if platform.machine() == 'aarch64' else 'x64'}"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.testing.chat import chatting
-from gateway.testing.models import FakeModels
+from gateway.testing.fake_models.server import FakeModels
 from plugins.cli_backends import CliBackends
 from tests.gateway.cli.processes import Terminal, trunkline
 from tests.plugins.cli_backends.pretend import noted, program

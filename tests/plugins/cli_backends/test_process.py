@@ -10,11 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from plugins.cli_backends.admission import Admission
+from plugins.cli_backends.backend import Admission
 from plugins.cli_backends.environment import program_at
-from plugins.cli_backends.family import kill_family
-from plugins.cli_backends.lines import LineSplitter, OverlongLineError, message_in
-from plugins.cli_backends.process import Child, Launch, captured
+from plugins.cli_backends.process import (
+    Child,
+    Launch,
+    LineSplitter,
+    OverlongLineError,
+    captured,
+    kill_family,
+    message_in,
+)
 from tests.plugins.cli_backends.pretend import gone
 
 ROOT = Path(__file__).parents[3]

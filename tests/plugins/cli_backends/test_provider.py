@@ -33,13 +33,13 @@ from gateway.provider_http import ServerFailedError
 from gateway.session.frames import ApprovalAsked
 from gateway.settings import Settings
 from gateway.testing.chat import Chat, chatting
-from gateway.testing.fallback_contract import QUESTION, answers, failing
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Reply, Use
-from gateway.testing.standin import standin_for
+from gateway.testing.contracts.fallback_contract import QUESTION, answers, failing
+from gateway.testing.fake_models.script import Reply, Use
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.fake_program import fake_program
 from plugins.cli_backends import CliBackends
+from plugins.cli_backends.contract import Called
 from plugins.cli_backends.provider import hints_for
-from plugins.cli_backends.talk import Called
 from tests.plugins.cli_backends.pretend import alive, noted, program
 
 ECHO = """
@@ -277,7 +277,7 @@ async def test_a_program_that_stands_in_is_asked_what_the_user_said(tmp_path: Pa
 @pytest.mark.parametrize("trigger", TRIGGERS)
 async def test_004_35_every_program_stands_in(tmp_path: Path, name: str, trigger: Trigger) -> None:
     """Its prompt on the wire ends with the question, or with what tools of the gateway have done for it."""
-    binary, arguments = standin_for(tmp_path, name, "repeat")
+    binary, arguments = fake_program(tmp_path, name, "repeat")
     program = {"binary": binary, "extra_args": arguments, "env": {"PATH": os.environ["PATH"]}}
     async with FakeModels() as first:
         settings = {**failing(first, trigger), "plugins": {"cli_backends": {"plugins": {name: program}}}}

@@ -11,7 +11,7 @@ from gateway.contract.provider import ToolDefinition
 from gateway.contract.tool import Tool
 from gateway.settings import Settings
 from plugins.cli_backends import CLIS, CliBackends
-from plugins.cli_backends.failures import Code
+from plugins.cli_backends.contract import Code
 from plugins.cli_backends.settings import BackendSettings, CliSettings, SettingsSource
 
 FOLDER = Path(__file__).parents[3] / "plugins" / "cli_backends"

@@ -12,8 +12,8 @@ from msgspec import Struct
 from gateway.contract.deltas import Complete
 from gateway.contract.messages import Metadata, TextPart, ToolCallPart
 from gateway.contract.provider import Provider
-from gateway.testing.script import Bytes, Pause, Reply, Say, Think, Tokens, Use, UseTogether
-from gateway.testing.talk import OPTIONS, user
+from gateway.testing.contracts.provider_calls import OPTIONS, user
+from gateway.testing.fake_models.script import Bytes, Pause, Reply, Say, Think, Tokens, Use, UseTogether
 
 EXAMPLES = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -36,8 +36,8 @@ from gateway.contract.provider import (
     ToolChoice,
     ToolDefinition,
 )
-from gateway.testing.models import FakeModels
-from gateway.testing.script import (
+from gateway.testing.contracts.provider_calls import OPTIONS, assistant, connected, deltas_of, text_of, user
+from gateway.testing.fake_models.script import (
     Asked,
     Bytes,
     Cut,
@@ -50,7 +50,7 @@ from gateway.testing.script import (
     Use,
     UseTogether,
 )
-from gateway.testing.talk import OPTIONS, assistant, connected, deltas_of, text_of, user
+from gateway.testing.fake_models.server import FakeModels
 from plugins.providers.anthropic import AnthropicAdapter, create
 
 TOOL = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})

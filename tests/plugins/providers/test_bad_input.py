@@ -9,38 +9,38 @@ import pytest
 
 from gateway import ErrorPart, ProviderError
 from gateway.provider_http import StreamTimeoutError
-from gateway.testing.backend import KEY, Backend, Check, named, raised_by
-from gateway.testing.bad_input import BAD_INPUT, CASES
 from gateway.testing.chat import chatting
-from gateway.testing.rude import Piece, RudeServer, http
-from plugins.providers.trial import BACKENDS, BEDROCK_WITH_A_KEY
+from gateway.testing.contracts.bad_input import BAD_INPUT, CASES
+from gateway.testing.contracts.provider_setup import KEY, Check, ProviderSetup, named, raised_by
+from gateway.testing.contracts.rude_server import Piece, RudeServer, http
+from plugins.providers.candidates import BEDROCK_WITH_A_KEY, PROVIDER_SETUPS
 
 pytestmark = pytest.mark.slow
 
 PROTOCOLS = ("openai", "mistral", "anthropic", "google", "cohere", "bedrock")
-ONE_OF_EACH = [backend for backend in (*BACKENDS, BEDROCK_WITH_A_KEY) if backend.id in PROTOCOLS]
+ONE_OF_EACH = [setup for setup in (*PROVIDER_SETUPS, BEDROCK_WITH_A_KEY) if setup.id in PROTOCOLS]
 """One for every protocol, and one whose text comes in lists."""
 
 
-@pytest.mark.parametrize("backend", ONE_OF_EACH, ids=named)
+@pytest.mark.parametrize("setup", ONE_OF_EACH, ids=named)
 @pytest.mark.parametrize("check", BAD_INPUT, ids=named)
-async def test_bad_input_ends_in_a_named_error_or_a_mended_answer(backend: Backend, check: Check) -> None:
-    await check(backend)
+async def test_bad_input_ends_in_a_named_error_or_a_mended_answer(setup: ProviderSetup, check: Check) -> None:
+    await check(setup)
 
 
-@pytest.mark.parametrize("backend", {b.id: b for b in ONE_OF_EACH}.values(), ids=named)
-async def test_the_chat_gets_one_clear_answer_to_each(backend: Backend, tmp_path: Path) -> None:
+@pytest.mark.parametrize("setup", {b.id: b for b in ONE_OF_EACH}.values(), ids=named)
+async def test_the_chat_gets_one_clear_answer_to_each(setup: ProviderSetup, tmp_path: Path) -> None:
     async with RudeServer() as other, RudeServer() as rude:
         provider: dict[str, Any] = {"base_url": rude.url, "api_key": KEY, "max_retries": 0, "timeout": 2000}
         settings: dict[str, Any] = {
-            "model": f"{backend.id}/fake-small",
-            "providers": {backend.id: {**provider, "region": "eu-west-1"}},
+            "model": f"{setup.id}/fake-small",
+            "providers": {setup.id: {**provider, "region": "eu-west-1"}},
             "stream_timeout_ms": 600,
             "limits": {"max_llm_calls": 2},
         }
         async with chatting(tmp_path, **settings) as chat:
             for case in CASES:
-                rude.answer = tuple(case.sent(backend.dialect, other.url))
+                rude.answer = tuple(case.sent(setup.dialect, other.url))
                 answer = await chat.say("Hi", session=case.name)
                 errors = [part for part in answer.parts if isinstance(part, ErrorPart)]
                 if case.mended is None:
@@ -70,9 +70,9 @@ LISTS: dict[str, Piece] = {
 }
 
 
-@pytest.mark.parametrize("backend", {b.id: b for b in ONE_OF_EACH}.values(), ids=named)
-async def test_a_list_of_models_that_is_none_is_an_error_with_a_name(backend: Backend) -> None:
-    async with RudeServer() as rude, backend.connected_to(rude.url, timeout=1000, max_retries=0) as provider:
+@pytest.mark.parametrize("setup", {b.id: b for b in ONE_OF_EACH}.values(), ids=named)
+async def test_a_list_of_models_that_is_none_is_an_error_with_a_name(setup: ProviderSetup) -> None:
+    async with RudeServer() as rude, setup.connected_to(rude.url, timeout=1000, max_retries=0) as provider:
         for name, sent in LISTS.items():
             rude.answer = (sent,)
             failure = await raised_by(provider.list_models())

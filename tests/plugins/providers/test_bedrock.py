@@ -40,10 +40,10 @@ from gateway.provider_http import (
     StreamAbortedError,
     ToolDefinition,
 )
-from gateway.testing.bedrock_wire import frame
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Asked, Bytes, Cut, Reply, Say, Tokens
-from gateway.testing.talk import OPTIONS, assistant, connected, deltas_of, user
+from gateway.testing.contracts.provider_calls import OPTIONS, assistant, connected, deltas_of, user
+from gateway.testing.fake_models.bedrock_wire import frame
+from gateway.testing.fake_models.script import Asked, Bytes, Cut, Reply, Say, Tokens
+from gateway.testing.fake_models.server import FakeModels
 from plugins.providers.bedrock import create
 from plugins.providers.bedrock.adapter import BedrockAdapter
 from plugins.providers.bedrock.frames import UNREADABLE, EventReader

@@ -25,9 +25,9 @@ from gateway import (
 )
 from gateway.contract.messages import Attachment
 from gateway.provider_http import ContentFilterError, ServerFailedError, ToolDefinition
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Asked, Bytes, Reply, Say, Tokens, Use
-from gateway.testing.talk import OPTIONS, assistant, connected, deltas_of, text_of, user
+from gateway.testing.contracts.provider_calls import OPTIONS, assistant, connected, deltas_of, text_of, user
+from gateway.testing.fake_models.script import Asked, Bytes, Reply, Say, Tokens, Use
+from gateway.testing.fake_models.server import FakeModels
 from plugins.providers.cohere import CohereAdapter, create
 from plugins.providers.protocol import EMPTY_OUTPUT
 from tests.plugins.providers.reading import EXAMPLES, Read, ours, replies

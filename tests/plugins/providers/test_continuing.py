@@ -6,22 +6,22 @@ import pytest
 
 from gateway.contract.messages import Attachment, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart
 from gateway.contract.provider import ChatOptions, ToolDefinition
-from gateway.testing.backend import Backend, named
-from gateway.testing.script import Reply, Say, Think, Use, UseTogether
-from gateway.testing.talk import assistant, deltas_of, text_of, user
-from tests.plugins.providers.test_contract import BACKENDS
+from gateway.testing.contracts.provider_calls import assistant, deltas_of, text_of, user
+from gateway.testing.contracts.provider_setup import ProviderSetup, named
+from gateway.testing.fake_models.script import Reply, Say, Think, Use, UseTogether
+from tests.plugins.providers.test_contract import PROVIDER_SETUPS
 
 CLOCK = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
 OFFERED = ChatOptions(model="fake-small", message_id="answer", tools=(CLOCK,))
 PLAIN = ChatOptions(model="fake-small", message_id="answer")
 
 
-async def begun(backend: Backend) -> list[Message]:
+async def begun(setup: ProviderSetup) -> list[Message]:
     """A conversation that a provider took part in: it thought, spoke, and numbered its calls anew."""
     calls = (Use("clock", '{"zone": "UTC"}', "call_0"), Use("clock", '{"zone": "CET"}', "call_1"))
-    spoken = (Think("Hm."), Say("Let me see.")) if backend.reasons else ()
+    spoken = (Think("Hm."), Say("Let me see.")) if setup.reasons else ()
     said: list[Message] = []
-    async with backend.running() as (fake, provider):
+    async with setup.running() as (fake, provider):
         for question in ("What time is it?", "And now?"):
             fake.then(Reply((*spoken, UseTogether(calls)), "tools"))
             said.append(user(question))
@@ -32,15 +32,17 @@ async def begun(backend: Backend) -> list[Message]:
     return said
 
 
-@pytest.mark.parametrize("first", BACKENDS, ids=named)
-async def test_004_T13_a_conversation_begun_with_one_provider_continues_on_any_other(first: Backend) -> None:
+@pytest.mark.parametrize("first", PROVIDER_SETUPS, ids=named)
+async def test_004_T13_a_conversation_begun_with_one_provider_continues_on_any_other(
+    first: ProviderSetup,
+) -> None:
     history = await begun(first)
     assert sum(isinstance(part, ToolCallPart) for message in history for part in message.parts) == 4
-    for backend in BACKENDS:
-        async with backend.running(max_retries=0) as (_, provider):
+    for setup in PROVIDER_SETUPS:
+        async with setup.running(max_retries=0) as (_, provider):
             for options in (OFFERED, PLAIN):
                 deltas = await deltas_of(provider, *history, user("Thanks!"), options=options)
-                assert text_of(deltas) == "You said: Thanks!", (first.id, backend.id)
+                assert text_of(deltas) == "You said: Thanks!", (first.id, setup.id)
 
 
 STRANGE = (
@@ -62,11 +64,11 @@ STRANGE = (
 """Names, ids and pictures that some protocols know and others do not, and messages with nothing in them."""
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=named)
+@pytest.mark.parametrize("setup", PROVIDER_SETUPS, ids=named)
 async def test_004_T13_what_only_other_protocols_know_is_told_in_a_way_that_this_one_takes(
-    backend: Backend,
+    setup: ProviderSetup,
 ) -> None:
-    async with backend.running(max_retries=0) as (fake, provider):
+    async with setup.running(max_retries=0) as (fake, provider):
         for options in (OFFERED, PLAIN):
             assert (
                 text_of(await deltas_of(provider, *STRANGE, user("So?"), options=options)) == "You said: So?"
@@ -78,14 +80,14 @@ async def test_004_T13_what_only_other_protocols_know_is_told_in_a_way_that_this
     assert "codex_shell" in sent
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=named)
-async def test_004_T13_a_tools_schema_is_mended_for_whoever_is_asked(backend: Backend) -> None:
+@pytest.mark.parametrize("setup", PROVIDER_SETUPS, ids=named)
+async def test_004_T13_a_tools_schema_is_mended_for_whoever_is_asked(setup: ProviderSetup) -> None:
     choice = {"properties": {"a": {"type": "array"}}, "required": ["a", "gone"]}
     tools = tuple(
         ToolDefinition(f"tool_{number}", "Does something.", schema)
         for number, schema in enumerate(({}, {"type": "object"}, {"anyOf": [choice]}, choice))
     )
-    async with backend.running(max_retries=0) as (fake, provider):
+    async with setup.running(max_retries=0) as (fake, provider):
         options = ChatOptions(model="fake-small", message_id="answer", tools=tools)
         assert text_of(await deltas_of(provider, options=options)) == "You said: Hi"
         assert fake.requests[0].tools == tuple(tool.name for tool in tools)

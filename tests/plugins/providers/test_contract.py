@@ -5,26 +5,26 @@ from __future__ import annotations
 import pytest
 
 from gateway.models import TRIGGERS, Trigger
-from gateway.testing.backend import Backend, Check, named
-from gateway.testing.bad_input import BAD_INPUT
-from gateway.testing.fallback_contract import stands_in
-from gateway.testing.provider_contract import CHECKS
-from gateway.testing.trial import COLUMNS
-from plugins.providers.trial import BACKENDS, BEDROCK_WITH_A_KEY
+from gateway.testing.contracts.bad_input import BAD_INPUT
+from gateway.testing.contracts.fallback_contract import stands_in
+from gateway.testing.contracts.provider_contract import CHECKS
+from gateway.testing.contracts.provider_setup import Check, ProviderSetup, named
+from gateway.testing.contracts.trial import COLUMNS
+from plugins.providers.candidates import BEDROCK_WITH_A_KEY, PROVIDER_SETUPS
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("backend", [*BACKENDS, BEDROCK_WITH_A_KEY], ids=named)
+@pytest.mark.parametrize("setup", [*PROVIDER_SETUPS, BEDROCK_WITH_A_KEY], ids=named)
 @pytest.mark.parametrize("check", CHECKS, ids=named)
-async def test_004_33_the_contract_holds(backend: Backend, check: Check) -> None:
-    await check(backend)
+async def test_004_33_the_contract_holds(setup: ProviderSetup, check: Check) -> None:
+    await check(setup)
 
 
-@pytest.mark.parametrize("backend", BACKENDS, ids=named)
+@pytest.mark.parametrize("setup", PROVIDER_SETUPS, ids=named)
 @pytest.mark.parametrize("trigger", TRIGGERS)
-async def test_004_35_every_provider_stands_in(backend: Backend, trigger: Trigger) -> None:
-    await stands_in(backend, trigger)
+async def test_004_35_every_provider_stands_in(setup: ProviderSetup, trigger: Trigger) -> None:
+    await stands_in(setup, trigger)
 
 
 def test_a_trial_is_of_every_check_once() -> None:

@@ -9,9 +9,9 @@ import pytest
 from gateway import ImagePart, ProviderConfig, SettingsError, ToolCallPart, ToolResultPart
 from gateway.contract.provider import SignsIn
 from gateway.provider_http import AuthFailedError, OAuth, ServerFailedError
-from gateway.testing.models import FakeModels
-from gateway.testing.talk import assistant, connected, deltas_of, text_of, user
-from gateway.testing.tokens import RIGHT, FakeTokens
+from gateway.testing.contracts.provider_calls import assistant, connected, deltas_of, text_of, user
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.fake_models.tokens import RIGHT, FakeTokens
 from plugins.providers.openai import create
 
 

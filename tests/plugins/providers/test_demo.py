@@ -9,7 +9,7 @@ import pytest
 from gateway.contract.deltas import Complete, Delta, MetadataDelta, TextDelta
 from gateway.contract.messages import Message, ToolCallPart, ToolResultPart
 from gateway.contract.provider import ChatOptions, Provider, ProviderConfig, ToolDefinition
-from gateway.testing.talk import assistant, deltas_of, text_of, user
+from gateway.testing.contracts.provider_calls import assistant, deltas_of, text_of, user
 from plugins.providers.demo import DemoProvider, create
 
 NAMES = ("utc_time", "calculator", "slow_count")

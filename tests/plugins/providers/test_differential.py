@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 
 from gateway.contract.provider import ToolDefinition
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Reply, Say, Tokens, Use
-from gateway.testing.talk import OPTIONS, connected, user
+from gateway.testing.contracts.provider_calls import OPTIONS, connected, user
+from gateway.testing.fake_models.script import Reply, Say, Tokens, Use
+from gateway.testing.fake_models.server import FakeModels
 from plugins.providers import anthropic as our_anthropic
 from plugins.providers import openai as our_openai
 from tests.plugins.providers.reading import EXAMPLES, Read, ours, replies

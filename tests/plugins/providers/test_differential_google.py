@@ -7,9 +7,9 @@ from google import genai
 from google.genai import types
 from hypothesis import given
 
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Reply, Say, Tokens, Use
-from gateway.testing.talk import connected
+from gateway.testing.contracts.provider_calls import connected
+from gateway.testing.fake_models.script import Reply, Say, Tokens, Use
+from gateway.testing.fake_models.server import FakeModels
 from plugins.providers import google as our_google
 from tests.plugins.providers.reading import EXAMPLES, Read, ours, replies
 

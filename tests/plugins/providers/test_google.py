@@ -31,12 +31,11 @@ from gateway.provider_http import (
     ToolChoice,
     ToolDefinition,
 )
-from gateway.testing.google_wire import SIGNATURE
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Asked, Bytes, Refusal, Reply, Say, Use, UseTogether
-from gateway.testing.service_account import with_account
-from gateway.testing.talk import OPTIONS, assistant, connected, deltas_of, text_of, user
-from gateway.testing.tokens import FakeTokens
+from gateway.testing.contracts.provider_calls import OPTIONS, assistant, connected, deltas_of, text_of, user
+from gateway.testing.fake_models.google_wire import SIGNATURE
+from gateway.testing.fake_models.script import Asked, Bytes, Refusal, Reply, Say, Use, UseTogether
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.fake_models.tokens import FakeTokens, with_account
 from plugins.providers.google import create
 from plugins.providers.google.adapter import GeminiAdapter
 from plugins.providers.google.contents import UNSIGNED, Signatures

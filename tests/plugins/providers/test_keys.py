@@ -11,30 +11,30 @@ from gateway import ProviderConfig
 from gateway.contract.deltas import MetadataDelta
 from gateway.contract.errors import AuthFailedError
 from gateway.contract.provider import ReloadsCredentials
-from gateway.testing.backend import Backend, failure_of, named
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Gate, Reply, Say
-from gateway.testing.talk import OPTIONS, deltas_of, text_of, user
-from gateway.testing.tokens import FakeTokens
+from gateway.testing.contracts.provider_calls import OPTIONS, deltas_of, text_of, user
+from gateway.testing.contracts.provider_setup import ProviderSetup, failure_of, named
+from gateway.testing.fake_models.script import Gate, Reply, Say
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.fake_models.tokens import FakeTokens
 from plugins.providers.openai import create
-from tests.plugins.providers.test_contract import BACKENDS
+from tests.plugins.providers.test_contract import PROVIDER_SETUPS
 
-KEYED = [backend for backend in BACKENDS if backend.keyed]
+KEYED = [setup for setup in PROVIDER_SETUPS if setup.keyed]
 
 
-@pytest.mark.parametrize("backend", KEYED, ids=named)
-async def test_every_protocol_shows_the_next_key_when_one_is_refused(backend: Backend) -> None:
+@pytest.mark.parametrize("setup", KEYED, ids=named)
+async def test_every_protocol_shows_the_next_key_when_one_is_refused(setup: ProviderSetup) -> None:
     keys = {"api_key": "stale-key-1", "api_keys": ("stale-key-2", "right")}
-    async with backend.running(key="right", max_retries=0, **keys) as (fake, provider):
+    async with setup.running(key="right", max_retries=0, **keys) as (fake, provider):
         assert text_of(await deltas_of(provider)) == "You said: Hi"
         assert len(await provider.list_models()) == 2
         assert len(fake.requests) == 1
 
 
-@pytest.mark.parametrize("backend", KEYED, ids=named)
-async def test_no_key_of_several_is_shown_in_an_error(backend: Backend) -> None:
+@pytest.mark.parametrize("setup", KEYED, ids=named)
+async def test_no_key_of_several_is_shown_in_an_error(setup: ProviderSetup) -> None:
     keys = {"api_key": "stale-key-1", "api_keys": ("stale-key-2",)}
-    async with backend.running(key="right", **keys) as (_, provider):
+    async with setup.running(key="right", **keys) as (_, provider):
         failure = await failure_of(provider)
         assert type(failure) is AuthFailedError
         assert "stale-key" not in str(failure)

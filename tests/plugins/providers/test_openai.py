@@ -23,8 +23,8 @@ from gateway.contract.messages import (
     ToolResultPart,
 )
 from gateway.contract.provider import ChatOptions, Provider, ProviderConfig, ToolDefinition
-from gateway.testing.models import FakeModels
-from gateway.testing.script import (
+from gateway.testing.contracts.provider_calls import OPTIONS, assistant, connected, deltas_of, user
+from gateway.testing.fake_models.script import (
     Asked,
     Bytes,
     Gate,
@@ -35,7 +35,7 @@ from gateway.testing.script import (
     Use,
     UseTogether,
 )
-from gateway.testing.talk import OPTIONS, assistant, connected, deltas_of, user
+from gateway.testing.fake_models.server import FakeModels
 from plugins.providers.openai import create
 
 TOOL = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})

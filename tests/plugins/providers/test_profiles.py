@@ -12,10 +12,10 @@ from gateway import ChatOptions, Message, ProviderConfig, SettingsError, ToolCal
 from gateway.contract.messages import ImagePart
 from gateway.contract.provider import Capabilities, ToolDefinition
 from gateway.provider_http import AuthFailedError, ServerFailedError
-from gateway.testing.models import FakeModels
-from gateway.testing.script import Asked, Bytes, Reply, Say
-from gateway.testing.talk import OPTIONS, assistant, connected, deltas_of, text_of, user
-from gateway.testing.tokens import FakeTokens
+from gateway.testing.contracts.provider_calls import OPTIONS, assistant, connected, deltas_of, text_of, user
+from gateway.testing.fake_models.script import Asked, Bytes, Reply, Say
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.fake_models.tokens import FakeTokens
 from plugins.providers.openai import create
 from plugins.providers.openai.adapter import CompletionsAdapter
 from plugins.providers.openai.messages import call_id

@@ -15,7 +15,7 @@ from gateway import Provider, ProviderConfig
 from gateway.extensions.backends import ProviderRegistry
 from gateway.models import Models, retirement
 from gateway.settings import load_settings
-from plugins.cli_backends import real_trial
+from plugins.cli_backends.candidates.installed import MODELS
 from plugins.providers import PROVIDERS, register_factories
 
 pytestmark = pytest.mark.slow
@@ -77,7 +77,7 @@ async def test_no_default_model_is_deprecated_or_has_a_retirement_date() -> None
             facts = await models.facts(name, provider.first_model)
             assert (facts.deprecated, facts.retires) == (None, None), name
     for cli, vendor in (("claude-code", "anthropic"), ("codex", "openai"), ("gemini", "google")):
-        assert retirement(vendor, real_trial.MODELS[cli]) is None
+        assert retirement(vendor, MODELS[cli]) is None
 
 
 def test_the_page_tells_of_every_provider_and_every_variable() -> None:

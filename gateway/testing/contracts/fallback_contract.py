@@ -1,0 +1,139 @@
+"""The contract of stand-ins: what a provider is asked when another one failed, and whose answer people get.
+
+A gateway runs with a provider that fails as told, and the one under test behind it in ``fallback``. For each
+trigger in every phase of the first provider's answer, the request of the stand-in ends with a message of the
+user or of a tool, and the final answer is the stand-in's. In tests::
+
+    @pytest.mark.parametrize("trigger", TRIGGERS)
+    async def test_it_stands_in(trigger: Trigger) -> None:
+        await stands_in(ProviderSetup("mine", create, MyDialect()), trigger)
+
+Left out is what cannot occur: a key is checked before the first byte, so it is never refused after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NamedTuple
+
+from gateway.contract.messages import Message, TextPart
+from gateway.contract.plugin import Plugin, PluginContext
+from gateway.contract.provider import Provider
+from gateway.models import Trigger
+from gateway.testing.chat import Chat, chatting
+from gateway.testing.contracts.provider_setup import ProviderSetup
+from gateway.testing.fake_models.script import Asked, Bytes, Refusal, Reply, Say, Stall, Use
+from gateway.testing.fake_models.server import FakeModels
+
+Phase = Literal["before the first byte", "in the text", "in a tool call", "after a tool result"]
+PHASES: Mapping[Trigger, Sequence[Phase]] = {
+    "rate_limit": ("before the first byte", "in the text", "in a tool call", "after a tool result"),
+    "auth_failure": ("before the first byte", "after a tool result"),
+    "server_error": ("before the first byte", "in the text", "in a tool call", "after a tool result"),
+    "stall": ("before the first byte", "in the text", "in a tool call", "after a tool result"),
+}
+"""The phases of an answer in which each failure can occur."""
+
+QUESTION = "Hi"
+SUM = Use("calculator", '{"expression": "2 + 2"}')
+_STATUS = {"rate_limit": 429, "auth_failure": 401, "server_error": 500}
+_SILENCE_MS = 300
+
+
+class Answered(NamedTuple):
+    """An answer of a stand-in: when the first provider failed, and whether a tool had run before."""
+
+    phase: Phase
+    answer: Message
+    after_tool: bool
+
+
+class _Bringing(Plugin):
+    """Brings a provider that is made already."""
+
+    name = "stand-in"
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+
+    async def activate(self, ctx: PluginContext) -> None:
+        if ctx.providers is not None:
+            ctx.providers.register(self._provider)
+
+
+def failing(first: FakeModels, trigger: Trigger) -> dict[str, Any]:
+    """Return the settings of a gateway with one failing provider for each phase.
+
+    Each fails once: a provider that fails again and again would not be asked any more.
+    """
+    reached = {"like": "openai", "base_url": first.openai_url, "api_key": "k", "max_retries": 0}
+    providers = {f"first{number}": reached for number in range(len(PHASES[trigger]))}
+    return {"model": "first0/fake-small", "providers": providers, "stream_timeout_ms": _SILENCE_MS}
+
+
+async def answers(chat: Chat, first: FakeModels, trigger: Trigger, stand_in: str) -> AsyncGenerator[Answered]:
+    """Let the first provider fail in each phase. Every answer must be the stand-in's, and say so."""
+    for number, phase in enumerate(PHASES[trigger]):
+        first.then(*_script(trigger, phase))
+        answer = await chat.say(QUESTION, session=f"s{number}", model=f"first{number}/fake-small")
+        line = f"Answering with {stand_in} instead."
+        said = [part for part in answer.parts if isinstance(part, TextPart)]
+        notices = [part.content for part in said if part.kind == "notice"]
+        assert [notice.endswith(line) for notice in notices] == [True], (phase, answer)
+        assert notices[0].startswith(f"first{number} "), (phase, answer)
+        assert (answer.metadata.provider, answer.metadata.stop_reason) == (stand_in, "end_turn"), (
+            phase,
+            answer,
+        )
+        assert "Half" not in answer.text, (phase, answer)
+        yield Answered(phase, answer, phase == "after a tool result")
+
+
+async def stands_in(setup: ProviderSetup, trigger: Trigger) -> None:
+    """Check one provider over HTTP as the stand-in after one trigger."""
+    async with setup.running(max_retries=0) as (fake, provider), FakeModels() as first:
+        with TemporaryDirectory() as folder:
+            settings = {**failing(first, trigger), "fallback": ["fake/fake-small"]}
+            async with chatting(Path(folder), _Bringing(provider), **settings) as chat:
+                async for phase, answer, after_tool in answers(chat, first, trigger, "fake"):
+                    asked = fake.requests[-1]
+                    wanted = "The tool said: 4" if after_tool else f"You said: {QUESTION}"
+                    assert answer.text == wanted, (phase, answer)
+                    assert roles(asked)[-1] in ("user", "tool"), (phase, asked.body)
+                later = await chat.say("And now?", session="s0", model="fake/fake-small")
+        assert later.text == "You said: And now?", later
+        for asked in fake.requests:
+            assert "Answering with" not in str(asked.body), asked.body
+
+
+def roles(asked: Asked) -> list[str]:
+    """Return the roles of the messages in a request, in order."""
+    return [message["role"] for message in asked.body.get("messages") or asked.body["contents"]]
+
+
+def _script(trigger: Trigger, phase: Phase) -> Sequence[Reply | Refusal]:
+    """Return what the first provider does."""
+    match phase:
+        case "before the first byte":
+            return (_refusal(trigger),)
+        case "in the text":
+            return (Reply((Say("Half"), _break(trigger))),)
+        case "in a tool call":
+            return (Reply((Say("Half"), Use("calculator", '{"expression": "2 +'), _break(trigger))),)
+        case "after a tool result":
+            return (Reply((SUM,), "tools"), _refusal(trigger))
+
+
+def _refusal(trigger: Trigger) -> Reply | Refusal:
+    if trigger == "stall":
+        return Reply((Stall(),))
+    return Refusal(_STATUS[trigger], "refused by the script", {"retry-after": "86400"})
+
+
+def _break(trigger: Trigger) -> Stall | Bytes:
+    """Fail in the middle of a stream: by an event that tells of an error, or by silence."""
+    if trigger == "stall":
+        return Stall()
+    return Bytes(b'data: {"error":{"message":"refused","code":%d}}\n\n' % _STATUS[trigger])

@@ -1,0 +1,351 @@
+"""The server's side of Anthropic's messages: strict about requests, true to form in answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.testing.fake_models.dialect import PICTURES, TOOL_NAME, saying, shown_key, sse, tool_problem
+from gateway.testing.fake_models.script import (
+    Asked,
+    Count,
+    Refusal,
+    Reply,
+    Say,
+    Think,
+    Tokens,
+    Use,
+    UseTogether,
+)
+
+_STOPS = {"end": "end_turn", "length": "max_tokens", "tools": "tool_use", "filter": "refusal"}
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+_REQUIRED = ("model", "messages", "max_tokens")
+_OPTIONAL = (
+    "stream",
+    "temperature",
+    "top_p",
+    "stop_sequences",
+    "system",
+    "tools",
+    "tool_choice",
+    "cache_control",
+)
+_NO_SAMPLING = re.compile(r"claude-(opus-(4-[7-9]|[5-9])|(sonnet|haiku)-[5-9]|fable|mythos)")
+_FIELDS = frozenset({*_REQUIRED, *_OPTIONAL})
+_TOOL_ID = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class AnthropicWire:
+    """Writes one answer's stream: blocks that open, grow and close, one after the other."""
+
+    def __init__(self, model: str, tokens: Tokens) -> None:
+        self._model = model
+        self._tokens = tokens
+        self._index = -1
+        self._open = ""
+
+    def begin(self) -> bytes:
+        """The start of the message, with the input's tokens, and a ping."""
+        message = {**_message(self._model), "usage": {**_input(self._tokens), "output_tokens": 1}}
+        return _event({"type": "message_start", "message": message}) + _event({"type": "ping"})
+
+    def events(self, move: Say | Think | Use | UseTogether | Count) -> Iterator[bytes]:
+        """The events for one move."""
+        match move:
+            case Say():
+                yield from self._enter("text", {"type": "text", "text": ""})
+                yield self._delta({"type": "text_delta", "text": move.text})
+            case Think():
+                yield from self._enter("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+                yield self._delta({"type": "thinking_delta", "thinking": move.text})
+            case Use():
+                yield from self._use(move)
+            case UseTogether():
+                for call in move.calls:
+                    yield from self._use(call)
+            case Count():
+                counts = {**_input(move.tokens), "output_tokens": move.tokens.output}
+                yield _event({"type": "message_delta", "delta": {}, "usage": counts})
+
+    def end(self, reply: Reply) -> bytes:
+        """The stop reason with the output's tokens, and the end."""
+        delta = {"stop_reason": _STOPS[reply.stop], "stop_sequence": None}
+        return (
+            b"".join(self._leave())
+            + _event(
+                {"type": "message_delta", "delta": delta, "usage": {"output_tokens": reply.tokens.output}}
+            )
+            + _event({"type": "message_stop"})
+        )
+
+    def _use(self, call: Use) -> Iterator[bytes]:
+        yield from self._leave()
+        yield from self._enter(
+            "tool_use", {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+        )
+        yield self._delta({"type": "input_json_delta", "partial_json": ""})
+        for fragment in call.fragments():
+            yield self._delta({"type": "input_json_delta", "partial_json": fragment})
+
+    def _enter(self, kind: str, block: dict[str, Any]) -> Iterator[bytes]:
+        if self._open == kind:
+            return
+        yield from self._leave()
+        self._open = kind
+        self._index += 1
+        yield _event({"type": "content_block_start", "index": self._index, "content_block": block})
+
+    def _leave(self) -> Iterator[bytes]:
+        if self._open:
+            if self._open == "thinking":
+                yield self._delta({"type": "signature_delta", "signature": "c2lnbmVk"})
+            yield _event({"type": "content_block_stop", "index": self._index})
+            self._open = ""
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return _event({"type": "content_block_delta", "index": self._index, "delta": delta})
+
+
+def whole(reply: Reply, model: str) -> dict[str, Any]:
+    """The answer to a request that did not ask for a stream."""
+    content: list[dict[str, Any]] = []
+    for move in reply.moves:
+        match move:
+            case Say():
+                content.append({"type": "text", "text": move.text})
+            case Think():
+                content.append({"type": "thinking", "thinking": move.text, "signature": "c2lnbmVk"})
+            case Use():
+                content.append(_used(move))
+            case UseTogether():
+                content += [_used(call) for call in move.calls]
+            case _:
+                pass
+    tokens = {**_input(reply.tokens), "output_tokens": reply.tokens.output}
+    return {**_message(model), "content": content, "stop_reason": _STOPS[reply.stop], "usage": tokens}
+
+
+def error(refusal: Refusal) -> dict[str, Any]:
+    """An error body."""
+    kind = refusal.code or _TYPES.get(refusal.status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": refusal.message}, "request_id": "req_fake"}
+
+
+def models(names: Sequence[str]) -> dict[str, Any]:
+    """The list of models."""
+    listed = [
+        {"type": "model", "id": name, "display_name": name.title(), "created_at": "2026-01-01T00:00:00Z"}
+        for name in names
+    ]
+    return {"data": listed, "has_more": False, "first_id": names[0], "last_id": names[-1]}
+
+
+def asked(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
+    """The request in the terms of scripts."""
+    user_text, results = "", list[str]()
+    for message in body["messages"]:
+        if message["role"] != "user":
+            continue
+        blocks = _blocks(message)
+        if text := "".join(block["text"] for block in blocks if block["type"] == "text"):
+            user_text, results = text, []
+        results += [_result_text(block) for block in blocks if block["type"] == "tool_result"]
+    tools = tuple(tool["name"] for tool in body.get("tools", ()))
+    return Asked(path, headers, body, user_text, tuple(results), tools)
+
+
+def problem(body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
+    """What is wrong with a request, in words; empty if nothing is."""
+    if unknown := sorted(set(body) - _FIELDS):
+        return f"{unknown[0]}: Extra inputs are not permitted"
+    if "anthropic-version" not in headers:
+        return "anthropic-version: header is required"
+    if fault := _parameter_problem(body, headers):
+        return fault
+    if not isinstance(body.get("max_tokens"), int):
+        return "max_tokens: Field required"
+    if not isinstance(body.get("model"), str) or not body.get("messages"):
+        return "model and messages are required"
+    if not all(block["text"].strip() for block in _blocks_in(body.get("system", ()))):
+        return "system: text content blocks must be non-empty"
+    for tool in body.get("tools", ()):
+        if fault := tool_problem(tool["name"], tool["input_schema"]):
+            return f"tools: {fault}"
+    used = any(block["type"] == "tool_use" for m in body["messages"] for block in _blocks(m))
+    if used and not body.get("tools"):
+        return "Requests which include `tool_use` or `tool_result` blocks must define tools"
+    return _transcript_problem(body["messages"])
+
+
+def _parameter_problem(body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
+    sampling = [name for name in ("temperature", "top_p") if name in body]
+    if sampling and headers["anthropic-version"] != "2023-06-01":
+        return f"{sampling[0]}: Extra inputs are not permitted"
+    if len(sampling) > 1:
+        return "`temperature` and `top_p` cannot both be specified for this model. Please use only one."
+    if sampling and _NO_SAMPLING.search(str(body.get("model"))):
+        return f"{sampling[0]}: not supported by this model"
+    if body.get("temperature", 0) > 1:
+        return "temperature: range: 0..1"
+    if "tool_choice" in body and not body.get("tools"):
+        return "tool_choice: may only be specified while providing `tools`"
+    return ""
+
+
+def _transcript_problem(messages: Sequence[Mapping[str, Any]]) -> str:
+    """The user begins and ends; every use of a tool is answered at once; ids are never reused."""
+    # platform.claude.com/docs/en/api/messages: messages of one role in a row are accepted, and combined.
+    if messages[0]["role"] != "user":
+        return "messages: the first message must be the user's"
+    # platform.claude.com/docs/en/about-claude/models/migration-guide: no prefill from Claude Opus 4.6 on.
+    if messages[-1]["role"] != "user":
+        return (
+            "This model does not support assistant message prefill. "
+            "The conversation must end with a user message."
+        )
+    pending, seen = set[str](), set[str]()
+    for number, message in enumerate(messages):
+        blocks = _blocks(message)
+        if fault := _content_problem(message["role"], blocks):
+            return f"messages.{number}: {fault}"
+        answered = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"}
+        if answered != pending:
+            return f"messages.{number}: tool_use and tool_result blocks do not match"
+        pending = {block["id"] for block in blocks if block["type"] == "tool_use"}
+        if pending & seen or not all(map(_TOOL_ID.fullmatch, pending)):
+            return f"messages.{number}: tool_use ids must be unique and of letters, digits, _ and -"
+        seen |= pending
+    return "tool_use blocks without tool_result blocks" if pending else ""
+
+
+def _content_problem(role: str, blocks: Sequence[Mapping[str, Any]]) -> str:
+    if role not in ("user", "assistant") or not blocks:
+        return "unknown role or no content"
+    # platform.claude.com/docs/en/agents-and-tools/tool-use/handle-tool-calls: results come before text.
+    kinds = [block["type"] for block in blocks]
+    if "tool_result" in kinds[kinds.count("tool_result") :]:
+        return "tool_result blocks must come first in the content"
+    # "all messages must have non-empty content except for the optional final assistant message" (its error).
+    allowed = ("text", "tool_use") if role == "assistant" else ("text", "image", "tool_result")
+    for block in blocks:
+        if block["type"] not in allowed:
+            return f"{block['type']} blocks are not allowed here"
+        if block["type"] == "text" and not block["text"].strip():
+            return "text content blocks must contain non-whitespace text"
+        if block["type"] == "tool_use" and not TOOL_NAME.fullmatch(block["name"]):
+            return f"tool_use.name: must match {TOOL_NAME.pattern}"
+        if block["type"] == "image" and block["source"]["media_type"] not in PICTURES:
+            return "image.source.media_type: not a kind of picture that is known"
+    return ""
+
+
+def _blocks(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return _blocks_in(message["content"])
+
+
+def _blocks_in(content: str | Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _result_text(block: Mapping[str, Any]) -> str:
+    content = block.get("content", "")
+    if isinstance(content, str):
+        return content
+    return "".join(part["text"] for part in content if part["type"] == "text")
+
+
+def _message(model: str) -> dict[str, Any]:
+    return {
+        "id": "msg_fake",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+
+
+def _input(tokens: Tokens) -> dict[str, int]:
+    return {
+        "input_tokens": tokens.input - tokens.cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": tokens.cached,
+    }
+
+
+def _used(call: Use) -> dict[str, Any]:
+    arguments = msgspec.json.decode(call.arguments)
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
+
+
+def _event(event: dict[str, Any]) -> bytes:
+    return b"event: " + event["type"].encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
+
+
+class AnthropicDialect:
+    """The messages protocol."""
+
+    path = "/anthropic"
+    chat_routes = ("/v1/messages",)
+    models_route = "/v1/models"
+    content_type = "text/event-stream; charset=utf-8"
+    trouble = _event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+    troubles = {
+        "too_long": Refusal(400, "prompt is too long: 210000 tokens > 200000 maximum"),
+        "filtered": Refusal(400, "Output blocked by content filtering policy"),
+        "no_model": Refusal(404, "model: x not found"),
+        "overloaded": Refusal(529, "Overloaded"),
+    }
+
+    def key(self, headers: Mapping[str, str]) -> str:
+        """The key in its own header, or a bearer token."""
+        return shown_key(headers)
+
+    def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
+        """What is wrong with a request."""
+        return problem(body, headers)
+
+    def asked(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
+        """The request in the terms of scripts."""
+        return asked(path, headers, body)
+
+    def streams(self, asked: Asked) -> bool:
+        """Whether ``stream`` is set."""
+        return bool(asked.body.get("stream"))
+
+    def wire(self, asked: Asked, reply: Reply) -> AnthropicWire:
+        """Events of blocks."""
+        return AnthropicWire(asked.body["model"], reply.tokens)
+
+    def whole(self, asked: Asked, reply: Reply) -> dict[str, Any]:
+        """A message."""
+        return whole(reply, asked.body["model"])
+
+    def error(self, refusal: Refusal) -> dict[str, Any]:
+        """An error."""
+        return error(refusal)
+
+    def listed(self, names: Sequence[str]) -> dict[str, Any]:
+        """The list of models."""
+        return models(names)
+
+    def event(self, kind: str, payload: bytes) -> bytes:
+        """A server-sent event."""
+        return sse(kind, payload)
+
+    def saying(self, literal: bytes) -> bytes:
+        """Events of a text."""
+        return saying(AnthropicWire("fake-small", Tokens()), literal)

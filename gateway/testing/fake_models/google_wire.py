@@ -1,0 +1,305 @@
+"""The server's side of Gemini's ``generateContent``: strict about requests, true to form in answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from gateway.testing.fake_models.dialect import TOOL_NAME, saying, shown_key, sse, tool_problem
+from gateway.testing.fake_models.script import Asked, Count, Refusal, Reply, Say, Think, Use, UseTogether
+
+SIGNATURE = "c2lnbmVk"
+"""What the fake model signs the first call of an answer with."""
+
+_STOPS = {"end": "STOP", "length": "MAX_TOKENS", "tools": "STOP", "filter": "SAFETY"}
+_STATUS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+_FIELDS = frozenset(
+    {"contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "safetySettings"}
+)
+_GENERATION = frozenset(
+    {
+        "temperature",
+        "topP",
+        "seed",
+        "maxOutputTokens",
+        "stopSequences",
+        "responseMimeType",
+        "thinkingConfig",
+        "candidateCount",
+    }
+)
+_DECLARED = frozenset({"name", "description", "parametersJsonSchema", "parameters_json_schema"})
+"""The service takes either spelling; Google's own library uses both."""
+_KINDS = ("text", "inlineData", "functionCall", "functionResponse")
+
+
+class GoogleWire:
+    """Writes one answer's stream: a response for each piece, with the tokens so far."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._tokens = tokens(reply)
+        self._calls = 0
+
+    def begin(self) -> bytes:
+        """Nothing comes before the first piece."""
+        return b""
+
+    def events(self, move: Say | Think | Use | UseTogether | Count) -> Iterator[bytes]:
+        """The response for one move."""
+        match move:
+            case Say():
+                yield self._response([{"text": move.text}])
+            case Think():
+                yield self._response([{"text": move.text, "thought": True}])
+            case Use():
+                yield self._response([self._call(move)])
+            case UseTogether():
+                yield self._response([self._call(call) for call in move.calls])
+            case Count():
+                yield self._response([], used=tokens(Reply(tokens=move.tokens)))
+
+    def end(self, reply: Reply) -> bytes:
+        """The reason for the end, and all tokens."""
+        stop = _STOPS[reply.stop]
+        parts = [] if reply.stop == "filter" else [{"text": ""}]
+        return self._response(parts, {"finishReason": stop}, self._tokens)
+
+    def _call(self, call: Use) -> dict[str, Any]:
+        self._calls += 1
+        return call_part(call, signed=self._calls == 1)
+
+    def _response(
+        self, parts: list[dict[str, Any]], more: Mapping[str, Any] | None = None, used: Any = None
+    ) -> bytes:
+        candidate = {"content": {"parts": parts, "role": "model"}, "index": 0, **(more or {})}
+        usage = used or {"promptTokenCount": self._tokens["promptTokenCount"]}
+        response = {
+            "candidates": [candidate],
+            "usageMetadata": usage,
+            "modelVersion": "fake",
+            "responseId": "r",
+        }
+        return b"data: " + msgspec.json.encode(response) + b"\r\n\r\n"
+
+
+def call_part(call: Use, *, signed: bool) -> dict[str, Any]:
+    """A call: always whole, the first of an answer signed. Arguments that are no JSON are sent as a text."""
+    try:
+        arguments = msgspec.json.decode(call.arguments)
+    except msgspec.DecodeError:
+        arguments = call.arguments
+    made = {"functionCall": {"id": call.id, "name": call.name, "args": arguments}}
+    return {**made, "thoughtSignature": SIGNATURE} if signed else made
+
+
+def tokens(reply: Reply) -> dict[str, int]:
+    """The usage; each piece of reasoning is one token of it."""
+    thought = sum(isinstance(move, Think) for move in reply.moves)
+    return {
+        "promptTokenCount": reply.tokens.input,
+        "candidatesTokenCount": reply.tokens.output - thought,
+        "thoughtsTokenCount": thought,
+        "cachedContentTokenCount": reply.tokens.cached,
+        "totalTokenCount": reply.tokens.input + reply.tokens.output,
+    }
+
+
+def asked(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
+    """The request in the terms of scripts."""
+    user_text, results = "", list[str]()
+    for content in body["contents"]:
+        if content["role"] != "user":
+            continue
+        answers = [part["functionResponse"] for part in content["parts"] if "functionResponse" in part]
+        results += [next(iter(answer["response"].values())) for answer in answers]
+        if text := "".join(part["text"] for part in content["parts"] if "text" in part):
+            user_text, results = text, []
+    declared = [tool for entry in body.get("tools", ()) for tool in entry["functionDeclarations"]]
+    return Asked(path, headers, body, user_text, tuple(results), tuple(tool["name"] for tool in declared))
+
+
+_PICTURES = frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
+
+
+def problem(body: Mapping[str, Any]) -> str:
+    """What is wrong with a request, in words; empty if nothing is."""
+    generation = body.get("generationConfig", {})
+    if unknown := sorted((set(body) - _FIELDS) | (set(generation) - _GENERATION)):
+        return f'Invalid JSON payload received. Unknown name "{unknown[0]}"'
+    if body.get("tools") and "responseMimeType" in generation:
+        return "Function calling with a response mime type is unsupported"
+    if not body.get("contents"):
+        return "contents is not specified"
+    for declared in (tool for entry in body.get("tools", ()) for tool in entry["functionDeclarations"]):
+        if set(declared) - _DECLARED:
+            return "unknown name in a function declaration"
+        if fault := tool_problem(declared["name"], _schema_of(declared)):
+            return fault
+    return _turns_problem(body["contents"])
+
+
+def _schema_of(declared: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The JSON schema; a schema in Google's own words is judged by nobody here."""
+    given = declared.get("parametersJsonSchema")
+    return {"properties": {}, **given} if given else {}
+
+
+def _turns_problem(contents: Sequence[Mapping[str, Any]]) -> str:
+    """Both sides take turns; calls follow the user or other answers, and each is answered at once."""
+    if contents[0].get("role") != "user":
+        return "contents: the first must be the user's"
+    # Reported errors of the Gemini API and of Vertex (ai.google.dev/gemini-api/docs/text-generation says only
+    # that contents are turns): older models refuse what newer ones take.
+    roles = [content.get("role") for content in contents]
+    if any(one == two for one, two in pairwise(roles)):
+        return "Please ensure that multiturn requests alternate between user and model."
+    if roles[-1] != "user":
+        return "Please ensure that multiturn requests ends with a user role or a function response."
+    pending: list[tuple[str, str]] = []
+    before = ""
+    for number, content in enumerate(contents):
+        role, parts = content.get("role"), content.get("parts") or ()
+        if fault := _parts_problem(role, parts):
+            return f"contents[{number}]: {fault}"
+        answers = [_named(part["functionResponse"]) for part in parts if "functionResponse" in part]
+        if answers != pending:
+            return f"contents[{number}]: function responses do not match the calls before them"
+        pending = [_named(part["functionCall"]) for part in parts if "functionCall" in part]
+        if pending and before != "user":
+            return f"contents[{number}]: a function call turn must come after a user turn"
+        before = role
+    return "function calls without responses" if pending else ""
+
+
+def _named(part: Mapping[str, Any]) -> tuple[str, str]:
+    return part["id"], part["name"]
+
+
+def _parts_problem(role: Any, parts: Sequence[Mapping[str, Any]]) -> str:
+    if role not in ("user", "model") or not parts:
+        return "unknown role or no parts"
+    for part in parts:
+        kinds = [kind for kind in _KINDS if kind in part]
+        if len(kinds) != 1 or not part[kinds[0]]:
+            return "required oneof field 'data' must have one initialized field"
+        if "inlineData" in part and part["inlineData"]["mimeType"] not in _PICTURES:
+            return f"Unsupported MIME type: {part['inlineData']['mimeType']}"
+        if "functionCall" in part and not TOOL_NAME.fullmatch(part["functionCall"]["name"]):
+            return "Invalid function name. Must start with a letter or an underscore."
+        if (kinds[0] == "functionCall") != (role == "model") and kinds[0] in _KINDS[2:]:
+            return f"{kinds[0]} is not allowed in a {role} turn"
+    return ""
+
+
+class GoogleDialect:
+    """Gemini's protocol, at the paths of its own API or of Google Cloud."""
+
+    content_type = "text/event-stream"
+    trouble = (
+        b'data: {"error":{"code":503,"message":"The model is overloaded.","status":"UNAVAILABLE"}}\r\n\r\n'
+    )
+    troubles = {
+        "too_long": Refusal(
+            400, "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."
+        ),
+        "filtered": Refusal(400, "The request violates the content policy"),
+        "no_model": Refusal(404, "models/x is not found for API version v1beta"),
+        "overloaded": Refusal(503, "The model is overloaded. Please try again later."),
+        "no_key": Refusal(400, "API key not valid. Please pass a valid API key."),
+    }
+
+    def __init__(self, path: str, models_path: str, models_route: str) -> None:
+        self.path = path
+        model = f"{models_path}/{{model}}"
+        self.chat_routes = (f"{model}:streamGenerateContent", f"{model}:generateContent")
+        self.models_route = models_route
+        self._cloud = "projects" in models_path
+
+    def key(self, headers: Mapping[str, str]) -> str:
+        """The key in its own header, or a bearer token."""
+        return shown_key(headers)
+
+    def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
+        """What is wrong with a request."""
+        return problem(body)
+
+    def asked(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
+        """The request in the terms of scripts."""
+        return asked(path, headers, body)
+
+    def streams(self, asked: Asked) -> bool:
+        """Whether a stream was asked for: the address says it."""
+        return asked.path.endswith(":streamGenerateContent")
+
+    def wire(self, asked: Asked, reply: Reply) -> GoogleWire:
+        """Responses, one for each piece."""
+        return GoogleWire(reply)
+
+    def whole(self, asked: Asked, reply: Reply) -> dict[str, Any]:
+        """One response."""
+        parts: list[dict[str, Any]] = []
+        for move in reply.moves:
+            match move:
+                case Say():
+                    parts.append({"text": move.text})
+                case Think():
+                    parts.append({"text": move.text, "thought": True})
+                case Use():
+                    parts.append(call_part(move, signed=True))
+                case UseTogether():
+                    parts += [call_part(call, signed=not at) for at, call in enumerate(move.calls)]
+                case _:
+                    pass
+        content = {"parts": parts, "role": "model"}
+        candidate = {"content": content, "finishReason": _STOPS[reply.stop], "index": 0}
+        return {"candidates": [candidate], "usageMetadata": tokens(reply)}
+
+    def error(self, refusal: Refusal) -> dict[str, Any]:
+        """An error."""
+        status = refusal.code or _STATUS.get(refusal.status, "UNKNOWN")
+        return {"error": {"code": refusal.status, "message": refusal.message, "status": status}}
+
+    def listed(self, names: Sequence[str]) -> dict[str, Any]:
+        """The list of models, with one that cannot chat."""
+        if self._cloud:
+            return {"publisherModels": [{"name": f"publishers/google/models/{name}"} for name in names]}
+        listed = [_model(name, "generateContent") for name in names]
+        return {"models": [*listed, _model("fake-embedding", "embedContent")]}
+
+    def event(self, kind: str, payload: bytes) -> bytes:
+        """A server-sent event."""
+        return sse(kind, payload)
+
+    def saying(self, literal: bytes) -> bytes:
+        """Events of a text."""
+        return saying(GoogleWire(Reply()), literal)
+
+
+def _model(name: str, method: str) -> dict[str, Any]:
+    return {
+        "name": f"models/{name}",
+        "displayName": name.title(),
+        "inputTokenLimit": 1000,
+        "outputTokenLimit": 100,
+        "supportedGenerationMethods": [method],
+    }
+
+
+GOOGLE = GoogleDialect("/google", "/v1beta/models", "/v1beta/models")
+VERTEX = GoogleDialect(
+    "/vertex",
+    "/v1beta1/projects/{project}/locations/{region}/publishers/google/models",
+    "/v1beta1/publishers/google/models",
+)

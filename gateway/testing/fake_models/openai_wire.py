@@ -1,0 +1,410 @@
+"""The server's side of OpenAI's chat completions: strict about requests, true to form in answers.
+
+Compatible services differ by ``Quirks``; ``compatible.py`` has those of each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from gateway.testing.fake_models.dialect import (
+    PICTURES,
+    TOOL_NAME,
+    said_by,
+    saying,
+    shown_key,
+    sse,
+    tool_problem,
+)
+from gateway.testing.fake_models.script import Asked, Count, Refusal, Reply, Say, Think, Use, UseTogether
+
+_encode = msgspec.json.encode
+_STOPS = {"end": "stop", "length": "length", "tools": "tool_calls", "filter": "content_filter"}
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "seed",
+    "random_seed",
+    "max_tokens",
+    "max_completion_tokens",
+    "stop",
+    "response_format",
+    "reasoning_effort",
+)
+_FIELDS = frozenset({"model", "messages", "stream", "stream_options", "tools", "tool_choice", *_SAMPLING})
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+_LONGEST_ID = 40
+_REASONS = re.compile(r"(^|/)(o\d|gpt-5(-mini|-nano)?(-\d{4}|$)|gpt-(5\.[6-9]|[6-9]))")
+_UNREASONED_TOOLS = re.compile(r"(^|/)gpt-(5\.[6-9]|[6-9])")
+
+
+class Quirks(Struct, frozen=True):
+    """How a compatible service departs from OpenAI.
+
+    ``refuses`` are parameters it does not know; ``ids`` is what a tool call's id must look like;
+    ``apart`` counts reasoning (one token a piece) besides the output; ``headers`` must be there.
+    ``prefills`` takes a conversation that ends with the assistant; ``alternates`` wants user and assistant in
+    turns, as the chat templates of many open models do.
+    """
+
+    refuses: frozenset[str] = frozenset()
+    reasoning: Literal["reasoning_content", "reasoning", "content"] = "reasoning_content"
+    usage: Literal["asked", "last", "x_groq"] = "asked"
+    errors: Literal["error", "flat", "words", "detail"] = "error"
+    ids: str = ""
+    user_after_tool: bool = True
+    results_named: bool = False
+    apart: bool = False
+    prefills: bool = False
+    alternates: bool = False
+    headers: tuple[str, ...] = ()
+    bearer: bool = True
+    stops: Mapping[str, str] = {}
+
+
+NONE = Quirks(prefills=True)
+"""OpenAI takes roles in any order, also at the end (platform.openai.com/docs/api-reference/chat/create)."""
+
+
+class OpenAIWire:
+    """Writes one answer's stream."""
+
+    def __init__(self, model: str, *, include_usage: bool, quirks: Quirks = NONE) -> None:
+        self._model = model
+        self._include_usage = include_usage
+        self._quirks = quirks
+        self._calls = 0
+
+    def begin(self) -> bytes:
+        """The first chunk: a role and no text."""
+        return self._choice({"role": "assistant", "content": ""})
+
+    def events(self, move: Say | Think | Use | UseTogether | Count) -> Iterator[bytes]:
+        """The chunks for one move."""
+        match move:
+            case Say():
+                yield self._choice({"content": move.text})
+            case Think():
+                yield self._choice(self._thought(move.text))
+            case Use():
+                yield from self._uses((move,))
+            case UseTogether():
+                yield from self._uses(move.calls)
+            case Count():
+                yield self._chunk([], usage=usage(Reply(tokens=move.tokens)))
+
+    def end(self, reply: Reply) -> bytes:
+        """The stop reason, the usage if it was asked for, and the end mark."""
+        stop = {**_STOPS, **self._quirks.stops}[reply.stop]
+        tokens = usage(reply, self._quirks)
+        if self._quirks.usage == "last":
+            last = self._choice({}, stop, usage=tokens)
+        elif self._quirks.usage == "x_groq":
+            last = self._choice({}, stop, x_groq={"id": "req_fake", "usage": tokens})
+        else:
+            last = self._choice({}, stop)
+            if self._include_usage:
+                last += self._chunk([], usage=tokens)
+        return last + b"data: [DONE]\n\n"
+
+    def _thought(self, text: str) -> dict[str, Any]:
+        if self._quirks.reasoning == "content":
+            thinking = [{"type": "text", "text": text}]
+            return {"content": [{"type": "thinking", "thinking": thinking, "closed": False}]}
+        return {self._quirks.reasoning: text}
+
+    def _uses(self, calls: Sequence[Use]) -> Iterator[bytes]:
+        first, self._calls = self._calls, self._calls + len(calls)
+        for number, call in enumerate(calls, first):
+            function = {"name": call.name, "arguments": ""}
+            yield self._call({"index": number, "id": call.id, "type": "function", "function": function})
+        left = [(number, call.fragments()) for number, call in enumerate(calls, first)]
+        while any(fragments for _, fragments in left):
+            for number, fragments in left:
+                if fragments:
+                    yield self._call({"index": number, "function": {"arguments": fragments.pop(0)}})
+
+    def _call(self, call: dict[str, Any]) -> bytes:
+        return self._choice({"tool_calls": [call]})
+
+    def _choice(self, delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return self._chunk([choice], **more)
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        chunk: dict[str, Any] = {
+            "id": "chatcmpl-fake",
+            "object": "chat.completion.chunk",
+            "created": 1700000000,
+            "model": self._model,
+            "system_fingerprint": None,
+            "choices": choices,
+        }
+        if self._include_usage:
+            chunk["usage"] = None
+        return b"data: " + _encode(chunk | more) + b"\n\n"
+
+
+def usage(reply: Reply, quirks: Quirks = NONE) -> dict[str, Any]:
+    """The usage object."""
+    tokens = reply.tokens
+    thought = sum(isinstance(move, Think) for move in reply.moves) if quirks.apart else 0
+    return {
+        "prompt_tokens": tokens.input,
+        "completion_tokens": tokens.output - thought,
+        "total_tokens": tokens.input + tokens.output,
+        "prompt_tokens_details": {"cached_tokens": tokens.cached},
+        "completion_tokens_details": {"reasoning_tokens": thought},
+    }
+
+
+def whole(reply: Reply, model: str) -> dict[str, Any]:
+    """The answer to a request that did not ask for a stream."""
+    calls = [use for move in reply.moves for use in _calls_of(move)]
+    message: dict[str, Any] = {"role": "assistant", "content": said_by(reply, Say) or None}
+    if reasoning := said_by(reply, Think):
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = [
+            {"id": use.id, "type": "function", "function": {"name": use.name, "arguments": use.arguments}}
+            for use in calls
+        ]
+    return {
+        "id": "chatcmpl-fake",
+        "object": "chat.completion",
+        "created": 1700000000,
+        "model": model,
+        "choices": [{"index": 0, "message": message, "finish_reason": _STOPS[reply.stop]}],
+        "usage": usage(reply),
+    }
+
+
+def error(refusal: Refusal, shape: str = "error") -> dict[str, Any]:
+    """An error body."""
+    kind = "invalid_request_error" if refusal.status < 500 else "server_error"
+    inner = {"message": refusal.message, "type": kind, "param": None, "code": refusal.code or None}
+    if shape == "words":
+        return {"code": refusal.code, "error": refusal.message}
+    if shape == "detail":
+        return {"detail": {"error": refusal.message}}
+    return {"object": "error", **inner} if shape == "flat" else {"error": inner}
+
+
+def models(names: Sequence[str]) -> dict[str, Any]:
+    """The list of models."""
+    listed = [{"id": name, "object": "model", "created": 1700000000, "owned_by": "fake"} for name in names]
+    return {"object": "list", "data": listed}
+
+
+def asked(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
+    """The request in the terms of scripts."""
+    user_text, results = "", list[str]()
+    for message in body["messages"]:
+        if message["role"] == "user":
+            user_text, results = _text(message["content"]), []
+        elif message["role"] == "tool":
+            results.append(message["content"])
+    tools = tuple(tool["function"]["name"] for tool in body.get("tools", ()))
+    return Asked(path, headers, body, user_text, tuple(results), tools)
+
+
+def problem(body: Mapping[str, Any], quirks: Quirks = NONE) -> str:
+    """What is wrong with a request, in words; empty if nothing is."""
+    if unknown := sorted(set(body) - (_FIELDS - quirks.refuses)):
+        return f"unknown fields: {', '.join(unknown)}"
+    if not isinstance(body.get("model"), str) or not body["model"]:
+        return "model is missing"
+    if fault := _parameter_problem(body, quirks):
+        return fault
+    if "stream_options" in body and not body.get("stream"):
+        return "stream_options is only allowed with stream"
+    if not body.get("messages"):
+        return "messages is empty"
+    offered = (tool["function"] for tool in body.get("tools", ()))
+    if faults := [fault for tool in offered if (fault := tool_problem(tool["name"], tool["parameters"]))]:
+        return faults[0]
+    return _transcript_problem(body["messages"]) or _quirk_problem(body["messages"], quirks)
+
+
+def _parameter_problem(body: Mapping[str, Any], quirks: Quirks) -> str:
+    reasons = _REASONS.search(body["model"])
+    if "random_seed" in body and "seed" not in quirks.refuses:
+        return "unknown fields: random_seed"
+    if "tool_choice" in body and not body.get("tools"):
+        return "tool_choice is only allowed with tools"
+    unreasoned = body.get("reasoning_effort") == "none"
+    if body.get("tools") and _UNREASONED_TOOLS.search(body["model"]) and not unreasoned:
+        return "Function tools with reasoning_effort are not supported; set reasoning_effort to 'none'."
+    if reasons and (refused := sorted({"stop", "top_p"} & set(body))):
+        return f"Unsupported parameter: '{refused[0]}' is not supported with this model."
+    if reasons and body.get("temperature", 1) != 1:
+        return "Unsupported value: 'temperature' does not support this with this model, only the default (1)."
+    return ""
+
+
+def _quirk_problem(messages: Sequence[Mapping[str, Any]], quirks: Quirks) -> str:
+    if any(_is_empty(message) for message in messages) and quirks is not NONE:
+        return "Assistant message must have either content or tool_calls, but not none."
+    if messages[-1]["role"] == "assistant" and not quirks.prefills:
+        return "Expected last role User or Tool (or Assistant with prefix True) for serving but got assistant"
+    if quirks.alternates and (fault := _alternation_problem(messages)):
+        return fault
+    before = ""
+    for message in messages:
+        role = message["role"]
+        if role == "user" and before == "tool" and not quirks.user_after_tool:
+            return "Unexpected role 'user' after role 'tool'"
+        if role == "tool" and quirks.results_named and not message.get("name"):
+            return "a tool message must name the tool"
+        ids = [call["id"] for call in message.get("tool_calls", ())]
+        if wrong := [call_id for call_id in ids if quirks.ids and not re.fullmatch(quirks.ids, call_id)]:
+            return f"Tool call id was {wrong[0]} but must match {quirks.ids}"
+        before = role
+    return ""
+
+
+def _is_empty(message: Mapping[str, Any]) -> bool:
+    return message["role"] in ("user", "assistant") and not (message["content"] or message.get("tool_calls"))
+
+
+def _alternation_problem(messages: Sequence[Mapping[str, Any]]) -> str:
+    """What a chat template refuses that wants turns: the user begins, and no side speaks twice in a row."""
+    roles = [message["role"] for message in messages]
+    roles = roles[roles[:1] == ["system"] :]
+    if roles[:1] == ["user"] and all(one != two or one == "tool" for one, two in pairwise(roles)):
+        return ""
+    return "Conversation roles must alternate user/assistant/user/assistant/..."
+
+
+def _transcript_problem(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Every call must be answered by a tool message before anything else is said, and no other be there."""
+    pending: list[str] = []
+    for number, message in enumerate(messages):
+        role = message.get("role")
+        if role not in _ROLES:
+            return f"messages[{number}] has no known role"
+        if role == "tool":
+            if message.get("tool_call_id") not in pending:
+                return f"messages[{number}] answers no tool call"
+            pending.remove(message["tool_call_id"])
+            continue
+        if pending:
+            return f"messages[{number}] comes before the results of {', '.join(pending)}"
+        if fault := _content_problem(message):
+            return f"messages[{number}]: {fault}"
+        pending = [call["id"] for call in message.get("tool_calls", ())]
+    return f"no results for {', '.join(pending)}" if pending else ""
+
+
+def _content_problem(message: Mapping[str, Any]) -> str:
+    content, calls = message.get("content"), message.get("tool_calls", ())
+    for call in calls:
+        if len(call["id"]) > _LONGEST_ID or not TOOL_NAME.fullmatch(call["function"]["name"]):
+            return f"tool call {call['id']!r} of {call['function']['name']!r}: id too long, or no such name"
+        try:
+            msgspec.json.decode(call["function"]["arguments"], type=dict[str, Any])
+        except msgspec.DecodeError:
+            return "arguments are no JSON object"
+    if isinstance(content, str):
+        return ""
+    if content is None:
+        return "" if calls else "content is missing"
+    for part in content:
+        if part.get("type") == "image_url":
+            if part["image_url"]["url"].partition(";")[0].removeprefix("data:") not in PICTURES:
+                return "only data URLs of the usual kinds of pictures are understood"
+        elif part.get("type") != "text":
+            return f"unknown content part {part.get('type')!r}"
+    return ""
+
+
+def _text(content: str | Sequence[Mapping[str, Any]] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part["text"] for part in content if part["type"] == "text")
+
+
+def _calls_of(move: object) -> tuple[Use, ...]:
+    if isinstance(move, Use):
+        return (move,)
+    return move.calls if isinstance(move, UseTogether) else ()
+
+
+_OVERLOADED = b'data: {"error":{"message":"overloaded","type":"server_error","code":503}}\n\n'
+_TROUBLES = {
+    "too_long": Refusal(
+        400, "This model's maximum context length is 8192 tokens", code="context_length_exceeded"
+    ),
+    "filtered": Refusal(400, "The prompt was flagged", code="content_filter"),
+    "no_model": Refusal(404, "The model `x` does not exist", code="model_not_found"),
+    "overloaded": Refusal(503, "The server is overloaded"),
+}
+
+
+class OpenAIDialect:
+    """Chat completions at a path, with the quirks of a service and its own words of refusal."""
+
+    content_type = "text/event-stream; charset=utf-8"
+    models_route = "/models"
+    key_path = ""
+    trouble = _OVERLOADED
+
+    def __init__(
+        self,
+        path: str = "/v1",
+        quirks: Quirks = NONE,
+        troubles: Mapping[str, Refusal] | None = None,
+        chat_routes: Sequence[str] = ("/chat/completions",),
+    ) -> None:
+        self.path = path
+        self.chat_routes = chat_routes
+        self.troubles = {**_TROUBLES, **(troubles or {})}
+        self._quirks = quirks
+
+    def key(self, headers: Mapping[str, str]) -> str:
+        """The bearer token, or the key in a header of its own."""
+        return shown_key(headers) if self._quirks.bearer else headers.get("api-key", "")
+
+    def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
+        """What is wrong with a request; a deployment is named by its address."""
+        missing = [name for name in self._quirks.headers if name not in headers]
+        return f"missing {missing[0]} header" if missing else problem(body, self._quirks)
+
+    def asked(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
+        """The request in the terms of scripts."""
+        return asked(path, headers, body)
+
+    def streams(self, asked: Asked) -> bool:
+        """Whether ``stream`` is set."""
+        return bool(asked.body.get("stream"))
+
+    def wire(self, asked: Asked, reply: Reply) -> OpenAIWire:
+        """Chunks."""
+        include_usage: bool = asked.body.get("stream_options", {}).get("include_usage", False)
+        return OpenAIWire(asked.body["model"], include_usage=include_usage, quirks=self._quirks)
+
+    def whole(self, asked: Asked, reply: Reply) -> dict[str, Any]:
+        """A completion."""
+        return whole(reply, asked.body["model"])
+
+    def error(self, refusal: Refusal) -> dict[str, Any]:
+        """An error, in the shape that the service has."""
+        return error(refusal, self._quirks.errors)
+
+    def listed(self, names: Sequence[str]) -> dict[str, Any]:
+        """The list of models."""
+        return models(names)
+
+    def event(self, kind: str, payload: bytes) -> bytes:
+        """A server-sent event."""
+        return sse(kind, payload)
+
+    def saying(self, literal: bytes) -> bytes:
+        """Events of a text."""
+        return saying(OpenAIWire("fake-small", include_usage=False, quirks=self._quirks), literal)

@@ -1,0 +1,232 @@
+"""A fake chat platform on a real socket: rooms, long polling with a cursor, and a ``/send`` that doubles.
+
+As strict and as forgetful as real ones: updates are kept until a later poll confirms them, sending the same
+thing twice places it twice, and by script or by chance a call is refused, answered with an error before or
+after it was applied, or applied and then not answered at all.
+
+    POST /say {chat, user, text} -> {id}              a person writes
+    POST /delete {chat, id}                           a person deletes what they wrote
+    GET  /deletions -> {"chat:id": seconds}           when each deletion was confirmed, in monotonic seconds
+    GET  /updates?after=N&wait=MS -> {updates: [...]}  what persons wrote; confirms everything up to N
+    POST /send {chat, text, reply_to, nonce} -> {id}  the bot writes
+    GET  /find?chat=C&nonce=N -> {id: n | null}       whether a message of the bot stands in a room
+    GET  /rooms -> {chat: [message...]}               everything that stands
+
+Alone: ``python -m gateway.testing.polling_platform --port 0 --faults 0.1`` prints its address.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from gateway.testing.fake_platform import Fault, FaultScript
+
+_RETRY_AFTER = 0.15
+_LONGEST_POLL = 25_000
+
+
+class Said(Struct, frozen=True):
+    """A message that stands in a room. ``nonce`` is the bot's; persons have none.
+
+    With ``deletes`` it is the update that the message with that id was deleted.
+    """
+
+    id: int
+    chat: str
+    user: str
+    text: str
+    reply_to: int | None = None
+    nonce: str | None = None
+    deletes: int | None = None
+
+
+class PollingPlatform:
+    """The platform. ``faults`` is the share of ``/send`` calls that go wrong; ``then`` says what the next do.
+
+    Rooms in ``closed`` refuse the bot. ``impatient`` counts calls made before the wait that was asked for was
+    over. ``on_applied`` is called when a message of the bot was placed, before its answer leaves;
+    ``on_deleted`` when a deletion was confirmed. ``deletions`` is when each was, in monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        faults: float = 0,
+        repeats: float = 0,
+        seed: int = 0,
+        port: int = 0,
+        on_applied: Callable[[], None] | None = None,
+        on_deleted: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.deletions: dict[str, float] = {}
+        self.rooms: dict[str, list[Said]] = {}
+        self.closed: set[str] = set()
+        self.sends = 0
+        self.impatient = 0
+        self.url = ""
+        self._faults = FaultScript(faults, repeats=repeats, seed=seed)
+        self._port = port
+        self._on_applied = on_applied
+        self._on_deleted = on_deleted
+        self._updates: list[Said] = []
+        self._wait_until: dict[str, float] = {}
+        self._last_id = 0
+        self._news = asyncio.Event()
+        self._runner: web.AppRunner | None = None
+
+    def then(self, *faults: Fault) -> None:
+        """What happens to the next calls of ``/send``."""
+        self._faults.then(*faults)
+
+    def say(self, chat: str, text: str, user: str = "ada") -> int:
+        """A person writes. Returns the message's id."""
+        said = self._placed(chat, user, text)
+        self._updates.append(said)
+        self._news.set()
+        return said.id
+
+    def delete(self, chat: str, message: int) -> None:
+        """A person deletes what they wrote."""
+        self.rooms[chat] = [said for said in self.rooms[chat] if said.id != message]
+        self._last_id += 1
+        self._updates.append(Said(self._last_id, chat, "", "", deletes=message))
+        self._news.set()
+
+    def answers(self, chat: str) -> list[str]:
+        """What the bot wrote in a room."""
+        return [said.text for said in self.rooms.get(chat, ()) if said.nonce is not None]
+
+    async def __aenter__(self) -> PollingPlatform:
+        app = web.Application()
+        app.router.add_post("/say", self._say)
+        app.router.add_post("/delete", self._delete)
+        app.router.add_get("/deletions", self._deletions)
+        app.router.add_get("/updates", self._poll)
+        app.router.add_post("/send", self._send)
+        app.router.add_get("/find", self._find)
+        app.router.add_get("/rooms", self._rooms)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
+        host, port = self._runner.addresses[0][:2]
+        self.url = f"http://{host}:{port}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _say(self, request: web.Request) -> web.Response:
+        given = await _json(request)
+        return web.json_response({"id": self.say(given["chat"], given["text"], given["user"])})
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        given = await _json(request)
+        self.delete(given["chat"], int(given["id"]))
+        return web.json_response({})
+
+    async def _deletions(self, _request: web.Request) -> web.Response:
+        return _answer(self.deletions)
+
+    async def _poll(self, request: web.Request) -> web.Response:
+        after = int(request.query.get("after", "0"))
+        for said in self._updates:
+            if said.id <= after and said.deletes is not None:
+                self.deletions[f"{said.chat}:{said.deletes}"] = time.monotonic()
+                self._on_deleted()
+        self._updates = [said for said in self._updates if said.id > after]
+        if not self._updates:
+            self._news.clear()
+            wait = min(_LONGEST_POLL, int(request.query.get("wait", "0")))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait / 1000):
+                    await self._news.wait()
+        given = [said for said in self._updates for _ in range(2 if self._faults.doubles() else 1)]
+        return _answer({"updates": given})
+
+    async def _send(self, request: web.Request) -> web.Response:
+        given = await _json(request)
+        chat: str = given["chat"]
+        self.sends += 1
+        now = asyncio.get_running_loop().time()
+        if now < self._wait_until.get(chat, 0):
+            self.impatient += 1
+        if chat in self.closed:
+            return _answer({"error": "the bot may not write here"}, 403)
+        fault = self._faults.of()
+        if fault == "slow_down":
+            self._wait_until[chat] = now + _RETRY_AFTER
+            return _answer({"error": "slow down", "retry_after": _RETRY_AFTER}, 429)
+        if fault in ("fail_before", "drop_before"):
+            return self._spoilt(request, fault)
+        said = self._placed(chat, "bot", given["text"], given.get("reply_to"), given["nonce"])
+        if self._on_applied is not None:
+            self._on_applied()
+        if fault != "none":
+            return self._spoilt(request, fault)
+        return _answer({"id": said.id})
+
+    def _spoilt(self, request: web.Request, fault: Fault) -> web.Response:
+        if fault.startswith("drop") and request.transport is not None:
+            request.transport.abort()
+        return _answer({"error": "bad gateway"}, 502)
+
+    async def _find(self, request: web.Request) -> web.Response:
+        room = self.rooms.get(request.query["chat"], ())
+        nonce = request.query["nonce"]
+        return _answer({"id": next((said.id for said in room if said.nonce == nonce), None)})
+
+    async def _rooms(self, _request: web.Request) -> web.Response:
+        return _answer(self.rooms)
+
+    def _placed(
+        self, chat: str, user: str, text: str, reply_to: int | None = None, nonce: str | None = None
+    ) -> Said:
+        self._last_id += 1
+        said = Said(self._last_id, chat, user, text, reply_to, nonce)
+        self.rooms.setdefault(chat, []).append(said)
+        return said
+
+
+async def _json(request: web.Request) -> Mapping[str, Any]:
+    return msgspec.json.decode(await request.read(), type=dict[str, Any])
+
+
+def _answer(content: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(content), status=status, content_type="application/json")
+
+
+async def serve(
+    argv: Sequence[str] | None = None,
+    on_applied: Callable[[], None] | None = None,
+    on_deleted: Callable[[], None] = lambda: None,
+) -> None:
+    """Run until cancelled; the first line of the output is the address."""
+    parser = argparse.ArgumentParser(description="A fake chat platform.")
+    parser.add_argument("--port", type=int, default=0, help="0 takes any free port")
+    parser.add_argument("--faults", type=float, default=0, help="share of sends that go wrong")
+    parser.add_argument("--repeats", type=float, default=0, help="share of updates that come twice")
+    parser.add_argument("--seed", type=int, default=0, help="which ones")
+    given = parser.parse_args(argv)
+    async with PollingPlatform(**vars(given), on_applied=on_applied, on_deleted=on_deleted) as platform:
+        sys.stdout.write(f"{platform.url}\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(serve())

@@ -1,0 +1,90 @@
+"""OpenCode, which speaks the Agent Client Protocol and routes to many providers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from plugins.cli_backends.adapters.acp import AcpTalk
+from plugins.cli_backends.adapters.cli import Cli
+
+CONFIG = "OPENCODE_CONFIG_CONTENT"
+"""Settings that come after those of its files, so that a workspace cannot allow itself anything."""
+
+_LOOKING = ("glob", "grep", "list", "lsp", "question", "read", "skill", "todoread", "todowrite")
+_RULES = {"*": "ask", **dict.fromkeys(_LOOKING, "allow"), "external_directory": "ask"}
+
+
+class OpenCodeTalk(AcpTalk):
+    """One dispatch."""
+
+    def arguments(self) -> list[str]:
+        """The protocol on its pipes."""
+        return ["acp"]
+
+
+def adjusted(model: str, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Its settings: those given, the model, and that it asks before it does anything but look."""
+    given: dict[str, Any] = {}
+    try:
+        known: object = msgspec.json.decode(environment.get(CONFIG, "{}"))
+        given = cast("dict[str, Any]", known) if isinstance(known, dict) else {}
+    except msgspec.DecodeError:
+        given = {}
+    whole = {"permission": _RULES, "autoupdate": False, "share": "disabled", **given}
+    if model:
+        whole["model"] = model
+    return {CONFIG: msgspec.json.encode(whole).decode()}
+
+
+def objection(folder: str, home: str) -> str:
+    """Plugins in a folder, or above it, run when the program starts. Those at home are its user's own."""
+    here = Path(folder)
+    for place in (here, *here.parents):
+        if str(place) == home:
+            continue
+        for inner in (place, place / ".opencode"):
+            for name in ("plugin", "plugins"):
+                if inner != place and any((inner / name).glob("*.[jt]s")):
+                    return str(inner / name)
+            for name in ("opencode.json", "opencode.jsonc"):
+                if _names_plugins(inner / name):
+                    return f"the plugins in {inner / name}"
+    return ""
+
+
+def _names_plugins(file: Path) -> bool:
+    try:
+        return '"plugin' in file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+CLI = Cli(
+    name="opencode",
+    title="OpenCode",
+    binary="opencode",
+    install="npm install -g opencode-ai",
+    key="OPENCODE_API_KEY",
+    variables=(
+        "ANTHROPIC_API_KEY",
+        "DEEPSEEK_API_KEY",
+        "GEMINI_API_KEY",
+        "GROQ_API_KEY",
+        "MISTRAL_API_KEY",
+        "OPENAI_API_KEY",
+        "OPENCODE_API_KEY",
+        "OPENROUTER_API_KEY",
+        "XAI_API_KEY",
+        CONFIG,
+    ),
+    url="",
+    # What its folder allows itself, and would run by itself, does not count.
+    fixed={"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_PROJECT_CONFIG": "1"},
+    adjusted=adjusted,
+    objection=objection,
+    talk=OpenCodeTalk,
+)

@@ -1,0 +1,121 @@
+"""A trial of the coding programs themselves, at fake model services, where they are installed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gateway import ChatOptions, Complete, Delta, Message, TextDelta, TextPart
+from gateway.provider_http import ToolCallStart, ToolResultEnd
+from gateway.testing.fake_models.coding_wire import DIALECTS
+from gateway.testing.fake_models.script import Asked, Reply, Say, Use
+from gateway.testing.fake_models.server import FakeModels
+from plugins.cli_backends.adapters.cli import Cli
+from plugins.cli_backends.backend import SpawnedBackend
+from plugins.cli_backends.dispatcher import Dispatcher
+from plugins.cli_backends.provider import DEFAULT, CliProvider
+from plugins.cli_backends.settings import SettingsSource
+from plugins.cli_backends.state import Memory, SessionFile
+
+COMMANDS = {
+    "claude-code": Use("Bash", '{"command": "touch made.txt", "description": "Make a file"}', "toolu_1"),
+    "codex": Use(
+        "exec_command",
+        '{"cmd": "touch made.txt", "justification": "to see", "sandbox_permissions": "require_escalated"}',
+    ),
+    "gemini": Use("run_shell_command", '{"command": "touch made.txt"}'),
+    "opencode": Use("bash", '{"command": "touch made.txt", "description": "Make a file"}'),
+}
+"""What each calls its tool, and how it asks for it."""
+ASKED = "Make a file."
+KEY = "sk-only-for-tests"
+PLACES = {"claude-code": "/claude", "codex": "/codex/v1", "gemini": "/gemini", "opencode": "/opencode/v1"}
+MODELS = {"claude-code": "claude-sonnet-5-5", "codex": "gpt-5.3-codex", "gemini": "gemini-3.8-flash"}
+
+
+def settings_at(name: str, url: str, home: Path, path: str) -> dict[str, Any]:
+    """How a program reaches the fake model service; it sees nothing else of this machine."""
+    place = url + PLACES[name]
+    given: dict[str, Any] = {"api_key": KEY, "env": {"HOME": str(home), "PATH": path}}
+    if name == "opencode":
+        given["env"]["OPENCODE_CONFIG_CONTENT"] = _opencode(place)
+        return {**given, "model": "fake/fake-small"}
+    return {**given, "api_url": place, "model": MODELS[name]}
+
+
+def answering(name: str) -> Any:
+    """A model that uses a command when it is asked to make a file, and says afterwards what came of it."""
+
+    def answer(asked: Asked) -> Reply:
+        last = asked.user_text.strip().splitlines()[-1] if asked.user_text.strip() else ""
+        if asked.results:
+            return Reply((Say("It is "), Say("done.")))
+        # Programs ask small things beside the conversation; for those they offer no tools. Codex has its
+        # tools elsewhere in what it sends, and asks nothing beside.
+        if last == ASKED and (asked.body.get("tools") or "input" in asked.body):
+            return Reply((Say("I will. "), COMMANDS[name]), "tools")
+        return Reply((Say("You said: "), Say(last)))
+
+    return answer
+
+
+async def the_program_itself_works(cli: Cli, environ: Mapping[str, str]) -> None:
+    """It is asked to make a file, asks whether it may, makes it, and says so."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        home, workspace = folder / "home", folder / "workspace"
+        await asyncio.to_thread(_made, home, workspace)
+        async with FakeModels(answering(cli.name), dialects=DIALECTS) as models:
+            table = settings_at(cli.name, models.url, home, environ.get("PATH", ""))
+            deltas, questions = await _dispatched(cli, table, folder, workspace)
+        text = "".join(delta.content for delta in deltas if isinstance(delta, TextDelta))
+        results = [delta for delta in deltas if isinstance(delta, ToolResultEnd)]
+        assert isinstance(deltas[-1], Complete)
+        assert "It is done." in text
+        assert questions, "it did not ask"
+        assert [delta for delta in deltas if isinstance(delta, ToolCallStart)]
+        assert results
+        assert not any(result.is_error for result in results)
+        assert await asyncio.to_thread((workspace / "made.txt").exists)
+
+
+async def _dispatched(
+    cli: Cli, table: Mapping[str, Any], folder: Path, workspace: Path
+) -> tuple[list[Delta], list[str]]:
+    """What comes of one dispatch, and what was asked in it."""
+    questions: list[str] = []
+
+    async def ask(tool: str, arguments: Mapping[str, Any]) -> bool:
+        questions.append(tool)
+        return True
+
+    backend = SpawnedBackend(cli, {}, SessionFile())
+    source = SettingsSource({"plugins": {cli.name: table}}, "")
+    dispatcher = Dispatcher([backend], source, Memory(folder / "memory.json"), workspace, {})
+    provider = CliProvider(cli.name, cli.title, lambda: dispatcher)
+    message = Message(session_id="s", role="user", parts=(TextPart(ASKED),))
+    options = ChatOptions(model=DEFAULT, message_id="answer", ask=ask)
+    try:
+        return [delta async for delta in provider.stream([message], options)], questions
+    finally:
+        await backend.shutdown()
+
+
+def _made(*folders: Path) -> None:
+    for folder in folders:
+        folder.mkdir()
+
+
+def _opencode(place: str) -> str:
+    modalities = {"input": ["text", "image"], "output": ["text"]}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "Fake",
+        "options": {"baseURL": place, "apiKey": KEY},
+        "models": {"fake-small": {"name": "Fake", "attachment": True, "modalities": modalities}},
+    }
+    return json.dumps({"provider": {"fake": provider}, "small_model": "fake/fake-small"})
