@@ -10,14 +10,11 @@ from aiohttp import web
 from pydantic import SecretStr
 
 from channels.slack.api import RefusedError
-from channels.slack.deliveries import Deliveries
+from channels.slack.connection import Deliveries, Sockets, Webhook
 from channels.slack.inflow import Inflow
-from channels.slack.oauth import Installations, OAuth
 from channels.slack.options import Options
 from channels.slack.render import Page, pages
-from channels.slack.sockets import Sockets
-from channels.slack.web import Webhook
-from channels.slack.workspace import Workspace
+from channels.slack.workspace import Installations, OAuth, Workspace
 from gateway import Message
 from gateway.channel import (
     Address,

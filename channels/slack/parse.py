@@ -1,4 +1,4 @@
-"""Slack's payloads as what they mean for the gateway. Pure; what cannot be read raises UnreadableError."""
+"""Parser of Slack payloads: events, commands, interactions and histories. Pure; raises UnreadableError."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Literal, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from channels.slack.markup import mentions, plain
 from gateway.channel import Address, InboundMessage, Sender, SessionKey
 
 Json = Mapping[str, Any]
@@ -353,3 +352,36 @@ def _stamp(given: Json, key: str) -> str:
     if not _STAMP.fullmatch(value):
         raise UnreadableError(f"{key} is no timestamp")
     return value
+
+
+_SEQUENCE = re.compile(r"<([^<>]+)>")
+_ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&"))
+
+
+def mentions(text: str, user: str) -> bool:
+    """Whether a text mentions a user."""
+    return re.search(rf"<@{re.escape(user)}(\|[^<>]*)?>", text) is not None
+
+
+def plain(text: str, bot_user: str) -> str:
+    """What was written, without the bot's own name."""
+    text = re.sub(rf"<@{re.escape(bot_user)}(\|[^<>]*)?>[:,]?[ \t]*", "", text)
+    return _unescaped(_SEQUENCE.sub(_meant, text)).strip()
+
+
+def _meant(match: re.Match[str]) -> str:
+    inside, _, label = match.group(1).partition("|")
+    sign, name = inside[0], inside[1:]
+    if sign == "@":
+        return f"@{label or name}"
+    if sign == "#":
+        return f"#{label or name}"
+    if sign == "!":
+        return label or f"@{name.partition('^')[0]}"
+    return f"{label} ({inside})" if label and label not in inside else inside
+
+
+def _unescaped(text: str) -> str:
+    for entity, mark in _ENTITIES:
+        text = text.replace(entity, mark)
+    return text

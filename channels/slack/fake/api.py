@@ -1,63 +1,62 @@
-"""The Web API: reads a call, checks it, calls its method, and applies faults."""
+"""The Web API: reads a call, applies rate limits and faults, and calls its method."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from math import ceil
 from typing import cast
 
 from aiohttp import web
 from msgspec import Struct, field
 
-from channels.slack.fake import directory, files, interactions, messages, rooms, streams
-from channels.slack.fake.calls import Asked, RefusalError
-from channels.slack.fake.installing import Installer, basic
-from channels.slack.fake.limits import Limits
+from channels.slack.fake import accounts, chats, files, messages, people
+from channels.slack.fake.accounts import Installer, basic
+from channels.slack.fake.calls import Asked, Method, RefusalError, arguments, methods
 from channels.slack.fake.state import Grant, Json, State
-from channels.slack.fake.validation import Method, arguments, methods
-from gateway.testing.fake_platform import FakeServer, Fault, as_json, cut
+from gateway.testing.fake_platform import Clock, FakeServer, Fault, Patience, Window, as_json, cut
 
 Answer = Callable[[Asked], Json]
 
 METHODS: Mapping[str, Answer] = {
-    "agents.sessions.rename": streams.rename_session,
-    "agents.sessions.setStatus": streams.set_session_status,
-    "assistant.threads.setStatus": streams.set_status,
-    "assistant.threads.setSuggestedPrompts": streams.set_prompts,
-    "assistant.threads.setTitle": streams.set_title,
-    "auth.revoke": directory.auth_revoke,
-    "auth.test": directory.auth_test,
-    "bots.info": directory.bot_info,
-    "chat.appendStream": streams.append_stream,
+    "agents.sessions.rename": chats.rename_session,
+    "agents.sessions.setStatus": chats.set_session_status,
+    "assistant.threads.setStatus": chats.set_status,
+    "assistant.threads.setSuggestedPrompts": chats.set_prompts,
+    "assistant.threads.setTitle": chats.set_title,
+    "auth.revoke": accounts.auth_revoke,
+    "auth.test": accounts.auth_test,
+    "bots.info": accounts.bot_info,
+    "chat.appendStream": messages.append_stream,
     "chat.delete": messages.delete,
     "chat.getPermalink": messages.get_permalink,
     "chat.postEphemeral": messages.post_ephemeral,
     "chat.postMessage": messages.post_message,
-    "chat.startStream": streams.start_stream,
-    "chat.stopStream": streams.stop_stream,
+    "chat.startStream": messages.start_stream,
+    "chat.stopStream": messages.stop_stream,
     "chat.update": messages.update,
-    "conversations.history": rooms.history,
-    "conversations.info": rooms.info,
-    "conversations.join": rooms.join,
-    "conversations.list": rooms.listing,
-    "conversations.members": rooms.members,
-    "conversations.open": rooms.open_direct,
-    "conversations.replies": rooms.replies,
+    "conversations.history": chats.history,
+    "conversations.info": chats.info,
+    "conversations.join": chats.join,
+    "conversations.list": chats.listing,
+    "conversations.members": chats.members,
+    "conversations.open": chats.open_direct,
+    "conversations.replies": chats.replies,
     "files.completeUploadExternal": files.complete_upload,
     "files.delete": files.delete_file,
     "files.getUploadURLExternal": files.get_upload_url,
     "files.info": files.file_info,
-    "reactions.add": directory.reactions_add,
-    "reactions.get": directory.reactions_get,
-    "reactions.remove": directory.reactions_remove,
-    "team.info": directory.team_info,
-    "users.conversations": rooms.of_user,
-    "users.info": directory.user_info,
-    "users.list": directory.users_list,
-    "views.open": interactions.open_view,
-    "views.publish": interactions.publish_view,
-    "views.push": interactions.open_view,
-    "views.update": interactions.update_view,
+    "reactions.add": messages.reactions_add,
+    "reactions.get": messages.reactions_get,
+    "reactions.remove": messages.reactions_remove,
+    "team.info": accounts.team_info,
+    "users.conversations": chats.of_user,
+    "users.info": accounts.user_info,
+    "users.list": accounts.users_list,
+    "views.open": people.open_view,
+    "views.publish": people.publish_view,
+    "views.push": people.open_view,
+    "views.update": people.update_view,
 }
 
 PLACING = frozenset({"chat.postMessage", "chat.startStream", "files.completeUploadExternal"})
@@ -245,3 +244,77 @@ def _read_json(request: web.Request, read: Read, body: bytes) -> None:
 
 def _json(answer: Json, status: int, headers: Mapping[str, str] | None = None) -> web.Response:
     return as_json(answer, status, headers, charset="utf-8")
+
+
+WINDOW = 60
+PER_MINUTE: Mapping[int, int] = {1: 1, 2: 20, 3: 50, 4: 100}
+"""Calls a minute by tier, for each method and workspace."""
+
+SPECIAL: Mapping[str, int] = {
+    "assistant.threads.setStatus": 60,
+    "auth.test": 600,
+    "chat.getPermalink": 600,
+    "chat.postMessage": 60,
+    "oauth.v2.access": 100,
+}
+"""Calls a minute of methods with figures of their own, for each room where they name one."""
+
+POSTS_PER_WORKSPACE = 300
+"""Messages a minute in a workspace, in whatever chats."""
+
+SCARCE = frozenset({"conversations.history", "conversations.replies"})
+_IN_FLIGHT = 0.1
+"""Real seconds in which a call may have been on its way before the refusal of another was read."""
+
+Key = tuple[str, str, str]
+
+
+class Limits:
+    """The rate limits of one app."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._patience = Patience(clock, _IN_FLIGHT)
+        self._windows: dict[Key, Window] = {}
+
+    def check(self, asked: Asked) -> int | None:
+        """Count a call. Returns the real seconds to wait if it may not pass."""
+        windows: list[Window] = []
+        for key, most in _keys(asked):
+            windows.append(self._windows.setdefault(key, Window(self._clock, most, WINDOW)))
+            windows[-1].most = most  # a switch may have changed it
+        wait = max((window.wait() for window in windows), default=0)
+        if wait > 0:
+            return max(1, ceil(wait / self._clock.pace))
+        for window in windows:
+            window.count()
+        return None
+
+    def refused(self, asked: Asked, seconds: int) -> None:
+        """Remember that the app was asked to wait so many real seconds."""
+        self._patience.ask(_key(asked), seconds)
+
+    def impatient(self, asked: Asked) -> int | None:
+        """Return the seconds that the app should still have waited, if it did not."""
+        key = _key(asked)
+        return max(1, ceil(self._patience.left(key))) if self._patience.is_impatient(key) else None
+
+
+def _keys(asked: Asked) -> list[tuple[Key, int]]:
+    """Return the windows of a call, and the most calls that each takes."""
+    scarce = asked.state.switches.scarce_history and asked.method in SCARCE
+    if not asked.state.switches.limited and not scarce:
+        return []
+    tier = methods()[asked.method].tier
+    keys = [(_key(asked), 1 if scarce else SPECIAL.get(asked.method) or PER_MINUTE[tier])]
+    if asked.method == "chat.postMessage":
+        keys.append(((asked.method, asked.grant.team, "*"), POSTS_PER_WORKSPACE))
+    return keys
+
+
+def _key(asked: Asked) -> Key:
+    """Return the key of a limit: a method in a workspace; of a special method, in a chat."""
+    room = ""
+    if asked.method in SPECIAL:
+        room = str(asked.arguments.get("channel") or asked.arguments.get("channel_id") or "")
+    return asked.method, asked.grant.team, room

@@ -9,9 +9,9 @@ from typing import Any, cast
 from aiohttp import web
 
 from channels.slack.fake.calls import Asked, RefusalError, objects
+from channels.slack.fake.chats import place
+from channels.slack.fake.delivery import emit
 from channels.slack.fake.messages import new_message, plain_text
-from channels.slack.fake.payloads import emit
-from channels.slack.fake.rooms import place
 from channels.slack.fake.state import Grant, Json, Room, State, StoredFile, User
 
 LARGEST_UPLOAD = 1 << 30

@@ -1,20 +1,19 @@
-"""The methods that write messages, and the checks of message content."""
+"""The methods that write, stream and react to messages, and the checks of their content."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from msgspec import Struct
 
-from channels.slack.fake.blocks import LONGEST_BLOCKS, LONGEST_MARKDOWN, Inspection
-from channels.slack.fake.calls import Asked, RefusalError, invalid
-from channels.slack.fake.payloads import bot_profile
-from channels.slack.fake.rooms import change, direct, expire_stream, place, remove
-from channels.slack.fake.state import Json, Room
-from channels.slack.fake.text import pings, stored, stray
+from channels.slack.fake.calls import Asked, RefusalError, invalid, values
+from channels.slack.fake.chats import change, direct, expire_stream, place, react, remove
+from channels.slack.fake.delivery import bot_profile
+from channels.slack.fake.markup import LONGEST_BLOCKS, LONGEST_MARKDOWN, Inspection, pings, stored, stray
+from channels.slack.fake.state import Grant, Json, ReplyUrl, Room, Session, State, Stream
 
 LONGEST_TEXT = 40_000
 """Longer text is cut when it is posted."""
@@ -299,3 +298,280 @@ def _disguise(asked: Asked) -> Json:
     icons = {"emoji": given.get("icon_emoji"), "image_64": given.get("icon_url")}
     shown = {name: value for name, value in icons.items() if value}
     return {"subtype": "bot_message", "username": given.get("username", asked.state.app.name), "icons": shown}
+
+
+STREAM_LIFE = 5 * 60
+_TASK_STATES = ("pending", "in_progress", "complete", "error")
+
+
+def start_stream(asked: Asked) -> Json:
+    """``chat.startStream``: always a reply; outside direct messages for one person, who sees it grow."""
+    room = asked.room()
+    if not asked["thread_ts"]:
+        raise invalid("missing required field: thread_ts")
+    if not room.direct:
+        _recipient(asked, room)
+    message = new_message(asked, room, {"subtype": "bot_message"}, asked["thread_ts"])
+    message["streaming_state"] = "in_progress"
+    stream = Stream(ts=message["ts"], until=asked.state.clock.now() + STREAM_LIFE)
+    grown = _grow(asked, message, stream)
+    asked.state.streams[room.id, stream.ts] = stream
+    place(asked.state, room, grown)
+    return {"channel": room.id, "ts": stream.ts}
+
+
+def append_stream(asked: Asked) -> Json:
+    """``chat.appendStream``."""
+    room, message, stream = _streaming(asked)
+    if stream.closed == "stopped_by_user":
+        raise RefusalError("stopped_by_user")
+    if not asked.get("markdown_text") and not asked.get("chunks"):
+        raise RefusalError("no_text", "nothing to append")
+    grown = _grow(asked, message, stream)
+    change(asked.state, room, stream.ts, grown, told=False)
+    return {"channel": room.id, "ts": stream.ts}
+
+
+def stop_stream(asked: Asked) -> Json:
+    """``chat.stopStream``: the last words, blocks for the end, and the message is finished."""
+    room, message, stream = _streaming(asked)
+    grown = _grow(asked, message, stream)
+    last = checked_blocks(asked, asked.get("blocks"), too_many="msg_blocks_too_many")
+    fields = {**grown, "blocks": [*grown.get("blocks", ()), *(last or ())], "streaming_state": "completed"}
+    told = metadata(asked)
+    done = change(asked.state, room, stream.ts, {**fields, **({"metadata": told} if told else {})})
+    del asked.state.streams[room.id, stream.ts]
+    if asked.get("session_status"):
+        key = (room.id, message["thread_ts"])
+        asked.state.sessions.setdefault(key, Session(status="")).status = asked["session_status"]
+    return {"channel": room.id, "ts": stream.ts, "message": done}
+
+
+def stop_streams(state: State, room: Room, root: str) -> list[str]:
+    """A person stops what is being streamed in a thread. Returns the messages."""
+    found = [
+        stream
+        for (where, ts), stream in state.streams.items()
+        if where == room.id and room.messages[ts].get("thread_ts") == root and not stream.closed
+    ]
+    for stream in found:
+        stream.closed = "stopped_by_user"
+        change(state, room, stream.ts, {"streaming_state": "completed"}, told=False)
+    return [stream.ts for stream in found]
+
+
+def _recipient(asked: Asked, room: Room) -> None:
+    if not asked.get("recipient_team_id"):
+        raise RefusalError("missing_recipient_team_id", "a stream in a channel is for somebody")
+    if not asked.get("recipient_user_id"):
+        raise RefusalError("missing_recipient_user_id", "a stream in a channel is for somebody")
+    if asked["recipient_user_id"] not in asked.team.users:
+        raise RefusalError("user_not_found")
+    if asked["recipient_user_id"] == asked.grant.user:
+        asked.notes.append("the bot streams to itself: nobody sees it grow")
+    if asked["recipient_user_id"] not in room.members:
+        asked.notes.append("the stream is for somebody who is not in the channel")
+
+
+def _streaming(asked: Asked) -> tuple[Room, Json, Stream]:
+    room = asked.room()
+    message = asked.own(room, asked["ts"], otherwise="message_not_owned_by_app")
+    expire_stream(asked.state, room, message["ts"])
+    stream = asked.state.streams.get((room.id, message["ts"]))
+    if stream is None:
+        raise RefusalError("message_not_in_streaming_state")
+    return room, message, stream
+
+
+def _grow(asked: Asked, message: Json, stream: Stream) -> Json:
+    """The message with what this call adds. Nothing is kept if the call is refused."""
+    pieces = _pieces(asked)
+    size = stream.size + sum(
+        len(piece.get("text", "")) for piece in pieces if piece["type"] == "markdown_text"
+    )
+    if size > LONGEST_MARKDOWN:
+        raise RefusalError("msg_too_long", f"the streamed message would have {size} characters")
+    grown = message
+    for piece in pieces:
+        grown = _add(asked, grown, piece)
+    allowed = asked.state.switches.may_ping  # a mention may come in pieces, so the whole text is looked at
+    known = list(pings(message["text"], allowed))
+    asked.notes += [f"unescaped mention {ping}" for ping in list(pings(grown["text"], allowed))[len(known) :]]
+    stream.size = size
+    return grown
+
+
+def _pieces(asked: Asked) -> Sequence[Json]:
+    chunks = asked.get("chunks")
+    if chunks is not None and not isinstance(chunks, list):
+        raise RefusalError("invalid_chunks", "chunks are no list")
+    markdown = asked.get("markdown_text")
+    if markdown:
+        limit_markdown(markdown)
+    first: list[Json] = [{"type": "markdown_text", "text": markdown}] if markdown else []
+    return [*first, *(_chunk(asked, one) for one in cast(list[Any], chunks or ()))]
+
+
+def _chunk(asked: Asked, given: object) -> Json:
+    if not isinstance(given, dict):
+        raise RefusalError("invalid_chunks", "a chunk is no object")
+    chunk = cast(Json, given)
+    kind = chunk.get("type")
+    fine = (
+        (kind == "markdown_text" and isinstance(chunk.get("text"), str))
+        or (kind == "task_update" and bool(chunk.get("id")) and bool(chunk.get("title")))
+        or (kind == "plan_update" and bool(chunk.get("title")))
+        or (kind == "blocks" and isinstance(chunk.get("blocks"), list))
+    )
+    if not fine or (kind == "task_update" and chunk.get("status", "pending") not in _TASK_STATES):
+        raise RefusalError("invalid_chunks", f"no such chunk: {kind}")
+    return chunk
+
+
+def _add(asked: Asked, message: Json, piece: Json) -> Json:
+    blocks: list[Json] = list(message.get("blocks", ()))
+    if piece["type"] == "markdown_text":
+        text = message["text"] + piece["text"]
+        if blocks and blocks[-1]["type"] == "markdown":
+            blocks[-1] = {**blocks[-1], "text": blocks[-1]["text"] + piece["text"]}
+        else:
+            blocks.append(markdown_block(asked, piece["text"]))
+        return {**message, "text": text, "blocks": blocks}
+    if piece["type"] == "blocks":
+        added = checked_blocks(asked, piece["blocks"], too_many="msg_blocks_too_many") or []
+        return {**message, "blocks": [*blocks, *added]}
+    return {**message, "blocks": _with_task(asked, blocks, piece)}
+
+
+def _with_task(asked: Asked, blocks: list[Json], piece: Json) -> list[Json]:
+    """The task's card, or the plan's title, new or as it is now."""
+    kind = "task_card" if piece["type"] == "task_update" else "plan"
+    facts = {key: value for key, value in piece.items() if key not in ("type", "id")}
+    task = piece.get("id", "")
+    for number, block in enumerate(blocks):
+        if block["type"] == kind and block.get("task_id", "") == task:
+            return [*blocks[:number], {**block, **facts}, *blocks[number + 1 :]]
+    new = {
+        "type": kind,
+        "block_id": asked.state.names.next("b"),
+        **({"task_id": task} if task else {}),
+        **facts,
+    }
+    return [*blocks, new]
+
+
+_EMOJI = re.compile(r"[a-z0-9_+'-]+(::skin-tone-[2-6])?")
+
+
+def reactions_add(asked: Asked) -> Json:
+    """``reactions.add``."""
+    room, ts = _reacted(asked)
+    if not _EMOJI.fullmatch(asked["name"]):
+        raise RefusalError("invalid_name", f"no such emoji: {asked['name']}")
+    if not react(asked.state, room, ts, asked.team.users[asked.grant.user], asked["name"], add=True):
+        raise RefusalError("already_reacted")
+    return {}
+
+
+def reactions_remove(asked: Asked) -> Json:
+    """``reactions.remove``."""
+    room, ts = _reacted(asked)
+    if not react(asked.state, room, ts, asked.team.users[asked.grant.user], asked["name"], add=False):
+        raise RefusalError("no_reaction")
+    return {}
+
+
+def reactions_get(asked: Asked) -> Json:
+    """``reactions.get``."""
+    room, ts = _reacted(asked)
+    return {"type": "message", "channel": room.id, "message": room.messages[ts]}
+
+
+def _reacted(asked: Asked) -> tuple[Room, str]:
+    if not asked.get("channel") or not asked.get("timestamp"):
+        raise RefusalError("no_item_specified", "neither channel nor timestamp")
+    room = asked.room()
+    if not _STAMP.fullmatch(asked["timestamp"]):
+        raise RefusalError("bad_timestamp", f"no timestamp: {asked['timestamp']}")
+    if asked["timestamp"] not in room.messages:
+        raise RefusalError("message_not_found")
+    return room, asked["timestamp"]
+
+
+MOST_USES = 5
+
+
+def respond(state: State, name: str, given: Json, notes: list[str]) -> None:
+    """A call of a ``response_url``. Raises RefusalError."""
+    url = state.reply_urls.get(name)
+    if url is None:
+        raise RefusalError("invalid_token", "a response_url that nothing gave out")
+    if state.clock.now() > url.until:
+        raise RefusalError("expired_url", "a response_url is used after half an hour")
+    if url.uses >= MOST_USES:
+        raise RefusalError("used_url", "a response_url is used a sixth time")
+    say(state, url, given, notes)
+    url.uses += 1
+
+
+def say(state: State, url: ReplyUrl, given: Json, notes: list[str]) -> None:
+    """Do what an app answers: write, replace what was acted on, or delete it. Raises RefusalError."""
+    arguments = {**given, **values("chat.postMessage", given)}
+    asked = Asked(
+        state=state, method="response_url", arguments=arguments, grant=_voice(state, url), notes=notes
+    )
+    if given.get("delete_original"):
+        _delete(state, url)
+        return
+    said = content(asked).fields()
+    if given.get("replace_original") and url.source is not None:
+        _replace(asked, url, said)
+        return
+    message = new_message(asked, url.room, said, given.get("thread_ts") or url.thread)
+    if given.get("response_type") == "in_channel":
+        place(state, url.room, message)
+    else:
+        url.room.hidden.setdefault(url.user, []).append({**message, "is_ephemeral": True})
+        state.changes.bump()
+
+
+def acknowledged(state: State, url: ReplyUrl, answer: object, notes: list[str]) -> None:
+    """Apply what came with the acknowledgement of a slash command: a text, or a message."""
+    given: Any = {"text": answer} if isinstance(answer, str) and answer else answer
+    if isinstance(given, dict) and given:
+        say(state, url, cast(Json, given), notes)
+
+
+def _voice(state: State, url: ReplyUrl) -> Grant:
+    """Responses need no token and no membership."""
+    team = state.teams[url.room.team]
+    bot = team.bot.id if team.bot else ""
+    return Grant(token="", kind="bot", team=team.id, user=bot, scopes={"chat:write.customize"})
+
+
+def _delete(state: State, url: ReplyUrl) -> None:
+    source = url.source or ""
+    if source in url.room.messages:
+        remove(state, url.room, source)
+    else:
+        url.room.hidden[url.user] = [one for one in _hidden(url.room, url.user) if one["ts"] != source]
+        state.changes.bump()
+
+
+def _replace(asked: Asked, url: ReplyUrl, said: Json) -> None:
+    fields = {"blocks": None, "attachments": None, **said}
+    source = url.source or ""
+    if source in url.room.messages:
+        change(asked.state, url.room, source, fields)
+        return
+    url.room.hidden[url.user] = [
+        {key: value for key, value in {**one, **fields}.items() if value is not None}
+        if one["ts"] == source
+        else one
+        for one in _hidden(url.room, url.user)
+    ]
+    asked.state.changes.bump()
+
+
+def _hidden(room: Room, user: str) -> list[Json]:
+    return room.hidden.get(user, [])

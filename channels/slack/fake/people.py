@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 from msgspec import Struct
 
-from channels.slack.fake import rooms, streams
-from channels.slack.fake.blocks import spoken
+from channels.slack.fake import chats
+from channels.slack.fake.calls import Asked, RefusalError, invalid
+from channels.slack.fake.delivery import emit, interaction, new_reply_url, new_trigger
 from channels.slack.fake.files import announce, described, new_file
-from channels.slack.fake.payloads import emit
-from channels.slack.fake.state import Json, Kind, Room, Session, State, User, Workspace
-from channels.slack.fake.text import rich_text, typed
+from channels.slack.fake.markup import MOST_IN_VIEW, Inspection, rich_text, spoken, typed
+from channels.slack.fake.messages import acknowledged, stop_streams
+from channels.slack.fake.state import Delivery, Json, Kind, Room, Session, State, Trigger, User, Workspace
+from gateway.testing.fake_platform import FakeServer
 
 
 class Said(Struct, frozen=True, kw_only=True):
@@ -101,7 +105,7 @@ class People:
         if stored:
             shown = [described(self.state, file) for file in stored]
             message |= {"subtype": "file_share", "files": shown, "upload": False, "display_as_bot": False}
-        rooms.place(self.state, where, message)
+        chats.place(self.state, where, message)
         announce(self.state, where, stored)
         return message["ts"]
 
@@ -110,18 +114,18 @@ class People:
         where, person = self._there(chat, user, team)
         written = typed(text, self.state.teams[where.team])
         edited = {"user": person.id, "ts": self.state.stamps.next()}
-        rooms.change(self.state, where, ts, {"text": written, "blocks": rich_text(written), "edited": edited})
+        chats.change(self.state, where, ts, {"text": written, "blocks": rich_text(written), "edited": edited})
 
     def delete(self, chat: str, ts: str, *, team: str | None = None) -> None:
         """A message is taken away by who may."""
-        rooms.remove(self.state, self.room(chat, team), ts)
+        chats.remove(self.state, self.room(chat, team), ts)
 
     def react(
         self, chat: str, ts: str, emoji: str, user: str = "ada", *, add: bool = True, team: str | None = None
     ) -> None:
         """A person sets a reaction, or takes it back."""
         where, person = self._there(chat, user, team)
-        rooms.react(self.state, where, ts, person, emoji, add=add)
+        chats.react(self.state, where, ts, person, emoji, add=add)
 
     def another_bot_says(
         self, chat: str, text: str, name: str = "otherbot", *, team: str | None = None
@@ -137,7 +141,7 @@ class People:
             "app_id": "A0OTHERBOT0",
             "username": name,
         }
-        return rooms.place(self.state, where, message)["ts"]
+        return chats.place(self.state, where, message)["ts"]
 
     def stop(self, chat: str, thread: str, user: str = "ada", *, team: str | None = None) -> None:
         """A person presses the stop button of an agent session, which shows while it is ``processing``.
@@ -153,7 +157,7 @@ class People:
             "channel": where.id,
             "user": person.id,
             "thread_ts": thread,
-            "streaming_message_ts": streams.stopped(self.state, where, thread),
+            "streaming_message_ts": stop_streams(self.state, where, thread),
             "event_ts": self.state.stamps.next(),
         }
         emit(self.state, self.state.teams[where.team], event)
@@ -209,14 +213,14 @@ class People:
         members = {self.user(one, team).id for one in users}
         if with_bot and workspace.bot is not None:
             members.add(workspace.bot.id)
-        opened = rooms.new_room(self.state, workspace, kind, name, members)
+        opened = chats.new_room(self.state, workspace, kind, name, members)
         opened.archived = archived
         return opened.id
 
     def user(self, name: str, team: str | None = None) -> User:
         """A person by name or id; a name that is new is a person who joins the workspace."""
         workspace = self.state.team_of(team)
-        return workspace.user(name) or rooms.new_user(self.state, workspace, name)
+        return workspace.user(name) or chats.new_user(self.state, workspace, name)
 
     def room(self, chat: str, team: str | None = None) -> Room:
         """A room, opened if it is a channel or a direct message that is not there yet."""
@@ -256,7 +260,7 @@ class People:
     def _direct(self, workspace: Workspace, name: str) -> Room:
         bot = workspace.bot
         assert bot is not None
-        return rooms.direct(self.state, workspace, self.user(name, workspace.id).id, bot.id)
+        return chats.direct(self.state, workspace, self.user(name, workspace.id).id, bot.id)
 
     def _there(self, chat: str, user: str, team: str | None) -> tuple[Room, User]:
         """The room, and the person, who takes part in it from now on."""
@@ -265,3 +269,284 @@ class People:
         if not where.direct:
             where.members.add(person.id)
         return where, person
+
+
+LARGEST_VIEW = 250_000
+"""Bytes of JSON."""
+
+
+def open_view(asked: Asked) -> Json:
+    """``views.open``, and ``views.push`` on top of another: once for each ``trigger_id``, within 3 s."""
+    view = _checked(asked, ("modal",))
+    trigger = _trigger(asked)
+    trigger.used = True
+    return {"view": _kept(asked, view, trigger.user.id)}
+
+
+def update_view(asked: Asked) -> Json:
+    """``views.update``."""
+    view = _checked(asked, ("modal", "home"))
+    before = asked.state.views.get(asked.get("view_id", ""))
+    if before is None or before["team_id"] != asked.team.id:
+        raise RefusalError("not_found")
+    if asked.get("hash") not in (None, before["hash"]):
+        raise RefusalError("hash_conflict")
+    return {"view": _kept(asked, view, before["user_id"], before["id"])}
+
+
+def publish_view(asked: Asked) -> Json:
+    """``views.publish``: the app's home for one user."""
+    view = _checked(asked, ("home",))
+    if asked["user_id"] not in asked.team.users:
+        raise invalid("user_id is invalid [json-pointer:/user_id]")
+    known = [one for one in asked.state.views.values() if one["type"] == "home"]
+    old = next((one["id"] for one in known if one["user_id"] == asked["user_id"]), None)
+    return {"view": _kept(asked, view, asked["user_id"], old)}
+
+
+def _trigger(asked: Asked) -> Trigger:
+    trigger = asked.state.triggers.get(asked.get("trigger_id", ""))
+    if trigger is None or trigger.user.team != asked.team.id:
+        raise RefusalError("invalid_trigger_id", "a trigger_id that nothing gave out")
+    if asked.state.clock.now() > trigger.until:
+        raise RefusalError("expired_trigger_id")
+    if trigger.used:
+        raise RefusalError("exchanged_trigger_id", "a trigger_id is used a second time")
+    return trigger
+
+
+def _checked(asked: Asked, kinds: tuple[str, ...]) -> Json:
+    given = asked["view"]
+    if not isinstance(given, dict):
+        raise invalid("must provide an object [json-pointer:/view]")
+    view = cast(Json, given)
+    if view.get("type") not in kinds:
+        raise invalid(f"must be one of: {', '.join(kinds)} [json-pointer:/view/type]")
+    if view["type"] == "modal" and not isinstance(view.get("title"), dict):
+        raise invalid("missing required field: title [json-pointer:/view]")
+    if len(json.dumps(view)) > LARGEST_VIEW:
+        raise RefusalError("view_too_large", "the view is too large")
+    blocks: Any = view.get("blocks")
+    if not isinstance(blocks, list):
+        raise invalid("missing required field: blocks [json-pointer:/view]")
+    errors = Inspection(cast(list[object], blocks), root="/view/blocks", most=MOST_IN_VIEW).errors
+    if errors:
+        raise invalid(errors[0])
+    return view
+
+
+def _kept(asked: Asked, view: Json, user: str, old: str | None = None) -> Json:
+    known = old or asked.state.names.next("V")
+    bot = asked.team.bot
+    stored: Json = {
+        "callback_id": "",
+        "private_metadata": "",
+        "external_id": "",
+        "clear_on_close": False,
+        "notify_on_close": False,
+        **view,
+        "id": known,
+        "team_id": asked.team.id,
+        "user_id": user,
+        "app_id": asked.state.app.id,
+        "bot_id": bot.bot_id if bot else None,
+        "state": {"values": {}},
+        "hash": f"{asked.state.stamps.next()}",
+        "root_view_id": known,
+        "previous_view_id": None,
+    }
+    asked.state.views[known] = stored
+    asked.state.changes.bump()
+    return stored
+
+
+class Interactions(People):
+    """Each returns its delivery; ``await delivery.settled()`` waits for the app."""
+
+    def __init__(self, state: State, fake: FakeServer) -> None:
+        super().__init__(state)
+        self._fake = fake
+
+    def command(self, chat: str, text: str, user: str = "ada", *, team: str | None = None) -> Delivery:
+        """A person gives a slash command, with its ``/``."""
+        where, person = self._there(chat, user, team)
+        workspace = self.state.teams[where.team]
+        name, _, rest = text.partition(" ")
+        payload: Json = {
+            "token": self.state.app.verification_token,
+            "team_id": workspace.id,
+            "team_domain": workspace.name,
+            "channel_id": where.id,
+            "channel_name": where.name or "directmessage",
+            "user_id": person.id,
+            "user_name": person.name,
+            "command": name,
+            "text": rest,
+            "api_app_id": self.state.app.id,
+            "is_enterprise_install": "false",
+            "response_url": new_reply_url(self.state, where, person, None),
+            "trigger_id": new_trigger(self.state, person),
+        }
+        return self.state.tell("slash_commands", workspace.id, payload, answerable=True)
+
+    def press(
+        self,
+        chat: str,
+        ts: str,
+        what: str,
+        user: str = "ada",
+        *,
+        option: str | None = None,
+        team: str | None = None,
+    ) -> Delivery:
+        """A person presses a button, by its ``action_id`` or its label, or chooses an ``option``'s value.
+
+        Raises LookupError when the message shows no such thing.
+        """
+        where, person = self._there(chat, user, team)
+        ephemeral = ts not in where.messages
+        shown = self._shown(where, person, ts)
+        block, element = _element(shown, what)
+        action = {**_action(element, option), "block_id": block.get("block_id", "")}
+        thread = shown.get("thread_ts")
+        container = {
+            "type": "message",
+            "message_ts": ts,
+            "channel_id": where.id,
+            "is_ephemeral": ephemeral,
+            **({"thread_ts": thread} if thread else {}),
+        }
+        payload = interaction(self.state, "block_actions", person)
+        payload |= {
+            "container": container,
+            "channel": {"id": where.id, "name": where.name or "directmessage"},
+            "state": {"values": {}},
+            "response_url": new_reply_url(self.state, where, person, ts, thread),
+            "actions": [{**action, "action_ts": self.state.stamps.next()}],
+            **({} if ephemeral else {"message": shown}),
+        }
+        return self.state.tell("interactive", where.team, payload)
+
+    def shortcut(self, callback_id: str, user: str = "ada", *, team: str | None = None) -> Delivery:
+        """A person takes one of the app's global shortcuts."""
+        person = self.user(user, team)
+        payload = interaction(self.state, "shortcut", person)
+        payload |= {"callback_id": callback_id, "action_ts": self.state.stamps.next()}
+        return self.state.tell("interactive", person.team, payload)
+
+    def message_shortcut(
+        self, callback_id: str, chat: str, ts: str, user: str = "ada", *, team: str | None = None
+    ) -> Delivery:
+        """A person takes one of the app's shortcuts on a message."""
+        where, person = self._there(chat, user, team)
+        payload = interaction(self.state, "message_action", person) | {
+            "callback_id": callback_id,
+            "action_ts": self.state.stamps.next(),
+            "message_ts": ts,
+            "message": where.messages[ts],
+            "channel": {"id": where.id, "name": where.name or "directmessage"},
+            "response_url": new_reply_url(
+                self.state, where, person, None, where.messages[ts].get("thread_ts")
+            ),
+        }
+        return self.state.tell("interactive", where.team, payload)
+
+    def submit(self, view: str, values: Json) -> Delivery:
+        """The person who has a modal open submits it. ``values`` is its state, by block and action id."""
+        shown = self.state.views[view]
+        person = self.user(shown["user_id"], shown["team_id"])
+        filled = {**shown, "state": {"values": values}}
+        payload = interaction(self.state, "view_submission", person)
+        payload |= {"view": filled, "response_urls": []}
+        return self.state.tell("interactive", person.team, payload, answerable=True)
+
+    def close(self, view: str) -> Delivery:
+        """Close a modal as the user who has it open, and send the event of it."""
+        shown = self.state.views.pop(view)
+        person = self.user(shown["user_id"], shown["team_id"])
+        payload = interaction(self.state, "view_closed", person) | {"view": shown, "is_cleared": False}
+        return self.state.tell("interactive", person.team, payload)
+
+    def settled(self, delivery: Delivery) -> None:
+        """Apply the result of a delivery: its acknowledgement, or its failure."""
+        if delivery.kind == "events_api":
+            return
+        if delivery.refused is not None:
+            person = delivery.payload.get("user_id") or delivery.payload.get("user", {}).get("id", "")
+            self.notices.append((person, delivery.refused))
+        elif delivery.kind == "slash_commands":
+            self._answered(delivery)
+        elif delivery.payload.get("type") == "view_submission":
+            self._submitted(delivery)
+
+    def _answered(self, delivery: Delivery) -> None:
+        url = self.state.reply_urls.get(delivery.payload.get("response_url", "").rpartition("/")[2])
+        notes: list[str] = []
+        try:
+            if url is not None:
+                acknowledged(self.state, url, delivery.answer, notes)
+        except RefusalError as refusal:
+            notes.append(refusal.problem or refusal.error)
+        if notes:
+            command = delivery.payload["command"]
+            self._fake.record("slash_command", {"command": command}, *notes)
+
+    def _submitted(self, delivery: Delivery) -> None:
+        view = delivery.payload.get("view", {}).get("id")
+        if view not in self.state.views:
+            return
+        answer: Any = delivery.answer
+        told = cast(Json, answer) if isinstance(answer, dict) else {}
+        action = told.get("response_action")
+        if action == "errors":
+            self.state.views[view] = {**self.state.views[view], "errors": told.get("errors", {})}
+        elif action in ("update", "push"):
+            self.state.views[view] = {**self.state.views[view], **told.get("view", {})}
+        else:
+            self.state.views.pop(view, None)
+
+    def _shown(self, where: Room, person: User, ts: str) -> Json:
+        hidden = {one["ts"]: one for one in where.hidden.get(person.id, ())}
+        found = where.messages.get(ts) or hidden.get(ts)
+        if found is None:
+            raise LookupError(f"no message {ts}")
+        return found
+
+
+def _element(message: Json, what: str) -> tuple[Json, Json]:
+    """The block and the element that is meant."""
+    for block in message.get("blocks", ()):
+        for element in _elements(block):
+            label = element.get("text")
+            said = cast(Json, label).get("text") if isinstance(label, dict) else label
+            if what in (element.get("action_id"), said):
+                return block, element
+    raise LookupError(f"the message shows no {what!r}")
+
+
+def _elements(block: Json) -> Iterator[Json]:
+    if isinstance(block.get("accessory"), dict):
+        yield block["accessory"]
+    for element in block.get("elements", ()):
+        if element.get("type") == "feedback_buttons":
+            for side in ("positive_button", "negative_button"):
+                yield {
+                    **element.get(side, {}),
+                    "type": "feedback_buttons",
+                    "action_id": element.get("action_id"),
+                }
+        else:
+            yield element
+
+
+def _action(element: Json, option: str | None) -> Json:
+    """Return the payload of an element that was used."""
+    kept = {
+        key: element[key] for key in ("type", "action_id", "text", "value", "style", "url") if key in element
+    }
+    if option is None:
+        return kept
+    chosen = next((one for one in element.get("options", ()) if one.get("value") == option), None)
+    if chosen is None:
+        raise LookupError(f"there is no option {option!r}")
+    return {**kept, "selected_option": chosen}

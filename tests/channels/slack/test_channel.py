@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from channels.slack.fake import FakeSlack
-from channels.slack.fake.installing import every_scope
+from channels.slack.fake.accounts import every_scope
 from channels.slack.fake.people import Said
 from gateway import Plugin, Tool, tool_from
 from gateway.app import Gateway

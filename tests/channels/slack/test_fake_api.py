@@ -14,7 +14,7 @@ from slack_sdk.http_retry.builtin_async_handlers import AsyncRateLimitErrorRetry
 
 from channels.slack.fake import FakeSlack
 from channels.slack.fake.api import METHODS
-from channels.slack.fake.validation import methods, schemas
+from channels.slack.fake.calls import methods, schemas
 from tests.channels.slack.apps import Plain, client, plain
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from channels.slack.deliveries import team_of
+from channels.slack.connection import team_of
 from channels.slack.fake import FakeSlack
 from gateway.app import Gateway
 from gateway.testing.fake_models.script import Gate, Reply, Say

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from channels.slack.markup import plain
 from channels.slack.parse import (
     Deleted,
     Pressed,
@@ -23,6 +22,7 @@ from channels.slack.parse import (
     Written,
     parse,
     parse_history,
+    plain,
     press_value,
     revision,
     user_of,

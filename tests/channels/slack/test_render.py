@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from channels.slack import render
-from channels.slack.fake.blocks import LONGEST_BLOCKS, Inspection, spoken
-from channels.slack.fake.text import pings, stray
+from channels.slack.fake.markup import LONGEST_BLOCKS, Inspection, pings, spoken, stray
 from channels.slack.render import File, Text, blocks, note, pages, safe_name, stream
 from gateway import (
     Attachment,

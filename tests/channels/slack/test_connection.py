@@ -15,9 +15,9 @@ import pytest
 from aiohttp import web
 from sqlalchemy import select
 
+from channels.slack.connection import Webhook
 from channels.slack.fake import FakeSlack
-from channels.slack.fake.payloads import event_callback
-from channels.slack.web import Webhook
+from channels.slack.fake.delivery import event_callback
 from gateway.app import Gateway
 from gateway.server import Server
 from gateway.store import schema as t
@@ -158,7 +158,7 @@ async def test_a_gateway_that_is_going_asks_slack_to_come_again(tmp_path: Path) 
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
-    async def handle(kind: str, payload: Any, meta: Any) -> tuple[bool, Any]:
+    async def handle(kind: str, payload: Any) -> tuple[bool, Any]:
         raise AssertionError("it has no body")
 
     webhook = Webhook("secret", handle, body_seconds=0.05)

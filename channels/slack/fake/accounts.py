@@ -1,4 +1,4 @@
-"""Installing the app in a workspace: OAuth v2 with its page, and what happens when it is uninstalled."""
+"""The users of a workspace, the app's account in it, and its installation by OAuth."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec import Struct
 
-from channels.slack.fake.calls import Asked, RefusalError
-from channels.slack.fake.payloads import emit
+from channels.slack.fake.calls import Asked, RefusalError, methods
+from channels.slack.fake.chats import paged
+from channels.slack.fake.delivery import emit
 from channels.slack.fake.state import Grant, Json, State, User, Workspace
-from channels.slack.fake.validation import methods
 
 CODE_LIFE = 10 * 60
 
@@ -202,3 +202,96 @@ def _joined(target: str, more: Mapping[str, str]) -> str:
     parts = urlsplit(target)
     query = urlencode([*parse_qsl(parts.query), *more.items()])
     return parts._replace(query=query).geturl()
+
+
+def auth_test(asked: Asked) -> Json:
+    """``auth.test``: whose token it is."""
+    if asked.grant.kind == "app":
+        return {"app_name": asked.state.app.name, "app_id": asked.state.app.id}
+    team = asked.team
+    user = team.users[asked.grant.user]
+    told = {
+        "url": f"https://{team.name}.slack.example/",
+        "team": team.name,
+        "user": user.name,
+        "team_id": team.id,
+        "user_id": user.id,
+        "is_enterprise_install": False,
+    }
+    return {**told, "bot_id": user.bot_id} if user.bot_id else told
+
+
+def auth_revoke(asked: Asked) -> Json:
+    """``auth.revoke``: revoke the token, and send the event of it."""
+    if asked.get("test"):
+        return {"revoked": False}
+    asked.grant.revoked = "token_revoked"
+    key = "bot" if asked.grant.kind == "bot" else "oauth"
+    emit(asked.state, asked.team, {"type": "tokens_revoked", "tokens": {key: [asked.grant.user]}})
+    return {"revoked": True}
+
+
+def user_info(asked: Asked) -> Json:
+    """``users.info``."""
+    user = asked.team.users.get(asked["user"])
+    if user is None:
+        raise RefusalError("user_not_found")
+    told = described(asked, user)
+    return {"user": {**told, "locale": "en-US"} if asked.get("include_locale") else told}
+
+
+def users_list(asked: Asked) -> Json:
+    """``users.list``."""
+    rows = [described(asked, user) for user in asked.team.users.values()]
+    return {**paged(asked, "members", rows, 1000), "cache_ts": asked.state.stamps.seconds()}
+
+
+def bot_info(asked: Asked) -> Json:
+    """``bots.info``."""
+    bot = asked.team.bot
+    if bot is None or asked.get("bot", bot.bot_id) != bot.bot_id:
+        raise RefusalError("bot_not_found")
+    told: Json = {"id": bot.bot_id, "deleted": False, "name": bot.name, "updated": 1, "icons": {}}
+    return {"bot": {**told, "app_id": asked.state.app.id, "user_id": bot.id}}
+
+
+def team_info(asked: Asked) -> Json:
+    """``team.info``: of the token's workspace only."""
+    team = asked.team
+    if asked.get("team", team.id) != team.id:
+        raise RefusalError("team_not_found")
+    told: Json = {"id": team.id, "name": team.name, "domain": team.name, "email_domain": "", "icon": {}}
+    return {"team": {**told, "url": f"https://{team.name}.slack.example/", "is_verified": False}}
+
+
+def described(asked: Asked, user: User) -> Json:
+    """A user as the platform describes one."""
+    profile = {
+        "real_name": user.real_name,
+        "real_name_normalized": user.real_name,
+        "display_name": user.name,
+        "display_name_normalized": user.name,
+        "status_text": "",
+        "status_emoji": "",
+        "avatar_hash": "",
+        "image_72": f"{asked.state.url}/icon-72.png",
+        "team": user.team,
+    }
+    return {
+        "id": user.id,
+        "team_id": user.team,
+        "name": user.name,
+        "real_name": user.real_name,
+        "deleted": False,
+        "tz": "Europe/London",
+        "tz_label": "Greenwich Mean Time",
+        "tz_offset": 0,
+        "profile": {**profile, **({"bot_id": user.bot_id} if user.bot_id else {})},
+        "is_admin": False,
+        "is_owner": False,
+        "is_restricted": False,
+        "is_ultra_restricted": False,
+        "is_bot": user.is_bot,
+        "is_app_user": False,
+        "updated": 1,
+    }

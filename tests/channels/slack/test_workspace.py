@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from channels.slack.fake import FakeSlack
-from channels.slack.oauth import Installations
+from channels.slack.workspace import Installations
 from gateway import SettingsError
 from gateway.app import Gateway
 from gateway.server import Server

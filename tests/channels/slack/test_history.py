@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from channels.slack.api import Api
-from channels.slack.catching_up import START, CatchingUp
 from channels.slack.fake import FakeSlack
+from channels.slack.history import START, CatchingUp
 from channels.slack.parse import Rules, Written
 from gateway.app import Gateway
 from gateway.channel import Cursor

@@ -9,9 +9,9 @@ import structlog
 from msgspec import Struct
 
 from channels.slack.api import Api, Json, RefusedError
-from channels.slack.markup import escaped
+from channels.slack.delivery import is_shared, share, upload
 from channels.slack.parse import APPROVE, Pressed, order_of, press_value
-from channels.slack.placing import is_shared, share, upload
+from channels.slack.render import escaped
 from gateway.channel import (
     ApprovalRequest,
     Host,
