@@ -17,12 +17,7 @@ import typer
 from sqlalchemy import Engine, inspect
 from sqlalchemy.exc import DatabaseError
 
-from gateway.cli.options import AsJson, File, fail, refuse, settings_from, to_json
-from gateway.cli.store_reader import reader, store_file
-from gateway.contract.errors import StoreError
-from gateway.settings import Settings
-from gateway.store import migrate
-from gateway.store.backup import (
+from gateway.cli.database_copy import (
     FORMAT,
     Manifest,
     check_file,
@@ -31,6 +26,11 @@ from gateway.store.backup import (
     load_server,
     replace_file,
 )
+from gateway.cli.options import AsJson, File, fail, refuse, settings_from, to_json
+from gateway.cli.store_reader import reader, store_file
+from gateway.contract.errors import StoreError
+from gateway.settings import Settings
+from gateway.store import migrate
 from gateway.store.engine import lock, open_engine, open_error, sync
 from gateway.store.schema import metadata
 from gateway.version import VERSION

@@ -8,13 +8,13 @@ import typer
 from sqlalchemy import Connection, Engine, func, make_url, select
 from sqlalchemy.exc import DatabaseError
 
+from gateway.cli.database_copy import find_problems
 from gateway.cli.options import FAILED, AsJson, File, refuse, settings_from, to_json
 from gateway.cli.store_reader import reader, store_file
 from gateway.contract.errors import StoreError
 from gateway.settings import Settings
 from gateway.store import migrate, open_locked
 from gateway.store import schema as t
-from gateway.store.backup import find_problems
 from gateway.store.engine import open_error
 
 _SAYS = {
