@@ -37,12 +37,15 @@ class Deliverer:
         self._tasks = tasks
 
     @asynccontextmanager
-    async def begin(self, session: Session, entry: Entry) -> AsyncGenerator[AnswerDelivery]:
+    async def begin(
+        self, session: Session, entry: Entry, *, repeated: bool = False
+    ) -> AsyncGenerator[AnswerDelivery]:
         """Begin the delivery of a message's answer, and settle it when the block ends without an error.
 
         If the block raises, the outbox keeps the state, and the next attempt continues from there.
+        ``repeated``: an earlier attempt of this process may have placed pages.
         """
-        pages = await self._pages(entry)
+        pages = await self._pages(entry, repeated=repeated)
         delivery = AnswerDelivery(self._outbox, self._tasks, session, entry, pages)
         yield delivery
         await delivery.settle()
@@ -52,12 +55,12 @@ class Deliverer:
         channel = self._outbox.target_channel(entry)
         return None if channel is None else AnswerPages(self._outbox, channel, entry).intend(answer)
 
-    async def _pages(self, entry: Entry) -> AnswerPages | None:
+    async def _pages(self, entry: Entry, *, repeated: bool) -> AnswerPages | None:
         """Return the pages of an answer; None if its channel follows the session and is sent nothing."""
         channel = self._outbox.target_channel(entry)
         if channel is None:
             return None
-        first = entry.attempts <= 1 and not (entry.recovered or entry.answered)
+        first = entry.attempts <= 1 and not (repeated or entry.recovered or entry.answered)
         pages = () if first else await self._outbox.read_pages(entry)
         if entry.untried:
             # The intent was written by this process and no call was made: there is nothing to look for.

@@ -80,7 +80,7 @@ class Runner:
     async def dead_letter(self, session: Session, entry: Entry, error: BaseException) -> None:
         """Give a message up: store a dead letter for the operator, and answer with an error."""
         reason = f"{type(error).__name__}: {error}"
-        async with self._deliverer.begin(session, entry) as delivery:
+        async with self._deliverer.begin(session, entry, repeated=True) as delivery:
             if entry.answered:
                 await delivery.abandon(reason)
                 return

@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway import Message, Plugin, PluginContext, Tool, ToolCallPart, ToolContext, ToolResultPart, tool_from
+from gateway import (
+    ErrorPart,
+    Message,
+    Plugin,
+    PluginContext,
+    Tool,
+    ToolCallPart,
+    ToolContext,
+    ToolResultPart,
+    tool_from,
+)
 from gateway.channel import (
     Address,
     OutboundMessage,
@@ -21,7 +31,7 @@ from gateway.channel import (
 )
 from gateway.session import Turn
 from gateway.testing.chat import chatting, written
-from gateway.testing.fake_models.script import Gate, Reply, Say, Use
+from gateway.testing.fake_models.script import Forever, Gate, Reply, Say, Use
 from gateway.testing.letterbox import Letterbox
 
 
@@ -38,9 +48,8 @@ class Window(Letterbox):
     def streaming(self, address: Address) -> Streaming | None:
         return Streaming("edit", 0.0)
 
-    def pages(self, message: object, *, final: bool) -> list[str]:
-        text: str = message.text  # type: ignore[attr-defined]
-        return [text] if text else []
+    def pages(self, message: Message, *, final: bool) -> list[str]:
+        return [message.text] if message.text else []
 
     async def send(self, outbound: OutboundMessage) -> Placed:
         self._see(outbound)
@@ -109,6 +118,26 @@ class Calls(Window):
         calls = [part.tool_call_id for part in message.parts if isinstance(part, ToolCallPart)]
         shown = [f"{call} {results[call].is_error if call in results else 'runs'}" for call in calls]
         return [", ".join([*shown, message.text])]
+
+
+class Errors(Window):
+    """Shows the text of an answer, or its error."""
+
+    def pages(self, message: Message, *, final: bool) -> list[str]:
+        errors = [part.message for part in message.parts if isinstance(part, ErrorPart)]
+        return [message.text or errors[0]]
+
+
+async def test_the_error_of_a_failed_attempt_replaces_what_was_shown_of_it(tmp_path: Path) -> None:
+    window, opened = Errors(), asyncio.Event()
+    async with chatting(tmp_path, Bringing(window)) as chat:
+        chat.model.then(Reply((Say("Half of it."), Gate(opened), Forever(b"which this model cannot do"))))
+        await window.write(written("hi", channel=window.id))
+        await window.until_seen("Half of it.")
+        opened.set()
+        await window.until_final()
+        assert [sent.page for sent in window.sent] == ["Half of it."]
+        assert window.seen[-1] == ("This could not be answered (TypeError).", True)
 
 
 async def test_a_tool_that_runs_is_not_shown_as_one_that_failed(tmp_path: Path) -> None:
