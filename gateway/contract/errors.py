@@ -2,7 +2,7 @@
 
 Every error that may reach a user, a client or a log carries a stable ``name`` (sent on the wire) and
 says whether a retry can succeed (``retryable``). Errors of other libraries are mapped to these once,
-at the seam where they enter.
+at the seam where they enter. ``gateway.server.errors`` has those of HTTP alone.
 
 ::
 
@@ -18,14 +18,9 @@ at the seam where they enter.
     │   ├── PartValidationError       a part of a known kind with wrong fields
     │   ├── FetchError                a URL in a message could not be fetched
     │   │   └── AddressRefusedError   the URL leads to a forbidden network
-    │   ├── InvalidStateError         not possible in the current state
-    │   ├── TooLargeError             a body or frame above the limit
-    │   ├── SlowRequestError          the body did not arrive in time
-    │   ├── MethodNotAllowedError     the URL supports other methods
-    │   └── MisdirectedRequestError   the Host header is not accepted
+    │   └── InvalidStateError         not possible in the current state
     ├── NotFoundError                 no such session, message, dead letter …
     ├── UnauthorizedError             no token, or a wrong one
-    │   ├── ForeignPageError          a request on behalf of a foreign web page
     │   └── ForbiddenError            authenticated, but not permitted
     ├── OverloadedError               a limit is reached; nothing was accepted
     │   ├── TooManyRequestsError      this client sends too many requests
@@ -135,31 +130,6 @@ class InvalidStateError(InvalidRequestError):
     status = 409
 
 
-class TooLargeError(InvalidRequestError):
-    """A request body or a frame has more bytes than ``limits.frame_bytes``."""
-
-    status = 413
-
-
-class SlowRequestError(InvalidRequestError):
-    """A request whose body did not arrive in time."""
-
-    retryable = True
-    status = 408
-
-
-class MethodNotAllowedError(InvalidRequestError):
-    """The URL exists, but supports other methods."""
-
-    status = 405
-
-
-class MisdirectedRequestError(InvalidRequestError):
-    """The Host header of the request is not accepted."""
-
-    status = 421
-
-
 class NotFoundError(TrunklineError):
     """No such session, message or dead letter."""
 
@@ -170,12 +140,6 @@ class UnauthorizedError(TrunklineError):
     """No token was given, or a wrong one."""
 
     status = 401
-
-
-class ForeignPageError(UnauthorizedError):
-    """A browser request on behalf of a foreign web page."""
-
-    status = 403
 
 
 class ForbiddenError(UnauthorizedError):

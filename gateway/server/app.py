@@ -1,4 +1,4 @@
-"""Putting the server together: the guard, the gateway's own routes, and those that channels add."""
+"""The web application: the guard, the gateway's own routes, and the routes of channels."""
 
 from __future__ import annotations
 
@@ -9,22 +9,102 @@ from collections.abc import MutableMapping
 from types import TracebackType
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
+from gateway.access.tokens import cookie_name
 from gateway.app import Gateway
 from gateway.contract.errors import AddressInUseError, SettingsError
-from gateway.server.api import Api
-from gateway.server.connections import HEAD_SECONDS, connections
+from gateway.server.access import AccessRoutes
+from gateway.server.connections import HEAD_SECONDS, connection_factory
+from gateway.server.events import SessionEvents
 from gateway.server.guard import Guard
-from gateway.server.routes import Binder
+from gateway.server.openai.routes import OpenAiRoutes
+from gateway.server.openapi import describe_routes
+from gateway.server.routes import Binder, PlainCall, Route
+from gateway.server.sessions import DeadLetterRoutes, SessionRoutes
+from gateway.server.status import StatusRoutes
 
 _HANDLERS_SECONDS = 1.0
-_MAY_PASS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
-"""Why listening fails while a predecessor still ends, or before the network of the machine is up."""
+_TEMPORARY = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+"""Errors of listening while a predecessor still ends, or before the machine's network is up."""
+
+
+class Api:
+    """The gateway's own routes."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._events = SessionEvents(gateway.parts.host)
+        self._openai = OpenAiRoutes(gateway)
+        self._metrics: object = None
+        self._description: bytes = b""
+
+    def routes(self) -> list[Route]:
+        """Return all routes, in the order of the API description."""
+        parts = self._gateway.parts
+        return [
+            *SessionRoutes(parts.host).routes(),
+            *self._events.routes(),
+            *DeadLetterRoutes(parts.dead_letters).routes(),
+            *self._openai.routes(),
+            *AccessRoutes(parts.access).routes(),
+            *StatusRoutes(self._gateway).routes(),
+            Route(
+                "POST",
+                "/api/browser",
+                "rememberBrowser",
+                "Set a cookie with the token for this browser session; scripts cannot read it.",
+                self._set_cookie,
+                success=204,
+            ),
+            Route(
+                "GET",
+                "/metrics",
+                "readMetrics",
+                "Read the metrics for Prometheus.",
+                self._read_metrics,
+                media="text/plain",
+            ),
+            Route("GET", "/openapi.json", "describe", "This API description.", self._describe, open=True),
+        ]
+
+    def close(self) -> None:
+        """End the open streams and the requests that wait for an answer."""
+        self._events.close()
+        self._openai.close()
+
+    async def _set_cookie(self, call: PlainCall) -> web.Response:
+        request, response = call.request, web.Response(status=204)
+        # Behind a proxy that terminates TLS, only the page's origin shows that the browser uses TLS.
+        secure = request.secure or request.headers.get("Origin", "").lower().startswith("https://")
+        response.set_cookie(
+            cookie_name(request.headers.get("Host", "")),
+            self._gateway.parts.host.auth.cookie(),
+            path="/",
+            httponly=True,
+            samesite="Strict",
+            secure=secure,
+        )
+        return response
+
+    async def _read_metrics(self, _call: PlainCall) -> web.Response:
+        from gateway.server.metrics import Metrics  # slow to import, and many gateways never need it
+
+        if not isinstance(self._metrics, Metrics):
+            self._metrics = Metrics(self._gateway)
+        return await self._metrics.respond()
+
+    async def _describe(self, _call: PlainCall) -> web.Response:
+        if not self._description:
+            host = self._gateway.parts.host
+            description = describe_routes(self.routes(), host.version, guarded=not host.auth.open)
+            self._description = msgspec.json.encode(description)
+        return web.Response(body=self._description, content_type="application/json")
 
 
 def make_app(gateway: Gateway, api: Api) -> web.Application:
-    """The aiohttp application of a running gateway."""
+    """Return the aiohttp application of a running gateway."""
     guard = Guard(gateway.settings.server)
     app = web.Application(middlewares=[guard.middleware], client_max_size=gateway.settings.limits.frame_bytes)
     app.on_response_prepare.append(guard.add_headers)
@@ -34,11 +114,11 @@ def make_app(gateway: Gateway, api: Api) -> web.Application:
 
 
 class Server:
-    """Listens for as long as its block lasts. ``url`` is where.
+    """The listening server, as an async context manager. ``url`` is its address.
 
-    At the end it takes no more connections, lets the channels say goodbye to theirs, ends its streams, and
-    cuts what is left. Answers that are being made go on. ``head_seconds`` is how long the head of a request
-    may take to arrive.
+    On exit it stops listening, lets the channels close their connections, ends its streams, and cuts the
+    remaining connections. Running answers continue. ``head_seconds`` limits the time in which the headers of
+    a request must arrive.
     """
 
     def __init__(self, gateway: Gateway, *, head_seconds: float = HEAD_SECONDS) -> None:
@@ -53,24 +133,25 @@ class Server:
         self._runner = web.AppRunner(app, shutdown_timeout=_HANDLERS_SECONDS)
         await self._runner.setup()
         loop, host, port = asyncio.get_running_loop(), self._settings.host, self._settings.port
-        # Without a site of aiohttp's: it cannot be told which protocol to use.
-        made = connections(
+        # Not a site of aiohttp: that takes no protocol factory.
+        factory = connection_factory(
             self._settings.connections_per_peer,
             self._head_seconds,
             self._runner,
             loop,
             access_log=None,
-            logger=_Terse(logging.getLogger(__name__)),
+            logger=_ParserLog(logging.getLogger(__name__)),
         )
         try:
-            self._listener = await loop.create_server(made, host, port, backlog=1024, reuse_address=True)
+            self._listener = await loop.create_server(factory, host, port, backlog=1024, reuse_address=True)
         except OSError as error:
             await self._runner.cleanup()
-            kind = AddressInUseError if error.errno in _MAY_PASS else SettingsError
+            kind = AddressInUseError if error.errno in _TEMPORARY else SettingsError
             raise kind(
                 f"cannot listen on {host}:{port}: {error.strerror}; choose another server.port"
             ) from None
-        self.url = self._address()
+        host, port = self._listener.sockets[0].getsockname()[:2]
+        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         return self
 
     async def __aexit__(
@@ -81,13 +162,9 @@ class Server:
         self._api.close()
         await self._runner.cleanup()
 
-    def _address(self) -> str:
-        host, port = self._listener.sockets[0].getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
-
-class _Terse(logging.LoggerAdapter[logging.Logger]):
-    """Logs what aiohttp could not parse by the kind of error alone: its text quotes what was sent."""
+class _ParserLog(logging.LoggerAdapter[logging.Logger]):
+    """Logs parse errors of aiohttp by their class alone: their text quotes the request."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         cause = kwargs.pop("exc_info", None)

@@ -1,7 +1,7 @@
-"""Connections of clients: how many one address may hold, and how long a request head may take.
+"""Connections of clients: a limit for each address, and a timeout for the headers of a request.
 
 A client that connects and sends nothing, or sends its request byte by byte, holds memory and a file
-descriptor. It gets ten seconds for each request head and is then cut off.
+descriptor. It is disconnected after ten seconds without complete headers.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ from aiohttp import web
 log = structlog.get_logger("trunkline.server")
 
 HEAD_SECONDS = 10.0
-"""How long the first request of a connection, and the head of each request, may take to arrive."""
+"""Time for the first request of a connection, and for the headers of each request, to arrive."""
 IDLE_SECONDS = 130.0
-"""How long a connection may wait for its next request: longer than reverse proxies keep it (Caddy: 120 s)."""
-_FULL = (
+"""Time that a connection may be idle: longer than reverse proxies keep it open (Caddy: 120 s)."""
+_REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\n"
     b"Content-Type: text/plain\r\nContent-Length: 25\r\n\r\ntoo many open connections"
 )
 
 
 class Peers:
-    """How many connections each address has. An IPv6 client counts by its /64 network, which is all its own.
+    """Counts the open connections of each address. IPv6 clients count by their /64 network.
 
-    ``most`` connections are let in; 0 lets in any number.
+    A peer may have ``limit`` connections; 0 means no limit.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._open: Counter[str] = Counter()
 
     def enter(self, peer: str) -> bool:
-        """Count a new connection. Return whether there is room for it."""
-        if self._most and self._open[peer] >= self._most:
+        """Count a new connection. Return whether it is within the limit."""
+        if self._limit and self._open[peer] >= self._limit:
             return False
         self._open[peer] += 1
-        if self._open[peer] == self._most:
+        if self._open[peer] == self._limit:
             log.warning(
-                "an address has as many connections as it may; further ones are refused",
+                "connection limit of a peer reached; further connections are refused",
                 peer=peer,
-                setting=f"server.connections_per_peer = {self._most}",
+                setting=f"server.connections_per_peer = {self._limit}",
             )
         return True
 
     def leave(self, peer: str) -> None:
-        """Count a connection that ended."""
+        """Stop counting a connection."""
         self._open[peer] -= 1
         if self._open[peer] <= 0:
             del self._open[peer]
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's protocol of a connection, with a place among those of its peer and a deadline for heads."""
+    """aiohttp's protocol of a connection, counted for its peer, with a timeout for request headers."""
 
     def __init__(
         self,
@@ -76,54 +76,54 @@ class Connection(web.RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection in, or refuse it."""
+        """Accept the connection, or answer 503 and close it."""
         super().connection_made(transport)
         address = transport.get_extra_info("peername")
         peer = _network(str(address[0])) if address else ""
         if self._peers.enter(peer):
             self._peer = peer
-            self._await_head()
+            self._start_head_timer()
         else:
-            cast("asyncio.Transport", transport).write(_FULL)
+            cast("asyncio.Transport", transport).write(_REFUSAL)
             self.force_close()
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes on, and start or stop the clock for a request head."""
+        """Pass data to aiohttp, and start or stop the timeout for request headers."""
         complete = self._request_count
         super().data_received(data)
         if self._request_count != complete:
-            self._stop_clock()
+            self._stop_head_timer()
         elif self._head_timer is None and not self._request_in_progress and not self._messages:
-            self._await_head()
+            self._start_head_timer()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Give the place up."""
+        """Stop counting the connection."""
         super().connection_lost(exc)
-        self._stop_clock()
+        self._stop_head_timer()
         if self._peer is not None:
             self._peers.leave(self._peer)
             self._peer = None
 
-    def _await_head(self) -> None:
+    def _start_head_timer(self) -> None:
         self._head_timer = self._loop.call_later(self._head_seconds, self.force_close)
 
-    def _stop_clock(self) -> None:
+    def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
 
-def connections(
-    most: int,
+def connection_factory(
+    limit: int,
     head_seconds: float,
     runner: web.AppRunner,
     loop: asyncio.AbstractEventLoop,
     **options: object,
 ) -> partial[Connection]:
-    """Return the protocol factory of a listener; call ``runner.setup()`` first."""
+    """Return the protocol factory of a listener. Call ``runner.setup()`` first."""
     assert runner.server is not None, "the runner is set up"
     options["keepalive_timeout"] = IDLE_SECONDS
-    return partial(Connection, Peers(most), head_seconds, runner.server, loop, **options)
+    return partial(Connection, Peers(limit), head_seconds, runner.server, loop, **options)
 
 
 def _network(host: str) -> str:

@@ -1,8 +1,8 @@
-"""The guard in front of every route: whose page asks, and under which name we were reached.
+"""The guard in front of every route. It checks the Host and Origin headers of requests.
 
-A browser sends the origin of the page that asks, and the name it used for us. Both are checked, so that
-neither a foreign page nor a name that was bound to this address afterwards can use an open loopback port.
-Who it is that asks, each route checks itself: our own by token, those of channels by their own means.
+Without these checks a foreign web page, or a host name that an attacker points to this address, could use a
+gateway on loopback that needs no token. Authentication is the task of the routes: the gateway's own check the
+token, those of channels have their own means.
 """
 
 from __future__ import annotations
@@ -15,15 +15,10 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from gateway.contract.errors import (
-    ForeignPageError,
-    InternalError,
-    InvalidRequestError,
-    MisdirectedRequestError,
-    TrunklineError,
-)
-from gateway.server.answers import Shape, error_answer, refusal_of
+from gateway.contract.errors import InternalError, InvalidRequestError, TrunklineError
+from gateway.server.errors import ForeignPageError, MisdirectedRequestError
 from gateway.server.openai.failures import OPENAI_ROOT, failure_answer
+from gateway.server.responses import ErrorFormat, error_response, map_http_exception
 from gateway.settings import ServerSettings, is_loopback
 
 log = structlog.get_logger("trunkline.server")
@@ -47,12 +42,12 @@ _BEGUN = web.RequestKey("begun", bool)
 
 
 class Guard:
-    """Checks every request before it reaches a route, and makes answers of errors."""
+    """Checks every request before its route is called, and turns exceptions into error responses."""
 
     def __init__(self, server: ServerSettings) -> None:
         self._local = is_loopback(server.host)
         self._origins = frozenset(origin.rstrip("/").lower() for origin in server.allowed_origins)
-        self._names = frozenset(urlsplit(origin).netloc for origin in self._origins)
+        self._hosts = frozenset(urlsplit(origin).netloc for origin in self._origins)
 
     @property
     def middleware(self) -> Middleware:
@@ -60,42 +55,42 @@ class Guard:
 
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-            shaped = failure_answer if request.path.startswith(OPENAI_ROOT) else error_answer
+            render = failure_answer if request.path.startswith(OPENAI_ROOT) else error_response
             try:
                 self._check(request)
                 return await handler(request)
             except TrunklineError as error:
-                return shaped(error)
+                return render(error)
             except web.HTTPException as error:
-                return refusal_of(error, shaped)
+                return map_http_exception(error, render)
             except ConnectionError:
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever it is, it must not reach the client
-                return _broken(request, error, shaped)
+            except Exception as error:  # noqa: BLE001 - no detail may reach the client
+                return _internal_error(request, error, render)
 
         return guarded
 
     async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Give every answer the headers that keep browsers strict, and that tell little of us."""
+        """Add the security headers to a response."""
         request[_BEGUN] = True
         response.headers.update(SECURITY_HEADERS)
 
     def _check(self, request: web.Request) -> None:
-        """Raises the error that refuses the request."""
+        """Raise the error for a request that is not accepted."""
         if any(name.lower() in _TOKEN_NAMES for name in request.query):
-            raise InvalidRequestError("a token does not belong in an address; send it in a header")
+            raise InvalidRequestError("a token must not be in the URL; send it in a header")
         host = request.headers.get("Host")
-        if self._local and host is not None and not self._is_ours(host.lower()):
-            raise MisdirectedRequestError("this gateway is not known under that name")
+        if self._local and host is not None and not self._is_own_host(host.lower()):
+            raise MisdirectedRequestError("this host name is not accepted; see server.allowed_origins")
         origin = request.headers.get("Origin")
-        if origin is not None and not self._may_ask(origin.lower(), host):
-            log.warning("refused a foreign page", origin=origin[:100])
-            raise ForeignPageError("pages of that origin may not connect; see server.allowed_origins")
+        if origin is not None and not self._is_allowed_origin(origin.lower(), host):
+            log.warning("request from a foreign origin refused", origin=origin[:100])
+            raise ForeignPageError("this origin is not allowed; see server.allowed_origins")
 
-    def _is_ours(self, host: str) -> bool:
-        return host in self._names or _is_local_name(host)
+    def _is_own_host(self, host: str) -> bool:
+        return host in self._hosts or _is_loopback_name(host)
 
-    def _may_ask(self, origin: str, host: str | None) -> bool:
+    def _is_allowed_origin(self, origin: str, host: str | None) -> bool:
         if origin.rstrip("/") in self._origins:
             return True
         try:
@@ -105,17 +100,17 @@ class Guard:
         return parts.scheme in ("http", "https") and host is not None and parts.netloc == host.lower()
 
 
-def _broken(request: web.Request, error: Exception, shaped: Shape) -> web.StreamResponse:
-    """A fault of our own: the log has it under an id, the client gets the id."""
+def _internal_error(request: web.Request, error: Exception, render: ErrorFormat) -> web.StreamResponse:
+    """Log an unexpected exception under a random id. The client gets the id alone."""
     fault = secrets.token_hex(6)
-    log.error("a request failed", fault=fault, method=request.method, path=request.path, exc_info=error)
+    log.error("request failed", fault=fault, method=request.method, path=request.path, exc_info=error)
     if request.get(_BEGUN):
-        raise ConnectionResetError("the answer had begun") from None
-    return shaped(InternalError(f"something went wrong here; the log has it as {fault}"))
+        raise ConnectionResetError("the response had begun") from None
+    return render(InternalError(f"internal error; the log has it under fault {fault}"))
 
 
-def _is_local_name(host: str) -> bool:
-    """Whether a Host header names this machine itself."""
+def _is_loopback_name(host: str) -> bool:
+    """Return whether a Host header names this machine."""
     name = host if host.endswith("]") else host.rsplit(":", 1)[0]
     name = name.strip("[]")
     if name == "localhost" or name.endswith(".localhost"):

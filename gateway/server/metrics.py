@@ -1,4 +1,4 @@
-"""``/metrics``: what the gateway counted, for Prometheus. Everything is read when it is asked for."""
+"""Metrics for Prometheus, at ``/metrics``. All values are read at the time of the request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """The gateway's metrics, in a registry of their own."""
+    """The gateway's metrics, in their own registry."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._registry = CollectorRegistry()
@@ -38,8 +38,8 @@ class Metrics:
         self._registry.register(self._collector)
         ProcessCollector(registry=self._registry)
 
-    async def answer(self) -> web.Response:
-        """All metrics as they are now."""
+    async def respond(self) -> web.Response:
+        """Return the current metrics in the text format."""
         self._collector.ages = await self._gateway.parts.store.read(_ages)
         return web.Response(
             body=generate_latest(self._registry),
@@ -51,68 +51,70 @@ class _GatewayCollector(Collector):
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self.ages: tuple[int | None, int | None] = (None, None)
-        """When the oldest open message was received and the oldest unfinished delivery sent, in ms."""
+        """When the oldest open message was received and the oldest unfinished delivery was sent, in ms."""
 
     def collect(self) -> Iterator[Metric]:
         counters = self._gateway.counters
-        yield from _counts(counters)
-        yield from self._state()
+        yield from _message_counters(counters)
+        yield from self._gauges()
         yield _histogram(
             "trunkline_first_text_seconds",
-            "From the start of a turn to the first text of its answer",
+            "Time from the start of a turn to the first text of its answer",
             counters.first_text,
         )
-        yield from _calls(counters)
+        yield from _call_metrics(counters)
         now = now_ms()
         received, sent = ((now - at) / 1000 if at is not None else 0.0 for at in self.ages)
-        yield _gauge("trunkline_oldest_message_seconds", "Age of the oldest unanswered message", received)
+        yield _gauge(
+            "trunkline_oldest_message_seconds", "Age of the oldest message without an answer", received
+        )
         yield _gauge("trunkline_outbox_age_seconds", "Age of the oldest unfinished delivery", sent)
 
-    def _state(self) -> Iterator[Metric]:
+    def _gauges(self) -> Iterator[Metric]:
         gateway = self._gateway
         writer, live = gateway.parts.store.writer, gateway.parts.sessions.live()
-        yield _counter("trunkline_commits", "Transactions that were committed", writer.commits)
-        yield _counter("trunkline_commit_units", "Writes that those transactions made durable", writer.units)
+        yield _counter("trunkline_commits", "Committed transactions", writer.commits)
+        yield _counter("trunkline_commit_units", "Writes in those transactions", writer.units)
         yield _gauge(
-            "trunkline_waiting", "Messages accepted and not answered yet", gateway.parts.dispatcher.waiting
+            "trunkline_waiting", "Accepted messages without an answer", gateway.parts.dispatcher.waiting
         )
         yield _gauge("trunkline_sessions", "Sessions in memory", len(live))
-        yield _gauge("trunkline_running_turns", "Answers being made", sum(s.turn is not None for s in live))
-        yield _gauge("trunkline_uptime_seconds", "Seconds since the start", gateway.counters.uptime)
+        yield _gauge("trunkline_running_turns", "Running turns", sum(s.turn is not None for s in live))
+        yield _gauge("trunkline_uptime_seconds", "Time since the start", gateway.counters.uptime)
         health = {name: float(ok) for name, (ok, _detail) in gateway.health().items()}
-        yield from _spent(gateway.parts.spending.ledger)
-        yield _labelled_gauge("trunkline_health", "Whether a part works", "part", health)
+        yield from _cost_counters(gateway.parts.spending.ledger)
+        yield _labelled_gauge("trunkline_health", "1 if the part works, else 0", "part", health)
         yield _labelled_gauge(
-            "trunkline_clients", "Connected readers", "kind", dict(gateway.counters.clients)
+            "trunkline_clients", "Connected clients", "kind", dict(gateway.counters.clients)
         )
 
 
-def _counts(counters: Counters) -> Iterator[Metric]:
+def _message_counters(counters: Counters) -> Iterator[Metric]:
     channel = ["channel"]
-    yield _labelled_counter("trunkline_accepted", "Messages that were accepted", channel, counters.accepted)
+    yield _labelled_counter("trunkline_accepted", "Accepted messages", channel, counters.accepted)
     yield _labelled_counter(
-        "trunkline_duplicates", "Messages that had been accepted before", channel, counters.duplicates
+        "trunkline_duplicates", "Messages that were already accepted", channel, counters.duplicates
     )
-    yield _counter("trunkline_refused", "Messages not answered because too many waited", counters.refused)
+    yield _counter("trunkline_refused", "Messages refused because too many waited", counters.refused)
     yield _labelled_counter(
         "trunkline_turns", "Finished turns", ["channel", "outcome", "error"], counters.turns
     )
-    tokens = CounterMetricFamily("trunkline_tokens", "Tokens that answers took", labels=["direction"])
+    tokens = CounterMetricFamily("trunkline_tokens", "Tokens of answers", labels=["direction"])
     tokens.add_metric(["input"], counters.input_tokens)
     tokens.add_metric(["output"], counters.output_tokens)
     yield tokens
-    yield _counter("trunkline_cost_dollars", "What answers cost, in US to_usd", counters.cost)
+    yield _counter("trunkline_cost_dollars", "Cost of answers, in US dollars", counters.cost)
     yield _counter("trunkline_coalesced_events", "Events merged for slow readers", counters.coalesced)
-    yield _counter("trunkline_dropped_readers", "Readers dropped for being too slow", counters.dropped)
-
-
-def _calls(counters: Counters) -> Iterator[Metric]:
-    labels = ["provider", "model", "error"]
-    yield _labelled_counter(
-        "trunkline_model_retries", "Calls of models that were tried again", labels, counters.retries
+    yield _counter(
+        "trunkline_dropped_readers", "Readers disconnected because they were too slow", counters.dropped
     )
+
+
+def _call_metrics(counters: Counters) -> Iterator[Metric]:
+    labels = ["provider", "model", "error"]
+    yield _labelled_counter("trunkline_model_retries", "Retries of model calls", labels, counters.retries)
     yield _labelled_counter(
-        "trunkline_model_failures", "Calls of models that failed in the end", labels, counters.failures
+        "trunkline_model_failures", "Model calls that failed after all retries", labels, counters.failures
     )
     refused = Counter[tuple[str, str]]()
     for (provider, model, error), count in (counters.retries + counters.failures).items():
@@ -121,30 +123,30 @@ def _calls(counters: Counters) -> Iterator[Metric]:
     yield _labelled_counter(
         "trunkline_model_rate_limited", "Attempts refused with status 429", labels[:2], refused
     )
-    for name, told, histograms in (
-        ("trunkline_model_first_piece_seconds", "From a call to the first piece", counters.first_piece),
-        ("trunkline_model_call_seconds", "From a call to the end of its answer", counters.call),
+    for name, description, histograms in (
+        ("trunkline_model_first_piece_seconds", "Time from a call to the first delta", counters.first_piece),
+        ("trunkline_model_call_seconds", "Time from a call to the end of its response", counters.call),
     ):
-        family = HistogramMetricFamily(name, told, labels=labels[:2])
+        family = HistogramMetricFamily(name, description, labels=labels[:2])
         for key, histogram in histograms.items():
             family.add_metric(key, _buckets(histogram), histogram.total)
         yield family
 
 
 def _ages(connection: Connection) -> tuple[int | None, int | None]:
-    """When the oldest open message was received, and the oldest of its messages on a platform was sent."""
-    open_ = t.inbox.c.state == "new"
-    received = connection.execute(select(func.min(t.inbox.c.received_at)).where(open_)).scalar()
+    """Return when the oldest open message was received and the oldest unfinished delivery was sent, in ms."""
+    is_open = t.inbox.c.state == "new"
+    received = connection.execute(select(func.min(t.inbox.c.received_at)).where(is_open)).scalar()
     unfinished = t.outbox.c.state.in_(("intent", "placed"))
     joined = t.inbox.join(t.outbox, t.outbox.c.inbox_id == t.inbox.c.id)
-    query = select(func.min(t.outbox.c.sent_at)).select_from(joined).where(open_, unfinished)
+    query = select(func.min(t.outbox.c.sent_at)).select_from(joined).where(is_open, unfinished)
     return received, connection.execute(query).scalar()
 
 
-def _spent(ledger: Ledger) -> Iterator[Metric]:
+def _cost_counters(ledger: Ledger) -> Iterator[Metric]:
     labels = ["provider", "model"]
-    calls = CounterMetricFamily("trunkline_model_calls", "Calls of models", labels=labels)
-    cost = CounterMetricFamily("trunkline_model_cost_dollars", "What they cost, where known", labels=labels)
+    calls = CounterMetricFamily("trunkline_model_calls", "Model calls", labels=labels)
+    cost = CounterMetricFamily("trunkline_model_cost_dollars", "Cost of model calls, if known", labels=labels)
     for model, count in ledger.calls.items():
         calls.add_metric(model, count)
         cost.add_metric(model, float(to_usd(ledger.nano_usd[model])))
@@ -152,23 +154,23 @@ def _spent(ledger: Ledger) -> Iterator[Metric]:
     yield cost
 
 
-def _counter(name: str, told: str, value: float) -> Metric:
-    return CounterMetricFamily(name, told, value=value)
+def _counter(name: str, description: str, value: float) -> Metric:
+    return CounterMetricFamily(name, description, value=value)
 
 
-def _gauge(name: str, told: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, told, value=value)
+def _gauge(name: str, description: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, description, value=value)
 
 
-def _labelled_gauge(name: str, told: str, label: str, values: Mapping[str, float]) -> Metric:
-    gauge = GaugeMetricFamily(name, told, labels=[label])
+def _labelled_gauge(name: str, description: str, label: str, values: Mapping[str, float]) -> Metric:
+    gauge = GaugeMetricFamily(name, description, labels=[label])
     for key, value in values.items():
         gauge.add_metric([key], value)
     return gauge
 
 
-def _histogram(name: str, told: str, histogram: Histogram) -> Metric:
-    return HistogramMetricFamily(name, told, buckets=_buckets(histogram), sum_value=histogram.total)
+def _histogram(name: str, description: str, histogram: Histogram) -> Metric:
+    return HistogramMetricFamily(name, description, buckets=_buckets(histogram), sum_value=histogram.total)
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
@@ -176,9 +178,11 @@ def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
     return list(zip(bounds, map(float, accumulate(histogram.counts)), strict=True))
 
 
-def _labelled_counter(name: str, told: str, labels: Sequence[str], counts: Mapping[Any, int]) -> Metric:
-    """A counter with labels. A key is a label's value, or the values of several labels."""
-    counter = CounterMetricFamily(name, told, labels=labels)
+def _labelled_counter(
+    name: str, description: str, labels: Sequence[str], counts: Mapping[Any, int]
+) -> Metric:
+    """Return a counter with labels. A key of ``counts`` is the value of one label, or a tuple of values."""
+    counter = CounterMetricFamily(name, description, labels=labels)
     for key, count in counts.items():
         counter.add_metric([key] if isinstance(key, str) else key, count)
     return counter

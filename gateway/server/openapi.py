@@ -1,4 +1,4 @@
-"""``/openapi.json``: the route table, described as OpenAPI 3.1."""
+"""The API description at ``/openapi.json``: the routes as OpenAPI 3.1."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from msgspec import Struct
 
 from gateway.contract.errors import (
     InvalidRequestError,
-    SlowRequestError,
-    TooLargeError,
     TooManyRequestsError,
     TrunklineError,
     UnauthorizedError,
 )
+from gateway.server.errors import SlowRequestError, TooLargeError
 from gateway.server.routes import Route
 
 _REF = "#/components/schemas/{name}"
 _JSON = "application/json"
 _PATTERNS = re.compile(r":[^}]*}")
-"""What the names in an address must look like; the parameters say it."""
+"""Patterns of path parameters in aiohttp's syntax. OpenAPI has them in the parameters instead."""
 
 
-def described(routes: Sequence[Route], version: str, *, guarded: bool) -> dict[str, Any]:
-    """Return the document. ``guarded`` says whether this gateway wants a token; without, one is optional."""
+def describe_routes(routes: Sequence[Route], version: str, *, guarded: bool) -> dict[str, Any]:
+    """Return the document. ``guarded`` is whether this gateway requires a token; else a token is optional."""
     schemas, components = _schemas(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -54,9 +53,9 @@ def _schemas(routes: Sequence[Route]) -> tuple[dict[Any, dict[str, Any]], dict[s
 
 
 def _portable(schema: Any) -> Any:
-    """Return a schema for generators of clients: they know neither false schemas nor enums of booleans.
+    """Return a schema without ``items: false`` and enums of booleans, which client generators cannot read.
 
-    ``maxItems`` says what ``items: false`` does: there are no items beside those of ``prefixItems``.
+    Nothing is lost without ``items: false``: ``maxItems`` allows no items beside those of ``prefixItems``.
     """
     if isinstance(schema, list):
         return [_portable(each) for each in cast("list[Any]", schema)]
@@ -73,21 +72,24 @@ def _portable(schema: Any) -> Any:
 
 
 def _types(route: Route) -> Iterable[type[Struct]]:
-    yield from (route.failure, route.takes, route.query, route.headers, *route.also.values())
-    yield from (kind for kind in (route.body, route.answer) if kind is not None)
+    types = route.signature
+    yield from (route.error_body, types.path, types.query, types.headers, *route.also.values())
+    yield from (kind for kind in (types.body, route.answer) if kind is not None)
 
 
 def _parameter_names(routes: Sequence[Route]) -> set[str]:
-    return {kind.__name__ for route in routes for kind in (route.takes, route.query, route.headers)}
+    signatures = [route.signature for route in routes]
+    return {kind.__name__ for types in signatures for kind in (types.path, types.query, types.headers)}
 
 
 def _operation(
     route: Route, schemas: Mapping[Any, dict[str, Any]], components: Mapping[str, Any]
 ) -> dict[str, Any]:
+    types = route.signature
     parameters = [
-        *_parameters("path", route.takes, components),
-        *_parameters("query", route.query, components),
-        *_parameters("header", route.headers, components),
+        *_parameters("path", types.path, components),
+        *_parameters("query", types.query, components),
+        *_parameters("header", types.headers, components),
     ]
     operation: dict[str, Any] = {
         "operationId": route.name,
@@ -96,8 +98,8 @@ def _operation(
     }
     if parameters:
         operation["parameters"] = parameters
-    if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": schemas[route.body]}}}
+    if types.body is not None:
+        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": schemas[types.body]}}}
     if route.open:
         operation["security"] = []
     return operation
@@ -107,15 +109,15 @@ def _parameters(place: str, kind: type[Struct], components: Mapping[str, Any]) -
     schema = components[kind.__name__]
     required = schema.get("required", ())
     return [
-        {"name": name, "in": place, "required": name in required, **_described(field)}
+        {"name": name, "in": place, "required": name in required, **_parameter(field)}
         for name, field in schema["properties"].items()
     ]
 
 
-def _described(field: Mapping[str, Any]) -> dict[str, Any]:
+def _parameter(field: Mapping[str, Any]) -> dict[str, Any]:
     schema = dict(field)
-    told = schema.pop("description", None)
-    return {"schema": schema} if told is None else {"description": told, "schema": schema}
+    description = schema.pop("description", None)
+    return {"schema": schema} if description is None else {"description": description, "schema": schema}
 
 
 def _responses(
@@ -125,8 +127,8 @@ def _responses(
     for status, kind in route.also.items():
         responses[str(status)] = {"description": _first_line(kind), **_content(schemas[kind])}
     for status, errors in _by_status(_errors(route, has_parameters)).items():
-        told = "; ".join(f"{error.__name__}: {_first_line(error)}" for error in errors)
-        responses[str(status)] = {"description": told, **_content(schemas[route.failure])}
+        description = "; ".join(f"{error.__name__}: {_first_line(error)}" for error in errors)
+        responses[str(status)] = {"description": description, **_content(schemas[route.error_body])}
     return responses
 
 
@@ -146,9 +148,10 @@ def _content(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _errors(route: Route, has_parameters: bool) -> list[type[TrunklineError]]:
     errors = list(route.errors)
-    if has_parameters or route.body is not None:
+    has_body = route.signature.body is not None
+    if has_parameters or has_body:
         errors.append(InvalidRequestError)
-    if route.body is not None:
+    if has_body:
         errors += [TooLargeError, SlowRequestError]
     if not route.open:
         errors += [UnauthorizedError, TooManyRequestsError]

@@ -1,22 +1,25 @@
-"""The route table's noun: an address with everything that is known of it.
+"""Routes: a URL with its handler and all that the API description says about it.
 
-A route names what it takes and what it answers as types. The same types read its requests and describe it
-at ``/openapi.json``, so the two cannot differ.
+The types of a route's parameters, body and response are the annotations of its handler. The same types read
+the requests and describe them at ``/openapi.json``, so the two cannot differ.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from functools import cache
+from types import NoneType
+from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints
 
 import msgspec
 from aiohttp import web
 from msgspec import Struct
 
 from gateway.access.tokens import Auth, bearer_token, session_cookie
-from gateway.contract.errors import InvalidRequestError, SlowRequestError, TooLargeError, TrunklineError
-from gateway.server.answers import ErrorAnswer, json_answer
+from gateway.contract.errors import InvalidRequestError, TrunklineError
+from gateway.server.errors import SlowRequestError, TooLargeError
+from gateway.server.responses import ErrorBody, json_response
 
 PathT = TypeVar("PathT", bound=Struct)
 QueryT = TypeVar("QueryT", bound=Struct)
@@ -31,7 +34,7 @@ class Nothing(Struct, frozen=True):
 
 
 class Call(Generic[PathT, QueryT, HeadersT, BodyT]):
-    """One request, read: its address, its query, its headers, its body; and who asks."""
+    """One parsed request: path, query, headers, body, and the authenticated user ("" on open routes)."""
 
     __slots__ = ("body", "headers", "path", "query", "request", "user")
 
@@ -46,64 +49,91 @@ class Call(Generic[PathT, QueryT, HeadersT, BodyT]):
         self.body = body
 
 
-class Route(Struct, frozen=True, kw_only=True):
-    """An address and a method. ``name`` is its id in the API description.
+PlainCall = Call[Nothing, Nothing, Nothing, None]
+"""A request without parameters or body."""
 
-    ``call`` returns what ``answer`` says, None where that is None, or a whole response. ``also`` are answers
-    of other statuses than ``status``; ``errors`` what may be refused beside what is common to all.
+
+class Signature(Struct, frozen=True):
+    """The types in the annotations of a handler. ``answer`` is None if it returns None or a response."""
+
+    path: type[Struct]
+    query: type[Struct]
+    headers: type[Struct]
+    body: type[Struct] | None
+    answer: type[Struct] | None
+    is_empty: bool
+    """Whether the handler returns None."""
+
+
+class Route(Struct, frozen=True):
+    """A method and a path with their handler. ``name`` is the operation id in the API description.
+
+    The handler is an async function of one ``Call``. It returns a Struct, None (status 204) or a response.
+    ``sends`` is the JSON in the response of a handler that returns one. ``also`` maps other statuses to
+    their bodies. ``errors`` are those beside the errors that all routes have.
     """
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
     name: str
     summary: str
-    call: Callable[[Call[Any, Any, Any, Any]], Awaitable[object]]
-    takes: type[Struct] = Nothing
-    """What its address holds."""
-    query: type[Struct] = Nothing
-    headers: type[Struct] = Nothing
-    body: type[Struct] | None = None
-    answer: type[Struct] | None = None
-    status: int = 200
+    handler: Callable[[Call[Any, Any, Any, Any]], Awaitable[object]]
+    sends: type[Struct] | None = None
+    success: int = 200
     media: str = "application/json"
-    """What it sends; beside an ``answer``, what it sends where it is asked to stream."""
-    failure: type[Struct] = ErrorAnswer
-    """The shape of its refusals."""
+    """Content type. Beside an ``answer``: the content type of the streamed variant."""
+    error_body: type[Struct] = ErrorBody
     also: Mapping[int, type[Struct]] = {}
     errors: tuple[type[TrunklineError], ...] = ()
     open: bool = False
-    """Whether it needs no token."""
+    """Whether the route needs no token."""
     explain: Callable[[bytes], None] | None = None
-    """Raises a more exact error for a body that does not fit ``body``; returns where it knows none."""
+    """Raises a more exact error for a body that does not have the type of the handler's body."""
+
+    @property
+    def signature(self) -> Signature:
+        """The types of its handler."""
+        return _signature(getattr(self.handler, "__func__", self.handler))
+
+    @property
+    def answer(self) -> type[Struct] | None:
+        """The JSON of a success, if there is one."""
+        return self.sends or self.signature.answer
+
+    @property
+    def status(self) -> int:
+        """The status of a success."""
+        return 204 if self.signature.is_empty else self.success
 
 
 class Binder:
-    """Makes aiohttp routes of ours."""
+    """Turns our routes into aiohttp routes."""
 
     def __init__(self, auth: Auth) -> None:
         self._auth = auth
 
     def bind(self, routes: Sequence[Route]) -> list[web.AbstractRouteDef]:
-        """Every route as aiohttp wants it."""
-        return [web.route(route.method, route.path, self._bound(route)) for route in routes]
+        """Return the aiohttp routes."""
+        return [web.route(route.method, route.path, self._bind(route)) for route in routes]
 
-    def _bound(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        read_body = None if route.body is None else msgspec.json.Decoder(route.body).decode
+    def _bind(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        types = route.signature
+        read_body = None if types.body is None else msgspec.json.Decoder(types.body).decode
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            user = "" if route.open else self._user(request, route)
-            path = _read(route.takes, request.match_info, "the address")
-            query = _read(route.query, _single(request), "the query")
-            headers = _read(route.headers, _wanted(route.headers, request), "the headers")
+            user = "" if route.open else self._authenticate(request, route)
+            path = _convert(types.path, request.match_info, "the path")
+            query = _convert(types.query, _query(request), "the query")
+            headers = _convert(types.headers, _headers(types.headers, request), "the headers")
             body = None if read_body is None else await _body(request, read_body, route.explain)
-            answer = await route.call(Call(request, user, path, query, headers, body))
+            answer = await route.handler(Call(request, user, path, query, headers, body))
             if isinstance(answer, web.StreamResponse):
                 return answer
-            return web.Response(status=204) if answer is None else json_answer(answer, route.status)
+            return web.Response(status=204) if answer is None else json_response(answer, route.success)
 
         return handle
 
-    def _user(self, request: web.Request, route: Route) -> str:
+    def _authenticate(self, request: web.Request, route: Route) -> str:
         token = bearer_token(request.headers.get("Authorization", ""))
         if token is None and route.path.startswith("/api/"):
             cookie = session_cookie(request.method, request.headers, request.cookies)
@@ -113,20 +143,38 @@ class Binder:
         return self._auth.user_of(token, request.remote or "")
 
 
-def _read(kind: type[Struct], given: Mapping[str, str], where: str) -> Struct:
+# Cached by function, not by bound method, which would keep its gateway in memory.
+@cache
+def _signature(handler: Callable[..., Any]) -> Signature:
+    hints = get_type_hints(handler)
+    returned = hints.pop("return")
+    (call,) = hints.values()
+    path, query, headers, body = get_args(call)
+    is_struct = issubclass(returned, Struct)
+    return Signature(
+        path,
+        query,
+        headers,
+        None if body is NoneType else body,
+        returned if is_struct else None,
+        returned is NoneType,
+    )
+
+
+def _convert(kind: type[Struct], given: Mapping[str, str], where: str) -> Struct:
     try:
         return msgspec.convert(dict(given), kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidRequestError(f"{where}: {error}") from None
 
 
-def _single(request: web.Request) -> Mapping[str, str]:
+def _query(request: web.Request) -> Mapping[str, str]:
     if len(request.query) != len(set(request.query)):
-        raise InvalidRequestError("the query: something is given twice")
+        raise InvalidRequestError("the query: a parameter is given twice")
     return request.query
 
 
-def _wanted(kind: type[Struct], request: web.Request) -> Mapping[str, str]:
+def _headers(kind: type[Struct], request: web.Request) -> Mapping[str, str]:
     names = kind.__struct_encode_fields__
     return {name: request.headers[name] for name in names if name in request.headers}
 
@@ -134,8 +182,8 @@ def _wanted(kind: type[Struct], request: web.Request) -> Mapping[str, str]:
 async def _body(
     request: web.Request, decode: Callable[[bytes], Any], explain: Callable[[bytes], None] | None
 ) -> Any:
-    """The body of a request. Raises InvalidRequestError with the place of what is wrong."""
-    received = await _received(request)
+    """Return the decoded body. Raises InvalidRequestError with the place of the mistake."""
+    received = await _receive(request)
     try:
         try:
             return decode(received)
@@ -149,12 +197,12 @@ async def _body(
         raise InvalidRequestError(f"the body: {error}") from None
 
 
-async def _received(request: web.Request) -> bytes:
+async def _receive(request: web.Request) -> bytes:
     try:
         async with asyncio.timeout(_BODY_SECONDS):
             return await request.read()
     except TimeoutError:
-        raise SlowRequestError(f"the body did not come within {_BODY_SECONDS:.0f} seconds") from None
+        raise SlowRequestError(f"the body did not arrive within {_BODY_SECONDS:.0f} seconds") from None
     except web.HTTPRequestEntityTooLarge:
         raise TooLargeError("the body is larger than limits.frame_bytes") from None
     except web.RequestPayloadError as error:

@@ -1,11 +1,10 @@
-"""Sessions over REST: list, show, delete; read and write messages; abort; approve."""
+"""Sessions over REST: list, read, delete, send messages, abort, approve. Also dead letters."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
-from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gateway.access.approvals import SERVER, Decision
@@ -20,57 +19,65 @@ from gateway.contract.errors import (
 )
 from gateway.contract.messages import FilePart, ImagePart, Message, TextPart, new_id, part_from
 from gateway.host import Host
-from gateway.server.answers import json_answer
-from gateway.server.routes import Call, Nothing, Route
+from gateway.server.routes import Call, Nothing, PlainCall, Route
 from gateway.session import Session
+from gateway.session.dead_letters import DeadLetter, DeadLetters
 from gateway.session.frames import Status, Totals
 from gateway.session.log import ErrorRecord, SessionFilter, SessionRow, ToolRecord
 
 CHANNEL = SERVER
-"""The channel of messages that come by REST. It is none that runs: their answers are read, not placed."""
+"""The channel id of messages received by HTTP. No such channel runs: clients read the answers."""
 
-_LARGEST = 2**53
+_MAX_SEQ = 2**53
 SessionId = Annotated[str, Meta(pattern=r"^[!-~]{1,200}$", description="The session's id")]
 
 
 class SessionPath(Struct, frozen=True):
-    """Which session."""
+    """A session."""
 
     id: SessionId
 
 
 class ApprovalPath(Struct, frozen=True):
-    """Which request for approval, in which session."""
+    """An approval request of a session."""
 
     id: SessionId
     approval_id: Annotated[str, Meta(min_length=1, max_length=64, description="The request's id")]
 
 
-class Page(Struct, frozen=True):
-    """Which part of the list."""
+class SessionQuery(Struct, frozen=True):
+    """A page of the list of sessions, and a filter."""
 
-    limit: Annotated[int, Meta(ge=1, le=500, description="How many at most")] = 100
+    limit: Annotated[int, Meta(ge=1, le=500, description="Maximum number")] = 100
     before: Annotated[str, Meta(pattern=r"^[0-9]{1,16}(:[!-~]{1,200})?$")] | UnsetType = UNSET
-    channel: Annotated[str, Meta(pattern=r"^[!-~]{1,64}$", description="Only this one's")] | UnsetType = UNSET
+    channel: Annotated[str, Meta(pattern=r"^[!-~]{1,64}$", description="Only this channel")] | UnsetType = (
+        UNSET
+    )
     unnamed: Literal["with", "without", "only"] = "with"
-    """Whether to list the sessions of requests to ``/v1`` that named none."""
+    """Whether to list the sessions of ``/v1`` requests without a session name."""
 
 
-class Range(Struct, frozen=True):
-    """Which messages."""
+class MessageQuery(Struct, frozen=True):
+    """A range of messages."""
 
-    after: Annotated[int, Meta(ge=0, le=_LARGEST, description="Only those with a higher seq")] = 0
-    last: Annotated[int, Meta(ge=1, le=1000, description="Only the newest so many of them")] = 200
+    after: Annotated[int, Meta(ge=0, le=_MAX_SEQ, description="Only messages with a higher seq")] = 0
+    last: Annotated[int, Meta(ge=1, le=1000, description="Only the newest so many")] = 200
 
 
-class Repeatable(Struct, frozen=True):
-    """The message's own name, where the body has none."""
+class RecordQuery(Struct, frozen=True):
+    """The number of records."""
+
+    last: Annotated[int, Meta(ge=1, le=1000, description="Only the newest so many")] = 200
+
+
+class IdempotencyHeaders(Struct, frozen=True):
+    """The message's client_msg_id, if the body has none."""
 
     key: ClientMsgId | UnsetType = msgspec.field(default=UNSET, name="Idempotency-Key")
 
 
 class NewMessage(Struct, frozen=True):
-    """Something to say. The same ``client_msg_id`` again is the same message, and is answered once."""
+    """A message to send. With a known ``client_msg_id`` it is a duplicate and is not answered again."""
 
     text: str = ""
     parts: Annotated[list[TextPart | ImagePart | FilePart], Meta(max_length=32)] = []
@@ -78,16 +85,16 @@ class NewMessage(Struct, frozen=True):
     client_msg_id: ClientMsgId | UnsetType = UNSET
 
 
-class Verdict(Struct, frozen=True):
-    """A person's word on a tool."""
+class ApprovalDecision(Struct, frozen=True):
+    """A user's decision about a tool call."""
 
     decision: Decision
 
 
 class SessionInfo(Struct, frozen=True):
-    """A session. Times are milliseconds, ``cost`` is US dollars, ``messages`` is their number.
+    """A session. Times are in milliseconds, ``cost`` is in US dollars, ``messages`` is their number.
 
-    ``status`` is ``waiting`` while a tool waits for a person's approval.
+    ``status`` is ``waiting`` while a tool waits for an approval.
     """
 
     id: str
@@ -109,7 +116,7 @@ class SessionList(Struct, frozen=True):
 
 
 class LoggedMessage(Struct, frozen=True):
-    """A message and its number in the session."""
+    """A message and its sequence number in the session."""
 
     seq: int
     message: Message
@@ -122,7 +129,7 @@ class MessageList(Struct, frozen=True):
 
 
 class ErrorList(Struct, frozen=True):
-    """Errors, oldest first. ``count`` is how many the session holds in all."""
+    """Errors, oldest first. ``count`` is the number of all errors in the session."""
 
     count: int
     errors: list[ErrorRecord]
@@ -134,16 +141,10 @@ class ToolCallList(Struct, frozen=True):
     tool_calls: list[ToolRecord]
 
 
-class Newest(Struct, frozen=True):
-    """How much of a list."""
+class AcceptedMessage(Struct, frozen=True):
+    """A durably stored message. ``answer_id`` is the id of its answer; its events follow ``seq``.
 
-    last: Annotated[int, Meta(ge=1, le=1000, description="Only the newest so many of them")] = 200
-
-
-class Accepted(Struct, frozen=True):
-    """The message is durable. ``answer_id`` is its answer's id; follow it from ``seq`` on.
-
-    One that is ``refused`` gets no answer: too many messages wait in the session.
+    A ``refused`` message gets no answer: too many messages wait in the session.
     """
 
     client_msg_id: str
@@ -155,17 +156,70 @@ class Accepted(Struct, frozen=True):
     refused: bool | UnsetType = UNSET
 
 
-class Aborted(Struct, frozen=True):
-    """Whether there was an answer to stop."""
+class AbortResult(Struct, frozen=True):
+    """Whether an answer was running."""
 
     aborted: bool
 
 
-class Settled(Struct, frozen=True):
-    """The request for approval is settled."""
+class ApprovalResult(Struct, frozen=True):
+    """The approval request is resolved."""
 
     approval_id: str
     decision: Decision
+
+
+class DeadLetterPath(Struct, frozen=True):
+    """A dead letter."""
+
+    id: Annotated[str, Meta(pattern=r"^[!-~]{1,64}$", description="The dead letter's id")]
+
+
+class DeadLetterList(Struct, frozen=True):
+    """Dead letters, newest first."""
+
+    dead: list[DeadLetter]
+
+
+class DeadLetterRoutes:
+    """The routes under ``/api/dead``."""
+
+    def __init__(self, letters: DeadLetters) -> None:
+        self._letters = letters
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        one = "/api/dead/{id}"
+        return [
+            Route(
+                "GET", "/api/dead", "listDead", "List messages without an answer or unreadable.", self._list
+            ),
+            Route(
+                "POST",
+                f"{one}/replay",
+                "replayDead",
+                "Try once more to answer a message.",
+                self._replay,
+                errors=(NotFoundError, InvalidStateError),
+            ),
+            Route(
+                "DELETE",
+                one,
+                "dropDead",
+                "Delete a dead letter.",
+                self._drop,
+                errors=(NotFoundError,),
+            ),
+        ]
+
+    async def _list(self, _call: PlainCall) -> DeadLetterList:
+        return DeadLetterList(await self._letters.list())
+
+    async def _replay(self, call: Call[DeadLetterPath, Nothing, Nothing, None]) -> None:
+        await self._letters.replay(call.path.id)
+
+    async def _drop(self, call: Call[DeadLetterPath, Nothing, Nothing, None]) -> None:
+        await self._letters.drop(call.path.id)
 
 
 class SessionRoutes:
@@ -175,117 +229,82 @@ class SessionRoutes:
         self._host = host
 
     def routes(self) -> list[Route]:
-        """All of them."""
-        return [*self._reading(), *self._changing()]
+        """Return the routes."""
+        return [*self._read_routes(), *self._write_routes()]
 
-    def _reading(self) -> list[Route]:
-        one = "/api/sessions/{id}"
+    def _read_routes(self) -> list[Route]:
+        one, gone = "/api/sessions/{id}", (NotFoundError,)
         return [
             Route(
-                method="GET",
-                path="/api/sessions",
-                name="listSessions",
-                summary="Sessions, newest activity first.",
-                call=self._list,
-                query=Page,
-                answer=SessionList,
+                "GET", "/api/sessions", "listSessions", "List sessions, newest activity first.", self._list
+            ),
+            Route("GET", one, "showSession", "Show one session.", self._show, errors=gone),
+            Route(
+                "GET",
+                f"{one}/messages",
+                "listMessages",
+                "List the messages of a session, oldest first.",
+                self._messages,
+                errors=gone,
             ),
             Route(
-                method="GET",
-                path=one,
-                name="showSession",
-                summary="One session.",
-                call=self._show,
-                takes=SessionPath,
-                answer=SessionInfo,
-                errors=(NotFoundError,),
+                "GET",
+                f"{one}/errors",
+                "listErrors",
+                "List the errors in a session's answers, oldest first.",
+                self._errors,
+                errors=gone,
             ),
             Route(
-                method="GET",
-                path=f"{one}/messages",
-                name="listMessages",
-                summary="What was said in a session, oldest first.",
-                call=self._messages,
-                takes=SessionPath,
-                query=Range,
-                answer=MessageList,
-                errors=(NotFoundError,),
-            ),
-            Route(
-                method="GET",
-                path=f"{one}/errors",
-                name="listErrors",
-                summary="Errors in a session's answers, oldest first.",
-                call=self._errors,
-                takes=SessionPath,
-                query=Newest,
-                answer=ErrorList,
-                errors=(NotFoundError,),
-            ),
-            Route(
-                method="GET",
-                path=f"{one}/tool-calls",
-                name="listToolCalls",
-                summary="Tool calls of a session with their outcomes, oldest first.",
-                call=self._tool_calls,
-                takes=SessionPath,
-                query=Newest,
-                answer=ToolCallList,
-                errors=(NotFoundError,),
+                "GET",
+                f"{one}/tool-calls",
+                "listToolCalls",
+                "List the tool calls of a session with their outcomes, oldest first.",
+                self._tool_calls,
+                errors=gone,
             ),
         ]
 
-    def _changing(self) -> list[Route]:
-        one = "/api/sessions/{id}"
+    def _write_routes(self) -> list[Route]:
+        one, gone = "/api/sessions/{id}", (NotFoundError,)
         return [
             Route(
-                method="DELETE",
-                path=one,
-                name="deleteSession",
-                summary="Remove a session with all its messages.",
-                call=self._delete,
-                takes=SessionPath,
-                status=204,
+                "DELETE",
+                one,
+                "deleteSession",
+                "Delete a session with all its messages.",
+                self._delete,
                 errors=(NotFoundError, InvalidStateError),
             ),
             Route(
-                method="POST",
-                path=f"{one}/messages",
-                name="postMessage",
-                summary="Say something; returns once it is durable. A session begins with its first message.",
-                call=self._post,
-                takes=SessionPath,
-                headers=Repeatable,
-                body=NewMessage,
-                answer=Accepted,
-                status=202,
+                "POST",
+                f"{one}/messages",
+                "postMessage",
+                "Send a message; returns once it is durable. The first message creates the session.",
+                self._post,
+                success=202,
                 errors=(OverloadedError, InvalidPartTypeError, PartValidationError),
                 explain=_check_parts,
             ),
             Route(
-                method="POST",
-                path=f"{one}/abort",
-                name="abortAnswer",
-                summary="Stop the answer a session is making; what it has so far is kept.",
-                call=self._abort,
-                takes=SessionPath,
-                answer=Aborted,
-                errors=(NotFoundError,),
+                "POST",
+                f"{one}/abort",
+                "abortAnswer",
+                "Abort the running answer of a session; its text so far is kept.",
+                self._abort,
+                errors=gone,
             ),
             Route(
-                method="POST",
-                path=f"{one}/approvals/{{approval_id}}",
-                name="settleApproval",
-                summary="Allow or deny what a tool wants to do.",
-                call=self._approve,
-                takes=ApprovalPath,
-                body=Verdict,
-                answer=Settled,
-                errors=(NotFoundError,),
+                "POST",
+                f"{one}/approvals/{{approval_id}}",
+                "settleApproval",
+                "Allow or deny a tool call.",
+                self._approve,
+                errors=gone,
             ),
         ]
 
-    async def _list(self, call: Call[Nothing, Page, Nothing, None]) -> SessionList:
+    async def _list(self, call: Call[Nothing, SessionQuery, Nothing, None]) -> SessionList:
         page = call.query
         before, after_id = None, ""
         if isinstance(page.before, str):
@@ -301,16 +320,16 @@ class SessionRoutes:
         session = await self._existing(call.path.id)
         return self._info(session.row, session)
 
-    async def _messages(self, call: Call[SessionPath, Range, Nothing, None]) -> MessageList:
+    async def _messages(self, call: Call[SessionPath, MessageQuery, Nothing, None]) -> MessageList:
         session = await self._existing(call.path.id)
         found = await self._host.sessions.read(session.id, call.query.after, call.query.last)
         return MessageList([LoggedMessage(seq, message) for seq, message in found])
 
-    async def _errors(self, call: Call[SessionPath, Newest, Nothing, None]) -> ErrorList:
+    async def _errors(self, call: Call[SessionPath, RecordQuery, Nothing, None]) -> ErrorList:
         session = await self._existing(call.path.id)
         return ErrorList(*await self._host.sessions.errors(session.id, call.query.last))
 
-    async def _tool_calls(self, call: Call[SessionPath, Newest, Nothing, None]) -> ToolCallList:
+    async def _tool_calls(self, call: Call[SessionPath, RecordQuery, Nothing, None]) -> ToolCallList:
         session = await self._existing(call.path.id)
         return ToolCallList(await self._host.sessions.tool_calls(session.id, call.query.last))
 
@@ -318,13 +337,15 @@ class SessionRoutes:
         await self._existing(call.path.id)
         await self._host.sessions.delete(call.path.id)
 
-    async def _post(self, call: Call[SessionPath, Nothing, Repeatable, NewMessage]) -> web.Response:
-        said = call.body
-        name = _one_name(said.client_msg_id, call.headers.key)
-        message = ClientMessage.checked(name, said.text, said.parts, said.audio)
+    async def _post(
+        self, call: Call[SessionPath, Nothing, IdempotencyHeaders, NewMessage]
+    ) -> AcceptedMessage:
+        body = call.body
+        client_msg_id = _client_msg_id(body.client_msg_id, call.headers.key)
+        message = ClientMessage.checked(client_msg_id, body.text, body.parts, body.audio)
         receipt = await self._host.accept(CHANNEL, message.inbound(CHANNEL, call.path.id, call.user))
-        accepted = Accepted(
-            name,
+        return AcceptedMessage(
+            client_msg_id,
             receipt.message_id,
             receipt.answer_id,
             receipt.session,
@@ -332,19 +353,18 @@ class SessionRoutes:
             receipt.duplicate,
             receipt.refused or UNSET,
         )
-        return json_answer(accepted, 202)
 
-    async def _abort(self, call: Call[SessionPath, Nothing, Nothing, None]) -> Aborted:
+    async def _abort(self, call: Call[SessionPath, Nothing, Nothing, None]) -> AbortResult:
         await self._existing(call.path.id)
-        return Aborted(await self._host.abort(call.path.id))
+        return AbortResult(await self._host.abort(call.path.id))
 
-    async def _approve(self, call: Call[ApprovalPath, Nothing, Nothing, Verdict]) -> Settled:
+    async def _approve(self, call: Call[ApprovalPath, Nothing, Nothing, ApprovalDecision]) -> ApprovalResult:
         approval_id, decision = call.path.approval_id, call.body.decision
         await self._host.approve(approval_id, decision, session=call.path.id)
-        return Settled(approval_id, decision)
+        return ApprovalResult(approval_id, decision)
 
     async def _existing(self, session_id: str) -> Session:
-        """The session, unless all there is of it is a message that was refused."""
+        """Return a session. Raises NotFoundError for one that holds nothing but a refused message."""
         session = await self._host.sessions.find(session_id)
         if not session.saved:
             raise NotFoundError(f"no session {session_id!r}")
@@ -374,7 +394,7 @@ def _status(live: Session | None) -> Status | Literal["waiting"]:
 
 
 def _check_parts(body: bytes) -> None:
-    """Raise InvalidPartTypeError or PartValidationError for the first part that cannot be read."""
+    """Raise InvalidPartTypeError or PartValidationError for the first invalid part."""
     parts: Any = msgspec.json.decode(body, type=dict[str, Any]).get("parts")
     for index, part in enumerate(cast("list[object]", parts) if isinstance(parts, list) else ()):
         try:
@@ -383,9 +403,9 @@ def _check_parts(body: bytes) -> None:
             raise type(error)(f"the body: $.parts[{index}]: {error}") from None
 
 
-def _one_name(in_body: str | UnsetType, in_header: str | UnsetType) -> str:
-    """The message's name, which may be said in two places but not differently."""
-    names = {name for name in (in_body, in_header) if isinstance(name, str)}
-    if len(names) > 1:
+def _client_msg_id(in_body: str | UnsetType, in_header: str | UnsetType) -> str:
+    """Return the id of a message. Raises InvalidRequestError if body and header differ."""
+    given = {value for value in (in_body, in_header) if isinstance(value, str)}
+    if len(given) > 1:
         raise InvalidRequestError("client_msg_id and Idempotency-Key differ")
-    return names.pop() if names else new_id()
+    return given.pop() if given else new_id()

@@ -19,7 +19,7 @@ from gateway.cli.gateway_or_store import GatewayOrStore
 from gateway.cli.options import REFUSED, AsJson, File, fail, settings_from
 from gateway.cli.output import echo_json, moment, plain, print_table
 from gateway.extensions.registry import ChannelRegistry
-from gateway.server.approvals import Allowed, AllowedList
+from gateway.server.access import ToolApproval, ToolApprovalList
 from gateway.settings import Settings
 from gateway.store import Store
 
@@ -33,11 +33,11 @@ class ApprovalClient:
         self._settings = settings
         self._access = GatewayOrStore(settings)
 
-    def list(self) -> list[Allowed]:
+    def list(self) -> list[ToolApproval]:
         """Return all approvals, newest first."""
         if self._access.running:
-            return msgspec.convert(self._access.request("GET", "/api/approvals"), AllowedList).approvals
-        return self._locally(AllowedList.of).approvals
+            return msgspec.convert(self._access.request("GET", "/api/approvals"), ToolApprovalList).approvals
+        return self._locally(ToolApprovalList.of).approvals
 
     def revoke(self, approval_id: str) -> None:
         """Revoke one approval."""
@@ -96,7 +96,7 @@ def _client(config: Path | None) -> ApprovalClient:
     return ApprovalClient(settings_from(config))
 
 
-def _print(allowed: list[Allowed]) -> None:
+def _print(allowed: list[ToolApproval]) -> None:
     table = Table(box=None, header_style="bold")
     table.add_column("id", no_wrap=True, min_width=36)
     for title in ("user", "session", "tool", "matches", "since", "by"):

@@ -21,7 +21,7 @@ from gateway.cli.gateway_or_store import GatewayOrStore
 from gateway.cli.options import AsJson, File, settings_from, to_json
 from gateway.cli.output import echo_json, moment, plain
 from gateway.extensions.registry import ChannelRegistry
-from gateway.server.pairs import Let, Pairs
+from gateway.server.access import AllowedUser, PairingList
 from gateway.settings import Settings
 from gateway.store import Store
 
@@ -35,21 +35,21 @@ class PairingClient:
         self._settings = settings
         self._access = GatewayOrStore(settings)
 
-    def list(self) -> Pairs:
+    def list(self) -> PairingList:
         """Return the waiting and the allowed users."""
         if self._access.running:
-            return msgspec.convert(self._access.request("GET", "/api/pairs"), Pairs)
-        return self._locally(Pairs.of)
+            return msgspec.convert(self._access.request("GET", "/api/pairs"), PairingList)
+        return self._locally(PairingList.of)
 
-    def approve(self, code: str, role: SenderRole) -> Let:
+    def approve(self, code: str, role: SenderRole) -> AllowedUser:
         """Allow the user with this code."""
         if self._access.running:
             return msgspec.convert(
-                self._access.request("POST", "/api/pairs", {"code": code, "role": role}), Let
+                self._access.request("POST", "/api/pairs", {"code": code, "role": role}), AllowedUser
             )
 
-        async def approved(access: Access) -> Let:
-            return Let.of(await access.pairing.approve(code, THE_OWNER, "admin", role))
+        async def approved(access: Access) -> AllowedUser:
+            return AllowedUser.of(await access.pairing.approve(code, THE_OWNER, "admin", role))
 
         return self._locally(approved)
 
@@ -128,7 +128,7 @@ def _client(config: Path | None) -> PairingClient:
     return PairingClient(settings_from(config))
 
 
-def _print(pairs: Pairs) -> None:
+def _print(pairs: PairingList) -> None:
     table = Table(box=None, header_style="bold")
     for title in ("channel", "user", "name", "state", "until or since", "by"):
         table.add_column(title, overflow="fold")

@@ -13,7 +13,7 @@ from gateway.contract.errors import BackpressureError, OverloadedError
 from gateway.contract.messages import Message
 from gateway.host import Host
 from gateway.server.openai.telling import Telling, text_of
-from gateway.server.streaming import cut
+from gateway.server.responses import abort_connection
 from gateway.session.feed import Feed
 from gateway.session.frames import Event, Frame, MessageFrame
 
@@ -57,7 +57,7 @@ class Waiters:
         Raises ClientLeftError when the client is gone, OverloadedError when the gateway stops.
         """
         host, session_id = self._host, receipt.session
-        feed = host.feed(lambda: cut(request))
+        feed = host.feed(lambda: abort_connection(request))
         self._feeds.add(feed)
         host.counters.clients["openai"] += 1
         try:

@@ -18,14 +18,13 @@ from gateway.contract.messages import ErrorMetadata, ErrorPart, Message, ToolCal
 from gateway.contract.provider import TurnOptions
 from gateway.host import Host
 from gateway.models import Agents, Models
-from gateway.server.answers import json_answer
 from gateway.server.openai.answering import Waiters
 from gateway.server.openai.chat import ChatMessage
 from gateway.server.openai.failures import FailureAnswer, failure, failure_of
 from gateway.server.openai.parse import conversation, session_of_key
 from gateway.server.openai.telling import failure_in
+from gateway.server.responses import KEEP_ALIVE, EventStream, json_response
 from gateway.server.sessions import CHANNEL
-from gateway.server.streaming import STILL_HERE, Streamed
 from gateway.session.log import UNNAMED_PREFIX
 
 log = structlog.get_logger("trunkline.openai")
@@ -103,11 +102,11 @@ class Conversing:
         answer = await self._waiters.follow(request, receipt, _Patient())
         if answer is not None and (failed := failure_in(answer)) is not None:
             return _failed(failed, receipt)
-        return json_answer(form.whole(answer), headers=_session(receipt))
+        return json_response(form.whole(answer), headers=_session(receipt))
 
     async def _streamed(self, request: web.Request, receipt: Receipt, form: Form) -> web.StreamResponse:
         """A stream begins with the first text, so that what fails before has a status of its own."""
-        stream = _Stream(Streamed(request, _session(receipt)), form)
+        stream = _Stream(EventStream(request, _session(receipt)), form)
         try:
             answer = await self._waiters.follow(request, receipt, stream)
             if answer is None or (failed := failure_in(answer)) is None:
@@ -139,7 +138,7 @@ class _Patient:
 class _Stream:
     """A listener that passes on what it hears. It opens the stream when there is something to write."""
 
-    def __init__(self, streamed: Streamed, form: Form) -> None:
+    def __init__(self, streamed: EventStream, form: Form) -> None:
         self._streamed = streamed
         self._form = form
         self._early: Sequence[str] = ()
@@ -170,7 +169,7 @@ class _Stream:
         self._waited += 1
         if self._waited >= _BEAT:
             self._waited = 0
-            await self.write(lambda: STILL_HERE)
+            await self.write(lambda: KEEP_ALIVE)
 
     async def write(self, written: Callable[..., bytes], *what: object) -> None:
         if not self._streamed.begun:

@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from gateway.contract.errors import InvalidRequestError, TrunklineError
-from gateway.server.answers import advice, json_answer
+from gateway.server.responses import error_headers, json_response
 
 OPENAI_ROOT = "/v1/"
 """What the addresses of this API begin with."""
@@ -66,7 +66,7 @@ def failure_answer(error: TrunklineError, headers: Mapping[str, str] | None = No
     """A named error as an answer."""
     text = str(error)
     return failure_of(
-        error.name, text, error.status, {**advice(error), **(headers or {})}, _param(error, text)
+        error.name, text, error.status, {**error_headers(error), **(headers or {})}, _param(error, text)
     )
 
 
@@ -79,7 +79,7 @@ def failure_of(
 ) -> web.Response:
     """An answer for an error by its name; ``usual`` is its status where its name says nothing."""
     known = _KNOWN.get(name)
-    return json_answer(failure(name, message, usual, param), known.status if known else usual, headers)
+    return json_response(failure(name, message, usual, param), known.status if known else usual, headers)
 
 
 def failure(name: str, message: str, usual: int = _UPSTREAM, param: str | None = None) -> FailureAnswer:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from gateway.server.events import EventStreams, Written
+from gateway.server.events import EventEncoder, SessionEvents
 from gateway.server.routes import Binder
 from gateway.session.frames import Event, SessionFrame
 from gateway.testing.fake_models.script import Cut, Gate, Reply, Say, Use
@@ -257,7 +257,7 @@ async def test_a_quiet_stream_shows_that_it_is_alive(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         await begun(served)
         await served.idle("s")
-        streams = EventStreams(served.gateway.parts.host, heartbeat=0.02)
+        streams = SessionEvents(served.gateway.parts.host, heartbeat=0.02)
         route = streams.routes()[0]
         async with (
             _listening(Binder(served.gateway.parts.host.auth).bind([route])) as url,
@@ -340,7 +340,7 @@ async def test_streams_end_with_the_server(tmp_path: Path) -> None:
 
 def test_an_event_is_written_as_two_lines() -> None:
     event = Event("s", 7, SessionFrame(title="a\nb"))
-    assert Written().more([event, event]) == 2 * (
+    assert EventEncoder().encode([event, event]) == 2 * (
         b'id: 7:0\ndata: {"type":"session","title":"a\\nb","session":"s","seq":7}\n\n'
     )
 

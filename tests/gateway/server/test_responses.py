@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from gateway.server.streaming import Streamed
+from gateway.server.responses import EventStream
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -34,11 +34,11 @@ async def asked(handler: Handler, version: str = "1.1") -> AsyncGenerator[Connec
 
 
 async def twice(request: web.Request) -> web.StreamResponse:
-    stream = Streamed(request, {"X-Session-Id": "s"})
+    stream = EventStream(request, {"X-Session-Id": "s"})
     assert not stream.begun
     await stream.begin(b"data: 1\n\n")
     assert not stream.put(b"data: 23\n\n")
-    assert (stream.begun, stream.written) == (True, 2)
+    assert (stream.begun, stream.writes) == (True, 2)
     return stream.response
 
 
@@ -61,7 +61,7 @@ async def test_a_client_that_does_not_read_is_waited_for() -> None:
     sent: list[bytes] = []
 
     async def flood(request: web.Request) -> web.StreamResponse:
-        stream = Streamed(request)
+        stream = EventStream(request)
         await stream.begin(b"data: 1\n\n")
         while not stream.put(b"data: %b\n\n" % (b"x" * 50_000)):
             sent.append(b"")
@@ -82,7 +82,7 @@ async def test_writing_to_a_client_that_left_is_a_broken_connection() -> None:
     told: list[str] = []
 
     async def late(request: web.Request) -> web.StreamResponse:
-        stream = Streamed(request)
+        stream = EventStream(request)
         await stream.begin(b"data: 1\n\n")
         assert request.transport is not None
         request.transport.abort()
@@ -94,4 +94,4 @@ async def test_writing_to_a_client_that_left_is_a_broken_connection() -> None:
 
     async with asked(late):
         await left.wait()
-    assert told == ["the client is gone"]
+    assert told == ["the client disconnected"]

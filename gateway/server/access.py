@@ -1,0 +1,189 @@
+"""Access over REST: users who wait with a pairing code, allowed users, and stored tool approvals."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from gateway.access import THE_OWNER, Access, Grant, Member, Who
+from gateway.contract.channel import SenderRole
+from gateway.contract.errors import NotFoundError
+from gateway.server.routes import Call, Nothing, PlainCall, Route
+
+_Id = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x20\x7f]+$")]
+
+
+class WaitingUser(Struct, frozen=True):
+    """An unauthorized user with a pairing code. Times are in milliseconds; ``name`` is from the platform.
+
+    ``code`` is empty if it was issued before the gateway's last start: only its hash is stored.
+    """
+
+    code: str
+    channel: str
+    user: str
+    name: str
+    created_at: int
+    expires_at: int
+
+
+class AllowedUser(Struct, frozen=True):
+    """A user who was allowed by pairing. ``at`` is in milliseconds."""
+
+    channel: str
+    user: str
+    role: SenderRole
+    name: str
+    approved_by: str
+    at: int
+
+    @classmethod
+    def of(cls, member: Member) -> AllowedUser:
+        """Return the public view of a member."""
+        return cls(member.channel, member.user_id, member.role, member.name, member.approved_by, member.at)
+
+
+class PairingList(Struct, frozen=True):
+    """Users who wait and users allowed by pairing, newest first. Users in the settings are not listed."""
+
+    waiting: list[WaitingUser]
+    members: list[AllowedUser]
+
+    @classmethod
+    async def of(cls, access: Access) -> PairingList:
+        """Read the lists."""
+        waiting = [
+            WaitingUser(code.code, code.channel, code.user_id, code.name, code.created_at, code.expires_at)
+            for code in await access.pairing.waiting()
+        ]
+        return cls(waiting, [AllowedUser.of(member) for member in access.members.list()])
+
+
+class PairingApproval(Struct, frozen=True, forbid_unknown_fields=True):
+    """A pairing code, and the role that its user gets."""
+
+    code: Annotated[str, Meta(min_length=1, max_length=64)]
+    role: SenderRole = "user"
+
+
+class MemberPath(Struct, frozen=True):
+    """A user, by the ids of channel and user."""
+
+    channel: Annotated[_Id, Meta(description="The channel's id")]
+    user: Annotated[_Id, Meta(description="The user's id on the platform")]
+
+
+class ToolApproval(Struct, frozen=True):
+    """A stored "always" decision.
+
+    In ``session``, calls of ``tool`` for exactly ``matches`` by ``user`` of ``channel`` (empty for the owner
+    of the gateway) need no further approval. ``at`` is in milliseconds.
+    """
+
+    id: str
+    session: str
+    channel: str
+    user: str
+    tool: str
+    matches: str
+    approved_by: str
+    at: int
+
+    @classmethod
+    def of(cls, grant: Grant) -> ToolApproval:
+        """Return the public view of a grant."""
+        return cls(
+            grant.id,
+            grant.session,
+            grant.channel,
+            grant.user_id,
+            grant.tool,
+            grant.matches,
+            grant.approved_by,
+            grant.at,
+        )
+
+
+class ToolApprovalList(Struct, frozen=True):
+    """Stored "always" decisions, newest first."""
+
+    approvals: list[ToolApproval]
+
+    @classmethod
+    async def of(cls, access: Access) -> ToolApprovalList:
+        """Read the list."""
+        return cls([ToolApproval.of(grant) for grant in await access.grants.all()])
+
+
+class ToolApprovalPath(Struct, frozen=True):
+    """A stored approval."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=64, description="The id in the list")]
+
+
+class AccessRoutes:
+    """The routes under ``/api/approvals`` and ``/api/pairs``."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        gone = (NotFoundError,)
+        return [
+            Route(
+                "GET",
+                "/api/approvals",
+                "listApprovals",
+                'List the stored "always" approvals of tools.',
+                self._list_approvals,
+            ),
+            Route(
+                "DELETE",
+                "/api/approvals/{id}",
+                "revokeApproval",
+                "Revoke a stored approval; the next call asks again.",
+                self._revoke_approval,
+                errors=gone,
+            ),
+            Route(
+                "GET",
+                "/api/pairs",
+                "listPairs",
+                "List the users who wait with a pairing code, and the allowed users.",
+                self._list_pairs,
+            ),
+            Route(
+                "POST",
+                "/api/pairs",
+                "approvePair",
+                "Allow the user with this pairing code.",
+                self._approve_pair,
+                errors=gone,
+            ),
+            Route(
+                "DELETE",
+                "/api/pairs/{channel}/{user}",
+                "revokePair",
+                "Remove an allowed user; a running answer to this user is aborted.",
+                self._revoke_pair,
+                errors=gone,
+            ),
+        ]
+
+    async def _list_approvals(self, _call: PlainCall) -> ToolApprovalList:
+        return await ToolApprovalList.of(self._access)
+
+    async def _revoke_approval(self, call: Call[ToolApprovalPath, Nothing, Nothing, None]) -> None:
+        await self._access.grants.revoke(call.path.id, THE_OWNER)
+
+    async def _list_pairs(self, _call: PlainCall) -> PairingList:
+        return await PairingList.of(self._access)
+
+    async def _approve_pair(self, call: Call[Nothing, Nothing, Nothing, PairingApproval]) -> AllowedUser:
+        member = await self._access.pairing.approve(call.body.code, THE_OWNER, "admin", call.body.role)
+        return AllowedUser.of(member)
+
+    async def _revoke_pair(self, call: Call[MemberPath, Nothing, Nothing, None]) -> None:
+        await self._access.revoke(Who(call.path.channel, call.path.user), THE_OWNER)

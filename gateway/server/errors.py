@@ -1,0 +1,47 @@
+"""The errors of the HTTP server alone. Their names are as stable as those in ``gateway.contract.errors``.
+
+::
+
+    InvalidRequestError
+    ├── TooLargeError             a body above the limit
+    ├── SlowRequestError          the body did not arrive in time
+    ├── MethodNotAllowedError     the URL supports other methods
+    └── MisdirectedRequestError   the Host header is not accepted
+    UnauthorizedError
+    └── ForeignPageError          a request on behalf of a foreign web page
+"""
+
+from __future__ import annotations
+
+from gateway.contract.errors import InvalidRequestError, UnauthorizedError
+
+
+class TooLargeError(InvalidRequestError):
+    """A request body with more bytes than ``limits.frame_bytes``."""
+
+    status = 413
+
+
+class SlowRequestError(InvalidRequestError):
+    """A request whose body did not arrive in time."""
+
+    retryable = True
+    status = 408
+
+
+class MethodNotAllowedError(InvalidRequestError):
+    """The URL exists, but supports other methods."""
+
+    status = 405
+
+
+class MisdirectedRequestError(InvalidRequestError):
+    """The Host header of the request is not accepted."""
+
+    status = 421
+
+
+class ForeignPageError(UnauthorizedError):
+    """A browser request on behalf of a foreign web page."""
+
+    status = 403
