@@ -24,7 +24,7 @@ from channels.telegram.parse import decoded
 _CONNECT_SECONDS = 10.0
 _CALL_SECONDS = 30.0
 _UPLOAD_SECONDS = 120.0
-_MOST_BYTES = 64 * 1024 * 1024
+_MAX_BYTES = 64 * 1024 * 1024
 
 
 class CallError(TelegramError):
@@ -62,8 +62,8 @@ class RefusedError(CallError):
 
 
 class Transport(BaseRequest):
-    """HTTP transport on aiohttp. Connections are kept open between ``initialize`` and ``shutdown``; outside
-    of that, each request opens its own."""
+    """HTTP transport on aiohttp. Connections stay open between ``initialize`` and ``shutdown``; before and
+    after, each request opens its own."""
 
     __slots__ = ("_http",)
 
@@ -122,9 +122,9 @@ class Transport(BaseRequest):
         try:
             said: object = decoded(payload)
         except ValueError as error:
-            raise UnansweredError(f"an answer that is no JSON: {error}") from None
+            raise UnansweredError(f"the response is not JSON: {error}") from None
         if not isinstance(said, dict) or "result" not in said:
-            raise UnansweredError("an answer without a result")
+            raise UnansweredError("the response has no result")
         return cast("dict[str, Any]", said)
 
 
@@ -166,7 +166,7 @@ class Client(Bot):
         """Download a file. Raises ValueError if it exceeds ``most`` bytes, and the errors of ``call``."""
         found = await self.call("getFile", file_id=file_id)
         if not isinstance(found, dict):
-            raise UnansweredError("getFile: an answer without the file")
+            raise UnansweredError("getFile: the result is not an object")
         found = cast("dict[str, Any]", found)
         path, size = found.get("file_path"), found.get("file_size") or 0
         if not isinstance(path, str) or not isinstance(size, int) or size > most:
@@ -233,13 +233,13 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     async for piece in answer.content.iter_any():
         pieces.append(piece)
         size += len(piece)
-        if size > _MOST_BYTES:
-            raise UnansweredError("the answer is too large")
+        if size > _MAX_BYTES:
+            raise UnansweredError("the response is too large")
     return b"".join(pieces)
 
 
 def _refusal(status: int, content: bytes) -> CallError:
-    """Map an error response to an exception. A 5xx response does not tell whether the call was applied."""
+    """Map an error response to an exception. After a 5xx response the call may have been applied."""
     try:
         said: Any = decoded(content)
         reason = str(said["description"])

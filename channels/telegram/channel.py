@@ -12,12 +12,12 @@ import structlog
 from channels.telegram.api import CallError, Client, RefusedError
 from channels.telegram.approvals import Approvals
 from channels.telegram.delivery import Delivery
-from channels.telegram.files import Files
+from channels.telegram.files import FileDownloader
 from channels.telegram.health import ConnectionHealth
 from channels.telegram.inflow import POLL_SECONDS, PROBE_SECONDS, Inflow, Webhook, poll
 from channels.telegram.limits import RateLimiter
 from channels.telegram.options import Options
-from channels.telegram.parse import CallbackQuery, Self, is_group
+from channels.telegram.parse import BotIdentity, CallbackQuery, is_group
 from channels.telegram.render import Page, pages_of
 from gateway import Message
 from gateway.channel import (
@@ -34,13 +34,14 @@ from gateway.channel import (
 log = structlog.get_logger("trunkline.telegram")
 
 _DRAFTS_EVERY, _EDITS_EVERY = 1.0, 4.0
+"""Minimum seconds between two previews of an answer."""
 _SILENCE = 2.5
 """Number of poll or probe intervals without a response after which the channel is unhealthy."""
-_MOST_DRAFTS, _MOST_MARKS = 1000, 10_000
-_KEPT_EVERY = 5
-"""An unchanged draft is sent again at every fifth typing indicator."""
-_MOST_COMMANDS = 100
-_MOST_DESCRIPTION = 256
+_MAX_DRAFTS, _MAX_MARKS = 1000, 10_000
+_REDRAW_EVERY = 5
+"""Number of typing indicators after which an unchanged draft is sent again."""
+_MAX_COMMANDS = 100
+_MAX_DESCRIPTION = 256
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
 
 
@@ -57,21 +58,23 @@ class TelegramChannel:
         self._webhook = _webhook(options)
         every = POLL_SECONDS if self._webhook is None else PROBE_SECONDS
         self._health = ConnectionHealth(channel_id, _SILENCE * every)
-        self._delivery = Delivery(self._client, RateLimiter(options.pace), self._health.refused)
+        self._delivery = Delivery(self._client, RateLimiter(options.pace), self._health.token_rejected)
         self._approvals = Approvals(host, self._delivery)
         self._previews: dict[Address, tuple[OutboundMessage, int]] = {}
+        """Newest draft of each open answer, and the typing indicators since it was sent."""
         self._marked: set[tuple[str, str]] = set()
+        """Chat and message ids of user messages that have the ``thinking`` reaction."""
 
     async def run(self, receive: Receive) -> None:
         """Receive updates until cancelled."""
         async with self._client.connected(), asyncio.TaskGroup() as tasks:
-            me = await self._introduce()
-            files = Files(self._client, self._options.file_bytes)
+            bot = await self._connect()
+            files = FileDownloader(self._client, self._options.file_bytes)
 
-            def act(query: CallbackQuery) -> None:
-                tasks.create_task(self._act(query))
+            def answer_button(query: CallbackQuery) -> None:
+                tasks.create_task(self._answer_button(query))
 
-            inflow = Inflow(receive, me, files, self._delivery.note, act, self._approvals.decide)
+            inflow = Inflow(receive, bot, files, self._delivery.note, answer_button, self._approvals.decide)
             await inflow.restore(await self._host.cursors(self.id))
             tasks.create_task(inflow.run())
             if self._webhook is None:
@@ -79,7 +82,7 @@ class TelegramChannel:
             else:
                 self._webhook.inflow = inflow
                 try:
-                    await self._webhook.keep(self._client, self._health)
+                    await self._webhook.run(self._client, self._health)
                 finally:
                     self._webhook.inflow = None
 
@@ -87,14 +90,14 @@ class TelegramChannel:
         """Send one page."""
         self._previews.pop(outbound.address, None)
         placed = await self._delivery.place(outbound)
-        await self._unmark(outbound)
+        await self._remove_mark(outbound)
         return placed
 
     async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
         """Replace the content of a message with a page."""
         number, preview = int(placed.platform_id), not outbound.final
-        await self._delivery.change(outbound.address, number, outbound.page, preview=preview)
-        await self._unmark(outbound)
+        await self._delivery.edit(outbound.address, number, outbound.page, preview=preview)
+        await self._remove_mark(outbound)
 
     async def delete(self, placed: Placed, address: Address) -> None:
         """Delete a message."""
@@ -123,29 +126,29 @@ class TelegramChannel:
     async def draft(self, outbound: OutboundMessage) -> None:
         """Show the current part of an answer as a draft, with a Stop button."""
         number = int(outbound.nonce[:7], 16) or 1
-        if len(self._previews) >= _MOST_DRAFTS:
+        if len(self._previews) >= _MAX_DRAFTS:
             self._previews.clear()
         self._previews[outbound.address] = outbound, 0
-        await self._delivery.draft(outbound, number)
+        await self._delivery.show_draft(outbound, number)
 
     async def typing(self, address: Address) -> None:
-        """Show the typing indicator, and mark the user's message with ``thinking`` if it is set."""
+        """Show the typing indicator, and react to the user's message with the emoji ``thinking`` if set."""
         topic = {} if address.thread is None else {"message_thread_id": int(address.thread)}
         emoji, asked = self._options.thinking, (address.chat, address.reply_to or "")
         if emoji and asked not in self._marked:
-            if len(self._marked) >= _MOST_MARKS:
+            if len(self._marked) >= _MAX_MARKS:
                 self._marked.clear()
             self._marked.add(asked)
             await self._react(address, [{"type": "emoji", "emoji": emoji}])
-        await self._delivery.sign(address, "sendChatAction", action="typing", **topic)
-        await self._keep_draft(address)
+        await self._delivery.send_indicator(address, "sendChatAction", action="typing", **topic)
+        await self._refresh_draft(address)
 
     async def ask_approval(self, request: ApprovalRequest) -> Placed:
-        """Ask in the chat, with buttons."""
+        """Send the question with buttons."""
         return await self._approvals.ask(request)
 
     async def approval_decided(self, request: ApprovalRequest, outcome: str) -> None:
-        """Show the decision."""
+        """Replace the question with the decision."""
         await self._approvals.decided(request, outcome)
 
     def routes(self) -> Sequence[Any]:
@@ -156,16 +159,16 @@ class TelegramChannel:
         """Return the health of the connection to Telegram."""
         return self._health.health()
 
-    async def _introduce(self) -> Self:
-        """Fetch the bot's own name, remove a webhook when polling, and publish the commands."""
-        found = await self._insist("getMe")
+    async def _connect(self) -> BotIdentity:
+        """Fetch the bot's user name, remove its webhook when polling, and publish the commands."""
+        found = await self._retry_until_accepted("getMe")
         if self._webhook is None:
-            await self._insist("deleteWebhook", drop_pending_updates=False)
-        names = await self._tell_commands()
+            await self._retry_until_accepted("deleteWebhook", drop_pending_updates=False)
+        names = await self._publish_commands()
         options = self._options
         username = str(found.get("username") or "")
         log.info("connected", channel=self.id, bot=username)
-        return Self(
+        return BotIdentity(
             channel=self.id,
             id=int(self._account),
             username=username,
@@ -175,8 +178,8 @@ class TelegramChannel:
             commands=names,
         )
 
-    async def _insist(self, method: str, **arguments: Any) -> Any:
-        """Retry a call until it succeeds. Raises RefusedError if the request is invalid (400)."""
+    async def _retry_until_accepted(self, method: str, **arguments: Any) -> Any:
+        """Retry a call with backoff until it succeeds. Raises RefusedError for status 400."""
         while True:
             try:
                 answer = await self._client.call(method, **arguments)
@@ -185,46 +188,46 @@ class TelegramChannel:
                     raise
                 await self._health.failed(error)
             else:
-                self._health.answered()
+                self._health.responded()
                 return answer
 
-    async def _tell_commands(self) -> Mapping[str, str]:
+    async def _publish_commands(self) -> Mapping[str, str]:
         """Publish the command menu. Returns the gateway's command name for each name on Telegram."""
         known = {command.name.lower().replace("-", "_"): command for command in self._host.commands()}
         offered = [
             {
                 "command": name,
-                "description": (command.description or command.name)[:_MOST_DESCRIPTION],
+                "description": (command.description or command.name)[:_MAX_DESCRIPTION],
             }
             for name, command in known.items()
             if _COMMAND.fullmatch(name) and not command.admin
         ]
         try:
-            await self._insist("setMyCommands", commands=offered[:_MOST_COMMANDS])
+            await self._retry_until_accepted("setMyCommands", commands=offered[:_MAX_COMMANDS])
         except RefusedError as refused:
-            log.warning("Telegram does not offer the commands", channel=self.id, reason=refused.reason)
+            log.warning("Telegram rejected the command menu", channel=self.id, reason=refused.reason)
         return {name: command.name for name, command in known.items()}
 
-    async def _act(self, query: CallbackQuery) -> None:
+    async def _answer_button(self, query: CallbackQuery) -> None:
         try:
-            await self._approvals.pressed(query)
+            await self._approvals.answer(query)
         except Exception:
-            log.exception("a button could not be acted upon", channel=self.id)
+            log.exception("could not answer a pressed button", channel=self.id)
 
-    async def _unmark(self, outbound: OutboundMessage) -> None:
-        """Remove the mark from the user's message after the last page of the answer."""
+    async def _remove_mark(self, outbound: OutboundMessage) -> None:
+        """Remove the reaction from the user's message after the last page of the answer."""
         address = outbound.address
         if self._options.thinking and outbound.final and outbound.part == outbound.parts - 1:
             self._marked.discard((address.chat, address.reply_to or ""))
             await self._react(address, [])
 
-    async def _keep_draft(self, address: Address) -> None:
+    async def _refresh_draft(self, address: Address) -> None:
         """Send the draft again while the answer does not grow, as during a long tool call: Telegram removes
         drafts after 30 seconds."""
         shown, typed = self._previews.get(address, (None, 0))
         if shown is None:
             return
-        if typed + 1 < _KEPT_EVERY:
+        if typed + 1 < _REDRAW_EVERY:
             self._previews[address] = shown, typed + 1
         else:
             await self.draft(shown)
@@ -233,11 +236,11 @@ class TelegramChannel:
         if address.reply_to is None:
             return
         try:
-            await self._delivery.sign(
+            await self._delivery.send_indicator(
                 address, "setMessageReaction", message_id=int(address.reply_to), reaction=[*reaction]
             )
         except CallError as error:
-            log.info("a message could not be marked", reason=str(error))
+            log.info("could not set a reaction", reason=str(error))
 
 
 def _webhook(options: Options) -> Webhook | None:

@@ -10,7 +10,7 @@ import structlog
 from msgspec.structs import replace
 
 from channels.telegram.api import CallError, Client, NotSentError, RefusedError, UnansweredError
-from channels.telegram.parse import Attached, Heard
+from channels.telegram.parse import Attached, ReceivedMessage
 from channels.telegram.pictures import picture_type, safe_name
 from gateway import FilePart, ImagePart, Part
 from gateway.channel import Audio, InboundMessage
@@ -20,38 +20,38 @@ log = structlog.get_logger("trunkline.telegram")
 _ATTEMPTS = 3
 _PAUSE = 0.5
 _LONGEST_PAUSE = 5.0
-_AT_ONCE = 4
-_SECONDS = 20.0
-"""Timeout of a file in seconds: later messages of the bot are not accepted until it ends."""
-_MOST_TEXT = 200_000
+_MAX_PARALLEL = 4
+_FILE_SECONDS = 20.0
+"""Timeout of a download in seconds, retries included; later messages of the bot wait for it."""
+_MAX_TEXT = 200_000
 
 
-class Files:
-    """Downloader for files of at most ``most`` bytes."""
+class FileDownloader:
+    """Downloader of the files of messages, each of at most ``most`` bytes."""
 
     def __init__(self, client: Client, most: int) -> None:
         self._client = client
         self._most = most
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_MAX_PARALLEL)
 
-    async def complete(self, heard: Sequence[Heard]) -> list[InboundMessage]:
+    async def complete(self, messages: Sequence[ReceivedMessage]) -> list[InboundMessage]:
         """Return messages with their files; a file that could not be downloaded is replaced by a note in
         the text."""
         async with asyncio.TaskGroup() as tasks:
-            made = [tasks.create_task(self._complete(one)) for one in heard]
-        return [task.result() for task in made]
+            pending = [tasks.create_task(self._complete(one)) for one in messages]
+        return [task.result() for task in pending]
 
-    async def _complete(self, heard: Heard) -> InboundMessage:
-        message = heard.inbound
+    async def _complete(self, received: ReceivedMessage) -> InboundMessage:
+        message = received.inbound
         parts: list[Part] = list(message.parts)
         notes: list[str] = []
-        for file in heard.files:
+        for file in received.files:
             name = safe_name(file.name)
             try:
-                async with asyncio.timeout(_SECONDS):
+                async with asyncio.timeout(_FILE_SECONDS):
                     data = await self._fetch(file)
             except (ValueError, CallError, TimeoutError) as error:
-                log.info("a file was not taken in", reason=str(error), size=file.file.file_size)
+                log.info("skipped a file", reason=str(error), size=file.file.file_size)
                 why = str(error) if isinstance(error, ValueError) else "it could not be fetched"
                 notes.append(f"[{name}: {why}]")
                 continue
@@ -66,7 +66,7 @@ class Files:
         """Download a file. Raises ValueError if it is too large, and the error of the last attempt."""
         if file.file.file_size > self._most:
             raise ValueError(f"it has more than {self._most:,} bytes")
-        async with self._turns:
+        async with self._slots:
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
                     return await self._client.fetch(file.file.file_id, self._most)
@@ -90,8 +90,8 @@ def part_of(file: Attached, name: str, data: bytes) -> Part:
     text = _text(data)
     if text is None:
         return FilePart(name, f"[{file.mime or 'unknown type'}, {len(data):,} bytes, no text]")
-    cut = "" if len(text) <= _MOST_TEXT else "\n[cut]"
-    return FilePart(name, text[:_MOST_TEXT] + cut)
+    cut = "" if len(text) <= _MAX_TEXT else "\n[cut]"
+    return FilePart(name, text[:_MAX_TEXT] + cut)
 
 
 def _audio(file: Attached, data: bytes) -> Audio:

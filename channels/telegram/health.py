@@ -18,7 +18,7 @@ _CONFLICT_PAUSE = 3.0
 
 
 class ConnectionHealth:
-    """Health tracker: unhealthy after ``seconds`` without a ``beat``."""
+    """Health tracker: unhealthy after ``seconds`` without a successful response."""
 
     def __init__(self, channel: str, seconds: float) -> None:
         self._channel = channel
@@ -27,7 +27,7 @@ class ConnectionHealth:
         self._failures = 0
         self._detail = "starting"
 
-    def beat(self) -> None:
+    def succeeded(self) -> None:
         """Record a successful response."""
         if self._failures:
             log.info("Telegram answers again", channel=self._channel)
@@ -35,17 +35,17 @@ class ConnectionHealth:
         self._failures = 0
         self._detail = ""
 
-    def refused(self) -> None:
+    def token_rejected(self) -> None:
         """Record that the platform rejected the token, in any call."""
         if self._detail != _WRONG_TOKEN:
             log.error(_WRONG_TOKEN, channel=self._channel)
         self._detail = _WRONG_TOKEN
 
-    def answered(self) -> None:
-        """Record a response that does not prove that receiving works."""
+    def responded(self) -> None:
+        """Record a response that does not prove that updates arrive."""
         self._failures = 0
 
-    def complain(self, detail: str) -> None:
+    def report_problem(self, detail: str) -> None:
         """Record a problem that the platform reported in a successful response."""
         self._detail = detail
 

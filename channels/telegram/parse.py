@@ -159,34 +159,34 @@ def decoded(payload: bytes) -> Any:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _leniently(payload)
+        return _decode_leniently(payload)
 
 
-def _leniently(payload: bytes) -> Any:
+def _decode_leniently(payload: bytes) -> Any:
     """Decode JSON that ``msgspec`` refuses but other parsers accept: one bad text must not block up to 100
     updates."""
     try:
-        value = json.loads(payload.decode(errors="replace"), parse_constant=_no_number)
+        value = json.loads(payload.decode(errors="replace"), parse_constant=_refuse_constant)
         text = json.dumps(value, ensure_ascii=False)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     return json.loads(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
 
 
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
 
 
-_MOST_RAW = 100_000
-_MOST_QUOTED = 500
+_MAX_RAW = 100_000
+_MAX_QUOTED = 500
 _COMMAND = re.compile(r"/([A-Za-z0-9_]{1,64})(?:@([A-Za-z0-9_]+))?(?=\s|$)")
-_FIRST_SUPERGROUP = -1_000_000_000_000
+_LAST_GROUP = -1_000_000_000_000
 _UNKNOWN_SENDER = "0"
 
 FileKind = Literal["picture", "file", "voice"]
 
 
-class Self(Struct, frozen=True):
+class BotIdentity(Struct, frozen=True):
     """The bot as updates see it: its channel, id, user name and options."""
 
     channel: str
@@ -208,7 +208,7 @@ class Attached(Struct, frozen=True):
     name: str
 
 
-class Heard(Struct, frozen=True):
+class ReceivedMessage(Struct, frozen=True):
     """A message for the bot. Its files are not downloaded yet. ``album`` is the id shared by an album's
     messages."""
 
@@ -217,7 +217,7 @@ class Heard(Struct, frozen=True):
     album: str | None = None
 
 
-Event = Heard | CallbackQuery | StoppedGeneration | Rejected | None
+Event = ReceivedMessage | CallbackQuery | StoppedGeneration | Rejected | None
 """Meaning of an update; None if the update is not for the bot."""
 
 
@@ -227,23 +227,23 @@ def update_id_of(raw: object) -> int | None:
     return found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 2**63 else None
 
 
-def parse_update(raw: object, me: Self) -> Event:
+def parse_update(raw: object, bot: BotIdentity) -> Event:
     """Return the meaning of an update. Returns Rejected, never raises, for one that cannot be read."""
     try:
         update = msgspec.convert(raw, Update)
-        return _event(update, me)
+        return _meaning(update, bot)
     except (msgspec.ValidationError, ValueError, RecursionError, OverflowError) as error:
-        return rejected(raw, me, f"{type(error).__name__}: {error}")
+        return rejected(raw, bot, f"{type(error).__name__}: {error}")
 
 
-def rejected(raw: object, me: Self, reason: str) -> Rejected:
+def rejected(raw: object, bot: BotIdentity, reason: str) -> Rejected:
     """Return an update for quarantine, with the reason."""
     number = update_id_of(raw)
     try:
         text = msgspec.json.encode(raw).decode()
     except (TypeError, ValueError, RecursionError):
         text = repr(raw)
-    return Rejected(str(me.id), "?" if number is None else str(number), text[:_MOST_RAW], reason[:1000])
+    return Rejected(str(bot.id), "?" if number is None else str(number), text[:_MAX_RAW], reason[:1000])
 
 
 def message_ids(raw: object) -> Iterable[tuple[int, int]]:
@@ -259,18 +259,18 @@ def message_ids(raw: object) -> Iterable[tuple[int, int]]:
         yield update.callback_query.message.chat.id, update.callback_query.message.message_id
 
 
-def stopped_session(stopped: StoppedGeneration, me: Self) -> str:
+def stopped_session(stopped: StoppedGeneration, bot: BotIdentity) -> str:
     """Return the session of an answer that a user stopped; only private chats show drafts with a Stop
     button."""
     chat = str(stopped.chat.id)
     thread = None if stopped.message_thread_id is None else str(stopped.message_thread_id)
-    user = chat if me.strategy == "chat_user" else None
-    return str(SessionKey(me.channel, str(me.id), chat, thread if me.strategy == "thread" else None, user))
+    user = chat if bot.strategy == "chat_user" else None
+    return str(SessionKey(bot.channel, str(bot.id), chat, thread if bot.strategy == "thread" else None, user))
 
 
-def room_of(chat: str) -> str:
+def id_sequence(chat: str) -> str:
     """Return the message id sequence of a chat: each supergroup has its own, all other chats share one."""
-    return chat if int(chat) < _FIRST_SUPERGROUP else ""
+    return chat if int(chat) < _LAST_GROUP else ""
 
 
 def is_group(chat: str) -> bool:
@@ -278,7 +278,7 @@ def is_group(chat: str) -> bool:
     return chat.startswith("-")
 
 
-def _event(update: Update, me: Self) -> Event:
+def _meaning(update: Update, bot: BotIdentity) -> Event:
     if update.callback_query is not None:
         return update.callback_query
     if update.stopped_message_generation is not None:
@@ -286,11 +286,13 @@ def _event(update: Update, me: Self) -> Event:
     message = update.message or update.edited_message
     if message is None:
         return None
-    return _heard(update, message, me, edited=update.message is None)
+    return _parse_message(update, message, bot, edited=update.message is None)
 
 
-def _heard(update: Update, message: Message, me: Self, *, edited: bool) -> Heard | None:
-    if (edited and not me.edits) or _is_own(message, me) or message.chat.type == "channel":
+def _parse_message(
+    update: Update, message: Message, bot: BotIdentity, *, edited: bool
+) -> ReceivedMessage | None:
+    if (edited and not bot.edits) or _is_by_bot(message, bot) or message.chat.type == "channel":
         return None
     text, entities = (
         (message.text, message.entities)
@@ -301,39 +303,41 @@ def _heard(update: Update, message: Message, me: Self, *, edited: bool) -> Heard
         )
     )
     files = tuple(_files(message))
-    if not text and not files and (edited or not _told(message)):
+    if not text and not files and (edited or not _placeholder(message)):
         return None
-    words, call = _words(text, entities, me)
-    if message.chat.type != "private" and not _is_meant(message, call, entities, text, me):
+    words, call = _read_text(text, entities, bot)
+    if message.chat.type != "private" and not _is_for_bot(message, call, entities, text, bot):
         return None
     if call == "other":
         return None
-    words = _plainly(words, message, edited=edited) or _told(message)
-    quoted = "" if words.startswith("/") else _quoted(message, me)
-    return Heard(
-        _inbound(update, message, me, f"{quoted}{words}", edited=edited),
+    words = _prevent_command(words, message, edited=edited) or _placeholder(message)
+    quoted = "" if words.startswith("/") else _quoted(message, bot)
+    return ReceivedMessage(
+        _to_inbound(update, message, bot, f"{quoted}{words}", edited=edited),
         files,
         None if edited else message.media_group_id,
     )
 
 
-def _inbound(update: Update, message: Message, me: Self, text: str, *, edited: bool) -> InboundMessage:
+def _to_inbound(
+    update: Update, message: Message, bot: BotIdentity, text: str, *, edited: bool
+) -> InboundMessage:
     chat = str(message.chat.id)
     topic = str(message.message_thread_id) if message.is_topic_message and message.message_thread_id else None
     sender = _sender(message)
-    thread = topic if me.strategy == "thread" else None
-    user = sender.id if me.strategy == "chat_user" else None
+    thread = topic if bot.strategy == "thread" else None
+    user = sender.id if bot.strategy == "chat_user" else None
     key = f"{chat}:{message.message_id}"
     return InboundMessage(
-        session=str(SessionKey(me.channel, str(me.id), chat, thread, user)),
+        session=str(SessionKey(bot.channel, str(bot.id), chat, thread, user)),
         # A message can be edited twice within one second, the resolution of the platform's timestamps.
         dedup_key=f"{key}:e{message.edit_date}-{_digest(text)}" if edited else key,
         # Update ids restart at random after a week without updates; with the timestamp they stay unique.
         alt_key=f"{update.update_id}:{message.edit_date or message.date}",
         revises=key if edited else None,
         address=Address(
-            channel=me.channel,
-            account=str(me.id),
+            channel=bot.channel,
+            account=str(bot.id),
             chat=chat,
             thread=topic,
             reply_to=str(message.message_id),
@@ -342,7 +346,7 @@ def _inbound(update: Update, message: Message, me: Self, text: str, *, edited: b
         sender=sender,
         text=text.replace("\0", "\ufffd"),
         order=message.message_id,
-        in_reply_to=None if (replied := _answered(message)) is None else str(replied.message_id),
+        in_reply_to=None if (replied := _reply_target(message)) is None else str(replied.message_id),
         sent_at=message.date * 1000,
     )
 
@@ -360,39 +364,41 @@ def _sender(message: Message) -> Sender:
     return Sender(str(message.sender.id), message.sender.name)
 
 
-def _is_own(message: Message, me: Self) -> bool:
+def _is_by_bot(message: Message, bot: BotIdentity) -> bool:
     """Return whether a bot wrote it: this one, or another, which is ignored to prevent endless loops."""
     sender = message.sender
-    in_name_of_room = message.sender_chat is not None
-    return sender is not None and (sender.id == me.id or (sender.is_bot and not in_name_of_room))
+    on_behalf_of_chat = message.sender_chat is not None
+    return sender is not None and (sender.id == bot.id or (sender.is_bot and not on_behalf_of_chat))
 
 
-def _words(text: str, entities: Sequence[Entity], me: Self) -> tuple[str, Literal["", "own", "other"]]:
+def _read_text(
+    text: str, entities: Sequence[Entity], bot: BotIdentity
+) -> tuple[str, Literal["", "own", "other"]]:
     """Return the text without the bot's name, and whether it is a command of this bot, of another, or
     none."""
     command = _COMMAND.match(text)
     if command is not None and any(e.type == "bot_command" and e.offset == 0 for e in entities):
         name, named = command[1].lower(), command[2]
-        if named and named.lower() != me.username.lower():
+        if named and named.lower() != bot.username.lower():
             return text, "other"
         rest = text[command.end() :].strip()
-        known = me.commands.get(name, name)
-        if name == "start" and name not in me.commands:
+        known = bot.commands.get(name, name)
+        if name == "start" and name not in bot.commands:
             return "/help", "own"
         return f"/{known} {rest}".strip(), "own"
-    return _without_name(text, me), ""
+    return _without_name(text, bot), ""
 
 
-def _without_name(text: str, me: Self) -> str:
-    if not me.username:
+def _without_name(text: str, bot: BotIdentity) -> str:
+    if not bot.username:
         return text
-    name = f"@{me.username.lower()}"
+    name = f"@{bot.username.lower()}"
     if text.lower().startswith(name) and not text[len(name) : len(name) + 1].isalnum():
         return text[len(name) :].lstrip(" ,:\n") or text
     return text
 
 
-def _plainly(words: str, message: Message, *, edited: bool) -> str:
+def _prevent_command(words: str, message: Message, *, edited: bool) -> str:
     """Prevent a forwarded or edited text from being read as a command, by a prefix."""
     if message.forward_origin is not None:
         return f"Forwarded:\n{words}" if words else ""
@@ -401,32 +407,32 @@ def _plainly(words: str, message: Message, *, edited: bool) -> str:
     return words
 
 
-def _is_meant(message: Message, call: str, entities: Sequence[Entity], text: str, me: Self) -> bool:
+def _is_for_bot(message: Message, call: str, entities: Sequence[Entity], text: str, bot: BotIdentity) -> bool:
     """Return whether a message in a group is for the bot."""
     if call:
         return call == "own"
-    if me.groups == "always":
+    if bot.groups == "always":
         return True
-    if me.groups == "command":
+    if bot.groups == "command":
         return False
-    replied = _answered(message)
-    if replied is not None and replied.sender is not None and replied.sender.id == me.id:
+    replied = _reply_target(message)
+    if replied is not None and replied.sender is not None and replied.sender.id == bot.id:
         return True
-    return me.groups == "mention" and any(_names(entity, text, me) for entity in entities)
+    return bot.groups == "mention" and any(_mentions_bot(entity, text, bot) for entity in entities)
 
 
-def _names(entity: Entity, text: str, me: Self) -> bool:
+def _mentions_bot(entity: Entity, text: str, bot: BotIdentity) -> bool:
     """Return whether an entity mentions the bot."""
     if entity.type == "text_mention":
-        return entity.user is not None and entity.user.id == me.id
-    if entity.type != "mention" or not me.username:
+        return entity.user is not None and entity.user.id == bot.id
+    if entity.type != "mention" or not bot.username:
         return False
     units = text.encode("utf-16-le", "surrogatepass")
     start, stop = 2 * entity.offset, 2 * (entity.offset + entity.length)
-    return units[start:stop].decode("utf-16-le", "replace").lower() == f"@{me.username.lower()}"
+    return units[start:stop].decode("utf-16-le", "replace").lower() == f"@{bot.username.lower()}"
 
 
-def _answered(message: Message) -> Replied | None:
+def _reply_target(message: Message) -> Replied | None:
     """Return the message that this one replies to; None if that is only the message that opened the topic."""
     replied = message.reply_to_message
     if replied is None or replied.forum_topic_created is not None:
@@ -434,17 +440,17 @@ def _answered(message: Message) -> Replied | None:
     return None if message.is_topic_message and replied.message_id == message.message_thread_id else replied
 
 
-def _quoted(message: Message, me: Self) -> str:
+def _quoted(message: Message, bot: BotIdentity) -> str:
     """Return the replied text as a quote to put above the reply: another sender's message, or the selected
     part."""
-    replied = _answered(message)
+    replied = _reply_target(message)
     picked = message.quote.text if message.quote is not None else ""
-    own = replied is not None and replied.sender is not None and replied.sender.id == me.id
+    own = replied is not None and replied.sender is not None and replied.sender.id == bot.id
     text = picked or ("" if own or replied is None else replied.text or replied.caption)
     if not text.strip():
         return ""
-    if len(text) > _MOST_QUOTED:
-        text = f"{text[:_MOST_QUOTED]}…"
+    if len(text) > _MAX_QUOTED:
+        text = f"{text[:_MAX_QUOTED]}…"
     lines = "\n".join(f"> {line}" for line in text.splitlines())
     return f"{lines}\n\n"
 
@@ -466,7 +472,7 @@ def _files(message: Message) -> Iterable[Attached]:
             yield Attached("file", file, file.mime_type, file.file_name)
 
 
-def _told(message: Message) -> str:
+def _placeholder(message: Message) -> str:
     """Return a placeholder for a message without text or file, such as a sticker; empty for other kinds."""
     for name in ("sticker", "location", "contact", "poll"):
         if getattr(message, name) is not None:

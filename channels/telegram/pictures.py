@@ -16,8 +16,8 @@ _SIZED = (0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE
 """JPEG segment types that contain the picture's size."""
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
 _LONGEST_NAME = 100
-_MOST_EDGES, _MOST_RATIO = 10_000, 20
-_MOST_PHOTO = 10 * 1024 * 1024
+_MAX_EDGES, _MAX_RATIO = 10_000, 20
+_MAX_PHOTO = 10 * 1024 * 1024
 
 
 def picture_type(data: bytes) -> str | None:
@@ -30,9 +30,9 @@ def picture_type(data: bytes) -> str | None:
 def is_photo(data: bytes) -> bool:
     """Return whether Telegram accepts the data as a photo; it accepts other pictures only as documents."""
     size = _size(data)
-    if size is None or len(data) > _MOST_PHOTO:
+    if size is None or len(data) > _MAX_PHOTO:
         return False
-    return min(size) > 0 and sum(size) <= _MOST_EDGES and max(size) <= _MOST_RATIO * min(size)
+    return min(size) > 0 and sum(size) <= _MAX_EDGES and max(size) <= _MAX_RATIO * min(size)
 
 
 def safe_name(given: str) -> str:

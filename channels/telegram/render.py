@@ -48,10 +48,10 @@ from gateway.markdown import (
 
 Entity = Mapping[str, Any]
 
-MOST_TEXT = 4096
-MOST_CAPTION = 1024
-MOST_ENTITIES = 100
-MOST_FILE = 50 * 1024 * 1024
+MAX_TEXT = 4096
+MAX_CAPTION = 1024
+MAX_ENTITIES = 100
+MAX_FILE = 50 * 1024 * 1024
 QUESTION = "May I use"
 OUTCOMES: Mapping[str, str] = {
     "once": "✓ Allowed once",
@@ -63,12 +63,12 @@ OUTCOMES: Mapping[str, str] = {
 """First words of messages that are approval outcomes; with ``QUESTION`` they distinguish questions from
 answers."""
 
-_MOST_ARGUMENT = 60
-_MOST_ERROR = 300
-_SPOKEN = ("audio/mpeg", "audio/mp3", "audio/mp4", "audio/m4a", "audio/x-m4a")
+_MAX_ARGUMENT = 60
+_MAX_ERROR = 300
+_VOICE_TYPES = ("audio/mpeg", "audio/mp3", "audio/mp4", "audio/m4a", "audio/x-m4a")
 """Audio types sent as voice messages, in addition to Opus in an Ogg file."""
-_WHOLE = "answer.md"
-_NOTHING = "(There is nothing to say.)"
+_FULL_ANSWER = "answer.md"
+_EMPTY_ANSWER = "(There is nothing to say.)"
 # Not the opening brackets: a backslash before them begins a formula.
 _SPECIAL = re.compile(r"([\\`*_{}\])#+.!~|<>&$-])")
 _TERMINAL = re.compile(
@@ -112,18 +112,18 @@ def pages_of(message: Message, *, final: bool, most: int = 6, tools: bool = True
     ``most`` limits the text messages; a longer answer is also attached as a file. ``tools`` shows which tools
     were used.
     """
-    said = (_TERMINAL.sub("", piece) for piece in _pieces(message, final, tools))
-    source = "\n\n".join(_closed(piece) for piece in said if piece.strip())
+    said = (_TERMINAL.sub("", piece) for piece in _sections(message, final, tools))
+    source = "\n\n".join(_close_fence(piece) for piece in said if piece.strip())
     pieces = _split(source, most + 1)
     texts = [page for piece in pieces if (page := _text_page(piece)) is not None]
     pages: list[Page] = list(texts[:most])
     if not final:
         return pages
     if len(pieces) > most:
-        pages.append(FilePage("document", _WHOLE, source.encode(errors="replace"), "The whole answer."))
+        pages.append(FilePage("document", _FULL_ANSWER, source.encode(errors="replace"), "The whole answer."))
     pages += _uploads(message)
     if not pages and message.metadata.stop_reason != "cancelled":
-        pages.append(TextPage(_NOTHING))
+        pages.append(TextPage(_EMPTY_ANSWER))
     return pages
 
 
@@ -146,15 +146,15 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _pieces(message: Message, final: bool, tools: bool) -> Iterator[str]:
+def _sections(message: Message, final: bool, tools: bool) -> Iterator[str]:
     """Yield the readable content as Markdown; consecutive tool lines form one piece."""
     results = {part.tool_call_id: part for part in message.parts if isinstance(part, ToolResultPart)}
     lines: list[str] = []
     for part in message.parts:
         if isinstance(part, ToolCallPart):
-            lines += [_tool(part, results.get(part.tool_call_id), final)] if tools else []
+            lines += [_tool_line(part, results.get(part.tool_call_id), final)] if tools else []
             continue
-        said = _said(part)
+        said = _part_markdown(part)
         if said is None:
             continue
         if lines:
@@ -165,21 +165,21 @@ def _pieces(message: Message, final: bool, tools: bool) -> Iterator[str]:
         yield "\n".join(lines)
 
 
-def _said(part: object) -> str | None:
+def _part_markdown(part: object) -> str | None:
     match part:
         case TextPart(content, "notice"):
             return f"*{content}*"
         case TextPart(content, kind):
             return None if kind == "reasoning" else content
         case ErrorPart(_, words):
-            return f"⚠️ {plain(cut(' '.join(words.split()), _MOST_ERROR))}"
+            return f"⚠️ {plain(cut(' '.join(words.split()), _MAX_ERROR))}"
         case FilePart(path, content):
             return None if content else f"📄 {code(path)}"
         case _:
             return None
 
 
-def _tool(call: ToolCallPart, result: ToolResultPart | None, final: bool) -> str:
+def _tool_line(call: ToolCallPart, result: ToolResultPart | None, final: bool) -> str:
     """Return the line for a tool call: state, name, main argument and duration."""
     failed = final if result is None else result.is_error
     mark = "✗" if failed else "⏳" if result is None else "✓"
@@ -187,10 +187,10 @@ def _tool(call: ToolCallPart, result: ToolResultPart | None, final: bool) -> str
     words = [f"{mark} {plain(verb)}" if verb else f"{mark} {code(call.tool_name)}"]
     argument = _argument(call.arguments)
     if argument:
-        words.append(code(cut(argument, _MOST_ARGUMENT)))
+        words.append(code(cut(argument, _MAX_ARGUMENT)))
     taken = result.metadata.duration_ms if result is not None and result.metadata is not None else None
     if taken is not None:
-        words.append(f"· {plain(_seconds(taken))}")
+        words.append(f"· {plain(_duration(taken))}")
     return " ".join(words)
 
 
@@ -202,11 +202,11 @@ def _argument(arguments: Mapping[str, object]) -> str:
     return ""
 
 
-def _seconds(ms: int) -> str:
+def _duration(ms: int) -> str:
     return f"{ms} ms" if ms < 100 else f"{ms / 1000:.1f} s"
 
 
-def _closed(markdown: str) -> str:
+def _close_fence(markdown: str) -> str:
     """Close an open code fence, so that it does not include the text that follows."""
     fence = ""
     for line in markdown.split("\n"):
@@ -222,18 +222,18 @@ def _closed(markdown: str) -> str:
 
 
 def _split(source: str, most: int) -> Sequence[str]:
-    return split_markdown(source, MOST_TEXT, _room, most=most) if source.strip() else ()
+    return split_markdown(source, MAX_TEXT, _size, most=most) if source.strip() else ()
 
 
-def _room(markdown: str) -> int:
+def _size(markdown: str) -> int:
     """Return the size of a piece in code points, or in scaled entities if those reach their limit first."""
     shown = styled(markdown)
-    return max(len(shown.text), math.ceil(shown.count * MOST_TEXT / MOST_ENTITIES))
+    return max(len(shown.text), math.ceil(shown.count * MAX_TEXT / MAX_ENTITIES))
 
 
 def _text_page(markdown: str) -> TextPage | None:
     shown = styled(markdown)
-    return None if is_blank(shown.text) else TextPage(shown.text[:MOST_TEXT], shown.entities)
+    return None if is_blank(shown.text) else TextPage(shown.text[:MAX_TEXT], shown.entities)
 
 
 def _uploads(message: Message) -> Iterable[FilePage]:
@@ -253,23 +253,23 @@ def _file(encoded: str, mime: str, name: str, caption: str) -> Iterable[FilePage
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         return
-    if not data or len(data) > MOST_FILE:
+    if not data or len(data) > MAX_FILE:
         return
     mime = picture_type(data) or mime.partition(";")[0].strip().lower()
     name = safe_name(name)
     if mime.startswith(("image/", "audio/")) and "." not in name:
         name += mimetypes.guess_extension(mime) or ""
     if mime.startswith("audio/"):
-        yield _audio(data, mime, name, cut(caption, MOST_CAPTION))
+        yield _audio(data, mime, name, cut(caption, MAX_CAPTION))
     else:
-        yield FilePage("photo" if is_photo(data) else "document", name, data, cut(caption, MOST_CAPTION))
+        yield FilePage("photo" if is_photo(data) else "document", name, data, cut(caption, MAX_CAPTION))
 
 
 def _audio(data: bytes, mime: str, name: str, caption: str) -> FilePage:
     recording = recording_of(data)
     if recording is not None:
         return FilePage("voice", name, data, caption, recording.seconds)
-    return FilePage("voice" if mime in _SPOKEN else "audio", name, data, caption)
+    return FilePage("voice" if mime in _VOICE_TYPES else "audio", name, data, caption)
 
 
 _CLEANED: dict[int, str | None] = {
@@ -286,7 +286,7 @@ _ADDRESS = re.compile(
     r"|\d{1,3}(?:\.\d{1,3}){3})(?::[1-9]\d{0,3})?(?:[/?#][!-~]*)?"
 )
 """Addresses that Telegram certainly accepts; one invalid address makes it refuse the whole message."""
-_MOST_ADDRESS = 2000
+_MAX_ADDRESS = 2000
 _WIDE = re.compile("[\U00010000-\U0010ffff]")
 _LANGUAGE = re.compile(r"[\w+#.-]{1,40}")
 _STYLES = frozenset(("bold", "italic", "underline", "strikethrough"))
@@ -299,7 +299,7 @@ class Styled(Struct, frozen=True):
     text: str = ""
     entities: tuple[Entity, ...] = ()
     count: int = 0
-    """Number of entities before the limit of ``MOST_ENTITIES`` was applied."""
+    """Number of entities before the limit of ``MAX_ENTITIES`` was applied."""
 
 
 @lru_cache(maxsize=8)
@@ -340,7 +340,7 @@ class _Writer:
 
     def done(self) -> Styled:
         """Return the written text with its entities."""
-        return _trimmed("".join(self._pieces), list(_apart(self._entities)))
+        return _trimmed("".join(self._pieces), list(_split_at_code(self._entities)))
 
     def blocks(self, blocks: Iterable[Block], between: str = "\n\n") -> None:
         """Write blocks, one below the other."""
@@ -425,7 +425,7 @@ class _Writer:
 
     def _link(self, link: Link) -> None:
         label = inline_text(link.children)
-        if not _ADDRESS.fullmatch(link.href) or len(link.href) > _MOST_ADDRESS:
+        if not _ADDRESS.fullmatch(link.href) or len(link.href) > _MAX_ADDRESS:
             self._write(inert(label if label == link.href else f"{label} ({link.href})"))
         elif label != link.href:
             start, self._linking = self._at, True
@@ -477,7 +477,7 @@ def _grid(table: Table) -> str:
     return "\n".join(lines)
 
 
-def _apart(entities: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+def _split_at_code(entities: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
     """Remove the parts of styles that overlap code, which Telegram does not accept."""
     code = sorted(
         (one["offset"], one["offset"] + one["length"]) for one in entities if one["type"] in ("code", "pre")
@@ -508,4 +508,4 @@ def _trimmed(text: str, entities: list[dict[str, Any]]) -> Styled:
         if stop > start:
             moved.append(entity | {"offset": start, "length": stop - start})
     moved.sort(key=lambda one: (one["offset"], -one["length"]))
-    return Styled(kept, tuple(moved[:MOST_ENTITIES]), len(moved))
+    return Styled(kept, tuple(moved[:MAX_ENTITIES]), len(moved))

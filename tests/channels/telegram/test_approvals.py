@@ -121,6 +121,16 @@ async def test_a_question_that_goes_wrong_may_be_answered_all_the_same(
     fake.transcript.check()
 
 
+async def test_a_button_that_is_delivered_twice_says_what_was_decided(tmp_path: Path) -> None:
+    async with FakeTelegram(repeats=1) as fake, lab(tmp_path, fake, Shell(), settings=ASK) as running:
+        chat = fake.private()
+        query = fake.press(chat, (await asked(running, chat)).id, "Deny")
+        await until(lambda: query.answer)
+        assert query.answer is not None
+        assert query.answer["text"] == "Denied."
+        await running.settled()
+
+
 async def test_only_who_asked_may_decide(tmp_path: Path, fake: FakeTelegram) -> None:
     group, shell = fake.group("Lab", "Ada", "Bob", admin=True), Shell()
     async with lab(tmp_path, fake, shell, settings=ASK, groups="always") as running:

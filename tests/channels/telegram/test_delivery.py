@@ -16,7 +16,7 @@ from channels.telegram.api import Client
 from channels.telegram.delivery import Delivery
 from channels.telegram.fake import FakeTelegram
 from channels.telegram.limits import RateLimiter
-from channels.telegram.render import TextPage
+from channels.telegram.render import FilePage, Page, TextPage
 from gateway import Attachment, Message, Plugin, TextPart, Tool, ToolOutput, tool_from
 from gateway.channel import Address, OutboundMessage
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
@@ -213,6 +213,31 @@ async def test_a_message_that_somebody_removed_is_no_trouble(tmp_path: Path, fak
     fake.transcript.check()
 
 
+async def test_a_text_is_not_found_in_a_message_with_a_file(fake: FakeTelegram) -> None:
+    """The file may belong to another conversation of the same chat; it cannot be edited into a text."""
+    chat = fake.private()
+    asked = fake.say(chat, "hello")
+    picture, text = FilePage("photo", "cat.png", png()), TextPage("hi")
+    await channel_of(fake).send(page_for(chat, picture, nonce="0" * 24))
+    restarted = channel_of(fake)
+    lost = page_for(chat, text, nonce="1" * 24, watermark=str(asked))
+    assert await restarted.find(lost) is None
+    placed = await restarted.send(lost)
+    assert await channel_of(fake).find(lost) == placed
+    assert [one.markup for one in fake.messages(chat)[:2]] == [None, None]
+
+
+async def test_a_voice_message_that_is_found_again_keeps_no_button(fake: FakeTelegram) -> None:
+    chat = fake.private()
+    asked = fake.say(chat, "hello")
+    spoken = page_for(chat, FilePage("voice", "a.ogg", ogg_opus()), nonce="0" * 24, watermark=str(asked))
+    placed = await channel_of(fake).send(spoken)
+    restarted = channel_of(fake)
+    assert await restarted.find(spoken) == placed
+    await restarted.edit(placed, spoken)
+    assert [one.markup for one in fake.messages(chat)] == [None, None]
+
+
 async def test_a_text_whose_entities_are_refused_is_sent_without_them(
     tmp_path: Path, fake: FakeTelegram
 ) -> None:
@@ -261,6 +286,14 @@ async def test_no_preview_of_a_link_is_ever_loaded(tmp_path: Path, fake: FakeTel
     fake.transcript.check()
 
 
+def page_for(chat: int, page: Page, nonce: str, watermark: str | None = None) -> OutboundMessage:
+    address = Address("telegram", "123456789", str(chat))
+    message = Message(session_id="s", role="assistant", parts=(TextPart("hi"),))
+    return OutboundMessage(
+        address=address, message=message, page=page, part=1, nonce=nonce, watermark=watermark
+    )
+
+
 def channel_of(fake: FakeTelegram) -> Any:
     """A channel by itself: while it writes, it asks nothing of a gateway."""
     how: dict[str, Any] = {"token": fake.token, "api_base_url": fake.url}
@@ -280,7 +313,7 @@ async def test_after_a_call_that_nobody_waited_for_the_next_one_does_not_come_at
         host, port = server.sockets[0].getsockname()
         client, pace = Client("1:abc", f"http://{host}:{port}"), RateLimiter()
         async with client.connected(), asyncio.TaskGroup() as tasks:
-            typing = tasks.create_task(Delivery(client, pace).attend("sendChatAction", chat_id=1))
+            typing = tasks.create_task(Delivery(client, pace).call_best_effort("sendChatAction", chat_id=1))
             await called.wait()
             assert pace.held("sendChatAction") == 0
             typing.cancel()

@@ -10,7 +10,7 @@ import pytest
 
 from channels.telegram.fake import FakeTelegram
 from channels.telegram.fake.calls import schemas
-from channels.telegram.parse import Heard, Self, message_ids, parse_update
+from channels.telegram.parse import BotIdentity, ReceivedMessage, message_ids, parse_update
 from gateway.channel import Rejected
 from tests.channels.hostile import Inventor, spoiled
 from tests.channels.telegram.lab import lab, until
@@ -18,7 +18,9 @@ from tests.channels.telegram.lab import lab, until
 TYPES: dict[str, Any] = schemas().at("$defs")
 UPDATE: dict[str, Any] = TYPES["Update"]["properties"]
 KINDS = [kind for kind in UPDATE if kind != "update_id"]
-ME = Self(channel="telegram", id=123456789, username="fake_bot", groups="always", commands={"help": "help"})
+ME = BotIdentity(
+    channel="telegram", id=123456789, username="fake_bot", groups="always", commands={"help": "help"}
+)
 TEXTS = ("hello", "/help", "@fake_bot hi", "😀" * 50, "", "supergroup", "private")
 
 
@@ -36,7 +38,7 @@ def test_whatever_update_comes_it_is_read_or_set_aside(kind: str) -> None:
         for raw in (update, spoiled(update, dice)):
             found = parse_update(raw, ME)
             list(message_ids(raw))
-            if isinstance(found, Heard):
+            if isinstance(found, ReceivedMessage):
                 assert "\0" not in found.inbound.text + found.inbound.session + found.inbound.dedup_key
             if isinstance(found, Rejected):
                 found.raw.encode()

@@ -100,7 +100,7 @@ async def test_updates_of_an_unexpected_shape_are_fetched_again_later(
     fake.answer_next("getUpdates", True, {"odd": 1})
     async with lab(tmp_path, fake) as running:
         fake.say(chat, "hello")
-        await until(lambda: "no list" in running.gateway.health()["telegram"][1])
+        await until(lambda: "not a list" in running.gateway.health()["telegram"][1])
         await running.answers(chat, "You said: hello")
         assert running.gateway.health()["telegram"] == (True, "")
     fake.transcript.check()

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from channels.telegram.fake import FakeTelegram
 from channels.telegram.parse import (
+    BotIdentity,
     CallbackQuery,
-    Heard,
-    Self,
+    ReceivedMessage,
     StoppedGeneration,
     decoded,
+    id_sequence,
     is_group,
     message_ids,
     parse_update,
-    room_of,
     update_id_of,
 )
 from gateway.channel import Rejected
@@ -30,7 +30,7 @@ from tests.channels.telegram.lab import lab, until
 pytestmark = pytest.mark.slow
 
 PAYLOADS = Path(__file__).parent / "payloads"
-ME = Self(
+ME = BotIdentity(
     channel="telegram", id=123456789, username="fake_bot", commands={"help": "help", "new_chat": "new-chat"}
 )
 NAMES = sorted(path.stem for path in PAYLOADS.glob("*.json"))
@@ -40,9 +40,9 @@ def payload(name: str) -> dict[str, Any]:
     return json.loads((PAYLOADS / f"{name}.json").read_text())
 
 
-def heard(name: str, **me: Any) -> Heard:
-    found = parse_update(payload(name), Self(**{f: getattr(ME, f) for f in ME.__struct_fields__} | me))
-    assert isinstance(found, Heard), found
+def heard(name: str, **me: Any) -> ReceivedMessage:
+    found = parse_update(payload(name), BotIdentity(**{f: getattr(ME, f) for f in ME.__struct_fields__} | me))
+    assert isinstance(found, ReceivedMessage), found
     return found
 
 
@@ -62,14 +62,17 @@ def test_a_change_names_what_it_changes() -> None:
     message = heard("edited").inbound
     assert message.revises == "5000000001:7"
     assert message.dedup_key.startswith("5000000001:7:e1763750000")
-    assert parse_update(payload("edited"), Self("telegram", 123456789, edits=False)) is None
+    assert parse_update(payload("edited"), BotIdentity("telegram", 123456789, edits=False)) is None
 
 
 def test_a_mention_is_found_behind_characters_of_two_units() -> None:
     message = heard("mention").inbound
     assert message.text == "😀 @Fake_Bot what time is it?"
     assert message.address.group
-    assert parse_update(payload("mention"), Self("telegram", 123456789, "fake_bot", groups="reply")) is None
+    assert (
+        parse_update(payload("mention"), BotIdentity("telegram", 123456789, "fake_bot", groups="reply"))
+        is None
+    )
 
 
 def test_a_command_loses_the_bots_name_and_gets_ours() -> None:
@@ -80,7 +83,9 @@ def test_a_topic_is_a_thread_and_the_message_that_opened_it_is_not_answered() ->
     message = heard("topic", groups="always").inbound
     assert message.session == "telegram:123456789:-1002000000001:t5"
     assert (message.address.thread, message.text) == ("5", "in the topic")
-    assert parse_update(payload("topic"), Self("telegram", 123456789, "fake_bot", groups="reply")) is None
+    assert (
+        parse_update(payload("topic"), BotIdentity("telegram", 123456789, "fake_bot", groups="reply")) is None
+    )
     whole = heard("topic", groups="always", strategy="chat").inbound
     assert (whole.session, whole.address.thread) == ("telegram:123456789:-1002000000001", "5")
 
@@ -109,7 +114,7 @@ def test_buttons_and_stops_are_signals() -> None:
 
 def test_rooms_and_their_rows_of_numbers() -> None:
     assert [is_group(chat) for chat in ("5", "-5", "-1002000000001")] == [False, True, True]
-    assert [room_of(chat) for chat in ("5", "-5", "-1002000000001")] == ["", "", "-1002000000001"]
+    assert [id_sequence(chat) for chat in ("5", "-5", "-1002000000001")] == ["", "", "-1002000000001"]
 
 
 def test_its_own_words_and_those_of_other_bots_are_not_heard() -> None:
@@ -206,7 +211,7 @@ def test_a_mutated_payload_is_read_or_set_aside(name: str, data: st.DataObject) 
             break
     found = parse_update(update, ME)
     list(message_ids(update))
-    if isinstance(found, Heard):
+    if isinstance(found, ReceivedMessage):
         assert abs(found.inbound.order) <= 2**53
         assert "\0" not in found.inbound.text + found.inbound.session + found.inbound.dedup_key
     if isinstance(found, Rejected):
