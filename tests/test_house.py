@@ -62,7 +62,6 @@ UNREVISED = (
     "channels/slack/",
     "channels/telegram/fake/",
     "gateway/markdown/",
-    "gateway/server/",
     "gateway/testing/",
     "plugins/cli_backends/",
 )

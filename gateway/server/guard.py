@@ -17,7 +17,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from gateway.contract.errors import InternalError, InvalidRequestError, TrunklineError
 from gateway.server.errors import ForeignPageError, MisdirectedRequestError
-from gateway.server.openai.failures import OPENAI_ROOT, failure_answer
+from gateway.server.openai.errors import OPENAI_ROOT, openai_error_response
 from gateway.server.responses import ErrorFormat, error_response, map_http_exception
 from gateway.settings import ServerSettings, is_loopback
 
@@ -55,7 +55,7 @@ class Guard:
 
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-            render = failure_answer if request.path.startswith(OPENAI_ROOT) else error_response
+            render = openai_error_response if request.path.startswith(OPENAI_ROOT) else error_response
             try:
                 self._check(request)
                 return await handler(request)

@@ -1,1 +1,4 @@
-"""The API that clients of OpenAI speak, on our own port: the same sessions behind other words."""
+"""The API for OpenAI clients under ``/v1``, on the gateway's own sessions.
+
+In: chat completion and response requests. Out: answers, whole or streamed. Imported by the server alone.
+"""

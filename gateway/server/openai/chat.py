@@ -1,7 +1,7 @@
-"""What clients send to ``/v1/chat/completions``, as far as it means something here.
+"""Requests to ``/v1/chat/completions``.
 
-Parameters that the gateway cannot keep and that would change the answer are refused by name; those that only
-inform (``user``, ``metadata``, ``store``, ``parallel_tool_calls``, hints about cost or effort) are accepted.
+Unsupported parameters that would change the answer are refused by name. Those that only inform
+(``user``, ``metadata``, ``store``, ``parallel_tool_calls``, hints about cost or effort) are ignored.
 """
 
 from __future__ import annotations
@@ -21,87 +21,87 @@ class TextContent(Struct, frozen=True, tag_field="type", tag="text"):
     text: str
 
 
-class PictureAddress(Struct, frozen=True):
-    """A picture as a data URL, or by an http or https address."""
+class ImageUrl(Struct, frozen=True):
+    """An image: a data URL, or an http or https URL."""
 
     url: str
 
 
-class PictureContent(Struct, frozen=True, tag_field="type", tag="image_url"):
-    """A picture."""
+class ImageContent(Struct, frozen=True, tag_field="type", tag="image_url"):
+    """An image."""
 
-    image_url: PictureAddress
+    image_url: ImageUrl
 
 
 class RefusalContent(Struct, frozen=True, tag_field="type", tag="refusal"):
-    """What a model said in place of an answer."""
+    """A refusal of the model."""
 
     refusal: str
 
 
-class SystemSaid(Struct, frozen=True, tag_field="role", tag="system"):
+class SystemMessage(Struct, frozen=True, tag_field="role", tag="system"):
     """Instructions."""
 
     content: str | list[TextContent]
 
 
-class DeveloperSaid(Struct, frozen=True, tag_field="role", tag="developer"):
-    """Instructions, under their newer name."""
+class DeveloperMessage(Struct, frozen=True, tag_field="role", tag="developer"):
+    """Instructions, under the newer role name."""
 
     content: str | list[TextContent]
 
 
-class UserSaid(Struct, frozen=True, tag_field="role", tag="user"):
-    """What the user said."""
+class UserMessage(Struct, frozen=True, tag_field="role", tag="user"):
+    """A user message."""
 
-    content: str | list[TextContent | PictureContent]
+    content: str | list[TextContent | ImageContent]
 
 
 class CalledFunction(Struct, frozen=True):
-    """A function and its arguments, as JSON text."""
+    """A function with its arguments as JSON text."""
 
     name: str
     arguments: str = "{}"
 
 
-class ToolCalled(Struct, frozen=True):
-    """A tool that was called."""
+class ToolCall(Struct, frozen=True):
+    """A tool call of the model."""
 
     id: str
     function: CalledFunction
 
 
-class AssistantSaid(Struct, frozen=True, tag_field="role", tag="assistant"):
-    """What the model said, and which tools it called."""
+class AssistantMessage(Struct, frozen=True, tag_field="role", tag="assistant"):
+    """An answer of the model, with its tool calls."""
 
     content: str | list[TextContent | RefusalContent] | None = None
-    tool_calls: list[ToolCalled] | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
-class ToolSaid(Struct, frozen=True, tag_field="role", tag="tool"):
-    """What a tool answered."""
+class ToolMessage(Struct, frozen=True, tag_field="role", tag="tool"):
+    """A tool result."""
 
     tool_call_id: str
     content: str | list[TextContent]
 
 
-ChatMessage = SystemSaid | DeveloperSaid | UserSaid | AssistantSaid | ToolSaid
+ChatMessage = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
 
 
 class StreamOptions(Struct, frozen=True):
-    """What a stream holds beside the answer."""
+    """Options of a streamed answer."""
 
     include_usage: bool = False
 
 
 class ResponseFormat(Struct, frozen=True):
-    """What the answer is written in: text, or one JSON object. No schema can be promised."""
+    """The format of the answer: text, or a JSON object. JSON schemas are not supported."""
 
     type: str
 
 
 class Function(Struct, frozen=True):
-    """A function of the client's; ``parameters`` is a JSON schema of type object."""
+    """A function of the client. ``parameters`` is a JSON schema of type object."""
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
     description: str | None = None
@@ -115,13 +115,13 @@ class ClientTool(Struct, frozen=True, tag_field="type", tag="function"):
 
 
 class FunctionName(Struct, frozen=True):
-    """A function by its name."""
+    """The name of a function."""
 
     name: str
 
 
 class ChosenTool(Struct, frozen=True, tag_field="type", tag="function"):
-    """The one tool that has to be called."""
+    """The tool that the model must call."""
 
     function: FunctionName
 
@@ -129,8 +129,8 @@ class ChosenTool(Struct, frozen=True, tag_field="type", tag="function"):
 class ChatRequest(Struct, frozen=True):
     """A conversation to answer.
 
-    With ``tools`` the model is offered these and none of the gateway's own; the answer is its calls, and the
-    client comes back with their results. How the model is asked is kept within the bounds of its agent.
+    With ``tools`` the model gets these instead of the gateway's own. The answer contains its calls; the
+    client runs them and sends the results in another request. The limits of the agent apply to all options.
     """
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=10_000)]
@@ -167,7 +167,7 @@ class ChatRequest(Struct, frozen=True):
     web_search_options: Any = None
 
 
-_ONLY: Mapping[str, tuple[Any, ...]] = {
+_IGNORED_VALUES: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
     "logprobs": (False,),
     "top_logprobs": (0,),
@@ -180,22 +180,29 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "web_search_options": (),
 }
-"""The values of parameters that are accepted, because they change nothing."""
+"""Accepted values of unsupported parameters: they change nothing."""
+
+
+_FORMATS: Mapping[str | None, Literal["text", "json"] | None] = {
+    None: None,
+    "text": "text",
+    "json_object": "json",
+}
 
 
 def turn_options(body: ChatRequest) -> TurnOptions:
-    """How a request wants the model to be asked. Raises InvalidRequestError with the parameter's name."""
-    for name, accepted in _ONLY.items():
+    """Return the options of the model call. Raises InvalidRequestError for an unsupported parameter."""
+    for name, accepted in _IGNORED_VALUES.items():
         value = getattr(body, name)
         if value is not None and value not in accepted:
-            instead = f" or give {accepted[0]!r}" if accepted else ""
+            instead = f" or use {accepted[0]!r}" if accepted else ""
             raise InvalidRequestError(
-                f"{name} = {_quoted(value)} is not supported here; leave it out{instead}", param=name
+                f"{name} = {_quoted(value)} is not supported; omit it{instead}", param=name
             )
-    form = body.response_format.type if body.response_format is not None else None
-    if form not in (None, "text", "json_object"):
+    answer_format = body.response_format.type if body.response_format is not None else None
+    if answer_format not in _FORMATS:
         raise InvalidRequestError(
-            f"response_format.type = {_quoted(form)} is not supported here; text and json_object are",
+            f"response_format.type = {_quoted(answer_format)} is not supported; use text or json_object",
             param="response_format",
         )
     tools, choice = _tools(body)
@@ -205,7 +212,7 @@ def turn_options(body: ChatRequest) -> TurnOptions:
         seed=body.seed,
         max_tokens=min(filter(None, (body.max_tokens, body.max_completion_tokens)), default=None),
         stop_sequences=_stop(body.stop),
-        response_format=None if form is None else "json" if form == "json_object" else "text",
+        response_format=_FORMATS[answer_format],
         tools=tools,
         tool_choice=choice,
         server_retries=1,
@@ -213,13 +220,11 @@ def turn_options(body: ChatRequest) -> TurnOptions:
 
 
 def _tools(body: ChatRequest) -> tuple[tuple[ToolDefinition, ...] | None, ToolChoice]:
-    """The client's tools, if it has any, and which of them has to be called."""
+    """Return the client's tools, None if it has none, and the tool choice."""
     choice = body.tool_choice
     if not body.tools:
         if choice == "required" or isinstance(choice, ChosenTool):
-            raise InvalidRequestError(
-                "tool_choice asks for a call, but there are no tools", param="tool_choice"
-            )
+            raise InvalidRequestError("tool_choice requires a tool, but tools is empty", param="tool_choice")
         return None, "auto"
     names = [tool.function.name for tool in body.tools]
     if len(names) != len(set(names)):
@@ -228,7 +233,7 @@ def _tools(body: ChatRequest) -> tuple[tuple[ToolDefinition, ...] | None, ToolCh
         return (), "auto"
     if isinstance(choice, ChosenTool) and choice.function.name not in names:
         raise InvalidRequestError(
-            f"tool_choice names {_quoted(choice.function.name)}, which is not among the tools",
+            f"tool_choice names {_quoted(choice.function.name)}, which is not in tools",
             param="tool_choice",
         )
     tools = tuple(

@@ -1,4 +1,4 @@
-"""The models that requests may name: aliases, agents, and what the providers that are set up offer."""
+"""The models that requests may name: aliases, agents, and the models of configured providers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gateway.contract.errors import ProviderResolutionError
 from gateway.contract.provider import Capability
 from gateway.models import MAIN, Agents, ModelFacts, Models, Route
 
-_US = "trunkline"
+_GATEWAY = "trunkline"
 
 
 class ListedModel(Struct, frozen=True):
-    """A model, by the name that requests use. ``created`` is 0 where it is not known."""
+    """A model, by the name that requests use. ``created`` is in seconds since the epoch, 0 if unknown."""
 
     id: str
     owned_by: str
@@ -26,10 +26,10 @@ class ListedModel(Struct, frozen=True):
     object: Literal["model"] = "model"
 
 
-class KnownModel(ListedModel, frozen=True):
-    """A model with what is known of it: tokens it reads and writes at most, and what it can do.
+class ModelDetails(ListedModel, frozen=True):
+    """A model with its facts. ``model`` is its full name; its context window and output limit are in tokens.
 
-    ``model`` is the name it goes by in full. Prices are US dollars per million tokens.
+    Prices are in US dollars per million tokens.
     """
 
     model: str = ""
@@ -47,34 +47,38 @@ class ModelList(Struct, frozen=True):
     object: Literal["list"] = "list"
 
 
-class Shelf:
-    """Tells of the models."""
+class ModelListing:
+    """Lists and describes models."""
 
     def __init__(self, models: Models, agents: Agents) -> None:
         self._models = models
         self._agents = agents
 
     async def list(self, default: str) -> ModelList:
-        """The configured one, aliases and agents, and what all providers say they offer, asked at once.
+        """List all models. The providers are queried at once.
 
-        One that fails or is slow adds what the settings say of it.
+        A provider that fails or is slow contributes the models in the settings.
         """
         models = self._models
         default_provider = (default.partition("/")[0],) if "/" in default else ()
         listed = await models.lists.get_all((*default_provider, *models.available_providers()))
-        offered = (ListedModel(f"{name}/{m.id}", name) for name, told in listed.items() for m in told.models)
+        offered = (
+            ListedModel(f"{name}/{m.id}", name) for name, found in listed.items() for m in found.models
+        )
         aliases = (ListedModel(alias, _owner(model)) for alias, model in models.configured.aliases.items())
-        agents = (ListedModel(name, _US) for name in self._agents.all if name != MAIN)
-        return ModelList(_each_once((ListedModel(default, _owner(default)), *aliases, *agents, *offered)))
+        agents = (ListedModel(name, _GATEWAY) for name in self._agents.all if name != MAIN)
+        return ModelList(
+            _without_duplicates((ListedModel(default, _owner(default)), *aliases, *agents, *offered))
+        )
 
-    async def tell(self, name: str, default: str) -> KnownModel:
-        """One model, by its names or an agent's. Raises ProviderResolutionError if there is none."""
+    async def get(self, name: str, default: str) -> ModelDetails:
+        """Return the details of a model, by its name, alias or agent. Raises ProviderResolutionError."""
         agent = self._agents.all.get(name)
         route = await self._models.resolve(name if agent is None else agent.model or default)
         provider_id, model = route.provider.id, route.model
         facts = await self._models.facts(provider_id, model)
         listed = await self._models.lists.get(provider_id)
-        offered = [told.id for told in listed.models]
+        offered = [each.id for each in listed.models]
         if (
             offered
             and model not in offered
@@ -82,32 +86,32 @@ class Shelf:
         ):
             near = [f"{provider_id}/{other}" for other in get_close_matches(model, offered, n=3)]
             hint = f"; did you mean {', '.join(near)}?" if near else ""
-            raise ProviderResolutionError(f"{provider_id} offers no model {model!r}{hint}", suggestions=near)
-        return _known(name, route, facts)
+            raise ProviderResolutionError(f"{provider_id} has no model {model!r}{hint}", suggestions=near)
+        return _details(name, route, facts)
 
 
-def _known(name: str, route: Route, facts: ModelFacts) -> KnownModel:
-    able = route.capabilities
+def _details(name: str, route: Route, facts: ModelFacts) -> ModelDetails:
+    capabilities = route.capabilities
     rates = facts.rates
-    return KnownModel(
+    return ModelDetails(
         id=name,
         owned_by=route.provider.id,
         created=timegm(date.fromisoformat(facts.released).timetuple()) if facts.released else 0,
         model=route.name,
         context_window=facts.context_window,
         output_limit=facts.output_limit,
-        capabilities=tuple(each for each in able.__struct_fields__ if getattr(able, each)),  # pyright: ignore[reportArgumentType]
+        capabilities=tuple(each for each in capabilities.__struct_fields__ if getattr(capabilities, each)),  # pyright: ignore[reportArgumentType]
         input_price=None if rates is None else rates.input,
         output_price=None if rates is None else rates.output,
     )
 
 
 def _owner(name: str) -> str:
-    """The provider in a name, or the gateway where only it knows who that is."""
-    return name.partition("/")[0] if "/" in name else _US
+    """Return the provider in a model name, or the gateway for names without one."""
+    return name.partition("/")[0] if "/" in name else _GATEWAY
 
 
-def _each_once(models: Iterable[ListedModel]) -> list[ListedModel]:
+def _without_duplicates(models: Iterable[ListedModel]) -> list[ListedModel]:
     first: dict[str, ListedModel] = {}
     for model in models:
         first.setdefault(model.id, model)

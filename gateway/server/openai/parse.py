@@ -1,11 +1,11 @@
-"""From a conversation as clients send it to one message of a session, with what was said before it."""
+"""The parser of conversations: a client's messages become one message of a session and its history."""
 
 from __future__ import annotations
 
 import re
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 from msgspec import Struct
@@ -14,100 +14,107 @@ from gateway.contract.client_message import SESSION_NAME, ClientMessage
 from gateway.contract.errors import InvalidRequestError, PartValidationError
 from gateway.contract.messages import ImagePart, Message, Part, TextPart, ToolCallPart, ToolResultPart
 from gateway.server.openai.chat import (
-    AssistantSaid,
+    AssistantMessage,
     ChatMessage,
-    DeveloperSaid,
-    PictureContent,
+    DeveloperMessage,
+    ImageContent,
     RefusalContent,
-    SystemSaid,
+    SystemMessage,
     TextContent,
-    ToolCalled,
-    ToolSaid,
-    UserSaid,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
 )
 from gateway.session.log import UNNAMED_PREFIX
 
 _DATA_URL = re.compile(r"data:(image/[\w.+-]+)(?:;[^,;]*)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
-_SPELT = {"image/jpg": "image/jpeg"}
-_NAMES = uuid.UUID("8d2f7c1e-5f2b-5c38-9b5e-6a3f1f0f7d11")
-_Content = str | Sequence[TextContent | PictureContent | RefusalContent] | None
+_MIME_ALIASES = {"image/jpg": "image/jpeg"}
+_NAMESPACE = uuid.UUID("8d2f7c1e-5f2b-5c38-9b5e-6a3f1f0f7d11")
+_Content = str | Sequence[TextContent | ImageContent | RefusalContent] | None
 
 
 class Conversation(Struct, frozen=True):
-    """What came since the model's last words: the user's words and the results of tools; and all before."""
+    """A conversation, split after the last answer of the model.
+
+    ``text``, ``images`` and tool ``results`` came after it and are one message; ``before`` is the history.
+    """
 
     text: str
-    pictures: tuple[ImagePart, ...]
+    images: tuple[ImagePart, ...]
     before: tuple[Message, ...]
     results: tuple[ToolResultPart, ...] = ()
 
 
-def conversation(messages: Sequence[ChatMessage], session: str) -> Conversation:
-    """Split a conversation behind the last word of the model. Raises InvalidRequestError.
+def parse_conversation(messages: Sequence[ChatMessage], session: str) -> Conversation:
+    """Split a conversation after the last answer of the model. Raises InvalidRequestError.
 
-    What the user said since then is one message, however many pieces it came in, and holds the results of the
-    client's tools.
+    System messages after that answer become part of the history.
     """
-    answers = [n for n, said in enumerate(messages, 1) if isinstance(said, AssistantSaid)]
+    answers = [number for number, message in enumerate(messages, 1) if isinstance(message, AssistantMessage)]
     begin = answers[-1] if answers else 0
-    asked = [said for said in messages[begin:] if isinstance(said, UserSaid)]
-    results = tuple(
-        ToolResultPart(said.tool_call_id, _text(said.content))
-        for said in messages[begin:]
-        if isinstance(said, ToolSaid)
-    )
-    if not (asked or results):
+    users = [message for message in messages[begin:] if isinstance(message, UserMessage)]
+    results = tuple(_result(message) for message in messages[begin:] if isinstance(message, ToolMessage))
+    if not (users or results):
         raise InvalidRequestError(
-            "the conversation has to end with what the user says, or with a tool's result", param="messages"
+            "the conversation must end with a user message or a tool result", param="messages"
         )
-    system = (said for said in messages[begin:] if isinstance(said, SystemSaid | DeveloperSaid))
+    system = (
+        message for message in messages[begin:] if isinstance(message, SystemMessage | DeveloperMessage)
+    )
     earlier = [*messages[:begin], *system]
-    pictures = tuple(picture for said in asked for picture in _pictures(said))
-    text = "\n\n".join(filter(None, (_text(said.content) for said in asked)))
-    return Conversation(text, pictures, _before(earlier, session), results)
+    images = tuple(image for message in users for image in _images(message))
+    text = "\n\n".join(filter(None, (_text(message.content) for message in users)))
+    return Conversation(text, images, _history(earlier, session), results)
 
 
-def session_named(user: str) -> str:
-    """The session of a ``user``, who may be called anything."""
-    return user if SESSION_NAME.fullmatch(user) else f"user-{uuid.uuid5(_NAMES, _sound(user))}"
+def session_of_user(user: str) -> str:
+    """Return the session of the request field ``user``, which may be any text."""
+    return (
+        user if SESSION_NAME.fullmatch(user) else f"user-{uuid.uuid5(_NAMESPACE, _without_surrogates(user))}"
+    )
 
 
 def session_of_key(user: str, key: str) -> str:
-    """The session that a request with an idempotency key begins: the same one, however often it comes."""
-    return f"{UNNAMED_PREFIX}{uuid.uuid5(_NAMES, _sound(f'{user}:{key}'))}"
+    """Return the session that a request with an idempotency key creates; equal keys give the same session."""
+    return f"{UNNAMED_PREFIX}{uuid.uuid5(_NAMESPACE, _without_surrogates(f'{user}:{key}'))}"
 
 
-def _before(messages: Sequence[ChatMessage], session: str) -> tuple[Message, ...]:
-    """Earlier messages; neighbouring ones of the model, with the results of its tools, are one of ours."""
-    found: list[Message] = []
-    for said in messages:
-        role, parts = _told(said)
-        if isinstance(said, ToolSaid) and not (found and found[-1].role == "assistant"):
-            raise InvalidRequestError(
-                "a tool's result has to follow the call it belongs to", param="messages"
-            )
-        if role == "assistant" and found and found[-1].role == role:
-            found[-1] = msgspec.structs.replace(found[-1], parts=(*found[-1].parts, *parts))
+def _history(messages: Sequence[ChatMessage], session: str) -> tuple[Message, ...]:
+    """Return earlier messages. Adjacent messages of the model and its tools become one message."""
+    history: list[Message] = []
+    for message in messages:
+        role, parts = _parse(message)
+        follows_model = bool(history) and history[-1].role == "assistant"
+        if isinstance(message, ToolMessage) and not follows_model:
+            raise InvalidRequestError("a tool result must follow its tool call", param="messages")
+        if role == "assistant" and follows_model:
+            history[-1] = msgspec.structs.replace(history[-1], parts=(*history[-1].parts, *parts))
         elif parts:
-            found.append(Message(session_id=session, role=role, parts=parts))
-    return tuple(found)
+            history.append(Message(session_id=session, role=role, parts=parts))
+    return tuple(history)
 
 
-def _told(said: ChatMessage) -> tuple[Any, tuple[Part, ...]]:
-    """The role and the parts of a message."""
-    match said:
-        case ToolSaid():
-            return "assistant", (ToolResultPart(said.tool_call_id, _text(said.content)),)
-        case AssistantSaid():
-            return "assistant", (*_words(said.content), *map(_call, said.tool_calls or ()))
-        case UserSaid():
-            parts = (*_words(said.content), *_pictures(said))
+def _parse(message: ChatMessage) -> tuple[Any, tuple[Part, ...]]:
+    """Return the role and the parts of a message."""
+    match message:
+        case ToolMessage():
+            return "assistant", (_result(message),)
+        case AssistantMessage():
+            return "assistant", (*_text_parts(message.content), *map(_call, message.tool_calls or ()))
+        case UserMessage():
+            parts = (*_text_parts(message.content), *_images(message))
             return "user", ClientMessage.checked("", "", parts).parts if parts else ()
-        case SystemSaid() | DeveloperSaid():
-            return "system", _words(said.content)
+        case SystemMessage() | DeveloperMessage():
+            return "system", _text_parts(message.content)
+        case _:
+            assert_never(message)
 
 
-def _words(content: _Content) -> tuple[TextPart, ...]:
+def _result(message: ToolMessage) -> ToolResultPart:
+    return ToolResultPart(message.tool_call_id, _text(message.content))
+
+
+def _text_parts(content: _Content) -> tuple[TextPart, ...]:
     text = _text(content).replace("\0", "\ufffd")
     return (TextPart(text),) if text.strip() else ()
 
@@ -118,25 +125,25 @@ def _text(content: _Content) -> str:
     texts = (
         part.text if isinstance(part, TextContent) else part.refusal
         for part in content
-        if not isinstance(part, PictureContent)
+        if not isinstance(part, ImageContent)
     )
     return "\n\n".join(filter(None, texts))
 
 
-def _pictures(said: UserSaid) -> list[ImagePart]:
-    parts = () if isinstance(said.content, str) else said.content
-    return [_picture(part.image_url.url) for part in parts if isinstance(part, PictureContent)]
+def _images(message: UserMessage) -> list[ImagePart]:
+    parts = () if isinstance(message.content, str) else message.content
+    return [_image(part.image_url.url) for part in parts if isinstance(part, ImageContent)]
 
 
-def _picture(url: str) -> ImagePart:
+def _image(url: str) -> ImagePart:
     found = _DATA_URL.fullmatch(url.strip())
     if found is None:
-        raise PartValidationError("a picture has to come as a data URL or by an http or https address")
-    kind = found[1].lower()
-    return ImagePart(found[2], _SPELT.get(kind, kind))
+        raise PartValidationError("an image must be a base64 data URL, or an http or https URL")
+    mime_type = found[1].lower()
+    return ImagePart(found[2], _MIME_ALIASES.get(mime_type, mime_type))
 
 
-def _call(call: ToolCalled) -> ToolCallPart:
+def _call(call: ToolCall) -> ToolCallPart:
     try:
         arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -144,5 +151,5 @@ def _call(call: ToolCalled) -> ToolCallPart:
     return ToolCallPart(call.id, call.function.name, arguments)
 
 
-def _sound(text: str) -> str:
+def _without_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode()

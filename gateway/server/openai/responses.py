@@ -1,32 +1,32 @@
-"""What clients send to ``/v1/responses``, as far as it means something here, and as the older form."""
+"""Requests to ``/v1/responses``, and their conversion to chat messages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, assert_never
 
 from msgspec import Meta, Struct
 
 from gateway.contract.errors import InvalidRequestError, NotFoundError
 from gateway.server.openai.chat import (
-    AssistantSaid,
+    AssistantMessage,
     CalledFunction,
     ChatMessage,
-    PictureAddress,
-    PictureContent,
-    SystemSaid,
+    ImageContent,
+    ImageUrl,
+    SystemMessage,
     TextContent,
-    ToolCalled,
-    ToolSaid,
-    UserSaid,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
 )
 
-PREFIX = "resp_"
-_ID_LENGTH = 36
+_ID_PREFIX = "resp_"
+_ANSWER_ID_LENGTH = 36
 
 
 class InputText(Struct, frozen=True, tag_field="type", tag="input_text"):
-    """Text of a user, or instructions."""
+    """Text of the user, or instructions."""
 
     text: str
 
@@ -38,23 +38,26 @@ class OutputText(Struct, frozen=True, tag_field="type", tag="output_text"):
 
 
 class InputImage(Struct, frozen=True, tag_field="type", tag="input_image"):
-    """A picture as a data URL, or by an http or https address."""
+    """An image: a data URL, or an http or https URL."""
 
     image_url: str
 
 
-class Refused(Struct, frozen=True, tag_field="type", tag="refusal"):
-    """What a model said in place of an answer."""
+class OutputRefusal(Struct, frozen=True, tag_field="type", tag="refusal"):
+    """A refusal of the model."""
 
     refusal: str
 
 
+_InputPart = InputText | OutputText | InputImage | OutputRefusal
+
+
 class InputItem(Struct, frozen=True):
-    """Something said, called or answered; ``type`` says which of the fields count."""
+    """A message, tool call or tool result. ``type`` determines which of the other fields are used."""
 
     type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
     role: Literal["user", "assistant", "system", "developer"] = "user"
-    content: str | list[InputText | OutputText | InputImage | Refused] | None = None
+    content: str | list[InputText | OutputText | InputImage | OutputRefusal] | None = None
     call_id: str = ""
     name: str = ""
     arguments: str = "{}"
@@ -62,13 +65,13 @@ class InputItem(Struct, frozen=True):
 
 
 class TextFormat(Struct, frozen=True):
-    """What the answer is written in: text, for no other form can be promised."""
+    """The format of the answer. Only text is supported."""
 
     type: Literal["text"] = "text"
 
 
 class TextOptions(Struct, frozen=True):
-    """How the answer is written."""
+    """Options of the answer's text."""
 
     format: TextFormat | None = None
 
@@ -89,67 +92,72 @@ class ResponseRequest(Struct, frozen=True):
 
 
 def conversation_of(request: ResponseRequest) -> list[ChatMessage]:
-    """The conversation of a request, its instructions first."""
-    first: list[ChatMessage] = [SystemSaid(request.instructions)] if request.instructions else []
+    """Return the conversation of a request, the instructions first."""
+    first: list[ChatMessage] = [SystemMessage(request.instructions)] if request.instructions else []
     if isinstance(request.input, str):
-        return [*first, UserSaid(request.input)]
-    return [*first, *(said for item in request.input for said in _said(item))]
+        return [*first, UserMessage(request.input)]
+    return [*first, *(message for item in request.input for message in _messages(item))]
 
 
 def response_id(session: str, answer_id: str) -> str:
-    """The id of an answer; it holds its session, so that the answer can be continued."""
-    return f"{PREFIX}{session}.{answer_id}"
+    """Return the id of a response. It contains the session, so that a later request can continue it."""
+    return f"{_ID_PREFIX}{session}.{answer_id}"
 
 
 def session_of_response(given: str) -> str:
-    """The session of an answer. Raises NotFoundError for what is no id of ours."""
-    session, dot, answer_id = given.removeprefix(PREFIX).rpartition(".")
-    if not given.startswith(PREFIX) or not (session and dot) or len(answer_id) != _ID_LENGTH:
+    """Return the session of a response id. Raises NotFoundError for an id of another form."""
+    session, dot, answer_id = given.removeprefix(_ID_PREFIX).rpartition(".")
+    if not given.startswith(_ID_PREFIX) or not (session and dot) or len(answer_id) != _ANSWER_ID_LENGTH:
         raise NotFoundError("there is no such previous response")
     return session
 
 
-def _said(item: InputItem) -> Sequence[ChatMessage]:
+def _messages(item: InputItem) -> Sequence[ChatMessage]:
     match item.type:
         case "message":
             return [_message(item)]
         case "function_call":
-            return [
-                AssistantSaid(None, [ToolCalled(item.call_id, CalledFunction(item.name, item.arguments))])
-            ]
+            function = CalledFunction(item.name, item.arguments)
+            return [AssistantMessage(None, [ToolCall(item.call_id, function)])]
         case "function_call_output":
-            return [ToolSaid(item.call_id, _joined(item.output))]
+            return [ToolMessage(item.call_id, _joined(item.output))]
         case "reasoning":
             return []
+        case _:
+            assert_never(item.type)
 
 
 def _message(item: InputItem) -> ChatMessage:
     if item.role == "user":
         content = item.content
-        return UserSaid(content if isinstance(content, str) else [_shown(part) for part in content or ()])
+        return UserMessage(
+            content if isinstance(content, str) else [_content(part) for part in content or ()]
+        )
     text = _joined(item.content)
-    return AssistantSaid(text) if item.role == "assistant" else SystemSaid(text)
+    return AssistantMessage(text) if item.role == "assistant" else SystemMessage(text)
 
 
-def _shown(part: InputText | OutputText | InputImage | Refused) -> TextContent | PictureContent:
+def _content(part: _InputPart) -> TextContent | ImageContent:
     if isinstance(part, InputImage):
-        return PictureContent(PictureAddress(part.image_url))
-    return TextContent(_word(part))
+        return ImageContent(ImageUrl(part.image_url))
+    return TextContent(_text(part))
 
 
-def _joined(content: str | Sequence[InputText | OutputText | InputImage | Refused] | None) -> str:
+def _joined(content: str | Sequence[_InputPart] | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     if any(isinstance(part, InputImage) for part in content):
-        raise InvalidRequestError("only what the user says may hold pictures")
-    return "\n\n".join(filter(None, (_word(part) for part in content)))
+        raise InvalidRequestError("only user messages may contain images")
+    return "\n\n".join(filter(None, map(_text, content)))
 
 
-def _word(part: InputText | OutputText | InputImage | Refused) -> str:
+def _text(part: _InputPart) -> str:
     match part:
         case InputText() | OutputText():
             return part.text
-        case Refused():
+        case OutputRefusal():
             return part.refusal
         case InputImage():
             return ""
+        case _:
+            assert_never(part)

@@ -1,7 +1,8 @@
-"""What clients of OpenAI ask for, through our own sessions."""
+"""The routes of the API for OpenAI clients."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -15,20 +16,20 @@ from gateway.contract.errors import NotFoundError, OverloadedError
 from gateway.contract.messages import now_ms
 from gateway.contract.provider import TurnOptions
 from gateway.fetching import Reach
-from gateway.server.openai.chat import ChatRequest, turn_options
-from gateway.server.openai.conversing import Asked, Conversing
-from gateway.server.openai.failures import FailureAnswer
-from gateway.server.openai.models import KnownModel, ModelList, Shelf
-from gateway.server.openai.parse import session_named
-from gateway.server.openai.pictures import fetched
-from gateway.server.openai.render import ChatCompletion, Chunks
+from gateway.server.openai.chat import ChatMessage, ChatRequest, turn_options
+from gateway.server.openai.chat_events import ChatCompletion, ChatEvents
+from gateway.server.openai.errors import OpenAiError
+from gateway.server.openai.images import fetch_images
+from gateway.server.openai.models import ModelDetails, ModelList, ModelListing
+from gateway.server.openai.parse import session_of_user
+from gateway.server.openai.response_events import ResponseAnswer, ResponseEvents
 from gateway.server.openai.responses import ResponseRequest, conversation_of, session_of_response
-from gateway.server.openai.written import ResponseAnswer, Written
-from gateway.server.routes import Call, Nothing, Route
+from gateway.server.openai.service import AnswerRequest, ConversationService
+from gateway.server.routes import Call, Nothing, PlainCall, Route
 
 
-class Continued(Struct, frozen=True):
-    """Which session, and the request's own name: the same one again is the same message."""
+class SessionHeaders(Struct, frozen=True):
+    """The session to continue, and an idempotency key: a repeated key is the same message."""
 
     session: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}$")] | UnsetType = msgspec.field(
         default=UNSET, name="X-Session-Id"
@@ -36,10 +37,14 @@ class Continued(Struct, frozen=True):
     key: ClientMsgId | UnsetType = msgspec.field(default=UNSET, name="Idempotency-Key")
 
 
-class Named(Struct, frozen=True):
-    """Which model."""
+class ModelPath(Struct, frozen=True):
+    """A model name."""
 
     model: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+_ChatCall = Call[Nothing, Nothing, SessionHeaders, ChatRequest]
+_ResponseCall = Call[Nothing, Nothing, SessionHeaders, ResponseRequest]
 
 
 class OpenAiRoutes:
@@ -47,13 +52,13 @@ class OpenAiRoutes:
 
     def __init__(self, gateway: Gateway) -> None:
         self._host = gateway.parts.host
-        self._shelf = Shelf(gateway.models, gateway.profiles)
-        self._conversing = Conversing(gateway.parts.host, gateway.models, gateway.profiles)
-        far = gateway.settings.fetch
-        self._reach = Reach(far.allow, far.max_bytes, far.timeout / 1000)
+        self._models = ModelListing(gateway.models, gateway.profiles)
+        self._service = ConversationService(gateway.parts.host, gateway.models, gateway.profiles)
+        limits = gateway.settings.fetch
+        self._reach = Reach(limits.allow, limits.max_bytes, limits.timeout / 1000)
 
     def routes(self) -> list[Route]:
-        """All of them."""
+        """Return the routes."""
         return [
             Route(
                 "POST",
@@ -63,7 +68,7 @@ class OpenAiRoutes:
                 self._chat,
                 sends=ChatCompletion,
                 media="text/event-stream",
-                error_body=FailureAnswer,
+                error_body=OpenAiError,
                 errors=(NotFoundError, OverloadedError),
             ),
             Route(
@@ -74,7 +79,7 @@ class OpenAiRoutes:
                 self._respond,
                 sends=ResponseAnswer,
                 media="text/event-stream",
-                error_body=FailureAnswer,
+                error_body=OpenAiError,
                 errors=(NotFoundError, OverloadedError),
             ),
             Route(
@@ -83,88 +88,78 @@ class OpenAiRoutes:
                 "listModels",
                 "List the configured model, aliases, agents, and the models of configured providers.",
                 self._list,
-                error_body=FailureAnswer,
+                error_body=OpenAiError,
             ),
             Route(
                 "GET",
                 "/v1/models/{model:.+}",
                 "getModel",
                 "Show a model, by any of its names.",
-                self._tell,
-                error_body=FailureAnswer,
+                self._show,
+                error_body=OpenAiError,
                 errors=(NotFoundError,),
             ),
         ]
 
     def close(self) -> None:
-        """Let everyone go who waits for an answer."""
-        self._conversing.close()
+        """End all requests that wait for an answer."""
+        self._service.close()
 
-    async def _list(self, _call: Call[Nothing, Nothing, Nothing, None]) -> ModelList:
-        return await self._shelf.list(self._host.model)
+    async def _list(self, _call: PlainCall) -> ModelList:
+        return await self._models.list(self._host.model)
 
-    async def _tell(self, call: Call[Named, Nothing, Nothing, None]) -> KnownModel:
-        return await self._shelf.tell(call.path.model, self._host.model)
+    async def _show(self, call: Call[ModelPath, Nothing, Nothing, None]) -> ModelDetails:
+        return await self._models.get(call.path.model, self._host.model)
 
-    async def _chat(self, call: Call[Nothing, Nothing, Continued, ChatRequest]) -> web.StreamResponse:
+    async def _chat(self, call: _ChatCall) -> web.StreamResponse:
         body = call.body
         options = turn_options(body)
-        counted = body.stream_options is not None and body.stream_options.include_usage
+        with_usage = body.stream_options is not None and body.stream_options.include_usage
 
-        def form(receipt: Receipt) -> Chunks:
+        def events(receipt: Receipt) -> ChatEvents:
             model = body.model or self._host.model
-            return Chunks(receipt.answer_id, model, now_ms() // 1000, counted=counted)
+            return ChatEvents(receipt.answer_id, model, now_ms() // 1000, with_usage=with_usage)
 
-        asked = _asked(call, _named(call.headers, body.metadata, body.user))
-        return await self._conversing.answer(
-            call.request,
-            msgspec.structs.replace(
-                asked, messages=await fetched(body.messages, self._reach), options=options
-            ),
-            form,
-        )
+        session = _session(call.headers, body.metadata, body.user)
+        asked = await self._request(call, session, body.messages, options)
+        return await self._service.answer(call.request, asked, events)
 
-    async def _respond(self, call: Call[Nothing, Nothing, Continued, ResponseRequest]) -> web.StreamResponse:
+    async def _respond(self, call: _ResponseCall) -> web.StreamResponse:
         body = call.body
-        session = _named(call.headers, body.metadata, body.user)
+        session = _session(call.headers, body.metadata, body.user)
         if body.previous_response_id:
             session = session_of_response(body.previous_response_id)
             await self._host.sessions.find(session)
 
-        def form(receipt: Receipt) -> Written:
-            return Written(body, receipt, body.model or self._host.model, now_ms() // 1000)
+        def events(receipt: Receipt) -> ResponseEvents:
+            return ResponseEvents(body, receipt, body.model or self._host.model, now_ms() // 1000)
 
-        asked = _asked(call, session)
-        return await self._conversing.answer(
-            call.request,
-            msgspec.structs.replace(
-                asked,
-                messages=await fetched(conversation_of(body), self._reach),
-                options=TurnOptions(server_retries=1),
-            ),
-            form,
+        asked = await self._request(call, session, conversation_of(body), TurnOptions(server_retries=1))
+        return await self._service.answer(call.request, asked, events)
+
+    async def _request(
+        self,
+        call: _ChatCall | _ResponseCall,
+        session: str | None,
+        messages: Sequence[ChatMessage],
+        options: TurnOptions,
+    ) -> AnswerRequest:
+        key = call.headers.key
+        return AnswerRequest(
+            user=call.user,
+            messages=await fetch_images(messages, self._reach),
+            model=call.body.model,
+            session=session,
+            key=key if isinstance(key, str) else None,
+            stream=bool(call.body.stream),
+            options=options,
         )
 
 
-def _asked(
-    call: Call[Nothing, Nothing, Continued, ChatRequest] | Call[Nothing, Nothing, Continued, ResponseRequest],
-    session: str | None,
-) -> Asked:
-    key = call.headers.key
-    return Asked(
-        user=call.user,
-        messages=(),
-        model=call.body.model,
-        session=session,
-        key=key if isinstance(key, str) else None,
-        stream=bool(call.body.stream),
-    )
-
-
-def _named(headers: Continued, metadata: dict[str, str] | None, user: str | None) -> str | None:
-    """The session that a request continues: by its header, its metadata or its user."""
+def _session(headers: SessionHeaders, metadata: dict[str, str] | None, user: str | None) -> str | None:
+    """Return the session that a request names in its header, its metadata or its user, in this order."""
     if isinstance(headers.session, str):
         return headers.session
     if metadata and metadata.get("session"):
         return metadata["session"]
-    return session_named(user) if user else None
+    return session_of_user(user) if user else None

@@ -219,10 +219,10 @@ async def test_pictures_are_fetched_from_where_they_may_be(tmp_path: Path) -> No
         shown = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}
         assert asked(served)[-1]["content"] == [text, shown, shown]
         dog = {"type": "image_url", "image_url": {"url": f"{url}/dog"}}
-        with pytest.raises(openai.BadRequestError, match="no picture"):
+        with pytest.raises(openai.BadRequestError, match="not png"):
             await ask(client, {"role": "user", "content": [text, cat, dog]})
         many = [{"type": "image_url", "image_url": {"url": f"{url}/{n}"}} for n in range(11)]
-        with pytest.raises(openai.BadRequestError, match="10 pictures by address, not 11"):
+        with pytest.raises(openai.BadRequestError, match="10 image URLs, not 11"):
             await ask(client, {"role": "user", "content": many})
 
 
@@ -374,7 +374,7 @@ async def test_004_41_a_client_may_name_an_agent_for_a_model(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("openai/fake-smal", "openai offers no model 'fake-smal'; did you mean openai/fake-small?"),
+        ("openai/fake-smal", "openai has no model 'fake-smal'; did you mean openai/fake-small?"),
         ("opnai/gpt", "did you mean openai/gpt"),
     ],
 )

@@ -15,7 +15,7 @@ from gateway import Plugin, Tool, tool_from
 from gateway.testing.fake_models.script import Refusal, Reply, Say, Use, UseTogether
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import Served, serving
-from tests.gateway.server.test_openai import SMALL, ask, asked, client_of, logged, only_session, streamed
+from tests.gateway.server.openai.test_chat import SMALL, ask, asked, client_of, logged, only_session, streamed
 
 WEATHER: dict[str, Any] = {
     "type": "function",

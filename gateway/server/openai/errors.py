@@ -1,4 +1,4 @@
-"""Errors in the shape that clients of OpenAI know."""
+"""Errors in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gateway.contract.errors import InvalidRequestError, TrunklineError
 from gateway.server.responses import error_headers, json_response
 
 OPENAI_ROOT = "/v1/"
-"""What the addresses of this API begin with."""
+"""The prefix of the API's paths."""
 
 _UPSTREAM = 502
 _PLACE = re.compile(r"at `\$\.(\w+)")
-"""Where a body could not be decoded."""
+"""The field in the message of a body that could not be decoded."""
 
 
-class Failure(Struct, frozen=True):
-    """What went wrong: ``code`` is what programs switch on, ``param`` the part of the request it is about."""
+class ErrorDetails(Struct, frozen=True):
+    """Error details. Programs switch on ``code``; ``param`` is the invalid field of the request."""
 
     message: str
     type: str
@@ -28,10 +28,10 @@ class Failure(Struct, frozen=True):
     code: str | None
 
 
-class FailureAnswer(Struct, frozen=True):
-    """A refusal as clients of OpenAI expect it."""
+class OpenAiError(Struct, frozen=True):
+    """An error, in OpenAI's format."""
 
-    error: Failure
+    error: ErrorDetails
 
 
 class _Known(Struct, frozen=True):
@@ -40,7 +40,7 @@ class _Known(Struct, frozen=True):
     param: str | None = None
 
 
-# A backend that refuses our key is no fault of the client's token, so it is no 401.
+# AuthFailedError is left out: a provider that rejects our key is not an invalid token of the client (401).
 _KNOWN = {
     "UnauthorizedError": _Known(401, "invalid_api_key"),
     "TooManyRequestsError": _Known(429, "rate_limit_exceeded"),
@@ -62,34 +62,37 @@ _KNOWN = {
 }
 
 
-def failure_answer(error: TrunklineError, headers: Mapping[str, str] | None = None) -> web.Response:
-    """A named error as an answer."""
+def openai_error_response(error: TrunklineError, headers: Mapping[str, str] | None = None) -> web.Response:
+    """Return a named error as a response."""
     text = str(error)
-    return failure_of(
+    return named_error_response(
         error.name, text, error.status, {**error_headers(error), **(headers or {})}, _param(error, text)
     )
 
 
-def failure_of(
+def named_error_response(
     name: str,
     message: str,
-    usual: int = _UPSTREAM,
+    default_status: int = _UPSTREAM,
     headers: Mapping[str, str] | None = None,
     param: str | None = None,
 ) -> web.Response:
-    """An answer for an error by its name; ``usual`` is its status where its name says nothing."""
+    """Return an error as a response, by its name. ``default_status`` is for names without a status here."""
     known = _KNOWN.get(name)
-    return json_response(failure(name, message, usual, param), known.status if known else usual, headers)
+    body = openai_error(name, message, default_status, param)
+    return json_response(body, known.status if known else default_status, headers)
 
 
-def failure(name: str, message: str, usual: int = _UPSTREAM, param: str | None = None) -> FailureAnswer:
-    """An error by its name, as a body. ``param`` is the field of the request it is about."""
-    known = _KNOWN.get(name) or _Known(usual, name)
-    return FailureAnswer(Failure(message, _type(known.status), param or known.param, known.code))
+def openai_error(
+    name: str, message: str, default_status: int = _UPSTREAM, param: str | None = None
+) -> OpenAiError:
+    """Return an error as a body, by its name. ``param`` is the invalid field of the request."""
+    known = _KNOWN.get(name) or _Known(default_status, name)
+    return OpenAiError(ErrorDetails(message, _type(known.status), param or known.param, known.code))
 
 
 def _param(error: TrunklineError, text: str) -> str | None:
-    """The field of the body that is wrong: what the error says, or where decoding failed."""
+    """Return the invalid field of the body: the error's own, or the one that could not be decoded."""
     if not isinstance(error, InvalidRequestError):
         return None
     found = _PLACE.search(text)

@@ -62,12 +62,12 @@ async def test_an_unknown_model_is_named_so_before_anything_is_accepted(tmp_path
         ('{"messages": [{"role": "pope", "content": "Hi"}]}', "role"),
         ('{"messages": [{"role": "user"}]}', "content"),
         ('{"messages": [{"role": "user", "content": " "}]}', "empty"),
-        ('{"messages": [{"role": "system", "content": "Hi"}]}', "what the user says"),
+        ('{"messages": [{"role": "system", "content": "Hi"}]}', "user message"),
         ('{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hi"}]}', "user"),
         (
             '{"messages": [{"role": "tool", "tool_call_id": "c", "content": "4"},'
             ' {"role": "user", "content": "Hi"}]}',
-            "has to follow the call",
+            "must follow its tool call",
         ),
         ('{"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}', "input_audio"),
         ('{"messages": [{"role": "user", "content": "Hi"}], "metadata": {"session": "a b"}}', "name"),

@@ -1,4 +1,4 @@
-"""Answers as clients of ``/v1/responses`` read them: whole, or as the events of a stream."""
+"""Answers of ``/v1/responses``: whole, or as the events of a stream."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from gateway.contract.channel import Receipt
 from gateway.contract.messages import Message, Metadata, to_json
-from gateway.server.openai.failures import FailureAnswer
-from gateway.server.openai.render import answered_by, finish_reason
+from gateway.server.openai.chat_events import answering_model, finish_reason
+from gateway.server.openai.errors import OpenAiError
+from gateway.server.openai.listener import text_of
 from gateway.server.openai.responses import ResponseRequest, response_id
-from gateway.server.openai.telling import text_of
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 
@@ -27,7 +27,7 @@ class AnswerText(Struct, frozen=True):
 
 
 class OutputMessage(Struct, frozen=True):
-    """What the assistant says."""
+    """The message of the assistant."""
 
     id: str
     content: list[AnswerText]
@@ -37,19 +37,19 @@ class OutputMessage(Struct, frozen=True):
 
 
 class InputDetails(Struct, frozen=True):
-    """How many tokens of the input came from a cache."""
+    """Input tokens that were read from a cache."""
 
     cached_tokens: int = 0
 
 
 class OutputDetails(Struct, frozen=True):
-    """How many tokens were reasoning, where that is counted apart."""
+    """Reasoning tokens, if they are counted separately."""
 
     reasoning_tokens: int = 0
 
 
 class ResponseUsage(Struct, frozen=True):
-    """What the answer took, over all calls of the model. Counts of tokens."""
+    """Token counts of the answer, summed over all model calls."""
 
     input_tokens: int
     output_tokens: int
@@ -58,21 +58,21 @@ class ResponseUsage(Struct, frozen=True):
     output_tokens_details: OutputDetails = OutputDetails()
 
 
-class Incomplete(Struct, frozen=True):
-    """Why an answer is not complete."""
+class IncompleteDetails(Struct, frozen=True):
+    """The reason why an answer is incomplete."""
 
     reason: Literal["max_output_tokens"]
 
 
-class Broken(Struct, frozen=True):
-    """Why there is no answer."""
+class ResponseError(Struct, frozen=True):
+    """The error of a failed answer."""
 
     code: str
     message: str
 
 
 class ResponseAnswer(Struct, frozen=True):
-    """An answer. ``model`` is who gave it, ``created_at`` seconds since the epoch."""
+    """An answer. ``model`` is the model that answered, ``created_at`` is in seconds since the epoch."""
 
     id: str
     created_at: int
@@ -80,8 +80,8 @@ class ResponseAnswer(Struct, frozen=True):
     status: Status
     output: list[OutputMessage] = []
     usage: ResponseUsage | None = None
-    error: Broken | None = None
-    incomplete_details: Incomplete | None = None
+    error: ResponseError | None = None
+    incomplete_details: IncompleteDetails | None = None
     instructions: str | None = None
     metadata: dict[str, str] = {}
     previous_response_id: str | None = None
@@ -93,12 +93,12 @@ class ResponseAnswer(Struct, frozen=True):
     top_p: float | None = None
 
 
-class Written:
-    """One answer: its whole, and its events."""
+class ResponseEvents:
+    """Renders one answer. The events of a stream are numbered in the order of the calls."""
 
     def __init__(self, request: ResponseRequest, receipt: Receipt, model: str, created: int) -> None:
         self._item_id = f"msg_{receipt.answer_id}"
-        self._began = ResponseAnswer(
+        self._initial = ResponseAnswer(
             response_id(receipt.session, receipt.answer_id),
             created,
             model,
@@ -108,61 +108,61 @@ class Written:
             previous_response_id=request.previous_response_id,
         )
         self._sequence = -1
-        self._told: list[str] = []
+        self._sent: list[str] = []
 
     def whole(self, answer: Message | None) -> ResponseAnswer:
-        """The whole answer; an empty one where nothing was said."""
-        return self._ended(answer, "" if answer is None else text_of(answer))
+        """Return the whole answer; an empty one if the message has no answer."""
+        return self._final(answer, "" if answer is None else text_of(answer))
 
     def first(self) -> bytes:
-        """That the answer begins."""
+        """Return the events that begin an answer."""
         return b"".join(
             (
-                self._event("response.created", response=self._began),
-                self._event("response.in_progress", response=self._began),
+                self._event("response.created", response=self._initial),
+                self._event("response.in_progress", response=self._initial),
                 self._item_event("response.output_item.added", item=self._item("", "in_progress")),
                 self._part_event("response.content_part.added", part=AnswerText("")),
             )
         )
 
-    def text(self, more: str) -> bytes:
-        """More of the answer."""
-        self._told.append(more)
-        return self._part_event("response.output_text.delta", delta=more, logprobs=())
+    def text(self, text: str) -> bytes:
+        """Return an event with more text."""
+        self._sent.append(text)
+        return self._part_event("response.output_text.delta", delta=text, logprobs=())
 
     def last(self, answer: Message | None) -> bytes:
-        """The end: once more all that was told, and what it took."""
-        text = "".join(self._told)
-        ended = self._ended(answer, text)
-        kind = "response.completed" if ended.status == "completed" else "response.incomplete"
+        """Return the events that end an answer, with its whole text and its token counts."""
+        text = "".join(self._sent)
+        final = self._final(answer, text)
+        kind = "response.completed" if final.status == "completed" else "response.incomplete"
         return b"".join(
             (
                 self._part_event("response.output_text.done", text=text, logprobs=()),
                 self._part_event("response.content_part.done", part=AnswerText(text)),
-                self._item_event("response.output_item.done", item=ended.output[0]),
-                self._event(kind, response=ended),
+                self._item_event("response.output_item.done", item=final.output[0]),
+                self._event(kind, response=final),
             )
         )
 
-    def broken(self, failed: FailureAnswer) -> bytes:
-        """That the answer failed."""
-        error = Broken(failed.error.code or "server_error", failed.error.message)
-        output = [self._item("".join(self._told), "incomplete")]
-        response = msgspec.structs.replace(self._began, status="failed", error=error, output=output)
+    def failed(self, error: OpenAiError) -> bytes:
+        """Return the event of a failed answer."""
+        details = ResponseError(error.error.code or "server_error", error.error.message)
+        output = [self._item("".join(self._sent), "incomplete")]
+        response = msgspec.structs.replace(self._initial, status="failed", error=details, output=output)
         return self._event("response.failed", response=response)
 
-    def _ended(self, answer: Message | None, text: str) -> ResponseAnswer:
+    def _final(self, answer: Message | None, text: str) -> ResponseAnswer:
         metadata = Metadata() if answer is None else answer.metadata
         cut = finish_reason(metadata) == "length"
         status: Status = "incomplete" if cut else "completed"
         read, made = metadata.input_tokens or 0, metadata.output_tokens or 0
         return msgspec.structs.replace(
-            self._began,
-            model=answered_by(metadata, self._began.model),
+            self._initial,
+            model=answering_model(metadata, self._initial.model),
             status=status,
             output=[self._item(text, status)],
             usage=ResponseUsage(read, made, read + made, InputDetails(metadata.cached_tokens or 0)),
-            incomplete_details=Incomplete("max_output_tokens") if cut else None,
+            incomplete_details=IncompleteDetails("max_output_tokens") if cut else None,
         )
 
     def _item(self, text: str, status: Status) -> OutputMessage:
