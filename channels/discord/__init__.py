@@ -13,7 +13,7 @@ __all__ = ["Options", "create"]
 
 
 def __getattr__(name: str) -> Any:
-    # Importing the package is cheap; pydantic's models and discord.py are loaded when the channel is wanted.
+    # Importing the package is cheap: pydantic's models and discord.py are loaded when the channel is used.
     if name == "Options":
         from channels.discord.options import Options
 
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> Any:
 
 
 def create(host: Host, channel_id: str, options: Options) -> Channel:
-    """Return the channel of one bot, ready to run. Raises SettingsError if its token is not well-formed."""
+    """Return the channel of one bot, ready to run."""
     from channels.discord.channel import DiscordChannel
 
     return DiscordChannel(host, channel_id, options)

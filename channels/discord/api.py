@@ -1,8 +1,9 @@
-"""Discord's REST API on top of discord.py; each call is reported as applied, not applied, or uncertain.
+"""Client of Discord's REST API on top of discord.py. Its errors distinguish calls that were not applied from
+calls that may have been applied.
 
-discord.py keeps the addresses in its classes, for the whole process, and waits and retries by itself. Here
-each bot has its own address, and the caller gets the wait time at once: only the caller knows whether its
-message is still worth the wait.
+discord.py has one base URL for the whole process, and waits and retries by itself. Here each bot has its own
+base URL, and a rate limit is reported to the caller with the wait time, because only the caller knows if the
+call is still worth the wait.
 """
 
 from __future__ import annotations
@@ -25,34 +26,36 @@ log = structlog.get_logger("trunkline.discord")
 
 _TIMEOUT = aiohttp.ClientTimeout(total=15)
 _UPLOAD_TIMEOUT = aiohttp.ClientTimeout(total=120)
-_LONGEST_ASKED = 3600.0
-_NO_TOKEN = 60.0
-_REFUSED_TOKEN = "Discord refuses the token"  # noqa: S105 - says what is wrong with it
+_MAX_WAIT = 3600.0
+"""Longest wait that a 429 response may ask for, in seconds."""
+_TOKEN_RETRY_SECONDS = 60.0
+_TOKEN_REJECTED = "Discord rejects the bot token (401)"  # noqa: S105 - an error text
 _RETRIES = 6
 
-_ALL, _SPARE = "all", "spare"
-_LIMITS = {_ALL: Limit(50, 1.03), _SPARE: Limit(20, 1.03)}
-"""Discord allows a bot 50 calls per second. Optional calls leave capacity for the answers."""
+_ALL, _OPTIONAL = "all", "optional"
+_LIMITS = {_ALL: Limit(50, 1.03), _OPTIONAL: Limit(20, 1.03)}
+"""Discord allows a bot 50 calls per second. Optional calls use at most 20 of them, so that answers have the
+rest."""
 
 ARCHIVED, THREAD_EXISTS, NO_HISTORY, INVALID_FORM = 50083, 160004, 160002, 50035
 VOICE_STAYS, NO_VOICE = 50162, frozenset({50013, 50159, 50160, 50161, 50173})
 """Error codes of refusals that the channel can work around."""
 
 
-class Later(Exception):
-    """The call was not made, or was rate limited: it may be retried in ``seconds``."""
+class RateLimited(Exception):
+    """A rate limit: the call was not applied, and may be retried in ``seconds``."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"wait {seconds:.2f} s")
         self.seconds = seconds
 
 
-class Broken(Exception):
-    """Discord failed with a server error; the call may or may not have been applied."""
+class ServerFailure(Exception):
+    """A server error or an unreadable response: the call may have been applied."""
 
 
 class Refused(Exception):
-    """Discord refused the call. ``code`` is Discord's own error number."""
+    """A 4xx response: the call was not applied. ``code`` is Discord's own error code."""
 
     def __init__(self, status: int, code: int, text: str) -> None:
         super().__init__(f"{status} {text} ({code})")
@@ -60,11 +63,15 @@ class Refused(Exception):
         self.code = code
 
 
+UNREACHABLE = (aiohttp.ClientError, OSError, RateLimited, ServerFailure)
+"""Errors after which a retry may succeed; OSError includes TimeoutError."""
+
+
 class Bucket(Ratelimit):
-    """Rate-limit bucket of one kind of call, which reports the wait time instead of waiting."""
+    """Rate-limit bucket of one route, which reports the wait time instead of waiting."""
 
     async def acquire(self) -> None:
-        """Reserve a call. Raises Later if the window is used up."""
+        """Reserve a call. Raises RateLimited if the window is used up."""
         while True:
             now = self._loop.time()
             self._last_request = now
@@ -73,8 +80,8 @@ class Bucket(Ratelimit):
             if self.remaining > 0:
                 break
             if self.expires is not None:
-                raise Later(self.expires - now)
-            # Nothing is known of this bucket yet: the first response reports its limits.
+                raise RateLimited(self.expires - now)
+            # The bucket's limits are unknown until the first response; until then calls are made one by one.
             future: asyncio.Future[Any] = self._loop.create_future()
             self._pending_requests.append(future)
             await future
@@ -83,7 +90,7 @@ class Bucket(Ratelimit):
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.outgoing -= 1
-        if kind is not None:  # without a response the count is a guess: the next one corrects it
+        if kind is not None:  # without a response the count is a guess, which the next response corrects
             self.remaining = min(self.limit, self.remaining + 1)
         if self.expires is None:
             self.remaining = max(self.remaining, self.limit - self.outgoing)
@@ -91,7 +98,7 @@ class Bucket(Ratelimit):
 
 
 class Rest(HTTPClient):
-    """discord.py's HTTP client for one bot at its own address."""
+    """discord.py's HTTP client, for one bot at its own base URL."""
 
     def __init__(self, base: str, pacer: Pacer) -> None:
         super().__init__(asyncio.get_running_loop())
@@ -100,67 +107,72 @@ class Rest(HTTPClient):
         self._held: dict[str, float] = {}
 
     def get_ratelimit(self, key: str) -> Ratelimit:
-        """Return the bucket of a key."""
+        """Return the bucket of a route."""
         if key not in self._buckets:
             self._buckets[key] = Bucket(None)
             self._try_clear_expired_ratelimits()
         return self._buckets[key]
 
-    async def request(self, route: Route, *, spare: bool = False, **kwargs: Any) -> Any:
-        """Make one call without retries when the total rate limit allows. A call with ``spare`` does not
-        wait.
+    async def request(self, route: Route, *, optional: bool = False, **kwargs: Any) -> Any:
+        """Make one call without retries, after a wait for the bot's total rate limit.
 
-        Raises Later, Broken, what discord.py raises, and what aiohttp raises.
+        An optional call does not wait: it raises RateLimited. Raises RateLimited, ServerFailure,
+        discord.HTTPException and the errors of aiohttp.
         """
         route.url = self._base + route.url.removeprefix(Route.BASE)
-        free = route.path.startswith("/interactions/")
-        if not free:
-            await self._turn(spare=spare)
+        # Responses to interactions do not count against the total limit.
+        unlimited = route.path.startswith("/interactions/")
+        if not unlimited:
+            await self._wait_for_turn(optional=optional)
         key = f"{route.key}:{route.major_parameters}"
-        for held in (key,) if free else (key, ""):
+        for held in (key,) if unlimited else (key, ""):
             left = self._held.get(held, 0) - self.loop.time()
             if left > 0:
-                raise Later(left)
+                raise RateLimited(left)
             self._held.pop(held, None)
 
-        async def judge(response: aiohttp.ClientResponse) -> None:
+        async def check(response: aiohttp.ClientResponse) -> None:
             if response.status == 429:
-                seconds, everywhere = await _asked_to_wait(response)
-                self._held["" if everywhere else key] = self.loop.time() + seconds
-                raise Later(seconds)
+                seconds, for_all = await _requested_wait(response)
+                self._held["" if for_all else key] = self.loop.time() + seconds
+                raise RateLimited(seconds)
             if response.status >= 500:
-                raise Broken(f"status {response.status}")
+                raise ServerFailure(f"status {response.status}")
 
         kwargs.setdefault("timeout", _TIMEOUT)
-        return await super().request(route, raise_for_status=judge, **kwargs)
+        return await super().request(route, raise_for_status=check, **kwargs)
 
-    async def _turn(self, *, spare: bool) -> None:
-        keys = (_ALL, _SPARE) if spare else (_ALL,)
+    async def _wait_for_turn(self, *, optional: bool) -> None:
+        keys = (_ALL, _OPTIONAL) if optional else (_ALL,)
         wait = self._pacer.wait(*keys)
-        if spare and wait > 0:
-            raise Later(wait)
-        async with self._pacer.turn(*keys, urgent=not spare):
-            pass  # it is the moment that counts
+        if optional and wait > 0:
+            raise RateLimited(wait)
+        async with self._pacer.turn(*keys, urgent=not optional):
+            pass  # only the time of admission counts, not the duration of the call
 
 
-async def _asked_to_wait(response: aiohttp.ClientResponse) -> tuple[float, bool]:
-    """Return the seconds that a 429 asks to wait, and whether the wait applies to all calls."""
+async def _requested_wait(response: aiohttp.ClientResponse) -> tuple[float, bool]:
+    """Return the seconds that a 429 response asks to wait, and whether the wait applies to all calls."""
     header = response.headers.get("Retry-After", "1")
     seconds = float(header) if header.replace(".", "", 1).isdecimal() else 1.0
-    # A 429 without this header is not from the API: the IP address is banned, so all calls have to stop.
-    everywhere = "Via" not in response.headers or "X-RateLimit-Global" in response.headers
+    # A 429 without the header Via is not from the API: the IP address is banned, so all calls have to stop.
+    for_all = "Via" not in response.headers or "X-RateLimit-Global" in response.headers
     try:
-        told = await response.json()
-        exact = float(told["retry_after"])
+        body = await response.json()
+        exact = float(body["retry_after"])
         seconds = exact if math.isfinite(exact) else seconds
-        everywhere = everywhere or bool(told.get("global"))
+        for_all = for_all or bool(body.get("global"))
     except (aiohttp.ClientError, ValueError, TypeError, KeyError, LookupError, AttributeError):
-        pass  # the ban's response is an HTML page, not JSON
-    return min(_LONGEST_ASKED, max(0.0, seconds)) + 0.01, everywhere
+        pass  # the response to a banned IP address is an HTML page, not JSON
+    return min(_MAX_WAIT, max(0.0, seconds)) + 0.01, for_all
 
 
 class Api:
-    """REST client of the channel. It is open while at least one user of it is inside ``opened``."""
+    """REST client of a bot. The connection is open while at least one caller is inside ``opened``.
+
+    ``base`` is the base URL, ``token`` a function that returns the bot token, ``pace`` a factor for the
+    client's own rate limits. ``me`` is the bot's user object, empty until the first login.
+    """
 
     def __init__(self, base: str, token: Callable[[], str], pace: float = 1.0) -> None:
         self._base = base
@@ -171,11 +183,11 @@ class Api:
         self._opening = asyncio.Lock()
         self.me: Mapping[str, Any] = {}
         self.problem = ""
-        """Error text while Discord rejects the token; empty since a call succeeded."""
+        """Error text while Discord rejects the token; a successful call with the token clears it."""
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[Rest]:
-        """Open the connection and log in. Raises Refused, Later, Broken and what aiohttp raises."""
+        """Open the connection and log in, unless it is open. Raises Refused and UNREACHABLE."""
         self._users += 1
         try:
             yield await self._open()
@@ -193,14 +205,15 @@ class Api:
         *,
         uploads: Sequence[Upload] = (),
         query: Mapping[str, str | int] | None = None,
-        spare: bool = False,
+        optional: bool = False,
         **gaps: str,
     ) -> Any:
-        """Make one call; a call with ``spare`` is skipped if other calls wait.
+        """Make one call and return the decoded response.
 
-        Raises Refused, Later, Broken, and what aiohttp raises.
+        ``path`` is a template, ``gaps`` are its values. An optional call raises RateLimited where another one
+        waits for the total rate limit. Raises Refused and UNREACHABLE.
         """
-        arguments: dict[str, Any] = {"spare": spare}
+        arguments: dict[str, Any] = {"optional": optional}
         if uploads:
             form = form_of(cast("Mapping[str, Any]", body or {}), uploads)
             arguments |= {"form": form, "timeout": _UPLOAD_TIMEOUT}
@@ -209,51 +222,54 @@ class Api:
         if query:
             arguments["params"] = dict(query)
         async with self.opened() as rest:
-            ours = not any(name.endswith("_token") for name in gaps)
+            # A route with the token of an interaction does not use the bot token.
+            uses_token = not any(name.endswith("_token") for name in gaps)
             try:
-                told = await rest.request(Route(verb, path, **gaps), **arguments)
+                response = await rest.request(Route(verb, path, **gaps), **arguments)
             except discord.HTTPException as error:
-                if error.status == 401 and ours:
+                if error.status == 401 and uses_token:
                     if not self.problem:
-                        log.error(_REFUSED_TOKEN, call=f"{verb} {path}")
-                    self.problem = _REFUSED_TOKEN
+                        log.error(_TOKEN_REJECTED, call=f"{verb} {path}")
+                    self.problem = _TOKEN_REJECTED
                 raise Refused(error.status, error.code, error.text) from error
-            if ours:
+            if uses_token:
                 self.problem = ""
-            return told
+            return response
 
-    async def insist(self, verb: str, path: str, body: object = None, **rest: Any) -> Any:
-        """Make a call that is worth retrying. Raises Refused, and after the last retry what ``call``
-        raises."""
+    async def call_with_retries(self, verb: str, path: str, body: object = None, **rest: Any) -> Any:
+        """Make a call, with retries. Raises Refused at once, and UNREACHABLE after the last retry."""
         for tries in range(_RETRIES):
             try:
                 return await self.call(verb, path, body, **rest)
-            except Later as later:
+            except RateLimited as later:
                 await asyncio.sleep(later.seconds)
-            except (Broken, aiohttp.ClientError, TimeoutError):
+            except UNREACHABLE:
                 if tries + 1 == _RETRIES:
                     raise
                 await asyncio.sleep(min(30.0, 0.5 * 2.0**tries))
         return await self.call(verb, path, body, **rest)
 
     async def place(self, verb: str, path: str, body: object, **rest: Any) -> Mapping[str, Any]:
-        """Make a call that sends or edits a message. Raises the errors of a channel's ``send``, and
-        Refused."""
+        """Make a call that sends, edits or deletes a message, or prepares that.
+
+        Raises Refused, PlacementDeferred if the call was not applied, and PlacementUncertain if it may have
+        been applied.
+        """
         try:
             return cast("Mapping[str, Any]", await self.call(verb, path, body, **rest))
-        except Later as later:
-            raise PlacementDeferred("Discord asks to wait", later.seconds) from later
+        except RateLimited as later:
+            raise PlacementDeferred("rate limited by Discord", later.seconds) from later
         except aiohttp.ClientConnectorError as error:
             raise PlacementDeferred(type(error).__name__) from error
-        except (Broken, aiohttp.ClientError, TimeoutError, OSError) as error:
+        except UNREACHABLE as error:
             raise PlacementUncertain(str(error) or type(error).__name__) from error
         except Refused as refused:
             if refused.status == 401 and "webhook_token" not in rest:
-                raise PlacementDeferred(_REFUSED_TOKEN, _NO_TOKEN) from refused
+                raise PlacementDeferred(_TOKEN_REJECTED, _TOKEN_RETRY_SECONDS) from refused
             raise
 
     async def download(self, url: str) -> bytes:
-        """Download a file of a message. Raises Refused and what aiohttp raises."""
+        """Download a file of a message. Raises Refused and UNREACHABLE."""
         async with self.opened() as rest:
             try:
                 return await rest.get_from_cdn(url)
@@ -269,7 +285,7 @@ class Api:
                 except BaseException as error:
                     await rest.close()
                     if isinstance(error, discord.LoginFailure):
-                        raise Refused(401, 0, "Discord does not know this token") from error
+                        raise Refused(401, 0, "Discord rejects the bot token") from error
                     if isinstance(error, discord.HTTPException):
                         raise Refused(error.status, error.code, error.text) from error
                     raise
@@ -278,5 +294,5 @@ class Api:
 
 
 def refuse(refused: Refused) -> NoReturn:
-    """Raise the error for a message that Discord will never accept."""
+    """Raise PlacementRefused: Discord will never accept this message."""
     raise PlacementRefused(str(refused)) from refused

@@ -1,7 +1,7 @@
-"""Gateway connection: discord.py's websocket under the channel's supervision.
+"""Connection to Discord's gateway: discord.py's websocket, and the loop that opens it again when it breaks.
 
-discord.py sends heartbeats, decompresses and resumes. Events bypass its parsers, where one malformed event
-would end the connection: each event is passed on as it arrived.
+discord.py sends heartbeats, decompresses and resumes. Events bypass its parsers, because one malformed event
+would end the connection there: each event is passed on as it arrived.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import aiohttp
 import discord
@@ -20,51 +20,54 @@ import yarl
 from discord.gateway import DiscordWebSocket, ReconnectWebSocket
 from discord.http import Route
 
-from channels.discord.api import Api, Broken, Later, Refused, Rest
-from channels.discord.cursor import Budget, Kept, Position
-from channels.discord.inflow import MISFITS, MOST_WAITING, Event, Inflow, Reader
+from channels.discord.api import UNREACHABLE, Api, Refused, Rest, ServerFailure
+from channels.discord.cursor import LoginBudget, Position, StoredState
+from channels.discord.inflow import MAX_QUEUED, PARSE_ERRORS, Event, EventReader, Inflow
 from channels.discord.options import Options
 from gateway import now_ms
 from gateway.channel import Backoff, InboundMessage, Receipt, Receive, Rejected
 
+log = structlog.get_logger("trunkline.discord")
+
 INTENTS = discord.Intents(guilds=True, guild_messages=True, dm_messages=True, message_content=True)
-GONE = frozenset({4003, 4007, 4009})
+NOT_RESUMABLE = frozenset({4003, 4007, 4009})
 """Close codes after which a session cannot be resumed."""
 FATAL = {
-    4004: "Discord does not know this token",
-    4010: "Discord does not want this shard",
+    4004: "Discord rejects the bot token",
+    4010: "Discord rejects the shard",
     4011: "the bot is in too many servers for one connection",
-    4012: "Discord has no such version of the gateway any more",
-    4013: "Discord does not know one of the intents",
-    4014: "switch on the Message Content Intent on the bot's page at Discord",
+    4012: "Discord no longer supports this version of the gateway",
+    4013: "Discord rejects the intents",
+    4014: "enable the Message Content Intent on the bot's page at Discord",
 }
-UNREACHABLE = (aiohttp.ClientError, OSError, TimeoutError, Later, Broken)
+"""Close codes after which a retry cannot succeed."""
 
+_BACKOFF = Backoff(0.2, 60, jitter=-0.5)
+_RESUME_FAILURES = 4
+"""Failures in a row, with the end of a working connection, after which a new session is started."""
+_NEW_SESSION_SECONDS = 1.0
+_STARTED = ("READY", "RESUMED")
 _SILENT_SECONDS = 100.0
+"""Seconds without a frame after which the connection counts as broken; Discord sends one every 41 s."""
 _CLOSING_SECONDS = 2.0
-_KEPT_OPEN = 4000
+_KEEP_SESSION = 4000
 """Close code that keeps the session resumable; 1000 and 1001 would end it."""
 
 
-Hear = Callable[[Event], None]
-Reject = Callable[[str, str], None]
-"""Callback for an invalid frame, with the reason."""
-
-
 class FatalClosure(Exception):
-    """A retry cannot fix the connection: settings here or at Discord have to change first."""
+    """End of the connection that a retry cannot fix: a close code of ``FATAL``, or a refused login."""
 
 
 class Disconnected(Exception):
-    """The connection ended. ``resumable`` says whether the session can be resumed."""
+    """End of the connection. ``resumable``: the session can be resumed."""
 
-    def __init__(self, why: str, *, resumable: bool) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, *, resumable: bool) -> None:
+        super().__init__(reason)
         self.resumable = resumable
 
 
 class _Parsers(dict[str, Callable[[Any], None]]):
-    """Takes the place of discord.py's parsers: every event has one, and it is ours."""
+    """Replacement of discord.py's parsers: for every event name, a function that passes the event on."""
 
     def __init__(self, socket: Socket) -> None:
         super().__init__()
@@ -73,27 +76,42 @@ class _Parsers(dict[str, Callable[[Any], None]]):
     def __missing__(self, name: object) -> Callable[[Any], None]:
         if not isinstance(name, str):
             raise ValueError("an event without a name")
-        return lambda data: self._socket.hear(Event(name, data, self._socket.sequence))
+        return lambda data: self._socket.on_event(Event(name, data, self._socket.sequence))
 
 
 class Socket(DiscordWebSocket):
-    """One connection. ``heard_at`` is when something came last, in monotonic seconds."""
+    """One websocket to the gateway.
+
+    ``on_event`` is called with each event, ``on_invalid`` with each invalid frame and the reason.
+    """
 
     def __init__(
-        self, socket: aiohttp.ClientWebSocketResponse, token: str, hear: Hear, reject: Reject
+        self,
+        socket: aiohttp.ClientWebSocketResponse,
+        token: str,
+        on_event: Callable[[Event], None],
+        on_invalid: Callable[[str, str], None],
     ) -> None:
         super().__init__(socket, loop=asyncio.get_running_loop())
         self.token = token
-        self.hear = hear
+        self.on_event = on_event
         self.shard_id = None
         self.gateway = self.DEFAULT_GATEWAY
-        self.heard_at = time.monotonic()
-        self._reject = reject
+        self._on_invalid = on_invalid
+        self._last_frame = time.monotonic()
         self._max_heartbeat_timeout = 60.0
         self._discord_parsers = _Parsers(self)
 
+    @property
+    def problem(self) -> str:
+        """Return why the connection does not work; empty if it works."""
+        if not self.open:
+            return "not connected"
+        silent = time.monotonic() - self._last_frame
+        return f"no data from Discord for {silent:.0f} s" if silent > _SILENT_SECONDS else ""
+
     async def identify(self) -> None:
-        """Log in."""
+        """Log in, which starts a new session."""
         properties = {"os": "linux", "browser": "trunkline", "device": "trunkline"}
         data = {
             "token": self.token,
@@ -105,40 +123,39 @@ class Socket(DiscordWebSocket):
         await self.send_as_json({"op": self.IDENTIFY, "d": data})
 
     async def received_message(self, msg: Any, /) -> None:
-        """Process a frame. An invalid one is quarantined; the connection stays open."""
-        self.heard_at = time.monotonic()
+        """Process a frame. An invalid one is passed to ``on_invalid``, and the connection stays open."""
+        self._last_frame = time.monotonic()
         try:
             await super().received_message(msg)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             if self._keep_alive is None:  # without the hello frame there can be no heartbeat
-                raise aiohttp.ClientError("the gateway did not say hello") from error
-            self._reject(msg if isinstance(msg, str) else repr(msg), f"{type(error).__name__}: {error}")
+                raise aiohttp.ClientError("the gateway's first frame is invalid") from error
+            self._on_invalid(msg if isinstance(msg, str) else repr(msg), f"{type(error).__name__}: {error}")
 
     async def leave(self) -> None:
-        """Close so that the session stays resumable, with a short wait for the other side."""
+        """Close the connection so that the session stays resumable. Waits at most two seconds for Discord."""
         try:
             async with asyncio.timeout(_CLOSING_SECONDS):
-                await self.close(_KEPT_OPEN)
+                await self.close(_KEEP_SESSION)
         except (TimeoutError, aiohttp.ClientError, OSError):
-            pass  # the other side does not answer: treat it as closed
+            pass  # Discord does not answer: the connection counts as closed
 
 
-class Link(Protocol):
-    """Keeper of a connection, as the connection calls it."""
+async def connect(
+    rest: Rest,
+    url: str,
+    token: str,
+    position: Position | None,
+    on_event: Callable[[Event], None],
+    on_invalid: Callable[[str, str], None],
+) -> Socket:
+    """Connect, and resume the session of ``position``, or log in if that is None.
 
-    def hear(self, event: Event) -> None: ...
-
-    def reject(self, raw: str, why: str) -> None: ...
-
-
-async def connect(rest: Rest, url: str, token: str, position: Position | None, link: Link) -> Socket:
-    """Connect and resume, or log in without a stored position.
-
-    Raises Disconnected, FatalClosure and what aiohttp raises.
+    Raises Disconnected, FatalClosure and the errors of aiohttp.
     """
     compression = discord.utils._ActiveDecompressionContext.COMPRESSION_TYPE  # pyright: ignore[reportPrivateUsage]
     address = yarl.URL(url).with_query(v=10, encoding="json", compress=compression)
-    socket = Socket(await rest.ws_connect(str(address)), token, link.hear, link.reject)
+    socket = Socket(await rest.ws_connect(str(address)), token, on_event, on_invalid)
     try:
         await poll(socket)
         if position is None:
@@ -153,125 +170,116 @@ async def connect(rest: Rest, url: str, token: str, position: Position | None, l
 
 
 async def poll(socket: Socket) -> None:
-    """Process the next frame. Raises Disconnected, FatalClosure and what aiohttp raises."""
+    """Process the next frame. Raises Disconnected, FatalClosure and the errors of aiohttp."""
     try:
         await socket.poll_event()
-    except ReconnectWebSocket as again:
+    except ReconnectWebSocket as reconnect:
         code = socket.socket.close_code
-        gone = not again.resume or code in GONE
-        raise Disconnected(f"closed with {code}", resumable=not gone) from None
+        resumable = reconnect.resume and code not in NOT_RESUMABLE
+        raise Disconnected(f"closed with {code}", resumable=resumable) from None
     except discord.ConnectionClosed as closed:
         if closed.code in FATAL:
             raise FatalClosure(FATAL[closed.code]) from None
-        raise Disconnected(f"closed with {closed.code}", resumable=closed.code not in GONE) from None
-
-
-def trouble(socket: Socket | None) -> str:
-    """Return the reason why the connection does not count as working; empty if it works."""
-    if socket is None or not socket.open:
-        return "not connected"
-    silent = time.monotonic() - socket.heard_at
-    return f"nothing was heard for {silent:.0f} s" if silent > _SILENT_SECONDS else ""
+        resumable = closed.code not in NOT_RESUMABLE
+        raise Disconnected(f"closed with {closed.code}", resumable=resumable) from None
 
 
 async def gateway_of(rest: Rest) -> tuple[str, int, float]:
-    """Return the gateway's address, the remaining logins of today, and the seconds until they are reset.
+    """Return the gateway's URL, the logins left today, and the seconds until Discord resets that number.
 
-    Raises Refused, and what aiohttp raises.
+    Raises Refused and UNREACHABLE.
     """
     try:
-        told = await rest.request(Route("GET", "/gateway/bot"))
-        limit = told["session_start_limit"]
-        return str(told["url"]), int(limit["remaining"]), float(limit["reset_after"]) / 1000
+        response = await rest.request(Route("GET", "/gateway/bot"))
+        limit = response["session_start_limit"]
+        return str(response["url"]), int(limit["remaining"]), float(limit["reset_after"]) / 1000
     except discord.HTTPException as error:
         raise Refused(error.status, error.code, error.text) from error
     except (KeyError, TypeError, ValueError) as error:
-        raise Broken("the API names no gateway") from error
+        raise ServerFailure("the response names no gateway") from error
 
 
-log = structlog.get_logger("trunkline.discord")
-
-_BACKOFF = Backoff(0.2, 60, jitter=-0.5)
-_TRIES_TO_RESUME = 4
-_NEW_SESSION_AFTER = 1.0
-_STARTED = ("READY", "RESUMED")
-
-Interact = Callable[[Any, Receive], Awaitable[None]]
-
-
-class Keeper:
-    """Keeper of one connection. Its tasks run in the given task group."""
+class Connection:
+    """Connection of a bot that is opened again whenever it breaks. Interactions are tasks of ``tasks``."""
 
     def __init__(
         self,
         api: Api,
         options: Options,
         inflow: Inflow,
-        reader: Reader,
-        kept: Kept,
+        reader: EventReader,
+        state: StoredState,
         receive: Receive,
-        interact: Interact,
+        interact: Callable[[Any, Receive], Awaitable[None]],
         tasks: asyncio.TaskGroup,
     ) -> None:
         self._api = api
         self._options = options
         self._inflow = inflow
         self._reader = reader
-        self._kept = kept
+        self._state = state
         self._receive = receive
         self._interact = interact
         self._tasks = tasks
-        self._position = kept.position
-        self._budget = kept.budget
+        self._position = state.position
+        self._budget = state.budget
         self._socket: Socket | None = None
         self._started = False
-        self._why = "connecting"
+        self._reason = "connecting"
 
-    def trouble(self) -> str:
-        """Return the reason why the connection does not count as working; empty if it works."""
-        if not self._started:
-            return self._why
-        return trouble(self._socket) or self._inflow.problem
+    @property
+    def problem(self) -> str:
+        """Return why the connection does not work, or which history is unread; empty if all is well."""
+        if not self._started or self._socket is None:
+            return self._reason
+        return self._socket.problem or self._inflow.problem
 
     async def run(self) -> None:
-        """Keep the connection open until cancelled. Raises FatalClosure, and Refused for a wrong token."""
+        """Keep the connection open until cancelled.
+
+        The first retry is immediate, later ones use backoff. The session is resumed, unless Discord ended it
+        or every fourth failure in a row starts a new one. Raises FatalClosure, and Refused if Discord rejects
+        the bot.
+        """
         failures = 0
         while True:
             try:
-                await self._once()
-            except Disconnected as gone:
-                self._why = str(gone)
-                if not gone.resumable:
+                await self._run_once()
+            except Disconnected as end:
+                self._reason = str(end)
+                if not end.resumable:
                     self._position = Position()
-                    await asyncio.sleep(_NEW_SESSION_AFTER * (1 + random.random()))  # noqa: S311 - no secret
+                    # Discord requires a random pause before a new session.
+                    await asyncio.sleep(_NEW_SESSION_SECONDS * (1 + random.random()))  # noqa: S311 - no secret
             except UNREACHABLE as error:
-                self._why = str(error) or type(error).__name__
+                self._reason = str(error) or type(error).__name__
             failures = 1 if self._started else failures + 1
             self._started = False
-            if failures % _TRIES_TO_RESUME == 0:
+            if failures % _RESUME_FAILURES == 0:
                 self._position = Position()
-            log.info("connecting to Discord again", reason=self._why)
+            log.info("reconnecting to Discord", reason=self._reason)
             if failures > 1:
                 await asyncio.sleep(_BACKOFF.pause(failures))
 
-    async def _once(self) -> None:
-        """Run one connection until it ends."""
+    async def _run_once(self) -> None:
+        """Process the frames of one connection. Raises Disconnected and the other errors that end it."""
         async with self._api.opened() as rest:
             resume = self._position if self._position.resumable else None
             url = self._options.gateway_url or (resume.url if resume is not None else None)
             if resume is None:
-                url = await self._may_log_in(rest, url)
+                url = await self._spend_login(rest, url)
             token = self._options.token.get_secret_value()
-            self._socket = socket = await connect(rest, url or "", token, resume, self)
+            self._socket = socket = await connect(
+                rest, url or "", token, resume, self._on_event, self._on_invalid
+            )
             try:
                 while True:
                     await poll(socket)
             finally:
                 await socket.leave()
 
-    async def _may_log_in(self, rest: Rest, url: str | None) -> str:
-        """Wait until the login budget allows a login, and store that it is used. Returns the gateway's
-        address."""
+    async def _spend_login(self, rest: Rest, url: str | None) -> str:
+        """Wait until the budget allows a login, and store that it is spent. Returns the gateway's URL."""
         while True:
             try:
                 named, left, seconds = await gateway_of(rest)
@@ -280,15 +288,16 @@ class Keeper:
             wait = self._budget.wait(now_ms()) if left else max(seconds, 1.0)
             if wait <= 0:
                 break
-            self._why = f"the next login is possible in {wait:.0f} s"
+            self._reason = f"the next login is possible in {wait:.0f} s"
             log.info("waiting to log in", seconds=round(wait, 1))
             await asyncio.sleep(wait)
-        self._budget: Budget = self._budget.spend(now_ms())
-        await self._receive(cursor=self._kept.cursor(self._budget))
+        # Stored before the login, so that a crash loop cannot spend more than the budget.
+        self._budget: LoginBudget = self._budget.spend(now_ms())
+        await self._receive(cursor=self._state.cursor(self._budget))
         return url or named
 
-    def hear(self, event: Event) -> None:
-        """Take an event from the connection. Raises Disconnected when nobody takes them further."""
+    def _on_event(self, event: Event) -> None:
+        """Queue an event; process an interaction at once, too. Raises Disconnected if the queue is full."""
         if event.name in _STARTED:
             self._started = True
         if event.name == "READY":
@@ -297,24 +306,25 @@ class Keeper:
         elif event.seq is not None:
             session = self._position
             self._position = Position(session.session, event.seq, session.url)
-        if self._inflow.waiting >= MOST_WAITING:
-            raise Disconnected("too much is waiting to be stored", resumable=True)
+        if self._inflow.queued >= MAX_QUEUED:
+            raise Disconnected("too many events are waiting to be stored", resumable=True)
         if event.name == "INTERACTION_CREATE":
             durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._tasks.create_task(self._take(event.data, durable))
+            self._tasks.create_task(self._process_interaction(event.data, durable))
             event = msgspec.structs.replace(event, durable=durable)
-        self._inflow.offer(event)
+        self._inflow.put(event)
 
-    def reject(self, raw: str, why: str) -> None:
-        """Quarantine an invalid frame."""
-        rejected = self._reader.rejected("frame", raw, why)
-        self._tasks.create_task(self._quarantine(rejected))
+    def _on_invalid(self, raw: str, reason: str) -> None:
+        self._tasks.create_task(self._quarantine(self._reader.rejected("frame", raw, reason)))
 
     async def _quarantine(self, rejected: Rejected) -> None:
         await self._receive(rejected=[rejected])
 
-    async def _take(self, data: Any, durable: asyncio.Future[None]) -> None:
-        """Process an interaction at once: the response is due within three seconds."""
+    async def _process_interaction(self, data: Any, durable: asyncio.Future[None]) -> None:
+        """Process an interaction outside of the queue, because its response is due within three seconds.
+
+        ``durable`` is done once a command is stored, or processing ended without one.
+        """
 
         async def receive(*messages: InboundMessage, **more: Any) -> Sequence[Receipt]:
             receipts = await self._receive(*messages, **more)
@@ -323,7 +333,7 @@ class Keeper:
 
         try:
             await self._interact(data, receive)
-        except MISFITS as error:
+        except PARSE_ERRORS as error:
             await self._receive(rejected=[self._reader.rejected("INTERACTION_CREATE", data, error)])
         finally:
             if not durable.done():

@@ -1,4 +1,4 @@
-"""Placing answers: what becomes of them on Discord, and how to find out when nobody knows."""
+"""Delivery of answers: sends, edits, deletes and finds the bot's messages on Discord."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar, cast
 
-import aiohttp
 import msgspec
 import structlog
 from msgspec import Struct
@@ -18,11 +17,12 @@ from channels.discord.api import (
     NO_HISTORY,
     NO_VOICE,
     THREAD_EXISTS,
+    UNREACHABLE,
     VOICE_STAYS,
     Api,
-    Broken,
-    Later,
+    RateLimited,
     Refused,
+    ServerFailure,
     refuse,
 )
 from channels.discord.parse import DEFAULT, REPLY, VOICE_FLAG, Snowflake, read, snowflake
@@ -35,24 +35,27 @@ T = TypeVar("T")
 MESSAGES = "/channels/{channel_id}/messages"
 MESSAGE = "/channels/{channel_id}/messages/{message_id}"
 ORIGINAL = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
-QUIET: Mapping[str, Any] = {"parse": []}
-"""Nobody is pinged, whatever a text says."""
+NO_PINGS: Mapping[str, Any] = {"parse": []}
+"""Value of ``allowed_mentions`` with which a text pings no user or role."""
 SUPPRESS_EMBEDS = 1 << 2
-PROMPT = "🔐 "
-"""What the question for an approval begins with; answers do not."""
+QUESTION_PREFIX = "🔐 "
+"""Beginning of an approval question, which distinguishes it from an answer."""
 
 _LOADING = 1 << 7
-_PREVIEWS, _WINDOW = 3, 5.0
-_TYPING_EVERY = 8.0
-_DEFERRAL_SECONDS = 5.0
-_MOST = 5_000
-_SEARCHED = 100
-_SEARCHED_PAGES = 20
+"""Flag of a response that shows "… is thinking"."""
+_MAX_PREVIEWS, _PREVIEW_WINDOW = 3, 5.0
+"""Preview edits per chat within these seconds. Discord allows five edits: two are left for final ones."""
+_TYPING_INTERVAL = 8.0
+"""Seconds between two typing calls; Discord shows the indicator for ten seconds."""
+_ACKNOWLEDGEMENT_SECONDS = 5.0
+_MAX_ENTRIES = 5_000
+_SEARCH_PAGE, _MAX_SEARCH_PAGES = 100, 20
 _GONE = (401, 404)
+"""Statuses of an interaction whose token has expired or whose response was deleted."""
 
 
-class Found(Struct, frozen=True):
-    """A message in a room's history, as far as it has to be told apart."""
+class HistoryMessage(Struct, frozen=True):
+    """Message of a chat's history, with the fields that identify an answer."""
 
     id: Snowflake
     author: Mapping[str, Any]
@@ -63,203 +66,210 @@ class Found(Struct, frozen=True):
     interaction_metadata: Mapping[str, Any] | None = None
 
     @property
-    def referred(self) -> str | None:
-        """The message that it refers to."""
+    def reply_to(self) -> str | None:
+        """Return the id of the message that it replies to."""
         return (self.message_reference or {}).get("message_id")
 
 
 class Recent(Generic[T]):
-    """What was last put here, by key; the oldest goes when there is too much."""
+    """Mapping of limited size: a new key removes the entry that was put longest ago."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, T] = OrderedDict()
+        self._values: OrderedDict[str, T] = OrderedDict()
 
     def put(self, key: str, value: T) -> T:
-        """Keep a value."""
-        self._kept[key] = value
-        self._kept.move_to_end(key)
-        if len(self._kept) > _MOST:
-            self._kept.popitem(last=False)
+        """Add or replace an entry, and return its value."""
+        self._values[key] = value
+        self._values.move_to_end(key)
+        if len(self._values) > _MAX_ENTRIES:
+            self._values.popitem(last=False)
         return value
 
     def get(self, key: str) -> T | None:
-        """A value that is still kept."""
-        return self._kept.get(key)
+        """Return the value of a key; None if there is none."""
+        return self._values.get(key)
 
     def pop(self, key: str) -> T | None:
-        """A value, which is not kept any more."""
-        return self._kept.pop(key, None)
+        """Remove an entry and return its value; None if there is none."""
+        return self._values.pop(key, None)
 
 
-class Places:
-    """Sends, changes and finds the bot's messages.
+class Delivery:
+    """Sender of a bot's messages. The methods that place messages raise the errors of a channel's ``send``.
 
-    ``personal`` says that several may be answered in a room at once. ``deferrals`` are the commands that are
-    being acknowledged: whether that worked. ``titles`` are what threads are called that are opened at a
-    message.
+    ``by_user``: each user of a chat has a session, so several answers may be placed in a chat at once.
+    ``acknowledgements`` are by interaction id: True once "… is thinking" is shown, False if that failed.
+    ``titles`` are by message id: the name of the thread that is opened on the message.
     """
 
-    def __init__(self, api: Api, *, personal: bool, pace: float = 1.0) -> None:
-        self.deferrals: Recent[asyncio.Future[bool]] = Recent()
+    def __init__(self, api: Api, *, by_user: bool, pace: float = 1.0) -> None:
+        self.acknowledgements: Recent[asyncio.Future[bool]] = Recent()
         self.titles: Recent[str] = Recent()
         self._api = api
-        self._personal = personal
+        self._by_user = by_user
         self._joined: Recent[bool] = Recent()
         self._newest: Recent[str] = Recent()
-        self._opened: Recent[str] = Recent()
+        self._answer_chats: Recent[str] = Recent()
         self._typed: Recent[float] = Recent()
-        self._previews: dict[str, deque[float]] = {}
-        self._most_previews = max(1, int(_PREVIEWS * pace))
+        self._previews: Recent[deque[float]] = Recent()
+        self._max_previews = max(1, int(_MAX_PREVIEWS * pace))
         self._application: str | None = None
 
-    def note(self, room: str, message: str) -> None:
-        """A message was seen in a room."""
-        if int(message) > int(self._newest.get(room) or "0"):
-            self._newest.put(room, message)
+    def note(self, chat: str, message: str) -> None:
+        """Record the id of a message that was seen in a chat."""
+        if int(message) > int(self._newest.get(chat) or "0"):
+            self._newest.put(chat, message)
 
     def newest(self, address: Address) -> str | None:
-        """The newest message of a room that was seen."""
+        """Return the greatest message id that was seen in a chat; None if none was seen."""
         return self._newest.get(address.thread or address.chat)
 
     async def send(self, outbound: OutboundMessage) -> Placed:
-        """Place a message. Raises as a channel does."""
+        """Send a message. The first page of a command's answer replaces "… is thinking", if that is shown."""
         address = outbound.address
         try:
             if outbound.part == 0 and ":" in (address.reply_to or ""):
                 placed = await self._respond(outbound)
                 if placed is not None:
                     return placed
-            room = await self.room_of(address)
-            if room == address.thread:
-                await self._join(room)
-            return await self._create(room, outbound, address)
+            chat = await self.chat_for(address)
+            if chat == address.thread:
+                await self._join(chat)
+            return await self._create(chat, outbound)
         except Refused as refused:
             refuse(refused)
 
     async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
-        """Make a message show its page. Raises as a channel does."""
-        room, message = placed.platform_id.split(":")
-        self.note(room, message)
+        """Replace the content of a message; an archived thread is opened again."""
+        chat, message = placed.platform_id.split(":")
+        self.note(chat, message)
         if not outbound.final:
-            self._pace(room)
+            self._limit_previews(chat)
         page = cast("Page", outbound.page)
         body = _body(page)
         try:
             try:
-                await self._change(room, message, body, page, spare=not outbound.final)
+                await self._change(chat, message, body, page, optional=not outbound.final)
             except Refused as refused:
                 if refused.code != ARCHIVED:
                     raise
-                await self._api.place("PATCH", "/channels/{channel_id}", {"archived": False}, channel_id=room)
-                await self._change(room, message, body, page)
+                await self._api.place("PATCH", "/channels/{channel_id}", {"archived": False}, channel_id=chat)
+                await self._change(chat, message, body, page)
         except Refused as refused:
             if not (page.is_voice and refused.code == VOICE_STAYS):
                 refuse(refused)
 
     async def delete(self, placed: Placed) -> None:
-        """Take a message away. Raises as a channel does."""
-        room, message = placed.platform_id.split(":")
+        """Delete a message, if it still exists."""
+        chat, message = placed.platform_id.split(":")
         try:
-            await self._api.place("DELETE", MESSAGE, None, channel_id=room, message_id=message)
+            await self._api.place("DELETE", MESSAGE, None, channel_id=chat, message_id=message)
         except Refused as refused:
             if refused.status != 404:
                 refuse(refused)
 
     async def find(self, outbound: OutboundMessage) -> Placed | None:
-        """A message that may have been placed. Raises PlacementDeferred when that cannot be told now."""
+        """Search for a message whose ``send`` had an uncertain result.
+
+        Raises PlacementDeferred if Discord cannot be asked now.
+        """
         address = outbound.address
         try:
             if outbound.part == 0 and ":" in (address.reply_to or ""):
-                found = await self._responded(address)
+                found = await self._find_response(address)
                 if found is not None:
                     return found
-            for room in dict.fromkeys((address.thread, address.chat)):
-                if room is not None and (found := await self._search(room, outbound)) is not None:
+            for chat in dict.fromkeys((address.thread, address.chat)):
+                if chat is not None and (found := await self._search(chat, outbound)) is not None:
                     return found
-        except Later as later:
-            raise PlacementDeferred("Discord asks to wait", later.seconds) from later
-        except (Broken, aiohttp.ClientError, OSError) as error:
-            raise PlacementDeferred(str(error) or type(error).__name__) from error
+        except UNREACHABLE as error:
+            raise _deferred(error) from error
         return None
 
     async def typing(self, address: Address) -> None:
-        """Show that an answer is being made."""
-        room, now = address.thread or address.chat, asyncio.get_running_loop().time()
-        waits = ":" in (address.reply_to or "") or address.thread == address.reply_to
-        if waits or now < (self._typed.get(room) or 0) + _TYPING_EVERY:
-            return
-        self._typed.put(room, now)
-        await self._api.call("POST", "/channels/{channel_id}/typing", channel_id=room, spare=True)
+        """Show the typing indicator, at most every eight seconds. Raises Refused and UNREACHABLE.
 
-    async def room_of(self, address: Address) -> str:
-        """The room for an answer; its thread is opened if it is not there. Raises as a channel does."""
+        It is not shown for a command, which shows "… is thinking", or where a thread is still to be opened.
+        """
+        chat, now = address.thread or address.chat, asyncio.get_running_loop().time()
+        not_shown = ":" in (address.reply_to or "") or address.thread == address.reply_to
+        if not_shown or now < (self._typed.get(chat) or 0) + _TYPING_INTERVAL:
+            return
+        self._typed.put(chat, now)
+        await self._api.call("POST", "/channels/{channel_id}/typing", channel_id=chat, optional=True)
+
+    async def chat_for(self, address: Address) -> str:
+        """Return the chat of an answer. Opens its thread if that is to be opened on the user's message."""
         message = address.reply_to
         if message is None or address.thread != message:
             return address.thread or address.chat
-        opened = self._opened.get(message)
-        if opened is None:
+        chat = self._answer_chats.get(message)
+        if chat is None:
             body = {"name": self.titles.get(message) or "Answer", "auto_archive_duration": 1440}
             try:
                 await self._api.place(
                     "POST", MESSAGE + "/threads", body, channel_id=address.chat, message_id=message
                 )
-                opened = message
+                chat = message
             except Refused as refused:
-                # Where the bot may open no thread, or the message is gone, the answer goes to the channel.
-                opened = message if refused.code == THREAD_EXISTS else address.chat
-            self._opened.put(message, opened)
-        return opened
+                # If the bot may not open threads, or the message is deleted, the answer goes to the channel.
+                chat = message if refused.code == THREAD_EXISTS else address.chat
+            self._answer_chats.put(message, chat)
+        return chat
 
     async def application(self) -> str:
-        """The id of the bot's application. Raises Refused, and what a call raises."""
+        """Return the id of the bot's application. Raises Refused and UNREACHABLE."""
         if self._application is None:
-            told = await self._api.call("GET", "/applications/@me")
+            response = await self._api.call("GET", "/applications/@me")
             try:
-                self._application = snowflake(told["id"])
+                self._application = snowflake(response["id"])
             except (msgspec.ValidationError, KeyError, TypeError) as error:
-                raise Broken("the API names no application") from error
+                raise ServerFailure("the response names no application") from error
         return self._application
 
     async def _join(self, thread: str) -> None:
-        """Take part in a thread: who does may take it out of the archive, and is known there again."""
+        """Join a thread once. A member may unarchive it, and is still known as one after a restart."""
         if self._joined.get(thread) is None:
             try:
                 await self._api.place(
                     "PUT", "/channels/{channel_id}/thread-members/@me", None, channel_id=thread
                 )
             except Refused as refused:
-                log.info("the bot cannot take part in a thread", thread=thread, reason=str(refused))
+                log.info("the bot could not join a thread", thread=thread, reason=str(refused))
             self._joined.put(thread, True)
 
-    async def _create(self, room: str, outbound: OutboundMessage, address: Address) -> Placed:
+    async def _create(self, chat: str, outbound: OutboundMessage) -> Placed:
         page = cast("Page", outbound.page)
         body = _body(page) | {"nonce": outbound.nonce, "enforce_nonce": True}
-        if (message := self._referred(room, outbound)) is not None:
+        if (message := self._reply_to(chat, outbound)) is not None:
             body["message_reference"] = {"message_id": message}
         if page.is_voice:
             body = body | {"flags": VOICE_FLAG}
-        told = await self._insist(room, body, page, spare=not outbound.final)
-        placed = self._placed(room, told)
-        if str(told.get("content", "")).strip() != page.text.strip():
-            # An earlier try stands there under this nonce, with what the answer was then.
-            await self._change(room, placed.platform_id.rpartition(":")[2], _body(page), page)
+        response = await self._post(chat, body, page, optional=not outbound.final)
+        placed = self._placed(chat, response)
+        if str(response.get("content", "")).strip() != page.text.strip():
+            # An earlier attempt with this nonce was applied, with the content of that time.
+            await self._change(chat, placed.platform_id.rpartition(":")[2], _body(page), page)
         return placed
 
-    async def _insist(self, room: str, body: dict[str, Any], page: Page, *, spare: bool) -> Mapping[str, Any]:
-        """Place a message, without what the room does not allow of it."""
+    async def _post(
+        self, chat: str, body: dict[str, Any], page: Page, *, optional: bool
+    ) -> Mapping[str, Any]:
+        """Send a message, and again without a feature that the chat refuses: a reply, or a voice message."""
         while True:
             try:
                 return await self._api.place(
-                    "POST", MESSAGES, body, uploads=page.files, spare=spare, channel_id=room
+                    "POST", MESSAGES, body, uploads=page.files, optional=optional, channel_id=chat
                 )
             except Refused as refused:
                 if refused.code == NO_HISTORY and "message_reference" in body:
                     del body["message_reference"]
                 elif refused.code == INVALID_FORM and "In message_reference: Unknown message" in str(refused):
-                    # A preview without a reference could not be found again after a crash, to take it away
-                    # when the deletion of the question is heard. A final answer is found by its words.
-                    if spare:
-                        raise PlacementDeferred("the question is gone") from refused
+                    # The user deleted the question. A preview without a reference could not be found after a
+                    # crash, to delete it when the event of the deletion arrives. A final answer is found by
+                    # its text.
+                    if optional:
+                        raise PlacementDeferred("the question was deleted") from refused
                     del body["message_reference"]
                 elif refused.code in NO_VOICE and body["flags"] & VOICE_FLAG:
                     body["flags"] = SUPPRESS_EMBEDS
@@ -267,130 +277,138 @@ class Places:
                     raise
 
     async def _change(
-        self, room: str, message: str, body: Mapping[str, Any], page: Page, *, spare: bool = False
+        self, chat: str, message: str, body: Mapping[str, Any], page: Page, *, optional: bool = False
     ) -> None:
         await self._api.place(
-            "PATCH", MESSAGE, body, uploads=page.files, spare=spare, channel_id=room, message_id=message
+            "PATCH",
+            MESSAGE,
+            body,
+            uploads=page.files,
+            optional=optional,
+            channel_id=chat,
+            message_id=message,
         )
 
     async def _respond(self, outbound: OutboundMessage) -> Placed | None:
-        """Put the answer where "… is thinking" stands; None where it does not. Twice is once."""
+        """Replace "… is thinking" by the answer; None if that text is not shown. A repetition is harmless."""
         interaction, token = cast("str", outbound.address.reply_to).split(":", 1)
-        deferral = self.deferrals.get(interaction)
-        if deferral is not None:
-            await asyncio.wait([deferral], timeout=_DEFERRAL_SECONDS)
-            if deferral.done() and not deferral.result():
+        acknowledged = self.acknowledgements.get(interaction)
+        if acknowledged is not None:
+            await asyncio.wait([acknowledged], timeout=_ACKNOWLEDGEMENT_SECONDS)
+            if acknowledged.done() and not acknowledged.result():
                 return None
         page = cast("Page", outbound.page)
         try:
-            told = await self._api.place(
+            response = await self._api.place(
                 "PATCH",
                 ORIGINAL,
                 _body(page),
                 uploads=page.files,
-                webhook_id=await self._application_to_place(),
+                webhook_id=await self.application(),
                 webhook_token=token,
             )
+        except UNREACHABLE as error:  # of ``application``: nothing was placed
+            raise _deferred(error) from error
         except Refused as refused:
             if refused.status in _GONE:
                 return None
             raise
-        return self._placed(outbound.address.thread or outbound.address.chat, told)
+        return self._placed(outbound.address.thread or outbound.address.chat, response)
 
-    async def _responded(self, address: Address) -> Placed | None:
-        """The answer of a command, if it stands where "… is thinking" stood."""
+    async def _find_response(self, address: Address) -> Placed | None:
+        """Return the answer of a command; None if "… is thinking" is still shown or the response is gone."""
         token = cast("str", address.reply_to).split(":", 1)[1]
         try:
-            told = await self._api.call(
+            response = await self._api.call(
                 "GET", ORIGINAL, webhook_id=await self.application(), webhook_token=token
             )
         except Refused as refused:
             if refused.status in _GONE:
                 return None
             raise
-        if int(told.get("flags", 0)) & _LOADING:
+        if int(response.get("flags", 0)) & _LOADING:
             return None
-        return self._placed(address.thread or address.chat, told)
+        return self._placed(address.thread or address.chat, response)
 
-    async def _search(self, room: str, outbound: OutboundMessage) -> Placed | None:
-        """Look for a message of ours behind the question, and behind the page before it."""
+    async def _search(self, chat: str, outbound: OutboundMessage) -> Placed | None:
+        """Search the messages after the user's message and after the watermark for the answer."""
         asked = (outbound.address.reply_to or "0").split(":")[0]
         after = max(int(asked), int(outbound.watermark or "0"))
-        for _ in range(_SEARCHED_PAGES):
-            history = await self._history(room, after)
-            for found in history:
-                if f"{room}:{found.id}" in outbound.others:
+        for _ in range(_MAX_SEARCH_PAGES):
+            history = await self._history(chat, after)
+            for message in history:
+                if f"{chat}:{message.id}" in outbound.others:
                     continue
-                if self._is_answer(found, room, outbound):
-                    self.note(room, found.id)
-                    return Placed(f"{room}:{found.id}")
-            if len(history) < _SEARCHED:
+                if self._is_answer(message, chat, outbound):
+                    self.note(chat, message.id)
+                    return Placed(f"{chat}:{message.id}")
+            if len(history) < _SEARCH_PAGE:
                 break
             after = int(history[-1].id)
         return None
 
-    async def _history(self, room: str, after: int) -> list[Found]:
-        """Messages behind an id, oldest first; none of a room that is closed."""
-        query: dict[str, str | int] = {"after": str(after), "limit": _SEARCHED}
+    async def _history(self, chat: str, after: int) -> list[HistoryMessage]:
+        """Return up to 100 messages after an id, oldest first; none if the bot has no access to the chat."""
+        query: dict[str, str | int] = {"after": str(after), "limit": _SEARCH_PAGE}
         try:
-            told = await self._api.call("GET", MESSAGES, query=query, channel_id=room)
-            return sorted(read(told, tuple[Found, ...]), key=lambda found: int(found.id))
+            response = await self._api.call("GET", MESSAGES, query=query, channel_id=chat)
+            return sorted(read(response, tuple[HistoryMessage, ...]), key=lambda found: int(found.id))
         except Refused:
             return []
         except msgspec.ValidationError as error:
-            raise Broken("the history cannot be read") from error
+            raise ServerFailure("the history is unreadable") from error
 
-    def _is_answer(self, found: Found, room: str, outbound: OutboundMessage) -> bool:
-        mine = found.author.get("id") == self._api.me.get("id")
-        said = found.type in (DEFAULT, REPLY) and found.interaction_metadata is None
-        if not (mine and said) or found.components or found.content.startswith(PROMPT):
+    def _is_answer(self, message: HistoryMessage, chat: str, outbound: OutboundMessage) -> bool:
+        own = message.author.get("id") == self._api.me.get("id")
+        regular = message.type in (DEFAULT, REPLY) and message.interaction_metadata is None
+        if not (own and regular) or message.components or message.content.startswith(QUESTION_PREFIX):
             return False
-        wanted = self._referred(room, outbound)
-        stands_alone = outbound.part or room == outbound.address.reply_to
-        if found.referred is not None or (wanted is None and stands_alone):
-            return found.referred == wanted
-        # The answer of a command that stands apart, or one whose question was deleted before it was placed:
-        # there only its words tell it from others.
+        expected = self._reply_to(chat, outbound)
+        never_replies = outbound.part or chat == outbound.address.reply_to
+        if message.reply_to is not None or (expected is None and never_replies):
+            return message.reply_to == expected
+        # The answer of a command outside of its response, or an answer whose question was deleted before it
+        # was sent: only its text identifies it.
         page = cast("Page | None", outbound.page)
-        return page is not None and found.content == page.text.strip()
+        return page is not None and message.content == page.text.strip()
 
-    def _referred(self, room: str, outbound: OutboundMessage) -> str | None:
-        """The message that an answer refers to; it can be found by that.
+    def _reply_to(self, chat: str, outbound: OutboundMessage) -> str | None:
+        """Return the id of the message that an answer replies to, if any; it is found by that.
 
-        Further pages are found behind the one before them, where only one conversation goes on.
+        Only the first page replies, unless several answers may be placed in the chat at once: otherwise the
+        later pages are those after the first one.
         """
         message = outbound.address.reply_to
-        if message is None or ":" in message or room == message:
+        if message is None or ":" in message or chat == message:
             return None
-        several = self._personal and outbound.address.group
-        return message if outbound.part == 0 or several else None
+        concurrent = self._by_user and outbound.address.group
+        return message if outbound.part == 0 or concurrent else None
 
-    def _placed(self, room: str, told: Mapping[str, Any]) -> Placed:
+    def _placed(self, chat: str, response: Mapping[str, Any]) -> Placed:
+        """Return the place of a message. Raises PlacementUncertain if the response does not name it."""
         try:
-            message, where = snowflake(told["id"]), snowflake(told.get("channel_id", room))
+            message, where = snowflake(response["id"]), snowflake(response.get("channel_id", chat))
         except (msgspec.ValidationError, KeyError, TypeError) as error:
-            raise PlacementUncertain("Discord did not say where the message is") from error
+            raise PlacementUncertain("the response names no message") from error
         self.note(where, message)
         return Placed(f"{where}:{message}")
 
-    def _pace(self, room: str) -> None:
-        """Leave room for final answers. Raises PlacementDeferred."""
+    def _limit_previews(self, chat: str) -> None:
+        """Count a preview edit. Raises PlacementDeferred if the chat had too many in the last seconds."""
         now = asyncio.get_running_loop().time()
-        shown = self._previews.setdefault(room, deque())
-        while shown and shown[0] <= now - _WINDOW:
-            shown.popleft()
-        if len(shown) >= self._most_previews:
-            raise PlacementDeferred("enough was shown in the last seconds", shown[0] + _WINDOW - now)
-        shown.append(now)
+        edits = self._previews.get(chat) or self._previews.put(chat, deque())
+        while edits and edits[0] <= now - _PREVIEW_WINDOW:
+            edits.popleft()
+        if len(edits) >= self._max_previews:
+            raise PlacementDeferred("too many preview edits in this chat", edits[0] + _PREVIEW_WINDOW - now)
+        edits.append(now)
 
-    async def _application_to_place(self) -> str:
-        try:
-            return await self.application()
-        except Later as later:
-            raise PlacementDeferred("Discord asks to wait", later.seconds) from later
-        except (Broken, aiohttp.ClientError, OSError) as error:
-            raise PlacementDeferred(str(error) or type(error).__name__) from error
+
+def _deferred(error: BaseException) -> PlacementDeferred:
+    if isinstance(error, RateLimited):
+        return PlacementDeferred("rate limited by Discord", error.seconds)
+    return PlacementDeferred(str(error) or type(error).__name__)
 
 
 def _body(page: Page) -> dict[str, Any]:
-    return {"content": page.text, "allowed_mentions": QUIET, "flags": SUPPRESS_EMBEDS}
+    return {"content": page.text, "allowed_mentions": NO_PINGS, "flags": SUPPRESS_EMBEDS}

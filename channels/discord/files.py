@@ -1,4 +1,4 @@
-"""Files of messages, received and sent."""
+"""Files of received messages and of answers."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from channels.discord.parse import VOICE_FLAG, Attachment
 from gateway import FilePart, ImagePart, Part
 from gateway.channel import Audio, Recording, recording_of
 
-MOST_FILES = 10
-"""Maximum number of files in a message."""
-MOST_FILE_BYTES = 10 * 1024 * 1024
-MOST_BYTES = 24 * 1024 * 1024
+MAX_FILES = 10
+MAX_FILE_BYTES = 10 * 1024 * 1024
+MAX_MESSAGE_BYTES = 24 * 1024 * 1024
+"""Limits of a sent message: number of files, bytes of one file, bytes of all its files."""
 _CDN_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _UNSAFE = re.compile(r"[^\w.\-]+")
 _TEXTUAL = ("text/", "application/json", "application/xml", "application/javascript", "application/toml")
-_POINTS, _POINTS_A_SECOND = 256, 10
-"""Maximum number of points in the waveform of a voice message."""
+_MAX_POINTS, _POINTS_PER_SECOND = 256, 10
+"""Points in the waveform of a voice message."""
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(10))})
 
 
 class Upload(Struct, frozen=True):
-    """A file to send: name, content, and a description of the picture.
+    """File to send. ``description`` is the alternative text of an image.
 
-    The data of a ``recording`` is used if the file is sent as a voice message.
+    ``recording`` is set if the file can be sent as a voice message.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Upload(Struct, frozen=True):
 
 
 def safe_name(name: str, otherwise: str = "file") -> str:
-    """Return a safe file name, without path parts or misleading characters."""
+    """Return a file name without directories, special characters and device names of Windows."""
     last = PurePosixPath(name.replace("\\", "/").replace("\0", "")).name
     tidy = _UNSAFE.sub("_", last).strip("._-")[-100:]
     if not tidy or tidy.partition(".")[0].lower() in _DEVICES:
@@ -54,12 +54,12 @@ def safe_name(name: str, otherwise: str = "file") -> str:
 
 
 def form_of(body: Mapping[str, Any], uploads: Sequence[Upload]) -> list[dict[str, Any]]:
-    """Return a body with files as form fields."""
-    spoken = bool(body.get("flags", 0) & VOICE_FLAG)
+    """Return the fields of a multipart form with a JSON body and files."""
+    is_voice = bool(body.get("flags", 0) & VOICE_FLAG)
     described = [
         {"id": index, "filename": upload.name}
         | ({} if upload.description is None else {"description": upload.description[:1024]})
-        | (_drawn(upload.recording) if spoken else {})
+        | (_waveform(upload.recording) if is_voice else {})
         for index, upload in enumerate(uploads)
     ]
     whole = {**body, "attachments": described}
@@ -83,7 +83,7 @@ def form_of(body: Mapping[str, Any], uploads: Sequence[Upload]) -> list[dict[str
 
 
 def upload_of(part: ImagePart | FilePart) -> Upload | None:
-    """Return a part as a file to send; None if it has no content that can be sent."""
+    """Convert a part to a file to send; None if it has no valid content."""
     if isinstance(part, FilePart):
         if part.content is None:
             return None
@@ -94,7 +94,7 @@ def upload_of(part: ImagePart | FilePart) -> Upload | None:
 
 
 def decoded(data: str, mime_type: str, name: str, description: str | None = None) -> Upload | None:
-    """Decode base64 to a file to send; None if it is invalid."""
+    """Convert base64 data to a file to send; None if it is invalid. The extension follows the media type."""
     try:
         raw = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
@@ -106,8 +106,8 @@ def decoded(data: str, mime_type: str, name: str, description: str | None = None
     return Upload(tidy, raw, mime_type, description, recording)
 
 
-def is_ours(url: str, api_base_url: str) -> bool:
-    """Return whether files may be downloaded from a URL: only from Discord's own hosts, or the API's."""
+def may_download(url: str, api_base_url: str) -> bool:
+    """Return whether a file may be downloaded: only from Discord's file hosts or from the host of the API."""
     parts = urlsplit(url)
     return (parts.scheme == "https" and parts.hostname in _CDN_HOSTS) or (
         parts.hostname is not None
@@ -116,7 +116,10 @@ def is_ours(url: str, api_base_url: str) -> bool:
 
 
 def received(attachment: Attachment, data: bytes) -> Part | Audio:
-    """Return a received file as a part."""
+    """Convert a received file to a part, or to audio if it is a voice message.
+
+    A file that is neither an image nor text becomes a FilePart without content.
+    """
     kind = (attachment.content_type or "").partition(";")[0].strip().lower()
     name = safe_name(attachment.filename)
     encoded = base64.b64encode(data).decode()
@@ -130,11 +133,11 @@ def received(attachment: Attachment, data: bytes) -> Part | Audio:
 
 
 def grouped(uploads: Iterable[Upload]) -> list[tuple[Upload, ...]]:
-    """Group files into as few messages as possible."""
+    """Divide files among messages, in order, within the limits of a message."""
     groups: list[list[Upload]] = []
     size = 0
     for upload in uploads:
-        if not groups or len(groups[-1]) == MOST_FILES or size + len(upload.data) > MOST_BYTES:
+        if not groups or len(groups[-1]) == MAX_FILES or size + len(upload.data) > MAX_MESSAGE_BYTES:
             groups.append([])
             size = 0
         groups[-1].append(upload)
@@ -142,12 +145,15 @@ def grouped(uploads: Iterable[Upload]) -> list[tuple[Upload, ...]]:
     return [tuple(group) for group in groups]
 
 
-def _drawn(recording: Recording | None) -> dict[str, Any]:
-    """Return duration and waveform of a voice message; the waveform is the encoded size of each moment."""
+def _waveform(recording: Recording | None) -> dict[str, Any]:
+    """Return the duration and the waveform of a voice message.
+
+    The recording is not decoded: the size of its encoded frames stands for their loudness.
+    """
     if recording is None:
         return {}
     sizes = recording.sizes
-    points = min(_POINTS, len(sizes), max(1, int(recording.seconds * _POINTS_A_SECOND)))
+    points = min(_MAX_POINTS, len(sizes), max(1, int(recording.seconds * _POINTS_PER_SECOND)))
     edges = [len(sizes) * point // points for point in range(points + 1)]
     heights = [max(sizes[start:end]) for start, end in itertools.pairwise(edges)]
     tallest = max(heights) or 1

@@ -1,4 +1,4 @@
-"""The settings of one Discord bot, the table ``[channels.discord]``."""
+"""Settings of a Discord bot: the table ``[channels.discord]``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from gateway import SettingsError
 
 Strategy = Literal["thread", "chat", "chat_user"]
-When = Literal["mention", "reply", "command", "always"]
+Groups = Literal["mention", "reply", "command", "always"]
 Threads = Literal["off", "open", "continue"]
 
 
@@ -27,29 +27,32 @@ def _socket_address(url: str | None) -> str | None:
 
 
 class Options(BaseModel):
-    """What an operator sets for a bot."""
+    """Connection and behaviour of one bot."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    token: SecretStr = Field(default=SecretStr(""), description="The bot's token, from its page Bot")
+    token: SecretStr = Field(
+        default=SecretStr(""), description="Bot token, from the application's page Bot; required"
+    )
     api_base_url: Annotated[str, AfterValidator(_web_address)] = Field(
-        default="https://discord.com/api/v10", description="Address of the REST API"
+        default="https://discord.com/api/v10",
+        description="Base URL of the REST API; default https://discord.com/api/v10",
     )
     gateway_url: Annotated[str | None, AfterValidator(_socket_address)] = Field(
-        default=None, description="Address of the gateway, when it is not the one that the API names"
+        default=None, description="WebSocket URL of Discord's gateway; the one that the API returns if unset"
     )
     session_strategy: Strategy = Field(
         default="thread",
         description="What is one conversation: a chat, a person in it, or a thread of it",
     )
-    groups: When = Field(
+    groups: Groups = Field(
         default="mention",
         description="What it answers where several read: what names it, replies, commands, or all",
     )
     threads: Threads = Field(
         default="off",
-        description="open: answers in servers open a thread; continue: in threads it takes part in it "
-        "needs no mention",
+        description="open: an answer in a server's channel starts a thread; open and continue: messages in "
+        "threads that the bot takes part in need no mention; default off",
     )
     edits: Literal["rerun", "ignore"] = Field(
         default="rerun", description="Whether a message that its writer changes is answered anew"
@@ -70,16 +73,18 @@ class Options(BaseModel):
     tools: bool = Field(default=True, description="Whether answers tell which tools were used")
 
     def check(self, channel_id: str) -> None:
-        """Raise SettingsError if the token cannot be one."""
+        """Raise SettingsError if the token is missing or malformed."""
         token = self.token.get_secret_value()
         if not token.strip():
             raise SettingsError(f"channels.{channel_id}.token: is missing; it is on the bot's page")
         if token.split() != [token] or not token.isascii() or not token.isprintable():
-            raise SettingsError(f"channels.{channel_id}.token: is no token; it must not hold blanks")
+            raise SettingsError(
+                f"channels.{channel_id}.token: must not contain blanks or non-ASCII characters"
+            )
 
     @staticmethod
     def questions(given: Mapping[str, str]) -> Mapping[str, str]:
-        """The settings that a first setup asks for, each with where to find it."""
+        """Return the settings that the first setup asks for, each with a hint where to find the value."""
         asked = {
             "token": "discord.com/developers/applications, your application, Bot: Reset Token shows it once."
         }

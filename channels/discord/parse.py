@@ -1,4 +1,7 @@
-"""Discord's messages and commands as the gateway understands them. Pure: the same event, the same message."""
+"""Discord's objects, and their conversion to the gateway's messages. Pure: no input or output.
+
+The structs have only the fields that the channel uses. They are validated when an event is read.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +18,35 @@ from gateway import Part
 from gateway.channel import Address, Audio, InboundMessage, Sender, SessionKey
 
 Snowflake = Annotated[str, Meta(pattern=r"\A(?:[0-9]{1,18}|[1-8][0-9]{18})\Z")]
-"""A snowflake id: creation time and a number. It fits into 63 bits."""
-Words = Annotated[str, Meta(max_length=20_000)]
+"""Snowflake id: a creation time and a number. It fits into 63 bits."""
+Content = Annotated[str, Meta(max_length=20_000)]
 Name = Annotated[str, Meta(max_length=2_000)]
+ChatKind = Literal["dm", "channel", "thread"]
+T = TypeVar("T")
 
 DEFAULT, REPLY = 0, 19
-"""Message types that users write."""
+"""Types of the messages that users write."""
 DM, GROUP_DM = 1, 3
 THREADS = (10, 11, 12)
+"""Types of channels; all others are channels of a server."""
 VOICE_FLAG = 1 << 13
+"""Flag of a voice message."""
 EPOCH_MS = 1_420_070_400_000
-T = TypeVar("T")
-RoomKind = Literal["dm", "channel", "thread"]
+"""Unix time at which the time in snowflake ids begins, in milliseconds."""
+
+ASK = "ask"
+"""Slash command that sends a prompt to the model, for chats where the bot does not read messages."""
+ASK_ABOUT = "Ask about this"
+ASK_WHO = "Ask about this person"
+"""Labels in the context menus of messages and of users."""
+
+_MAX_QUOTE = 1_000
+_MAX_ORDER = 2**63 - 1
+_MENTION = re.compile(r"<@!?([0-9]{1,20})>")
 
 
 class User(Struct, frozen=True):
-    """Author of a message."""
+    """Discord user: the author of a message, or the user of an interaction."""
 
     id: Snowflake
     username: Name = ""
@@ -39,12 +55,12 @@ class User(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Display name."""
+        """Return the display name, or the user name if there is none."""
         return self.global_name or self.username
 
 
 class Attachment(Struct, frozen=True):
-    """A file of a message."""
+    """File of a message."""
 
     id: Snowflake
     filename: Name
@@ -70,20 +86,20 @@ class Reference(Struct, frozen=True):
 
 
 class Quoted(Struct, frozen=True):
-    """The message that is replied to, as included in the reply."""
+    """Message that is replied to, or that a context menu was opened on."""
 
     id: Snowflake
     author: User
-    content: Words = ""
+    content: Content = ""
 
 
 class Message(Struct, frozen=True):
-    """A new or edited message, or one from the history."""
+    """New or edited message, or one from a chat's history."""
 
     id: Snowflake
     channel_id: Snowflake
     author: User
-    content: Words = ""
+    content: Content = ""
     type: int = DEFAULT
     flags: int = 0
     guild_id: Snowflake | None = None
@@ -97,7 +113,7 @@ class Message(Struct, frozen=True):
 
 
 class Deleted(Struct, frozen=True):
-    """Deleted messages."""
+    """Event of one deleted message (``id``) or of several (``ids``)."""
 
     channel_id: Snowflake
     id: Snowflake | None = None
@@ -105,13 +121,13 @@ class Deleted(Struct, frozen=True):
 
 
 class ThreadMember(Struct, frozen=True):
-    """The bot's membership in a thread; only set if it is a member."""
+    """The bot's membership in a thread; a channel has it only if the bot is a member."""
 
     user_id: Snowflake | None = None
 
 
 class Channel(Struct, frozen=True):
-    """A channel of any kind."""
+    """Discord channel of any kind: of a server, a thread, or direct messages."""
 
     id: Snowflake
     type: int = 0
@@ -123,7 +139,7 @@ class Channel(Struct, frozen=True):
 
 
 class Guild(Struct, frozen=True):
-    """A server with its channels."""
+    """Server with its channels and active threads."""
 
     id: Snowflake
     channels: tuple[Channel, ...] = ()
@@ -138,7 +154,7 @@ class GuildId(Struct, frozen=True):
 
 
 class Ready(Struct, frozen=True):
-    """The first event of a session."""
+    """First event of a session."""
 
     session_id: Name
     resume_gateway_url: Name
@@ -146,7 +162,7 @@ class Ready(Struct, frozen=True):
 
 
 class Option(Struct, frozen=True):
-    """An option of a command, with its value."""
+    """Option of a command, with its value."""
 
     name: Name
     value: str | int | float | bool | None = None
@@ -160,7 +176,8 @@ class Resolved(Struct, frozen=True):
 
 
 class InteractionData(Struct, frozen=True):
-    """The command or the button that was used."""
+    """Command or button that was used. ``type`` is 1 for a slash command, 2 for the menu of a user, 3 for
+    the menu of a message."""
 
     name: Name = ""
     type: int = 1
@@ -171,13 +188,13 @@ class InteractionData(Struct, frozen=True):
 
 
 class Member(Struct, frozen=True):
-    """A member of a server."""
+    """Member of a server."""
 
     user: User
 
 
 class Interaction(Struct, frozen=True):
-    """A user ran a command (2) or pressed a button (3)."""
+    """Use of a command (``type`` 2) or of a button (``type`` 3)."""
 
     id: Snowflake
     application_id: Snowflake
@@ -192,52 +209,29 @@ class Interaction(Struct, frozen=True):
 
     @property
     def person(self) -> User | None:
-        """The user of the interaction."""
+        """Return the user of the interaction; None if Discord names none."""
         return self.user or (None if self.member is None else self.member.user)
 
 
-def read(value: Any, kind: type[T]) -> T:
-    """Convert a value to a type. Raises msgspec.ValidationError."""
-    return msgspec.convert(value, kind)
-
-
-def snowflake(value: Any) -> str:
-    """Convert an id. Raises msgspec.ValidationError."""
-    return str(msgspec.convert(value, Snowflake))
-
-
-ASK = "ask"
-"""The command that talks to the model where messages are not read."""
-ASK_ABOUT = "Ask about this"
-ASK_WHO = "Ask about this person"
-"""What stands in the menus of messages and of people."""
-
-_QUOTED = 1_000
-_LATEST = 2**63 - 1
-_MENTION = re.compile(r"<@!?([0-9]{1,20})>")
-
-
-class Room(Struct, frozen=True):
-    """A chat. ``joined`` is true if the bot is a member of the thread."""
+class Chat(Struct, frozen=True):
+    """Chat of the bot. A thread has a ``parent`` channel; ``joined``: the bot is a member of it."""
 
     id: str
-    kind: RoomKind
+    kind: ChatKind
     parent: str | None = None
     joined: bool = False
 
-
-def room_of(channel: Channel, me: str) -> Room:
-    """Return a chat from Discord's description."""
-    if channel.type in (DM, GROUP_DM):
-        return Room(channel.id, "dm")
-    if channel.type in THREADS:
-        joined = channel.member is not None or channel.owner_id == me
-        return Room(channel.id, "thread", channel.parent_id, joined)
-    return Room(channel.id, "channel")
+    @property
+    def channel(self) -> str:
+        """Return the id of the channel: the parent's for a thread."""
+        return self.id if self.parent is None else self.parent
 
 
-class View(Struct, frozen=True):
-    """Whose eyes an event is read with."""
+class BotProfile(Struct, frozen=True):
+    """Identity and settings of a bot, and the names of its commands, as the parser needs them.
+
+    ``channel`` is the name of the gateway's channel, ``account`` the bot's user id.
+    """
 
     channel: str
     account: str
@@ -245,49 +239,69 @@ class View(Struct, frozen=True):
     commands: frozenset[str] = frozenset()
 
 
-def is_speech(message: Message, me: str) -> bool:
-    """Whether a person said it: not the bot, not another one, nothing that the platform itself tells."""
+def read(value: Any, kind: type[T]) -> T:
+    """Convert a JSON value to a type. Raises msgspec.ValidationError."""
+    return msgspec.convert(value, kind)
+
+
+def snowflake(value: Any) -> str:
+    """Return a valid snowflake id. Raises msgspec.ValidationError."""
+    return str(msgspec.convert(value, Snowflake))
+
+
+def chat_of(channel: Channel, account: str) -> Chat:
+    """Convert Discord's description of a channel. ``account`` is the bot's user id."""
+    if channel.type in (DM, GROUP_DM):
+        return Chat(channel.id, "dm")
+    if channel.type in THREADS:
+        joined = channel.member is not None or channel.owner_id == account
+        return Chat(channel.id, "thread", channel.parent_id, joined)
+    return Chat(channel.id, "channel")
+
+
+def is_user_message(message: Message, account: str) -> bool:
+    """Return whether a user wrote the message: not a bot, not a webhook, not Discord itself."""
     author = message.author
-    return not (author.id == me or author.bot or message.webhook_id) and message.type in (DEFAULT, REPLY)
+    return not (author.id == account or author.bot or message.webhook_id) and message.type in (DEFAULT, REPLY)
 
 
-def is_meant(message: Message, room: Room, view: View) -> bool:
-    """Whether the bot should answer, by the rule for servers."""
-    if room.kind == "dm":
+def should_answer(message: Message, chat: Chat, bot: BotProfile) -> bool:
+    """Return whether the settings let the bot answer the message in its chat."""
+    if chat.kind == "dm":
         return True
-    when = view.options.groups
-    if when == "always" or (room.joined and view.options.threads != "off"):
+    groups = bot.options.groups
+    if groups == "always" or (chat.joined and bot.options.threads != "off"):
         return True
-    if _command_of(_without_mention(message.content, view.account), view.commands):
+    if _command_of(_without_mention(message.content, bot.account), bot.commands):
         return True
-    if when == "command":
+    if groups == "command":
         return False
     quoted = message.referenced_message
-    if quoted is not None and quoted.author.id == view.account:
+    if quoted is not None and quoted.author.id == bot.account:
         return True
-    return when == "mention" and f"<@{view.account}>" in message.content.replace("<@!", "<@")
+    return groups == "mention" and f"<@{bot.account}>" in message.content.replace("<@!", "<@")
 
 
 def inbound(
-    message: Message, room: Room, view: View, parts: Sequence[Part] = (), audio: Audio | None = None
+    message: Message, chat: Chat, bot: BotProfile, parts: Sequence[Part] = (), audio: Audio | None = None
 ) -> InboundMessage:
-    """A message that the bot is to answer."""
-    thread = _thread_of(message.id, room, view)
-    session = session_of(room, message.author.id, view, thread)
+    """Convert a message; an edited one becomes a revision. Raises ValueError for an invalid time."""
+    thread = _thread_of(message.id, chat, bot)
+    session = session_of(chat, message.author.id, bot, thread)
     order, key, revises = int(message.id), message.id, None
     if message.edited_timestamp is not None:
         changed = _milliseconds(message.edited_timestamp)
-        # Behind everything of that millisecond: ids begin with the time.
+        # Greater than any id of that millisecond, because ids begin with the time.
         order, key, revises = ((changed - EPOCH_MS + 1) << 22) - 1, f"{message.id}:e{changed}", message.id
     return InboundMessage(
         session=session,
         dedup_key=key,
-        address=address_of(room, view, thread, message.id),
+        address=address_of(chat, bot, thread, message.id),
         sender=Sender(message.author.id, message.author.name),
         kind="text" if audio is None else "audio",
-        text=text_of(message, view),
+        text=text_of(message, bot),
         parts=tuple(parts),
-        order=min(max(0, order), _LATEST),
+        order=min(max(0, order), _MAX_ORDER),
         sent_at=(int(message.id) >> 22) + EPOCH_MS,
         revises=revises,
         in_reply_to=None if message.referenced_message is None else message.referenced_message.id,
@@ -295,20 +309,19 @@ def inbound(
     )
 
 
-def from_command(interaction: Interaction, room: Room, view: View) -> InboundMessage | None:
-    """What a person asked for with a command; None when it is not one of ours."""
+def from_command(interaction: Interaction, chat: Chat, bot: BotProfile) -> InboundMessage | None:
+    """Convert the use of a command; None for an unknown one.
+
+    The address's ``reply_to`` is the interaction's id and token, separated by a colon: the answer needs both.
+    """
     person, text = interaction.person, command_text(interaction)
     if person is None or text is None:
         return None
+    thread = chat.id if chat.kind == "thread" else None
     return InboundMessage(
-        session=session_of(room, person.id, view, room.id if room.kind == "thread" else None),
+        session=session_of(chat, person.id, bot, thread),
         dedup_key=interaction.id,
-        address=address_of(
-            room,
-            view,
-            room.id if room.kind == "thread" else None,
-            f"{interaction.id}:{interaction.token}",
-        ),
+        address=address_of(chat, bot, thread, f"{interaction.id}:{interaction.token}"),
         sender=Sender(person.id, person.name),
         text=text,
         order=int(interaction.id),
@@ -316,7 +329,7 @@ def from_command(interaction: Interaction, room: Room, view: View) -> InboundMes
 
 
 def command_text(interaction: Interaction) -> str | None:
-    """A command as it would be typed; words for the model when it is one that talks to it."""
+    """Return a slash command as a user types it, or the prompt of a context menu; None for an unknown one."""
     data = interaction.data
     if data is None or not data.name:
         return None
@@ -325,68 +338,70 @@ def command_text(interaction: Interaction) -> str | None:
         return filled if data.name == ASK else f"/{data.name} {filled}".strip()
     target = data.target_id or ""
     if data.type == 3 and target in data.resolved.messages:
-        return f"{_quote(data.resolved.messages[target], view_id=None)}\n\nWhat about this?"
+        return f"{_quote(data.resolved.messages[target], account=None)}\n\nWhat about this?"
     if data.type == 2 and target in data.resolved.users:
         return f"Who is {data.resolved.users[target].name} (id {target})?"
     return None
 
 
-def session_of(room: Room, user: str, view: View, thread: str | None) -> str:
-    """The conversation that something said in a room belongs to."""
-    strategy = view.options.session_strategy
-    chat = room.id if room.parent is None else room.parent
-    if room.kind == "dm":
-        return str(SessionKey(view.channel, view.account, room.id))
+def session_of(chat: Chat, user: str, bot: BotProfile, thread: str | None) -> str:
+    """Return the session key of a user's message, by the session strategy."""
+    if chat.kind == "dm":
+        return str(SessionKey(bot.channel, bot.account, chat.id))
+    strategy = bot.options.session_strategy
     key = SessionKey(
-        view.channel,
-        view.account,
-        chat,
+        bot.channel,
+        bot.account,
+        chat.channel,
         thread=thread if strategy == "thread" else None,
         user=user if strategy == "chat_user" else None,
     )
     return str(key)
 
 
-def address_of(room: Room, view: View, thread: str | None, reply_to: str) -> Address:
-    """Where the answer goes."""
-    chat = room.id if room.parent is None else room.parent
-    group = room.kind != "dm"
-    return Address(view.channel, view.account, chat, thread=thread, reply_to=reply_to, group=group)
+def address_of(chat: Chat, bot: BotProfile, thread: str | None, reply_to: str) -> Address:
+    """Return the address of the answer."""
+    group = chat.kind != "dm"
+    return Address(bot.channel, bot.account, chat.channel, thread=thread, reply_to=reply_to, group=group)
 
 
-def text_of(message: Message, view: View) -> str:
-    """What somebody said to the bot: without the mention that called it, with names in place of ids."""
-    text = _without_mention(message.content, view.account)
+def text_of(message: Message, bot: BotProfile) -> str:
+    """Return the text without the bot's mention, with names in place of user ids.
+
+    The text begins with a quote of the message that is replied to, unless the bot wrote that one or the text
+    is a command.
+    """
+    text = _without_mention(message.content, bot.account)
     names = {user.id: user.name for user in message.mentions}
     text = _MENTION.sub(lambda m: f"@{names[m[1]]}" if names.get(m[1]) else m[0], text)
     quoted = message.referenced_message
-    if quoted is None or quoted.author.id == view.account or _command_of(text, view.commands):
+    if quoted is None or quoted.author.id == bot.account or _command_of(text, bot.commands):
         return text
-    return f"{_quote(quoted, view.account)}\n\n{text}"
+    return f"{_quote(quoted, bot.account)}\n\n{text}"
 
 
-def _thread_of(message: str, room: Room, view: View) -> str | None:
-    """The thread of the conversation; one that is opened at a message will have the message's id."""
-    if room.kind == "thread":
-        return room.id
-    return message if room.kind == "channel" and view.options.threads == "open" else None
+def _thread_of(message: str, chat: Chat, bot: BotProfile) -> str | None:
+    """Return the thread of the answer. A thread that is opened on a message gets the message's id."""
+    if chat.kind == "thread":
+        return chat.id
+    return message if chat.kind == "channel" and bot.options.threads == "open" else None
 
 
-def _without_mention(text: str, me: str) -> str:
-    return re.sub(rf"\A\s*<@!?{me}>[ ,:]*|\s*<@!?{me}>\s*\Z", "", text, count=1).strip()
+def _without_mention(text: str, account: str) -> str:
+    return re.sub(rf"\A\s*<@!?{account}>[ ,:]*|\s*<@!?{account}>\s*\Z", "", text, count=1).strip()
 
 
 def _command_of(text: str, commands: frozenset[str]) -> str | None:
-    """The command that a text is, if it is one."""
+    """Return the name of the command that a text begins with; None if it begins with none."""
     if not text.startswith("/"):
         return None
     name = text[1:].split(maxsplit=1)[:1]
     return name[0] if name and name[0] in commands else None
 
 
-def _quote(quoted: Quoted, view_id: str | None) -> str:
-    words = quoted.content[:_QUOTED] + ("…" if len(quoted.content) > _QUOTED else "")
-    who = "you" if quoted.author.id == view_id else _plain_name(quoted.author)
+def _quote(quoted: Quoted, account: str | None) -> str:
+    words = quoted.content[:_MAX_QUOTE] + ("…" if len(quoted.content) > _MAX_QUOTE else "")
+    who = "you" if quoted.author.id == account else _plain_name(quoted.author)
     return "\n".join(f"> {line}" for line in f"{who} wrote: {words}".splitlines())
 
 
@@ -394,6 +409,6 @@ def _plain_name(user: User) -> str:
     return " ".join(user.name.split()) or user.id
 
 
-def _milliseconds(stamp: str) -> int:
-    """A time as Discord writes it. Raises ValueError."""
-    return int(datetime.fromisoformat(stamp).timestamp() * 1000)
+def _milliseconds(timestamp: str) -> int:
+    """Return the Unix time of an ISO 8601 timestamp. Raises ValueError."""
+    return int(datetime.fromisoformat(timestamp).timestamp() * 1000)

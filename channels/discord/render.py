@@ -1,4 +1,8 @@
-"""Answers as Discord's messages. Pure: the same answer makes the same pages."""
+"""Rendering of answers as Discord messages. Pure: equal answers make equal pages.
+
+Discord shows headings up to the third level, lists, quotes, code and masked links, but no tables and no
+images by URL. Text about users and chats stays text: nothing in it becomes a mention.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
+from typing import assert_never
 from unicodedata import east_asian_width
 
 from msgspec import Struct
 
-from channels.discord.files import MOST_FILE_BYTES, Upload, decoded, grouped, safe_name, upload_of
+from channels.discord.files import MAX_FILE_BYTES, Upload, decoded, grouped, safe_name, upload_of
 from gateway import ErrorPart, FilePart, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart
 from gateway.channel import verb_of
 from gateway.markdown import (
@@ -39,9 +44,16 @@ from gateway.markdown import (
     split_markdown,
 )
 
+LIMIT = 2000
+"""Maximum length of a message, in code points."""
+_LEAD = 600
+"""A message up to this length takes the beginning of a next section that does not fit as a whole."""
+_MAX_FLAT = 80
+_MAX_ERROR = 500
+
 _MARKUP = re.compile(r"([\\`*_~|<\[\]])")
 _LEADS = re.compile(r"(?m)^(\s*[0-9]*)([#>+\-.)]+)(?=\s|$)|^(\s*)(-#|>>>)")
-_EVERYBODY = re.compile(r"@(?=everyone|here)", re.IGNORECASE)
+_EVERYONE = re.compile(r"@(?=everyone|here)", re.IGNORECASE)
 _LANGUAGE = re.compile(r"[A-Za-z0-9+#_.\-]{1,32}")
 _ZERO = "\u200b"
 _FENCE = "```"
@@ -49,25 +61,25 @@ _FENCE = "```"
 
 @lru_cache(maxsize=8)
 def discord_markdown(text: str) -> str:
-    """A Markdown text as Discord shows it best."""
-    # A piece is measured, and then shown; messages that are full come again while an answer grows.
+    """Convert Markdown to the Markdown that Discord shows."""
+    # Cached because a piece is measured before it is used, and full pages recur while an answer grows.
     return "\n".join(_blocks(parse_markdown(text)))
 
 
 def escaped(text: str) -> str:
-    """Words that show as they are."""
+    """Escape a text so that Discord shows it literally."""
     text = _MARKUP.sub(r"\\\1", text)
     text = _LEADS.sub(lambda m: f"{m[1] or m[3] or ''}\\{m[2] or m[4]}", text)
     return unpinged(text)
 
 
 def unpinged(text: str) -> str:
-    """A text in which nobody is called, not even to the eye."""
-    return _EVERYBODY.sub(f"@{_ZERO}", text)
+    """Break @everyone and @here, so that they do not even look like a ping."""
+    return _EVERYONE.sub(f"@{_ZERO}", text)
 
 
 def fenced(text: str, language: str = "") -> str:
-    """A block of code. A fence inside it is broken, as Discord knows only one kind."""
+    """Return a code block. A fence inside it is broken up, because Discord has only one kind of fence."""
     inside = re.sub("``(?=`)", f"``{_ZERO}", text)
     if inside.endswith("`"):
         inside += _ZERO
@@ -76,7 +88,7 @@ def fenced(text: str, language: str = "") -> str:
 
 
 def code(text: str) -> str:
-    """Code within a line."""
+    """Return inline code."""
     if "`" not in text:
         return f"`{text}`" if text.strip() else text
     inside = re.sub("`(?=`)", f"`{_ZERO}", text)
@@ -86,15 +98,13 @@ def code(text: str) -> str:
 def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
     before: Block | None = None
     for block in blocks:
-        if before is not None and not (isinstance(block, CodeBlock | ItemList) and _leads(before)):
+        # A list or a code block belongs to the heading before it, so no blank line separates them.
+        if before is not None and not (
+            isinstance(block, CodeBlock | ItemList) and isinstance(before, Heading)
+        ):
             yield ""
         yield _block(block)
         before = block
-
-
-def _leads(block: Block) -> bool:
-    """Whether what follows belongs to it so closely that no line parts them."""
-    return isinstance(block, Heading)
 
 
 def _block(block: Block) -> str:
@@ -114,6 +124,8 @@ def _block(block: Block) -> str:
             return fenced(_table(header, rows))
         case Rule():
             return "───"
+        case _:
+            assert_never(block)
 
 
 def _items(block: ItemList) -> Iterator[str]:
@@ -125,7 +137,7 @@ def _items(block: ItemList) -> Iterator[str]:
 
 
 def _table(header: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> str:
-    """A table as lines of equal columns."""
+    """Return a table as lines of text with aligned columns."""
     cells = [[" ".join(inline_text(cell).split()) for cell in row] for row in (header, *rows)]
     widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
     lines = [" | ".join(_padded(*pair) for pair in zip(row, widths, strict=True)).rstrip() for row in cells]
@@ -143,7 +155,7 @@ def _padded(text: str, width: int) -> str:
 
 @lru_cache(maxsize=512)
 def _line(inlines: tuple[Inline, ...]) -> str:
-    # A paragraph is in many pieces that are measured before one of them is shown.
+    # Cached because a paragraph is in many of the pieces that are measured before one is used.
     return "".join(map(_inline, inlines))
 
 
@@ -167,6 +179,8 @@ def _inline(inline: Inline) -> str:
             return _link(inline)
         case Image(alt, href):
             return f"{escaped(alt)} <{href}>" if alt else f"<{href}>"
+        case _:
+            assert_never(inline)
 
 
 def _around(mark: str, children: tuple[Inline, ...]) -> str:
@@ -175,7 +189,7 @@ def _around(mark: str, children: tuple[Inline, ...]) -> str:
 
 
 def _link(link: Link) -> str:
-    """A link. Where the words name another place, the real one stands behind them."""
+    """Return a link. If its label looks like another address, the real one follows it."""
     label = inline_text(link.children)
     address = link.href.replace(" ", "%20").replace("(", "%28").replace(")", "%29").replace(">", "%3E")
     if label in (link.href, link.host) or "://" in label:
@@ -184,39 +198,35 @@ def _link(link: Link) -> str:
     return f"{shown} ({escaped(link.host)})" if link.shown_differs else shown
 
 
-def _unlinked(words: str) -> str:
-    """Words that look like an address and must not become a link."""
-    return escaped(words).replace("://", f":{_ZERO}//")
-
-
-LIMIT = 2000
-"""Code points of a message."""
-_LEAD = 600
-_SHOWN = 80
-_ERROR_SHOWN = 500
+def _unlinked(label: str) -> str:
+    """Escape a label that looks like an address, so that Discord does not turn it into a link."""
+    return escaped(label).replace("://", f":{_ZERO}//")
 
 
 class Page(Struct, frozen=True):
-    """One message: its text, and files that hang on it."""
+    """One Discord message of an answer: its text and its files."""
 
     text: str
     files: tuple[Upload, ...] = ()
 
     @property
     def is_voice(self) -> bool:
-        """Whether it can be a voice message: those have nothing but one recording."""
+        """Return whether it can be a voice message, which has one recording and nothing else."""
         return not self.text and len(self.files) == 1 and self.files[0].recording is not None
 
 
 class Style(Struct, frozen=True):
-    """How answers are shown: the most messages that one may take, and whether tools are told of."""
+    """Settings of rendering: the maximum number of messages per answer, and whether tool calls are shown."""
 
     max_pages: int = 6
     tools: bool = True
 
 
 def pages(message: Message, style: Style, *, final: bool) -> list[Page]:
-    """The messages that an answer takes. None while there is nothing to show."""
+    """Return the messages of an answer; a preview has only text, and is empty while there is nothing to show.
+
+    A final answer that is too long becomes its beginning, with the whole text as a file.
+    """
     texts = list(islice(filter(str.strip, _texts(message, style)), style.max_pages + 1))
     if not final:
         return [Page(text) for text in texts[: style.max_pages]]
@@ -226,7 +236,7 @@ def pages(message: Message, style: Style, *, final: bool) -> list[Page]:
     elif note:
         texts.append(note)
     if len(texts) > style.max_pages:
-        uploads = [Upload("answer.md", _whole(message).encode(errors="replace"), "text/markdown"), *uploads]
+        uploads = [Upload("answer.md", message.text.encode(errors="replace"), "text/markdown"), *uploads]
         texts = [_shortened(texts[0])]
     made = [Page(text) for text in texts]
     bundles = grouped(upload for upload in uploads if upload.recording is None)
@@ -238,14 +248,14 @@ def pages(message: Message, style: Style, *, final: bool) -> list[Page]:
 
 
 def _texts(message: Message, style: Style) -> Iterator[str]:
-    """The text of each message, in order. What is short goes into one message with what follows."""
+    """Yield the text of each message. Short sections share a message with the next one."""
     page = ""
     for source, ready in _sections(message, style):
-        room = LIMIT - len(page) - 2 if len(page) <= _LEAD else LIMIT
+        space = LIMIT - len(page) - 2 if len(page) <= _LEAD else LIMIT
         pieces = (
             [source]
             if ready
-            else map(discord_markdown, split_markdown(source, room, _measure, most=style.max_pages + 2))
+            else map(discord_markdown, split_markdown(source, space, _measure, most=style.max_pages + 2))
         )
         for piece in pieces:
             joined = f"{page}{_between(page, ready)}{piece}"
@@ -258,14 +268,14 @@ def _texts(message: Message, style: Style) -> Iterator[str]:
 
 
 def _between(page: str, ready: bool) -> str:
-    """Lines about tools stand close together, texts apart."""
+    """Return the separator before a section: a blank line, except next to the lines of tool calls."""
     if not page:
         return ""
     return "\n" if ready or page.rpartition("\n")[2].startswith("-#") else "\n\n"
 
 
 def _sections(message: Message, style: Style) -> Iterator[tuple[str, bool]]:
-    """Texts that are still to be written as Discord shows them, and lines that are (True)."""
+    """Yield each section of an answer, with True if it is Discord's Markdown already."""
     results = {part.tool_call_id: part for part in message.parts if isinstance(part, ToolResultPart)}
     for part in message.parts:
         match part:
@@ -275,10 +285,12 @@ def _sections(message: Message, style: Style) -> Iterator[tuple[str, bool]]:
                 yield content, False
             case ToolCallPart() if style.tools:
                 yield _tool_line(part, results.get(part.tool_call_id)), True
-            case ErrorPart(_, words):
-                yield f"⚠️ {_short(words, _ERROR_SHOWN)}", True
+            case ErrorPart(_, text):
+                yield f"⚠️ {_short(text, _MAX_ERROR)}", True
+            case TextPart() | ToolCallPart() | ToolResultPart() | ImagePart() | FilePart():
+                pass  # not shown as text: reasoning, hidden tool calls; results are with their calls
             case _:
-                pass
+                assert_never(part)
 
 
 def _measure(piece: str) -> int:
@@ -286,8 +298,8 @@ def _measure(piece: str) -> int:
 
 
 def _tool_line(call: ToolCallPart, result: ToolResultPart | None) -> str:
-    """A tool's call and what became of it, small."""
-    about = _about(call.arguments)
+    """Return a line in small print with a tool call, its outcome and its duration."""
+    about = _first_argument(call.arguments)
     verb = verb_of(result)
     name = escaped(_flat(verb)) if verb else code(_flat(call.tool_name))
     line = f"-# 🔧 {name}{f' {code(about)}' if about else ''}"
@@ -298,15 +310,14 @@ def _tool_line(call: ToolCallPart, result: ToolResultPart | None) -> str:
     return f"{line} {mark}{'' if took is None else f' {_duration(took)}'}"
 
 
-def _about(arguments: Mapping[str, object]) -> str:
-    """The first argument, as it stands for the call."""
+def _first_argument(arguments: Mapping[str, object]) -> str:
     value = next(iter(arguments.values()), "")
     return _flat(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
 
 
 def _flat(text: str) -> str:
     flat = unpinged(" ".join(text.split()))
-    return flat if len(flat) <= _SHOWN else flat[: _SHOWN - 1] + "…"
+    return flat if len(flat) <= _MAX_FLAT else flat[: _MAX_FLAT - 1] + "…"
 
 
 def _short(text: str, most: int) -> str:
@@ -319,13 +330,13 @@ def _duration(ms: int) -> str:
 
 
 def _uploads(message: Message) -> tuple[list[Upload], str]:
-    """The files of an answer, and a text that names those that cannot be sent."""
+    """Return the files of an answer, and a note with the names of those that cannot be sent."""
     uploads: list[Upload] = []
     notes: list[str] = []
     for name, upload in _files(message):
         if upload is None:
             notes.append(f"📄 {code(_flat(name))}")
-        elif len(upload.data) > MOST_FILE_BYTES:
+        elif len(upload.data) > MAX_FILE_BYTES:
             notes.append(f"📄 {code(_flat(name))} is too large to be sent here.")
         else:
             uploads.append(upload)
@@ -343,16 +354,14 @@ def _files(message: Message) -> Iterator[tuple[str, Upload | None]]:
                 for attached in part.attachments:
                     name = safe_name(attached.name or part.title or "result")
                     yield name, decoded(attached.data, attached.mime_type, name)
-            case _:
+            case TextPart() | ToolCallPart() | ErrorPart():
                 pass
-
-
-def _whole(message: Message) -> str:
-    return message.text
+            case _:
+                assert_never(part)
 
 
 def _shortened(text: str) -> str:
-    """The beginning of an answer whose whole is a file."""
+    """Return the beginning of an answer, with a note that the whole answer is in the file."""
     note = "\n-# The whole answer is in the file."
     if len(text) + len(note) <= LIMIT:
         return text + note

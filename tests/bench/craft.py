@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from channels.discord import parse as discord
 from channels.discord import render as discord_render
 from channels.discord.options import Options as DiscordOptions
-from channels.discord.parse import Interaction, Room, read
+from channels.discord.parse import Chat, Interaction, read
 from channels.discord.parse import Message as DiscordMessage
 from channels.slack import parse as slack
 from channels.slack import render as slack_render
@@ -103,7 +103,7 @@ def of_discord(raw: Any) -> object:
     """Read a message or an interaction."""
     if "author" in raw:
         said = read(raw, DiscordMessage)
-        return discord.is_meant(said, _ROOM, _VIEW) and discord.inbound(said, _ROOM, _VIEW)
+        return discord.should_answer(said, _ROOM, _VIEW) and discord.inbound(said, _ROOM, _VIEW)
     if "application_id" in raw and "token" in raw:
         return discord.from_command(read(raw, Interaction), _ROOM, _VIEW)
     return None
@@ -121,8 +121,8 @@ def slack_pages(message: Message) -> object:
 
 _BOT = telegram.Self(channel="telegram", id=123456789, username="fake_bot", commands={"help": "help"})
 _RULES = slack.Rules(channel="slack", team="T1", bot_user="U1")
-_VIEW = discord.View("discord", "1", DiscordOptions.model_validate({"token": "t"}), frozenset({"help"}))
-_ROOM = Room("5", "dm")
+_VIEW = discord.BotProfile("discord", "1", DiscordOptions.model_validate({"token": "t"}), frozenset({"help"}))
+_ROOM = Chat("5", "dm")
 PARSERS: Mapping[str, Callable[[Any], object]] = {
     "telegram": of_telegram,
     "discord": of_discord,

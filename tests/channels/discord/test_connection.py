@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from channels.discord.cursor import Budget
+from channels.discord.cursor import LoginBudget
 from channels.discord.fake import FakeDiscord, relaxed
 from gateway.app import Gateway
 from gateway.testing.fake_models.script import Gate, Reply, Say
@@ -84,7 +84,7 @@ async def test_a_token_that_is_refused_shows_at_once(fake: FakeDiscord, tmp_path
         assert healthy(gateway)
         fake.account.reset()
         gate.set()
-        await until(lambda: gateway.health()["discord"] == (False, "Discord refuses the token"))
+        await until(lambda: gateway.health()["discord"] == (False, "Discord rejects the bot token (401)"))
 
 
 @pytest.mark.slow
@@ -115,8 +115,8 @@ async def test_the_last_login_of_the_day_is_not_spent(tmp_path: Path) -> None:
 @pytest.mark.parametrize("jump", [-3_600_000, 3_600_000])
 def test_a_login_waits_no_longer_though_the_clock_was_wrong(jump: int) -> None:
     now = 1_800_000_000_000
-    spent = Budget().spend(now + jump)
+    spent = LoginBudget().spend(now + jump)
     assert spent.wait(now) <= 5
     assert spent.spend(now).wait(now) == 5
-    used_up = Budget(0.0, now + jump)
+    used_up = LoginBudget(0.0, now + jump)
     assert used_up.wait(now) <= 86_400 / 850 + 1

@@ -11,16 +11,28 @@ import pytest
 
 from channels.discord import parse
 from channels.discord.fake import FakeDiscord, relaxed
-from channels.discord.inflow import MISFITS, Rooms
+from channels.discord.inflow import PARSE_ERRORS, Chats
 from channels.discord.options import Options
-from channels.discord.parse import Channel, Guild, Interaction, Message, Ready, Room, View, read, room_of
+from channels.discord.parse import (
+    BotProfile,
+    Channel,
+    Chat,
+    Guild,
+    Interaction,
+    Message,
+    Ready,
+    chat_of,
+    read,
+)
 from tests.channels.discord.talking import gateway_at, until
 from tests.channels.hostile import Inventor, spoiled
 
 SCHEMA: dict[str, Any] = json.loads((Path(__file__).parent / "answers.json").read_text())
 KINDS = sorted(SCHEMA["events"])
-VIEW = View("discord", "1", Options.model_validate({"token": "t", "groups": "always"}), frozenset({"help"}))
-ROOM = Room("5", "channel")
+VIEW = BotProfile(
+    "discord", "1", Options.model_validate({"token": "t", "groups": "always"}), frozenset({"help"})
+)
+ROOM = Chat("5", "channel")
 TEXTS = ("hello", "/help", "<@1> hi", "2026-01-01T00:00:00+00:00", "", "x" * 300)
 
 
@@ -34,7 +46,7 @@ def taken(name: str, data: Any) -> None:
     match name:
         case "MESSAGE_CREATE" | "MESSAGE_UPDATE":
             said = read(data, Message)
-            if parse.is_speech(said, "1") and parse.is_meant(said, ROOM, VIEW):
+            if parse.is_user_message(said, "1") and parse.should_answer(said, ROOM, VIEW):
                 assert "\0" not in parse.inbound(said, ROOM, VIEW).dedup_key
         case "INTERACTION_CREATE":
             parse.from_command(read(data, Interaction), ROOM, VIEW)
@@ -42,7 +54,7 @@ def taken(name: str, data: Any) -> None:
             read(data, Ready)
         case "GUILD_CREATE":
             for channel in read(data, Guild).channels:
-                room_of(channel, "1")
+                chat_of(channel, "1")
         case _ if name.startswith(("CHANNEL_", "THREAD_")):
             read(data, Channel)
         case _:
@@ -51,15 +63,15 @@ def taken(name: str, data: Any) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_whatever_event_comes_it_is_read_or_set_aside(name: str) -> None:
-    dice, rooms = Random(name), Rooms(_nobody)
+    dice, chats = Random(name), Chats(_nobody)
     for _ in range(100):
         event = invented(name, dice)
         for data in (event, spoiled(event, dice)):
             try:
                 taken(name, data)
                 if isinstance(data, dict) and name.startswith(("CHANNEL_", "THREAD_")):
-                    rooms.hear(name, data, "1")
-            except MISFITS:
+                    chats.apply_event(name, data, "1")
+            except PARSE_ERRORS:
                 continue
 
 

@@ -220,7 +220,7 @@ async def test_a_history_that_cannot_be_read_is_reported_until_it_is(
     fake.answer_next(HISTORY, {"odd": 1}, True)
     fake.then("fail_before", "fail_before", method=HISTORY)
     async with gateway_at(fake, tmp_path) as gateway:
-        await until(lambda: "cannot be read yet" in gateway.health()["discord"][1])
+        await until(lambda: "is unread" in gateway.health()["discord"][1])
         await settled(gateway, 2)
         await until(lambda: gateway.health()["discord"] == (True, ""))
     assert fake.answers(fake.dm("ada")) == ["You said: one", "You said: two"]

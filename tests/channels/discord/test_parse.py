@@ -15,20 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channels.discord import parse
-from channels.discord.files import is_ours, received
-from channels.discord.inflow import MISFITS, Rooms
+from channels.discord.files import may_download, received
+from channels.discord.inflow import PARSE_ERRORS, Chats
 from channels.discord.options import Options
 from channels.discord.parse import (
     Attachment,
+    BotProfile,
     Channel,
+    Chat,
     Guild,
     Interaction,
     Message,
     Ready,
-    Room,
-    View,
+    chat_of,
     read,
-    room_of,
 )
 from gateway.channel import Address, Audio, InboundMessage, Sender
 
@@ -36,22 +36,22 @@ pytestmark = pytest.mark.slow
 
 PAYLOADS = {path.stem: json.loads(path.read_text()) for path in Path(__file__).parent.glob("payloads/*.json")}
 ME = PAYLOADS["ready"]["user"]["id"]
-DM = Room(PAYLOADS["message_dm"]["channel_id"], "dm")
-GENERAL = Room(PAYLOADS["message_mention"]["channel_id"], "channel")
-THREAD = Room(PAYLOADS["message_thread"]["channel_id"], "thread", GENERAL.id)
+DM = Chat(PAYLOADS["message_dm"]["channel_id"], "dm")
+GENERAL = Chat(PAYLOADS["message_mention"]["channel_id"], "channel")
+THREAD = Chat(PAYLOADS["message_thread"]["channel_id"], "thread", GENERAL.id)
 
 
-def view(**options: Any) -> View:
+def view(**options: Any) -> BotProfile:
     made = Options(token="t", **options)  # pyright: ignore[reportArgumentType] - pydantic makes a secret of it
-    return View("discord", ME, made, frozenset({"help", "model"}))
+    return BotProfile("discord", ME, made, frozenset({"help", "model"}))
 
 
 def message(name: str, **changes: Any) -> Message:
     return read(PAYLOADS[name] | changes, Message)
 
 
-def inbound(name: str, room: Room, **options: Any) -> InboundMessage:
-    return parse.inbound(message(name), room, view(**options))
+def inbound(name: str, chat: Chat, **options: Any) -> InboundMessage:
+    return parse.inbound(message(name), chat, view(**options))
 
 
 def test_a_direct_message() -> None:
@@ -152,16 +152,16 @@ def test_a_voice_message_is_heard_and_not_a_file() -> None:
     ],
 )
 def test_files_are_loaded_from_discord_alone(url: str, *, ours: bool) -> None:
-    assert is_ours(url, "https://discord.com/api/v10") is ours
+    assert may_download(url, "https://discord.com/api/v10") is ours
 
 
 def test_only_people_speak() -> None:
-    assert parse.is_speech(message("message_dm"), ME)
-    assert not parse.is_speech(message("message_own"), ME)
-    assert not parse.is_speech(message("message_dm", webhook_id="5"), ME)
-    assert not parse.is_speech(message("message_dm", type=21), ME)
+    assert parse.is_user_message(message("message_dm"), ME)
+    assert not parse.is_user_message(message("message_own"), ME)
+    assert not parse.is_user_message(message("message_dm", webhook_id="5"), ME)
+    assert not parse.is_user_message(message("message_dm", type=21), ME)
     other = PAYLOADS["message_dm"]["author"] | {"bot": True}
-    assert not parse.is_speech(message("message_dm", author=other), ME)
+    assert not parse.is_user_message(message("message_dm", author=other), ME)
 
 
 @pytest.mark.parametrize(
@@ -180,8 +180,8 @@ def test_only_people_speak() -> None:
 )
 def test_whom_a_message_in_a_server_is_meant_for(when: str, content: str, *, meant: bool) -> None:
     said = message("message_mention", content=content)
-    assert parse.is_meant(said, GENERAL, view(groups=when)) is meant
-    assert parse.is_meant(said, DM, view(groups=when))
+    assert parse.should_answer(said, GENERAL, view(groups=when)) is meant
+    assert parse.should_answer(said, DM, view(groups=when))
 
 
 @pytest.mark.parametrize("key", ["9" * 20, "-1", "", "1\n", "١٢", "9300000000000000000", "1.5", "0x10"])
@@ -190,7 +190,7 @@ def test_an_id_is_a_number_that_a_database_can_keep(key: str) -> None:
         message("message_dm", id=key)
 
 
-async def test_rooms_are_learnt_and_asked_for() -> None:
+async def test_chats_are_learnt_and_asked_for() -> None:
     asked: list[str] = []
 
     async def ask(key: str) -> Any:
@@ -199,21 +199,21 @@ async def test_rooms_are_learnt_and_asked_for() -> None:
             return PAYLOADS["thread_create"]
         raise LookupError(key)
 
-    rooms = Rooms(ask)
+    chats = Chats(ask)
     for channel in read(PAYLOADS["guild_create"], Guild).channels:
-        rooms.put(room_of(channel, ME))
+        chats.put(chat_of(channel, ME))
     guild = PAYLOADS["guild_create"]["id"]
-    assert await rooms.of(GENERAL.id, guild, None, ME) == GENERAL
-    assert await rooms.of("5", None, None, ME) == Room("5", "dm")
-    assert await rooms.of("6", guild, 0, ME) == Room("6", "channel")
+    assert await chats.resolve(GENERAL.id, guild, None, ME) == GENERAL
+    assert await chats.resolve("5", None, None, ME) == Chat("5", "dm")
+    assert await chats.resolve("6", guild, 0, ME) == Chat("6", "channel")
     assert asked == []
-    assert await rooms.of(THREAD.id, guild, 11, ME) == THREAD
-    assert await rooms.of("7", guild, 11, ME) == Room("7", "channel")
+    assert await chats.resolve(THREAD.id, guild, 11, ME) == THREAD
+    assert await chats.resolve("7", guild, 11, ME) == Chat("7", "channel")
     assert asked == [THREAD.id, "7"]
-    rooms.join(THREAD.id)
-    assert (await rooms.of(THREAD.id, guild, 11, ME)).joined
-    rooms.hear("THREAD_DELETE", PAYLOADS["thread_create"], ME)
-    assert rooms.known(THREAD.id) is None
+    chats.join(THREAD.id)
+    assert (await chats.resolve(THREAD.id, guild, 11, ME)).joined
+    chats.apply_event("THREAD_DELETE", PAYLOADS["thread_create"], ME)
+    assert chats.known(THREAD.id) is None
 
 
 ODD = st.one_of(
@@ -264,7 +264,7 @@ def taken(name: str, payload: Any) -> InboundMessage | None:
     """What becomes of an event, as the channel takes it."""
     if name.startswith("message") and name != "message_deleted":
         said = read(payload, Message)
-        if parse.is_speech(said, ME) and parse.is_meant(said, GENERAL, view()):
+        if parse.is_user_message(said, ME) and parse.should_answer(said, GENERAL, view()):
             return parse.inbound(said, GENERAL, view())
     elif name.startswith("interaction"):
         return parse.from_command(read(payload, Interaction), GENERAL, view())
@@ -279,7 +279,7 @@ def taken(name: str, payload: Any) -> InboundMessage | None:
 def test_a_mangled_event_is_read_or_put_aside(event: tuple[str, Any]) -> None:
     try:
         found = taken(*event)
-    except MISFITS:
+    except PARSE_ERRORS:
         return
     if found is not None:
         assert 0 <= found.order < 2**63

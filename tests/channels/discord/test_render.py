@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.discord.files import MOST_FILE_BYTES, MOST_FILES, safe_name
+from channels.discord.files import MAX_FILE_BYTES, MAX_FILES, safe_name
 from channels.discord.render import LIMIT, Page, Style, discord_markdown, pages
 from gateway import (
     Attachment,
@@ -131,7 +131,7 @@ def test_pictures_and_files_hang_on_the_answer() -> None:
 
 
 def test_files_that_cannot_be_sent_are_named() -> None:
-    large = FilePart("large.txt", "x" * (MOST_FILE_BYTES + 1))
+    large = FilePart("large.txt", "x" * (MAX_FILE_BYTES + 1))
     (page,) = shown(TextPart("Look."), large, FilePart("only/named.txt"))
     assert not page.files
     assert "too large" in shown(large)[0].text
@@ -214,7 +214,7 @@ def test_every_limit_is_kept(parts: list[Part], final: bool) -> None:
     for page in made:
         assert len(page.text) <= LIMIT
         assert page.text.strip() or page.files
-        assert len(page.files) <= MOST_FILES
+        assert len(page.files) <= MAX_FILES
         outside = re.sub(r"```.*?```|``.*?``|`[^`\n]*`", "", page.text, flags=re.DOTALL)
         assert not re.search(r"@(everyone|here)", outside)
         assert not re.search(r"(?<!\\)<(@[!&]?|#)\d+>", outside)

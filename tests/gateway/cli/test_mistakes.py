@@ -26,7 +26,7 @@ REFUSED = {
     "token of another kind": ('[channels.telegram]\ntoken = "abc"', "must be a bot's token"),
     "missing token of an account": ("[channels.telegram.accounts.sales]", "channels.telegram"),
     "missing Discord token": ("[channels.discord]", "channels.discord.token: is missing"),
-    "Discord token with a blank": ('[channels.discord]\ntoken = "a b"', "must not hold blanks"),
+    "Discord token with a blank": ('[channels.discord]\ntoken = "a b"', "must not contain blanks"),
     "missing Slack token": ("[channels.slack]", "channels.slack.bot_token: is missing"),
     "missing Slack app token": ('[channels.slack]\nbot_token = "xoxb-1"', "app_token: is missing"),
     "misspelled allow": (
