@@ -1,4 +1,4 @@
-"""The Slack channel: Socket Mode or HTTP, one instance for each installation of an app."""
+"""Slack channel: an app that connects by Socket Mode or HTTP, in one workspace or several."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def create(host: Host, channel_id: str, options: Options) -> Channel:
-    """The channel, ready to run. Raises SettingsError when a token that it needs is missing."""
+    """Create the channel from its settings. Raises SettingsError if a required token is missing."""
     from channels.slack.channel import SlackChannel
 
     return SlackChannel(host, channel_id, options)

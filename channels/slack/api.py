@@ -31,21 +31,23 @@ _FORMS = frozenset(
         "users.conversations",
     }
 )
-"""Methods that take no JSON."""
-_UNCLEAR = frozenset({"fatal_error", "internal_error", "request_timeout", "service_unavailable"})
-_LATER = frozenset(
+"""Methods that accept form data only, not JSON."""
+_OUTCOME_UNKNOWN = frozenset({"fatal_error", "internal_error", "request_timeout", "service_unavailable"})
+"""Errors after which the call may have been applied."""
+_RETRY_LATER = frozenset(
     {"accesslimited", "invalid_auth", "not_authed", "token_expired", "team_access_not_granted"}
 )
+"""Errors that an operator can repair, so the call is retried later."""
 _REVOKED = frozenset({"account_inactive", "token_revoked"})
-_TOKEN = _REVOKED | {"invalid_auth", "not_authed", "token_expired"}
-"""What Slack says of a token that it does not accept."""
-_LATER_SECONDS = 60.0
+_INVALID_TOKEN = _REVOKED | {"invalid_auth", "not_authed", "token_expired"}
+"""Errors that mean that the token is not accepted."""
+_RETRY_LATER_SECONDS = 60.0
 _PAGE = 200
-_HOPS = 4
+_MOST_REDIRECTS = 4
 
 
 class RefusedError(PlacementRefused):
-    """Slack answered ``ok: false``. ``error`` is its name for the reason."""
+    """Answer with ``ok: false``. ``error`` is Slack's code, such as ``channel_not_found``."""
 
     def __init__(self, method: str, error: str, needed: str = "") -> None:
         super().__init__(f"{method}: {error}" + (f" (needs {needed})" if needed else ""))
@@ -53,9 +55,10 @@ class RefusedError(PlacementRefused):
 
 
 class Api:
-    """Calls of one account. Raises PlacementDeferred, PlacementUncertain or RefusedError.
+    """Client of the Web API with one bot token.
 
-    ``on_wrong_token`` is called with the reason when Slack refuses the token.
+    Calls raise PlacementDeferred (not applied; retry later), PlacementUncertain (may have been applied) or
+    RefusedError. ``on_invalid_token`` is called with Slack's error code when the token is rejected.
     """
 
     def __init__(
@@ -63,21 +66,21 @@ class Api:
         token: str,
         base_url: str,
         pace: float = 1.0,
-        on_wrong_token: Callable[[str], None] = lambda _reason: None,
+        on_invalid_token: Callable[[str], None] = lambda _reason: None,
     ) -> None:
-        self._on_wrong_token = on_wrong_token
+        self._on_invalid_token = on_invalid_token
         base = base_url if base_url.endswith("/") else f"{base_url}/"
-        # The library would send again what may have been applied.
+        # The SDK would repeat calls that may have been applied.
         self.client = AsyncWebClient(
-            token, base_url=base, timeout=_TIMEOUT, retry_handlers=[], logger=_quiet()
+            token, base_url=base, timeout=_TIMEOUT, retry_handlers=[], logger=_sdk_logger()
         )
-        self.pace = Pace(pace)
+        self.limiter = RateLimiter(pace)
         self._token = token
         self._users = 0
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[None]:
-        """Keep connections open as long as somebody is in the block; each call has its own else."""
+        """Share one HTTP session between all calls inside the block; other calls open one each. Reentrant."""
         client: Any = self.client
         if not self._users:
             timeout = aiohttp.ClientTimeout(total=_TIMEOUT)
@@ -92,92 +95,103 @@ class Api:
                 await session.close()
 
     async def call(
-        self, method: str, *, urgent: bool = True, has_turn: bool = False, **arguments: Any
+        self, method: str, *, urgent: bool = True, acquired: bool = False, **arguments: Any
     ) -> Json:
-        """One call, at its turn unless it has one. Arguments that are None are left out."""
-        if not has_turn:
-            await self.pace.turn(method, str(arguments.get("channel", "")), urgent=urgent)
+        """Call a method and return its answer. Arguments that are None are omitted.
+
+        Waits for the rate limit, unless ``acquired`` says that the caller did. ``urgent`` calls go first.
+        """
+        if not acquired:
+            await self.limiter.acquire(method, str(arguments.get("channel", "")), urgent=urgent)
         given = {name: value for name, value in arguments.items() if value is not None}
         client: Any = self.client
         try:
             async with self.connected():
                 if method in _FORMS:
-                    form = {name: _formed(value) for name, value in given.items()}
+                    form = {name: _form_value(value) for name, value in given.items()}
                     answer = await client.api_call(method, data=form)
                 else:
                     answer = await client.api_call(method, json=given)
         except SlackClientError as error:
-            raise self._failure(method, getattr(error, "response", None), error) from error
+            raise self._call_error(method, getattr(error, "response", None), error) from error
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
             raise PlacementDeferred(f"{method}: {type(error).__name__}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise PlacementUncertain(f"{method}: {type(error).__name__}") from error
-        except (AttributeError, LookupError, TypeError, ValueError) as error:  # the library cannot read it
-            raise PlacementUncertain(f"{method}: an answer of an unexpected shape") from error
+        except (
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:  # raised by the SDK for malformed answers
+            raise PlacementUncertain(f"{method}: unexpected shape of the answer") from error
         if not isinstance(answer.data, dict):
-            raise PlacementUncertain(f"{method}: an answer of an unexpected shape")
+            raise PlacementUncertain(f"{method}: unexpected shape of the answer")
         return cast(Json, answer.data)
 
     async def pages(
         self, method: str, key: str, *, urgent: bool = False, **arguments: Any
     ) -> AsyncIterator[list[Json]]:
-        """The rows of a listing, page by page."""
+        """Yield the rows under ``key`` of a paginated method, one page at a time."""
         cursor: str | None = None
         while True:
             answer = await self.call(method, urgent=urgent, limit=_PAGE, cursor=cursor, **arguments)
             rows: object = answer.get(key)
-            if not isinstance(rows, list):  # taken for an empty page, what stands there would be lost
-                raise PlacementUncertain(f"{method}: an answer without {key}")
+            if not isinstance(rows, list):  # an empty page would skip these messages
+                raise PlacementUncertain(f"{method}: the answer has no {key}")
             yield [cast(Json, row) for row in cast(list[object], rows) if isinstance(row, dict)]
-            told: object = answer.get("response_metadata")
-            cursor = cast(Json, told).get("next_cursor") if isinstance(told, dict) else None
+            metadata: object = answer.get("response_metadata")
+            cursor = cast(Json, metadata).get("next_cursor") if isinstance(metadata, dict) else None
             if not cursor:
                 return
 
     async def post(self, url: str, *, json: object = None, data: bytes | None = None) -> None:
-        """Post to an address that Slack gave out."""
+        """Post to a URL that Slack provided, such as a ``response_url`` or an upload URL."""
         try:
             async with self._http() as http, http.post(url, json=json, data=data) as answer:
                 status = answer.status
-                wait = _seconds(answer.headers)
-                said = (await answer.read())[:200].decode(errors="replace")
+                wait = _retry_after(answer.headers)
+                text = (await answer.read())[:200].decode(errors="replace")
         except aiohttp.ClientConnectorError as error:
             raise PlacementDeferred(type(error).__name__) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise PlacementUncertain(type(error).__name__) from error
         if status == 429:
-            raise PlacementDeferred("an address of Slack asked to wait", wait)
+            raise PlacementDeferred("Slack asked to wait", wait)
         if status >= 500:
             raise PlacementUncertain(f"status {status}")
         if status >= 300:
-            raise RefusedError("post", f"status {status}: {said}")
+            raise RefusedError("post", f"status {status}: {text}")
 
     async def fetch(self, url: str, most: int) -> bytes:
-        """A file's content. Raises RefusedError if it has more than ``most`` bytes, or is not for us."""
+        """Download a file. Raises RefusedError if it is over ``most`` bytes or not readable."""
         try:
             async with self._http() as http:
-                for _ in range(_HOPS):
-                    found = await self._hop(http, url, most)
-                    if isinstance(found, bytes):
-                        return found
-                    url = urljoin(url, found)
+                for _ in range(_MOST_REDIRECTS):
+                    fetched = await self._fetch_once(http, url, most)
+                    if isinstance(fetched, bytes):
+                        return fetched
+                    url = urljoin(url, fetched)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise PlacementDeferred(type(error).__name__) from error
-        raise RefusedError("download", "the file is redirected in circles")
+        raise RefusedError("download", "too many redirects")
 
-    async def _hop(self, http: aiohttp.ClientSession, url: str, most: int) -> bytes | str:
-        """The content, or where it is said to be. Every step has to lie within Slack: it sees our token."""
-        if not self._is_slack(url):
-            raise RefusedError("download", "the file lies outside of Slack")
+    async def _fetch_once(self, http: aiohttp.ClientSession, url: str, most: int) -> bytes | str:
+        """Return the content, or the URL of a redirect.
+
+        Redirects are followed by hand, because each request carries the token and so must stay within Slack.
+        """
+        if not self._may_see_token(url):
+            raise RefusedError("download", "the URL is outside of Slack")
         headers = {"Authorization": f"Bearer {self._token}"}
         async with http.get(url, headers=headers, allow_redirects=False) as answer:
             if answer.status in (301, 302, 303, 307, 308):
                 location = answer.headers.get("Location", "")
                 if "redir" in location:
-                    raise RefusedError("download", "files:read is not granted")
+                    raise RefusedError("download", "the scope files:read is missing")
                 return location
             if answer.status != 200:
-                raise _not_fetched(answer.status, _seconds(answer.headers))
+                raise _download_error(answer.status, _retry_after(answer.headers))
             content = await answer.content.read(most + 1)
             while len(content) <= most and (more := await answer.content.read(most + 1 - len(content))):
                 content += more
@@ -185,8 +199,8 @@ class Api:
             raise RefusedError("download", "the file is too large")
         return content
 
-    def _is_slack(self, url: str) -> bool:
-        """Whether an address may be shown our token."""
+    def _may_see_token(self, url: str) -> bool:
+        """Return whether a URL belongs to Slack, so that the token may be sent to it."""
         there, api = urlsplit(url), urlsplit(self.client.base_url)
         ours = (there.scheme, there.netloc) == (api.scheme, api.netloc)
         return ours or (there.scheme == "https" and (there.hostname or "").endswith(".slack.com"))
@@ -196,51 +210,51 @@ class Api:
             timeout=aiohttp.ClientTimeout(total=_TIMEOUT), trust_env=bool(getproxies())
         )
 
-    def _failure(self, method: str, response: Any, error: Exception) -> Exception:
-        """What a failed call means. 5xx may come from before or after it was applied."""
+    def _call_error(self, method: str, response: Any, error: Exception) -> Exception:
+        """Map the failure of a call to an exception. A 5xx may come before or after the call was applied."""
         status = getattr(response, "status_code", None) or getattr(response, "status", 0)
-        said: Any = getattr(response, "data", None)
-        told: Json = cast(Json, said) if isinstance(said, dict) else {}
-        name = str(told.get("error") or "")
+        data: Any = getattr(response, "data", None)
+        answer: Json = cast(Json, data) if isinstance(data, dict) else {}
+        name = str(answer.get("error") or "")
         if status == 429 or name in ("ratelimited", "rate_limited"):
-            wait = _seconds(getattr(response, "headers", {}))
-            self.pace.hold(method, wait)
+            wait = _retry_after(getattr(response, "headers", {}))
+            self.limiter.hold(method, wait)
             return PlacementDeferred(f"{method}: Slack asked to wait", wait)
-        if status >= 500 or name in _UNCLEAR or not name:
+        if status >= 500 or name in _OUTCOME_UNKNOWN or not name:
             return PlacementUncertain(f"{method}: status {status} {name or type(error).__name__}")
-        if name in _TOKEN:
-            self._on_wrong_token(name)
-        if name in _LATER or (name in _REVOKED and method != "auth.test"):
-            return PlacementDeferred(f"{method}: {name}", _LATER_SECONDS)
-        return RefusedError(method, name, str(told.get("needed") or ""))
+        if name in _INVALID_TOKEN:
+            self._on_invalid_token(name)
+        if name in _RETRY_LATER or (name in _REVOKED and method != "auth.test"):
+            return PlacementDeferred(f"{method}: {name}", _RETRY_LATER_SECONDS)
+        return RefusedError(method, name, str(answer.get("needed") or ""))
 
 
-def _quiet() -> logging.Logger:
-    """A logger for the library, which would tell all that is said, and the app's secret."""
+def _sdk_logger() -> logging.Logger:
+    """Return a quiet logger for the SDK, which would log message texts and the app's secret."""
     logger = logging.getLogger("trunkline.slack.sdk")
     logger.setLevel(logging.WARNING)
     return logger
 
 
-def _not_fetched(status: int, wait: float) -> Exception:
+def _download_error(status: int, wait: float) -> Exception:
     if status == 429 or status >= 500:
         return PlacementDeferred(f"download: status {status}", wait)
     return RefusedError("download", f"status {status}")
 
 
-def _seconds(headers: Mapping[str, str]) -> float:
+def _retry_after(headers: Mapping[str, str]) -> float:
     try:
         return min(3600.0, max(0.1, float(headers.get("Retry-After", "1"))))
     except ValueError:
         return 1.0
 
 
-def _formed(value: object) -> str:
+def _form_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-async def patiently(limit: float, task: asyncio.Future[Any]) -> bool:
-    """Wait for something that goes on anyway. Returns whether it is done; raises what it raised."""
+async def wait_at_most(limit: float, task: asyncio.Future[Any]) -> bool:
+    """Return whether a task finishes within ``limit`` seconds. The task continues."""
     done, _ = await asyncio.wait([task], timeout=limit)
     if done:
         task.result()
@@ -248,10 +262,10 @@ async def patiently(limit: float, task: asyncio.Future[Any]) -> bool:
 
 
 _MINUTE = 60.5
-"""Seconds; a little more than Slack counts, as calls travel."""
+"""Window in seconds; slightly longer than Slack's, because of network delays."""
 _TIER_2, _TIER_3, _TIER_4 = Limit(20, _MINUTE), Limit(50, _MINUTE), Limit(100, _MINUTE)
-_SPREAD = Limit(50, _MINUTE, burst=20)
-"""Where many calls come at once, so that an urgent one soon has its turn."""
+_BURSTS = Limit(50, _MINUTE, burst=20)
+"""For bulk reads: 50 a minute with a burst of 20, so that an urgent call soon gets its turn."""
 _PER_METHOD: Mapping[str, Limit] = {
     "agents.sessions.setStatus": _TIER_3,
     "assistant.threads.setStatus": Limit(60, _MINUTE),
@@ -263,8 +277,8 @@ _PER_METHOD: Mapping[str, Limit] = {
     "chat.startStream": _TIER_2,
     "chat.stopStream": _TIER_2,
     "chat.update": _TIER_3,
-    "conversations.history": _SPREAD,
-    "conversations.replies": _SPREAD,
+    "conversations.history": _BURSTS,
+    "conversations.replies": _BURSTS,
     "files.completeUploadExternal": _TIER_4,
     "files.delete": _TIER_3,
     "files.getUploadURLExternal": _TIER_4,
@@ -274,49 +288,46 @@ _PER_METHOD: Mapping[str, Limit] = {
     "reactions.remove": _TIER_2,
     "users.conversations": _TIER_3,
 }
-_PLACING = frozenset({"chat.postMessage", "chat.startStream", "files.completeUploadExternal"})
-_ROOM = "room"
-_PER_ROOM = Limit(60, _MINUTE, burst=3)
-"""Messages that are placed in one room."""
+_POSTING = frozenset({"chat.postMessage", "chat.startStream", "files.completeUploadExternal"})
+_CHAT = "chat"
+_PER_CHAT = Limit(60, _MINUTE, burst=3)
+"""New messages in one chat."""
 
 
-class Pace:
-    """The windows of one app in one workspace. ``clock`` tells seconds.
-
-    ``pace`` is how many times Slack's figures are allowed.
-    """
+class RateLimiter:
+    """Rate limits of one app in one workspace, by method. ``pace`` multiplies Slack's published limits."""
 
     def __init__(self, pace: float = 1.0, clock: Callable[[], float] = monotonic) -> None:
         self._limits = {method: limit.times(pace) for method, limit in _PER_METHOD.items()}
-        self._pacer = Pacer({**self._limits, _ROOM: _PER_ROOM.times(pace)})
+        self._pacer = Pacer({**self._limits, _CHAT: _PER_CHAT.times(pace)})
         self._clock = clock
         self._calls: dict[str, deque[float]] = {}
 
-    async def turn(self, method: str, room: str = "", *, urgent: bool = True) -> None:
-        """Wait until a method may be called; what is urgent goes first."""
-        keys = [method, (_ROOM, room)] if method in _PLACING else [method]
+    async def acquire(self, method: str, chat: str = "", *, urgent: bool = True) -> None:
+        """Wait until the limits allow a call of ``method``. Urgent calls go first."""
+        keys = [method, (_CHAT, chat)] if method in _POSTING else [method]
         async with self._pacer.turn(*keys, urgent=urgent):
             if (limit := self._limits.get(method)) is not None:
                 self._calls.setdefault(method, deque(maxlen=limit.count)).append(self._clock())
 
-    def has_room(self, method: str, share: float, owed: int = 0) -> bool:
-        """Whether less than a share (0 to 1) of what a method takes is used up: for what may be left out.
+    def has_capacity(self, method: str, share: float, reserved: int = 0) -> bool:
+        """Return whether less than ``share`` (0 to 1) of a method's limit is used, for optional calls.
 
-        ``owed`` calls are still to come whatever happens.
+        ``reserved`` calls, which must still be made, count as used.
         """
         limit, calls = self._limits[method], self._calls.get(method, deque())
         while calls and calls[0] < self._clock() - limit.seconds:
             calls.popleft()
-        return len(calls) + owed < limit.count * share and self._pacer.held(method) <= 0
+        return len(calls) + reserved < limit.count * share and self._pacer.held(method) <= 0
 
-    async def spare(self, *methods: str) -> bool:
-        """Take a turn of each of these methods if nobody has to wait for that; for what can be left out."""
+    async def try_acquire(self, *methods: str) -> bool:
+        """Take a turn of each method if none has to wait; return whether it did. For optional calls."""
         if any(self._pacer.wait(method) > 0 for method in methods):
             return False
         for method in methods:
-            await self.turn(method, urgent=False)
+            await self.acquire(method, urgent=False)
         return True
 
     def hold(self, method: str, seconds: float) -> None:
-        """The platform asked to wait: nobody calls this method before."""
+        """Block a method for some seconds, after Slack asked to wait."""
         self._pacer.hold(method, seconds)

@@ -1,4 +1,4 @@
-"""Asking people whether a tool may run: a message with buttons, and what became of it."""
+"""Approval requests: messages with buttons, and their outcomes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from channels.slack.api import Api, Json, RefusedError
 from channels.slack.delivery import is_shared, share, upload
-from channels.slack.parse import APPROVE, Pressed, order_of, press_value
-from channels.slack.render import escaped
+from channels.slack.parse import APPROVE, ApprovalPressed, button_value, order_of
+from channels.slack.render import escape
 from gateway.channel import (
     ApprovalRequest,
     Host,
@@ -38,31 +38,32 @@ _NOTICE: Json = {"event_type": "trunkline_notice", "event_payload": {"k": "notic
 _MOST = 1_000
 
 
-class _Attached(Struct):
-    """A file with the complete arguments. ``shared``: whether it is shown in the room; None if unknown."""
+class _ArgumentsFile(Struct):
+    """File with the complete arguments. ``shared`` is None if it is unknown whether the chat shows it."""
 
     file: str
     shared: bool | None = False
 
 
-class Prompts:
-    """The open requests of one account."""
+class Approvals:
+    """Open approval requests of one workspace."""
 
     def __init__(self, api: Api, host: Host) -> None:
         self._api = api
         self._host = host
         self._placed: OrderedDict[str, str] = OrderedDict()
-        self._attached: OrderedDict[str, _Attached] = OrderedDict()
+        self._files: OrderedDict[str, _ArgumentsFile] = OrderedDict()
 
     async def ask(self, request: ApprovalRequest) -> Placed:
-        """Place a request, with its buttons. Returns where it is.
+        """Post a request with its buttons.
 
-        Where long arguments are cut, a file has them in full, which is in the room before the buttons are.
+        Long arguments are cut in the message; a file with the complete arguments is shared before the
+        buttons.
         """
         address = request.address
-        shown = _shown(request, [_buttons(request)])
+        shown = _body(request, [_buttons(request)])
         if _arguments(request)[1]:
-            await self._attach(request)
+            await self._share_arguments(request)
         answer = await self._api.call(
             "chat.postMessage",
             channel=address.chat,
@@ -78,37 +79,39 @@ class Prompts:
         return Placed(str(answer["ts"]), order_of(str(answer["ts"])))
 
     async def decided(self, request: ApprovalRequest, outcome: str) -> None:
-        """Show what became of a request, in place of its buttons. A file without its question goes."""
-        ts, attached = self._placed.pop(request.id, None), self._attached.pop(request.id, None)
+        """Replace the buttons of a request by its outcome. Deletes the file of a request that was never
+        posted.
+        """
+        ts, attached = self._placed.pop(request.id, None), self._files.pop(request.id, None)
         if ts is None and attached is not None:
             await self._api.call("files.delete", file=attached.file)
         if ts is not None:
-            shown = _shown(request, [_line(_OUTCOMES.get(outcome, outcome))])
+            shown = _body(request, [_context_block(_OUTCOMES.get(outcome, outcome))])
             await self._api.call(
                 "chat.update", channel=request.address.chat, ts=ts, metadata=_NOTICE, **shown
             )
 
-    async def pressed(self, press: Pressed) -> Awaitable[None] | None:
-        """Make a person's decision durable. Returns what to tell them when it counts for nothing."""
+    async def pressed(self, press: ApprovalPressed) -> Awaitable[None] | None:
+        """Commit a user's decision. Returns the notification to send if the decision has no effect."""
         try:
             await self._host.approve(press.approval, press.decision, session=press.session, user=press.user)
         except (NotFoundError, InvalidRequestError):
-            return self._tell(press, "This request has expired.", replace=True)
+            return self._notify(press, "This request has expired.", replace=True)
         except UnauthorizedError as error:
-            return self._tell(press, f"{str(error)[:1].upper()}{str(error)[1:]}.", replace=False)
+            return self._notify(press, f"{str(error)[:1].upper()}{str(error)[1:]}.", replace=False)
         return None
 
-    async def _attach(self, request: ApprovalRequest) -> None:
-        """Show the complete arguments as a file, once, however often the request is placed.
+    async def _share_arguments(self, request: ApprovalRequest) -> None:
+        """Share the complete arguments as a file, once for all attempts to post the request.
 
         Raises PlacementDeferred or RefusedError.
         """
-        attached, name = self._attached.get(request.id), _file_name(request)
+        attached, name = self._files.get(request.id), _file_name(request)
         if attached is None:
-            attached = _Attached(await upload(self._api, name, request.in_full()))
-            self._attached[request.id] = attached
-            if len(self._attached) > _MOST:
-                self._attached.popitem(last=False)
+            attached = _ArgumentsFile(await upload(self._api, name, request.in_full()))
+            self._files[request.id] = attached
+            if len(self._files) > _MOST:
+                self._files.popitem(last=False)
         try:
             if attached.shared is None:
                 attached.shared = await is_shared(self._api, attached.file, request.address.chat)
@@ -119,23 +122,23 @@ class Prompts:
             attached.shared = None
             raise PlacementDeferred(str(error), 1.0) from error
 
-    async def _tell(self, press: Pressed, text: str, *, replace: bool) -> None:
+    async def _notify(self, press: ApprovalPressed, text: str, *, replace: bool) -> None:
         if not press.response_url:
             return
-        told: Json = {"text": escaped(text), "replace_original": replace, "response_type": "ephemeral"}
+        message: Json = {"text": escape(text), "replace_original": replace, "response_type": "ephemeral"}
         if replace:
-            told |= {"blocks": [_line(text)]}
+            message |= {"blocks": [_context_block(text)]}
         try:
-            await self._api.post(press.response_url, json=told)
+            await self._api.post(press.response_url, json=message)
         except (RefusedError, PlacementDeferred, PlacementUncertain) as error:
-            log.info("a person could not be told about a button", reason=str(error))
+            log.info("a user could not be notified about a button", reason=str(error))
 
 
-def _shown(request: ApprovalRequest, more: list[Json]) -> Json:
+def _body(request: ApprovalRequest, more: list[Json]) -> Json:
     asked = f"May I run {request.tool_name}?"
     arguments, cut = _arguments(request)
     if cut:
-        more = [_line(f"The file {_file_name(request)} has the arguments in full."), *more]
+        more = [_context_block(f"The file {_file_name(request)} has the arguments in full."), *more]
     words: Json = {
         "type": "rich_text",
         "elements": [
@@ -143,11 +146,11 @@ def _shown(request: ApprovalRequest, more: list[Json]) -> Json:
             {"type": "rich_text_preformatted", "elements": [{"type": "text", "text": arguments}]},
         ],
     }
-    return {"text": escaped(asked), "blocks": [words, *more]}
+    return {"text": escape(asked), "blocks": [words, *more]}
 
 
 def _arguments(request: ApprovalRequest) -> tuple[str, bool]:
-    """Return every argument, and whether long ones are cut in the middle.
+    """Return every argument as text, and whether long values are cut in the middle.
 
     Raises PlacementRefused if there are too many.
     """
@@ -158,12 +161,12 @@ def _arguments(request: ApprovalRequest) -> tuple[str, bool]:
 
 
 def _file_name(request: ApprovalRequest) -> str:
-    """Return a name of its own for a question's file: an earlier process may have left another."""
+    """Return a file name unique to the request, since an earlier process may have shared another file."""
     return f"arguments-{request.id[:8]}.json"
 
 
 def _buttons(request: ApprovalRequest) -> Json:
-    """The buttons. What "always" is good for stands on its button; a label may have 75 characters."""
+    """Return the row of buttons. The "always" button names its scope; a label has at most 75 characters."""
     labels = {"once": "Allow once", "deny": "Deny"}
     if request.always is not None:
         labels["always"] = f"Always: {request.always}"
@@ -176,10 +179,10 @@ def _button(request: ApprovalRequest, decision: str, label: str) -> Json:
         "type": "button",
         "action_id": f"{APPROVE}_{decision}",
         "text": {"type": "plain_text", "text": label},
-        "value": press_value(decision, request.id, request.session),
+        "value": button_value(decision, request.id, request.session),
         **style,
     }
 
 
-def _line(text: str) -> Json:
+def _context_block(text: str) -> Json:
     return {"type": "context", "elements": [{"type": "plain_text", "text": text}]}

@@ -10,11 +10,11 @@ from aiohttp import web
 from pydantic import SecretStr
 
 from channels.slack.api import RefusedError
-from channels.slack.connection import Deliveries, Sockets, Webhook
+from channels.slack.connection import Dispatcher, SocketMode, Webhook
 from channels.slack.inflow import Inflow
 from channels.slack.options import Options
 from channels.slack.render import Page, pages
-from channels.slack.workspace import Installations, OAuth, Workspace
+from channels.slack.workspace import Installations, OAuthPages, Workspace
 from gateway import Message
 from gateway.channel import (
     Address,
@@ -32,118 +32,122 @@ from gateway.channel import (
 log = structlog.get_logger("trunkline.slack")
 
 _STREAM_EVERY, _EDIT_EVERY = 1.0, 2.0
-_FIRST = 0.4
-"""The share of all edits up to which an answer is shown while it is made; the rest is for its end."""
-_SOON = 0.5
+_LIVE_SHARE = 0.4
+"""Share of the edit limit that may be used for answers in progress; the rest is for final edits."""
+_NOT_SIGNED_IN_SECONDS = 0.5
 _REFUSED_PAUSE = 300.0
-"""Seconds after which a workspace that refused its token is asked again."""
+"""Seconds before a rejected token is tried again."""
 
 
 class SlackChannel:
-    """Reads by Socket Mode or HTTP, writes by the Web API."""
+    """Channel of one Slack app. Reads by Socket Mode or HTTP, and writes with the Web API."""
 
     def __init__(self, host: Host, channel_id: str, options: Options) -> None:
         self.id = channel_id
         self._options = options
         self._host = host
         self._installations = Installations(options.installations) if options.client_id else None
-        given = [_plain(token) for token in (options.bot_token, *options.workspaces)]
+        given = [_secret(token) for token in (options.bot_token, *options.workspaces)]
         kept = [] if self._installations is None else self._installations.tokens
         tokens = dict.fromkeys(token for token in (*given, *kept) if token)
         self._workspaces = [self._workspace(token, home=token == given[0]) for token in tokens]
-        self._deliveries = Deliveries(self._inflow)
-        self._sockets: Sockets | None = None
-        self._missing = len(self._workspaces)
-        self._welcome: Callable[[Workspace], None] | None = None
+        self._dispatcher = Dispatcher(self._inflow)
+        self._socket_mode: SocketMode | None = None
+        self._starting = len(self._workspaces)
+        self._add_running: Callable[[Workspace], None] | None = None
 
     async def run(self, receive: Receive) -> None:
-        """Listen until cancelled: what was missed first, then what comes."""
-        self._missing = len(self._workspaces)
+        """Sign in to each workspace, read missed messages, then receive deliveries until cancelled."""
+        self._starting = len(self._workspaces)
         all_there = asyncio.Event()
 
         def signed_in() -> None:
-            self._missing -= 1
-            if self._missing <= 0:
+            self._starting -= 1
+            if self._starting <= 0:
                 all_there.set()
 
         try:
             async with asyncio.TaskGroup() as tasks:
                 for workspace in self._workspaces:
-                    tasks.create_task(self._keep(workspace, receive, tasks, signed_in))
-                self._welcome = lambda one: self._begin(one, receive, tasks)
+                    tasks.create_task(self._supervise(workspace, receive, tasks, signed_in))
+                self._add_running = lambda one: self._begin(one, receive, tasks)
                 if self._workspaces:
                     await all_there.wait()
                 if self._options.mode == "http":
                     self._catch_up(tasks)
                     await asyncio.get_running_loop().create_future()
-                self._sockets = Sockets(
-                    _plain(self._options.app_token),
+                self._socket_mode = SocketMode(
+                    _secret(self._options.app_token),
                     self._options.api_base_url,
-                    self._deliveries.handle,
+                    self._dispatcher.handle,
                     lambda: self._catch_up(tasks),
                 )
-                await self._sockets.run()
+                await self._socket_mode.run()
         finally:
-            self._sockets = self._welcome = None
+            self._socket_mode = self._add_running = None
 
     async def send(self, outbound: OutboundMessage) -> Placed:
-        """Place one page."""
-        return await self._of(outbound.address).send(outbound)
+        """Post one page."""
+        return await self._workspace_of(outbound.address).send(outbound)
 
     async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
-        """Let a page show its content."""
-        await self._of(outbound.address).edit(placed, outbound)
+        """Change a posted page to its current content."""
+        await self._workspace_of(outbound.address).edit(placed, outbound)
 
     async def delete(self, placed: Placed, address: Address) -> None:
-        """Take a message away."""
-        await self._of(address).placing.delete(placed, address)
+        """Delete a message."""
+        await self._workspace_of(address).delivery.delete(placed, address)
 
     async def find(self, outbound: OutboundMessage) -> Placed | None:
-        """Look for a message by its nonce."""
-        return await self._of(outbound.address).placing.find(outbound)
+        """Find a posted page by its nonce; return None if it is not there."""
+        return await self._workspace_of(outbound.address).delivery.find(outbound)
 
     def watermark(self, address: Address) -> str | None:
-        """The newest message known in a room."""
-        workspace = self._known(address.account)
+        """Return the timestamp of the newest known message of a chat."""
+        workspace = self._find(address.account)
         return None if workspace is None else workspace.watermark(address)
 
     def pages(self, message: Message, *, final: bool) -> Sequence[Page]:
-        """The answer as Slack's messages."""
+        """Render an answer as Slack messages."""
         return pages(message, final=final, most=self._options.pages, tools=self._options.tools)
 
     def streaming(self, address: Address) -> Streaming | None:
-        """Streams in threads, edits elsewhere; a command's answer comes whole, as all do when busy."""
+        """Return how often an answer is updated: streamed in threads, edited elsewhere.
+
+        None for answers to slash commands, and when the edit limit is nearly used up: they are sent when
+        complete.
+        """
         if not self._options.streaming or (address.reply_to is not None and "/" in address.reply_to):
             return None
-        workspace = self._known(address.account)
+        workspace = self._find(address.account)
         if workspace is None:
             return None
-        if workspace.placing.streams(address):
+        if workspace.delivery.can_stream(address):
             return Streaming("edit", _STREAM_EVERY)
-        return Streaming("edit", _EDIT_EVERY) if workspace.placing.may_change(_FIRST) else None
+        return Streaming("edit", _EDIT_EVERY) if workspace.delivery.can_edit(_LIVE_SHARE) else None
 
     async def typing(self, address: Address) -> None:
-        """Show that an answer is being made."""
-        await self._of(address).presence.thinking(address)
+        """Show the indicator that an answer is in progress."""
+        await self._workspace_of(address).indicators.show(address)
 
     async def ask_approval(self, request: ApprovalRequest) -> Placed:
-        """Ask with buttons."""
-        return await self._of(request.address).prompts.ask(request)
+        """Post an approval request with buttons."""
+        return await self._workspace_of(request.address).approvals.ask(request)
 
     async def approval_decided(self, request: ApprovalRequest, outcome: str) -> None:
-        """Show a decision."""
-        await self._of(request.address).prompts.decided(request, outcome)
+        """Show the outcome of an approval request."""
+        await self._workspace_of(request.address).approvals.decided(request, outcome)
 
     def routes(self) -> Sequence[web.AbstractRouteDef]:
-        """Where Slack sends to, and where the app is installed, if they are wanted."""
+        """Return the HTTP routes for deliveries and for the installation, as far as they are configured."""
         options, routes = self._options, list[web.AbstractRouteDef]()
         if options.mode == "http":
-            webhook = Webhook(_plain(options.signing_secret), self._deliveries.handle)
+            webhook = Webhook(_secret(options.signing_secret), self._dispatcher.handle)
             routes.append(web.post(options.route(self.id), webhook.serve))
         if options.client_id:
-            oauth = OAuth(
+            oauth = OAuthPages(
                 options.client_id,
-                _plain(options.client_secret),
+                _secret(options.client_secret),
                 options.api_base_url,
                 options.redirect_url,
                 self._installed,
@@ -153,19 +157,22 @@ class SlackChannel:
         return routes
 
     def health(self) -> Health:
-        """Whether Slack answers, and a socket is open where there has to be one."""
+        """Return the problems of each workspace, of unread histories and of the socket connection."""
         problems = [f"{one.team} {one.problem}".strip() for one in self._workspaces if one.problem]
-        problems += [one.inflow.catching.problem for one in self._workspaces if one.inflow.catching.problem]
-        if self._sockets is not None and self._sockets.problem:
-            problems.append(self._sockets.problem)
-        elif self._missing > 0 and not problems:
+        problems += [one.inflow.history.problem for one in self._workspaces if one.inflow.history.problem]
+        if self._socket_mode is not None and self._socket_mode.problem:
+            problems.append(self._socket_mode.problem)
+        elif self._starting > 0 and not problems:
             problems.append("starting")
         return Health(ok=not problems, detail="; ".join(problems))
 
-    async def _keep(
+    async def _supervise(
         self, workspace: Workspace, receive: Receive, tasks: asyncio.TaskGroup, signed_in: Callable[[], None]
     ) -> None:
-        """Keep one workspace going. Where it is the only one, its refusal is the channel's failure."""
+        """Run one workspace, and retry it after its token was rejected.
+
+        Raises RefusedError if it is the only workspace and apps cannot be installed by OAuth.
+        """
         while True:
             try:
                 await workspace.run(receive, tasks, signed_in)
@@ -173,37 +180,37 @@ class SlackChannel:
                 if self._installations is None and len(self._workspaces) == 1:
                     raise
                 workspace.problem = str(refused)
-                log.error("a workspace refuses its token", channel=self.id, reason=str(refused))
+                log.error("Slack rejected the token of a workspace", channel=self.id, reason=str(refused))
                 signed_in()
             if workspace not in self._workspaces:
                 return
             await asyncio.sleep(_REFUSED_PAUSE)
 
     def _workspace(self, token: str, *, home: bool) -> Workspace:
-        return Workspace(self._host, self.id, self._options, token, self._left, home=home)
+        return Workspace(self._host, self.id, self._options, token, self._app_removed, home=home)
 
     def _begin(self, workspace: Workspace, receive: Receive, tasks: asyncio.TaskGroup) -> None:
-        """Take in a workspace while the channel runs."""
+        """Add a workspace while the channel runs."""
         self._workspaces.append(workspace)
-        tasks.create_task(self._keep(workspace, receive, tasks, lambda: None))
+        tasks.create_task(self._supervise(workspace, receive, tasks, lambda: None))
 
     async def _installed(self, team: str, token: str) -> None:
-        """Keep a token, and use it from now on in place of the workspace's former one."""
+        """Save a token of a new installation, and run its workspace with it instead of the former token."""
         if self._installations is not None:
-            await self._installations.keep(team, token)
-        former = self._known(team)
+            await self._installations.save(team, token)
+        former = self._find(team)
         if former is not None:
             self._dismiss(former)
-        if self._welcome is not None:
-            self._welcome(self._workspace(token, home=former is not None and former.home))
+        if self._add_running is not None:
+            self._add_running(self._workspace(token, home=former is not None and former.home))
 
-    async def _left(self, workspace: Workspace) -> None:
-        """The app was removed from a workspace."""
+    async def _app_removed(self, workspace: Workspace) -> None:
+        """Stop a workspace after the app was removed from it, and remove its saved token."""
         log.error("the app was removed from a workspace", channel=self.id, team=workspace.team)
         if self._installations is None:
             workspace.problem = "the app was removed"
             return
-        await self._installations.forget(workspace.team)
+        await self._installations.remove(workspace.team)
         self._dismiss(workspace)
 
     def _dismiss(self, workspace: Workspace) -> None:
@@ -214,25 +221,29 @@ class SlackChannel:
     def _catch_up(self, tasks: asyncio.TaskGroup) -> None:
         for workspace in self._workspaces:
             if workspace.team:
-                workspace.inflow.catching.begin(tasks)
+                workspace.inflow.history.read_all(tasks)
 
     def _inflow(self, team: str) -> Inflow | None:
-        """Whose a delivery is; one that names no workspace is the first one's to look at."""
-        workspace = self._known(team) if team else next(iter(self._workspaces), None)
+        """Return the inflow of a team; of the first workspace if a delivery names no team."""
+        workspace = self._find(team) if team else next(iter(self._workspaces), None)
         return None if workspace is None else workspace.inflow
 
-    def _known(self, team: str) -> Workspace | None:
+    def _find(self, team: str) -> Workspace | None:
         return next((one for one in self._workspaces if one.team == team), None)
 
-    def _of(self, address: Address) -> Workspace:
-        """The workspace of an address. Raises PlacementDeferred until all have said who they are."""
-        workspace = self._known(address.account)
+    def _workspace_of(self, address: Address) -> Workspace:
+        """Return the workspace of an address.
+
+        Raises PlacementDeferred while any workspace has not signed in, PlacementRefused if none has a token
+        for it.
+        """
+        workspace = self._find(address.account)
         if workspace is not None:
             return workspace
         if any(not one.team for one in self._workspaces):
-            raise PlacementDeferred("Slack has not told yet which workspace this is", _SOON)
-        raise PlacementRefused("the app has no token of that workspace")
+            raise PlacementDeferred("not signed in to the workspace yet", _NOT_SIGNED_IN_SECONDS)
+        raise PlacementRefused("no token for this workspace")
 
 
-def _plain(secret: SecretStr) -> str:
+def _secret(secret: SecretStr) -> str:
     return secret.get_secret_value().strip()

@@ -1,4 +1,4 @@
-"""Deliveries from Slack to the app, by Socket Mode or HTTP: committed first, acknowledged afterwards."""
+"""Connection from Slack: deliveries by Socket Mode or HTTP, committed before they are acknowledged."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from gateway.channel import Backoff, PlacementDeferred, PlacementRefused, Placem
 log = structlog.get_logger("trunkline.slack")
 
 Answer = tuple[bool, Json | None]
-"""Whether a delivery is acknowledged, and what is said along with that."""
+"""Whether to acknowledge a delivery, and the payload to send along."""
 Handle = Callable[[str, Json], Awaitable[Answer]]
-"""Takes the kind of a delivery, its payload, and the whole frame."""
+"""Handles a delivery, given its kind (such as ``events_api``) and its payload."""
 
 _HEARTBEAT = 10.0
 _LARGEST_FRAME = 4 * 1024 * 1024
@@ -37,20 +37,24 @@ _AT_ONCE = 64
 _BACKOFF = Backoff(0.2, 30)
 
 
-class Sockets:
-    """The connection of one app. ``on_gap`` is called when one follows a time without any."""
+class SocketMode:
+    """Socket Mode connection of one app, replaced by a new one before Slack closes it.
+
+    ``on_gap`` is called when a connection opens while no other was open, since deliveries may be missing
+    then.
+    """
 
     def __init__(self, app_token: str, base_url: str, handle: Handle, on_gap: Callable[[], None]) -> None:
         self._client = Api(app_token, base_url).client
         self._handle = handle
         self._on_gap = on_gap
-        self._live = 0
+        self._connections = 0
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self.problem = "connecting"
-        """Why there is no connection; empty while there is one."""
+        """Reason why no connection is open; empty while one is."""
 
     async def run(self) -> None:
-        """Stay connected until cancelled."""
+        """Keep a connection open until cancelled, with backoff after failures."""
         failures = 1
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
         async with (
@@ -58,7 +62,7 @@ class Sockets:
             asyncio.TaskGroup() as tasks,
         ):
             while True:
-                leaving = asyncio.Event()
+                closing = asyncio.Event()
                 try:
                     socket = await self._open(http)
                 except (PlacementDeferred, PlacementUncertain, aiohttp.ClientError, TimeoutError) as error:
@@ -67,54 +71,54 @@ class Sockets:
                     await asyncio.sleep(_BACKOFF.pause(failures))
                     failures += 1
                     continue
-                if not self._live:
+                if not self._connections:
                     self._on_gap()
-                self._live += 1
-                tasks.create_task(self._keep(socket, leaving))
+                self._connections += 1
+                tasks.create_task(self._read_frames(socket, closing))
                 begun = asyncio.get_running_loop().time()
-                await leaving.wait()
+                await closing.wait()
                 lasted = asyncio.get_running_loop().time() - begun
                 failures = 1 if lasted > _BACKOFF.pause(failures) else failures + 1
-                if not self._live:
+                if not self._connections:
                     await asyncio.sleep(_BACKOFF.pause(failures) / 2)
 
     async def _open(self, http: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
-        """A new connection. Raises PlacementRefused when the token does not do."""
+        """Open a connection. Raises PlacementRefused if the app token is rejected."""
         client: Any = self._client
         try:
             answer = await client.apps_connections_open(app_token=client.token)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise PlacementDeferred(type(error).__name__) from error
         except Exception as error:
-            raise _failure(error) from error
+            raise _open_error(error) from error
         url: Any = answer.get("url")
         return await http.ws_connect(str(url), heartbeat=_HEARTBEAT, max_msg_size=_LARGEST_FRAME)
 
-    async def _keep(self, socket: aiohttp.ClientWebSocketResponse, leaving: asyncio.Event) -> None:
-        """Read a connection until it ends; ``leaving`` is set as soon as another one is needed."""
+    async def _read_frames(self, socket: aiohttp.ClientWebSocketResponse, closing: asyncio.Event) -> None:
+        """Read a connection until it ends. ``closing`` is set as soon as a replacement is needed."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 async for frame in socket:
                     if frame.type is aiohttp.WSMsgType.TEXT:
-                        await self._take(socket, leaving, tasks, frame.data)
+                        await self._read_frame(socket, closing, tasks, frame.data)
         finally:
-            self._live -= 1
-            if not self._live:
-                self.problem = "the connection is lost"
-            leaving.set()
+            self._connections -= 1
+            if not self._connections:
+                self.problem = "connection lost"
+            closing.set()
             await socket.close()
 
-    async def _take(
+    async def _read_frame(
         self,
         socket: aiohttp.ClientWebSocketResponse,
-        leaving: asyncio.Event,
+        closing: asyncio.Event,
         tasks: asyncio.TaskGroup,
         text: str,
     ) -> None:
         try:
             frame: object = json.loads(text)
         except (ValueError, RecursionError):
-            log.warning("Slack sent a frame that is no JSON")
+            log.warning("Slack sent a frame that is not JSON")
             return
         if not isinstance(frame, dict):
             return
@@ -123,49 +127,52 @@ class Sockets:
         if kind == "hello":
             self.problem = ""
         elif kind == "disconnect":
-            log.info("Slack ends a connection", reason=str(given.get("reason")))
-            leaving.set()
+            log.info("Slack closes a connection", reason=str(given.get("reason")))
+            closing.set()
         elif isinstance(given.get("envelope_id"), str):
             await self._slots.acquire()
             tasks.create_task(self._deliver(socket, given))
 
     async def _deliver(self, socket: aiohttp.ClientWebSocketResponse, frame: Json) -> None:
-        """Handle one delivery, and acknowledge it if it is durable."""
+        """Handle one delivery, and acknowledge it if it was committed."""
         try:
             payload = frame.get("payload")
             given = cast(Json, payload) if isinstance(payload, dict) else {}
-            taken, answer = await self._handle(str(frame.get("type")), given)
-            if taken:
-                told = {"envelope_id": frame["envelope_id"], **({"payload": answer} if answer else {})}
-                await socket.send_json(told)
+            acknowledged, answer = await self._handle(str(frame.get("type")), given)
+            if acknowledged:
+                acknowledgement = {
+                    "envelope_id": frame["envelope_id"],
+                    **({"payload": answer} if answer else {}),
+                }
+                await socket.send_json(acknowledgement)
         except ConnectionError as error:
-            log.debug("an acknowledgement did not leave", reason=type(error).__name__)
+            log.debug("an acknowledgement was not sent", reason=type(error).__name__)
         finally:
             self._slots.release()
 
 
-def _failure(error: Exception) -> Exception:
-    """Why no connection may be opened."""
+def _open_error(error: Exception) -> Exception:
+    """Map an error of ``apps.connections.open``: temporary, or a wrong token or app configuration."""
     response: Any = getattr(error, "response", None)
-    told: Any = getattr(response, "data", None)
-    name = str(cast(Json, told).get("error", "")) if isinstance(told, dict) else ""
+    data: Any = getattr(response, "data", None)
+    name = str(cast(Json, data).get("error", "")) if isinstance(data, dict) else ""
     status = getattr(response, "status_code", 0)
     if status == 429 or status >= 500 or name in ("ratelimited", "fatal_error", "internal_error", ""):
         return PlacementDeferred(name or f"{type(error).__name__}")
     return PlacementRefused(
-        f"apps.connections.open: {name}; look at app_token, and whether the app has Socket Mode switched on"
+        f"apps.connections.open: {name}; check app_token, and that Socket Mode is enabled for the app"
     )
 
 
 _WINDOW = 300
-"""Seconds that a request's time may be off."""
+"""Largest accepted age of a signed request, in seconds."""
 _BODY_SECONDS = 10.0
-"""How long a body may take; Slack itself gives up after three seconds."""
+"""Timeout for reading a request body; Slack itself gives up after three seconds."""
 _TIME = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 
 class Webhook:
-    """The one address that Slack sends to."""
+    """HTTP endpoint for Slack's deliveries."""
 
     def __init__(
         self,
@@ -180,29 +187,29 @@ class Webhook:
         self._body_seconds = body_seconds
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request: 200 once it is durable, 503 so that Slack comes again."""
+        """Handle a request: 200 once its delivery is committed, 503 to make Slack retry."""
         try:
-            # Before the signature can be checked: anyone may have sent this.
+            # The sender is unverified until the body is read, so it must not keep the connection open.
             async with asyncio.timeout(self._body_seconds):
                 body = await request.read()
         except TimeoutError:
-            return web.Response(status=408, text="the body did not arrive in time")
-        if not self.is_genuine(request.headers, body):
-            return web.Response(status=401, text="the signature is not valid")
+            return web.Response(status=408, text="timeout while reading the body")
+        if not self.is_signed(request.headers, body):
+            return web.Response(status=401, text="invalid signature")
         payload = _payload(request.content_type, body)
         if payload is None:
-            return web.Response(status=400, text="this cannot be read")
+            return web.Response(status=400, text="malformed body")
         if payload.get("type") == "url_verification":
             return web.Response(text=str(payload.get("challenge", ""))[:1000])
         if "ssl_check" in payload and "command" not in payload:
             return web.Response()
-        taken, answer = await self._handle(str(payload.get("type", "")), payload)
-        if not taken:
-            return web.Response(status=503, text="please send this again")
+        acknowledged, answer = await self._handle(str(payload.get("type", "")), payload)
+        if not acknowledged:
+            return web.Response(status=503, text="please retry")
         return web.json_response(answer) if answer else web.Response()
 
-    def is_genuine(self, headers: Mapping[str, str], body: bytes) -> bool:
-        """Whether Slack signed this, and lately."""
+    def is_signed(self, headers: Mapping[str, str], body: bytes) -> bool:
+        """Return whether a request has a valid signature that is at most five minutes old."""
         stamp, signature = headers.get("X-Slack-Request-Timestamp", ""), headers.get("X-Slack-Signature", "")
         if not _TIME.fullmatch(stamp) or abs(self._clock() - int(stamp)) > _WINDOW:
             return False
@@ -211,7 +218,10 @@ class Webhook:
 
 
 def _payload(kind: str, body: bytes) -> Json | None:
-    """What a request says: JSON, or a form that holds JSON, or a slash command as a form."""
+    """Decode a request body: JSON, a form with JSON in ``payload``, or the form of a slash command.
+
+    Returns None if it is malformed.
+    """
     try:
         if kind != "application/x-www-form-urlencoded":
             return _object(json.loads(body))
@@ -228,71 +238,71 @@ def _object(value: object) -> Json | None:
 _ANYTHING = re.compile(r".*", re.DOTALL)
 
 
-class Taker(Protocol):
-    """Makes deliveries of one workspace durable."""
+class Committer(Protocol):
+    """Receiver of the deliveries of one workspace."""
 
     async def commit(self, payload: Json) -> bool: ...
 
 
-class _Taken(Struct):
-    """One delivery on its way: whether anybody looked at it, and whether it is durable."""
+class _Commitment(Struct):
+    """State of one delivery: whether a commit was attempted, and whether it succeeded."""
 
-    begun: bool = False
+    attempted: bool = False
     durable: bool = False
 
 
-class Deliveries:
-    """Takes the deliveries of one app. ``taker`` tells whose a delivery is, by the workspace's id."""
+class Dispatcher:
+    """Dispatcher of an app's deliveries to its workspaces. ``committer_of`` finds one by its team id."""
 
-    def __init__(self, taker: Callable[[str], Taker | None]) -> None:
-        self._taker = taker
+    def __init__(self, committer_of: Callable[[str], Committer | None]) -> None:
+        self._committer_of = committer_of
         self._app = self._bolt()
 
     async def handle(self, kind: str, payload: Json) -> Answer:
-        """Take one delivery: whether it may be acknowledged, and what is to be said with that."""
-        taken = _Taken()
+        """Commit a delivery. Return whether to acknowledge it, and the payload of the acknowledgement."""
+        commitment = _Commitment()
         answer: Json | None = None
         try:
             request = AsyncBoltRequest(mode="socket_mode", body=payload)
-            request.context["taken"] = taken
+            request.context["commitment"] = commitment
             response = await self._app.async_dispatch(request)
             if response.status == 200 and response.body:
                 answer = cast(Json, json.loads(response.body))
-        except Exception as error:  # noqa: BLE001 - the library stumbles over payloads that are not as usual
-            log.debug("bolt cannot read a delivery", kind=kind, reason=type(error).__name__)
-        if not taken.begun:
-            await self._commit(payload, taken)
-        return taken.durable, answer
+        except Exception as error:  # noqa: BLE001 - Bolt fails on unusual payloads; the commit below handles them
+            log.debug("Bolt cannot parse a delivery", kind=kind, reason=type(error).__name__)
+        if not commitment.attempted:
+            await self._commit(payload, commitment)
+        return commitment.durable, answer
 
-    async def _commit(self, payload: Json, taken: _Taken) -> None:
-        taken.begun = True
+    async def _commit(self, payload: Json, commitment: _Commitment) -> None:
+        commitment.attempted = True
         team = team_of(payload)
-        taker = self._taker(team)
-        if taker is None:
-            log.warning("Slack tells of a workspace that is none of ours", team=team)
+        committer = self._committer_of(team)
+        if committer is None:
+            log.warning("delivery for an unknown workspace", team=team)
         else:
-            taken.durable = await taker.commit(payload)
+            commitment.durable = await committer.commit(payload)
 
     def _bolt(self) -> AsyncApp:
-        """The app: everything is made durable before a listener acknowledges it."""
+        """Return the Bolt app, whose middleware commits a delivery before a listener acknowledges it."""
         quiet = logging.getLogger("trunkline.slack.bolt")
-        quiet.setLevel(logging.CRITICAL)  # what goes wrong is told here, without what people wrote
+        quiet.setLevel(logging.CRITICAL)  # Bolt would log message texts
 
         async def authorize(team_id: str | None) -> AuthorizeResult:
             return AuthorizeResult(enterprise_id=None, team_id=team_id)
 
         app: Any = AsyncApp(
             logger=quiet,
-            signing_secret="checked before",  # noqa: S106 - signatures are checked where requests come in
+            signing_secret="unused",  # noqa: S106 - the webhook checks signatures
             authorize=authorize,
             request_verification_enabled=False,
             ignoring_self_events_enabled=False,
         )
 
         async def commit(body: Json, context: dict[str, Any], next: Callable[[], Awaitable[None]]) -> None:
-            taken: _Taken = context["taken"]
-            await self._commit(body, taken)
-            if taken.durable:
+            commitment: _Commitment = context["commitment"]
+            await self._commit(body, commitment)
+            if commitment.durable:
                 await next()
 
         async def acknowledge(ack: Callable[[], Awaitable[None]]) -> None:
@@ -305,9 +315,9 @@ class Deliveries:
 
 
 def team_of(payload: Json) -> str:
-    """The workspace whose installation a delivery is for; empty if it does not say so.
+    """Return the team id of the installation that a delivery is for; empty if it names none.
 
-    In rooms that workspaces share, the author's workspace may be another one.
+    ``authorizations`` comes first, because ``team_id`` may be the author's workspace in a shared channel.
     """
     authorized: object = payload.get("authorizations")
     first: object = cast(list[object], authorized)[0] if isinstance(authorized, list) and authorized else None

@@ -1,4 +1,4 @@
-"""What was written while nobody listened: read from the histories, room by room, before what comes now."""
+"""Histories: reads messages that were written while the channel was not connected."""
 
 from __future__ import annotations
 
@@ -8,46 +8,47 @@ from collections.abc import Awaitable, Callable, Iterable
 import structlog
 
 from channels.slack.api import Api, Json
-from channels.slack.parse import Parsed, Rules, Seen, UnreadableError, Written, parse_history
+from channels.slack.parse import OtherMessage, Parsed, Rules, UnreadableError, UserMessage, parse_history
 from gateway.channel import Backoff, Cursor, PlacementDeferred, PlacementRefused, PlacementUncertain
 
 log = structlog.get_logger("trunkline.slack")
 
-Take = Callable[[str, Iterable[Written]], Awaitable[None]]
+Commit = Callable[[str, Iterable[UserMessage]], Awaitable[None]]
 
 _OVERLAP = 60
-"""Seconds before the last thing known that are read again: an earlier one may have been on its way still."""
+"""Seconds before the cursor that are read again, because messages may be stored out of order."""
 _THREAD_DAYS = 3
 _MOST_THREADS = 100
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
-"""Seconds between attempts to read a history. The longest is short, because the channel is not ready while a
-history is unread, and the pace of calls keeps to the platform's limits anyway."""
-_LISTING = "the list of conversations"
+"""Seconds between attempts to read a history. The longest is short, because the channel is unhealthy while a
+history is unread, and rate limits hold anyway.
+"""
+_CHAT_LIST = "the list of conversations"
 START = "start"
-"""The shard of the moment from which on this account listens at all."""
+"""Shard of the cursor that holds the time when the account was first connected."""
 
 
-class CatchingUp:
-    """How far each room was read. ``take`` makes messages durable.
+class HistoryReader:
+    """Reader of the histories of one workspace, with a cursor for each chat and thread.
 
-    A room's cursor never passes a message that is known and not durable yet. A history that cannot be read is
-    tried again until it is read or Slack refuses it for good; ``pause`` seconds after the first time, and
-    later each time.
+    A cursor never passes a known message that is not committed yet. A history that cannot be read is retried
+    with backoff, beginning at ``pause`` seconds, until it is read or Slack refuses it. ``commit`` makes
+    messages durable.
     """
 
-    def __init__(self, api: Api, take: Take, pause: float = _SHORTEST_PAUSE) -> None:
+    def __init__(self, api: Api, commit: Commit, pause: float = _SHORTEST_PAUSE) -> None:
         self._api = api
-        self._take = take
+        self._commit = commit
         self._backoff = Backoff(pause, _LONGEST_PAUSE)
         self._known: dict[str, str] = {}
         self._newest: dict[str, str] = {}
-        """The newest durable message, by room or thread; something older may not be durable yet."""
-        self._open: dict[str, set[str]] = {}
-        """Messages that are known and not durable, by room."""
+        """The newest committed message, by chat or thread; older ones may still be pending."""
+        self._pending: dict[str, set[str]] = {}
+        """Timestamps of known messages that are not committed, by chat."""
         self._covered: dict[str, str] = {}
-        """The newest message of each history that was read, whoever wrote it."""
+        """The newest message up to which each chat's history was read, by any author."""
         self._unread: dict[str, str] = {}
-        """Rooms whose history could not be read so far, and why."""
+        """Reasons why histories cannot be read, by chat."""
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._listing: asyncio.Task[None] | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -57,110 +58,112 @@ class CatchingUp:
 
     @property
     def problem(self) -> str:
-        """What could not be read yet; empty if there is nothing."""
+        """Description of the first history that cannot be read; empty if there is none."""
         if not self._unread:
             return ""
         name, reason = next(iter(self._unread.items()))
         more = f" and {len(self._unread) - 1} more" if len(self._unread) > 1 else ""
-        return f"what was missed cannot be read yet in {name}{more}: {reason}"
+        return f"missed messages cannot be read yet in {name}{more}: {reason}"
 
     def restore(self, cursors: Iterable[Cursor], account: str, now: str) -> bool:
-        """Take up what an earlier process knew. Returns whether there was any."""
+        """Load the cursors of an account. Returns whether there were any."""
         self._known = {cursor.shard: cursor.value for cursor in cursors if cursor.account == account}
         known = START in self._known
         self._known.setdefault(START, now)
         return known
 
     def follows(self, chat: str, thread: str) -> bool:
-        """Whether the bot answered in a thread before."""
+        """Return whether a message of a thread was committed before."""
         return f"{chat}:{thread}" in self._known
 
-    def arrived(self, chat: str, ts: str) -> None:
-        """A message is known; until it is durable no cursor of its room passes it."""
-        self._open.setdefault(chat, set()).add(ts)
+    def add_pending(self, chat: str, ts: str) -> None:
+        """Add a known message, which no cursor of its chat passes until it is committed."""
+        self._pending.setdefault(chat, set()).add(ts)
 
     def cursor(self, shard: str, ts: str) -> Cursor | None:
-        """The cursor to commit with a message of a room or thread; None if it does not move."""
+        """Return the cursor to commit with a message of a chat or thread; None if it does not move."""
         value = max(ts, self._newest.get(shard, ""))
-        waiting = [one for one in self._open.get(shard.partition(":")[0], ()) if one != ts]
+        waiting = [one for one in self._pending.get(shard.partition(":")[0], ()) if one != ts]
         if waiting and min(waiting) <= value:
             value = f"{float(min(waiting)) - 0.000001:.6f}"
         if value <= self._known.get(shard, ""):
             return None
         return Cursor("" if self.rules is None else self.rules.team, value, shard)
 
-    def committed(self, chat: str, ts: str, shards: Iterable[str], cursors: Iterable[Cursor | None]) -> None:
-        """A message is durable, and so are the cursors that were committed with it."""
+    def note_committed(
+        self, chat: str, ts: str, shards: Iterable[str], cursors: Iterable[Cursor | None]
+    ) -> None:
+        """Note that a message was committed together with these cursors."""
         for shard in shards:
             self._newest[shard] = max(ts, self._newest.get(shard, ""))
         for cursor in cursors:
             if cursor is not None:
                 self._known[cursor.shard] = max(cursor.value, self._known.get(cursor.shard, ""))
-        waiting = self._open.get(chat, set())
+        waiting = self._pending.get(chat, set())
         waiting.discard(ts)
         if not waiting:
-            self._open.pop(chat, None)
+            self._pending.pop(chat, None)
 
-    def again(self, chat: str) -> None:
-        """A message of a room could not be made durable: read it from the history."""
+    def read_again(self, chat: str) -> None:
+        """Read a chat's history again, after a message of it could not be committed."""
         reading = self._reading.get(chat)
         if self._tasks is not None and (reading is None or reading.done()):
-            self._begin(self._tasks, chat)
+            self._start_reading(self._tasks, chat)
 
-    def saw(self, chat: str, ts: str) -> None:
-        """A message stands in a room, whoever wrote it."""
+    def note_seen(self, chat: str, ts: str) -> None:
+        """Note a message of a chat, by any author, for watermarks."""
         if ts[:1].isdigit():
             self.latest[chat] = max(ts, self.latest.get(chat, ""))
         if len(self.latest) > 10_000:
             self.latest.clear()
 
-    def begin(self, tasks: asyncio.TaskGroup) -> None:
-        """Read all rooms that are known, and those the bot was invited to meanwhile."""
+    def read_all(self, tasks: asyncio.TaskGroup) -> None:
+        """Read the histories of all known chats, then of other chats that the bot is a member of."""
         self._reading = {chat: task for chat, task in self._reading.items() if not task.done()}
         for shard in [*self._known]:
             if shard != START:
-                self._begin(tasks, shard.partition(":")[0])
+                self._start_reading(tasks, shard.partition(":")[0])
         self._tasks = tasks
         if self._listing is not None:
             self._listing.cancel()
-        self._listing = tasks.create_task(self._list(tasks))
+        self._listing = tasks.create_task(self._read_listed_chats(tasks))
 
-    def ended(self) -> None:
-        """Begin nothing any more."""
+    def stop(self) -> None:
+        """Start no further reads."""
         self._tasks = None
 
-    def fails(self, chat: str) -> bool:
-        """Return whether the history of a room could not be read so far."""
+    def is_failing(self, chat: str) -> bool:
+        """Return whether the history of a chat could not be read so far."""
         return chat in self._unread
 
-    async def done(self, chat: str) -> None:
-        """Wait until a room is read, if that is to be done; it goes first then."""
+    async def wait_until_read(self, chat: str) -> None:
+        """Wait until the history of a chat is read, with urgent calls, if it has to be read."""
         listing = self._listing is not None and not self._listing.done()
         if chat not in self._reading and listing and self._tasks is not None:
-            self._begin(self._tasks, chat, urgent=True)
+            self._start_reading(self._tasks, chat, urgent=True)
         while (task := self._reading.get(chat)) is not None and not task.done():
             if chat not in self._urgent and self._tasks is not None:
-                self._begin(self._tasks, chat, urgent=True)
+                self._start_reading(self._tasks, chat, urgent=True)
                 continue
             await asyncio.wait([task])
 
-    def _begin(self, tasks: asyncio.TaskGroup, chat: str, *, urgent: bool = False) -> None:
-        """Read a room; a reading that is under way begins again."""
+    def _start_reading(self, tasks: asyncio.TaskGroup, chat: str, *, urgent: bool = False) -> None:
+        """Start to read a chat; restart it if a read is in progress."""
         former = self._reading.get(chat)
         (self._urgent.add if urgent else self._urgent.discard)(chat)
         self._reading[chat] = tasks.create_task(self._read(chat))
         if former is not None:
             former.cancel()
 
-    async def _list(self, tasks: asyncio.TaskGroup) -> None:
-        """Read the rooms that the bot is in and of which nothing is known."""
+    async def _read_listed_chats(self, tasks: asyncio.TaskGroup) -> None:
+        """Read the chats that the bot is a member of and that are not being read."""
         for kind in ("public_channel", "private_channel", "mpim", "im"):
-            for chat in await self._rooms(kind):
+            for chat in await self._list_chats(kind):
                 if chat not in self._reading:
-                    self._begin(tasks, chat)
+                    self._start_reading(tasks, chat)
 
-    async def _rooms(self, kind: str) -> set[str]:
-        """Where the bot is."""
+    async def _list_chats(self, kind: str) -> set[str]:
+        """Return the ids of the chats of one kind that the bot is a member of."""
         found: set[str] = set()
 
         async def read() -> None:
@@ -168,21 +171,21 @@ class CatchingUp:
                 found.update(str(row.get("id")) for row in rows if not row.get("is_archived"))
 
         try:
-            await self._insist(_LISTING, read)
+            await self._retry(_CHAT_LIST, read)
         except PlacementRefused as refused:
-            log.debug("rooms of a kind are not listed", kind=kind, reason=str(refused))
+            log.debug("chats of a kind cannot be listed", kind=kind, reason=str(refused))
         return found
 
     async def _read(self, chat: str) -> None:
-        """Read a room and its threads, however long that takes."""
+        """Read a chat and its threads, with retries."""
         try:
-            await self._insist(chat, lambda: self._read_once(chat))
+            await self._retry(chat, lambda: self._read_once(chat))
         except PlacementRefused as refused:
-            self._open.pop(chat, None)  # what comes is all there will be
+            self._pending.pop(chat, None)  # no history will bring them, so cursors may pass
             log.info("a history cannot be read", chat=chat, reason=str(refused))
 
-    async def _insist(self, name: str, read: Callable[[], Awaitable[None]]) -> None:
-        """Read something until that works. Raises PlacementRefused."""
+    async def _retry(self, name: str, read: Callable[[], Awaitable[None]]) -> None:
+        """Retry ``read`` with backoff until it succeeds. Raises PlacementRefused."""
         failures = 0
         while True:
             try:
@@ -191,7 +194,7 @@ class CatchingUp:
                 failures += 1
                 if failures > 1:
                     if name not in self._unread:
-                        log.warning("what was missed cannot be read yet", chat=name, reason=str(error))
+                        log.warning("missed messages cannot be read yet", chat=name, reason=str(error))
                     self._unread[name] = str(error)
                 pause = self._backoff.pause(failures)
                 await asyncio.sleep(getattr(error, "seconds", None) or pause)
@@ -200,19 +203,19 @@ class CatchingUp:
                 raise
             else:
                 if self._unread.pop(name, None) is not None:
-                    log.info("what was missed is read", chat=name)
+                    log.info("missed messages were read", chat=name)
                 return
 
     async def _read_once(self, chat: str) -> None:
-        oldest, urgent = self._from(chat), chat in self._urgent
+        oldest, urgent = self._oldest(chat), chat in self._urgent
         found: list[Json] = []
         async for rows in self._api.pages(
             "conversations.history", "messages", urgent=urgent, channel=chat, oldest=oldest
         ):
             found += rows
         threads = {str(one["thread_ts"]) for one in found if one.get("reply_count") and "thread_ts" in one}
-        for thread in threads | self._threads(chat):
-            asked = self._from(f"{chat}:{thread}") if thread not in threads else oldest
+        for thread in threads | self._active_threads(chat):
+            asked = self._oldest(f"{chat}:{thread}") if thread not in threads else oldest
             try:
                 async for rows in self._api.pages(
                     "conversations.replies", "messages", urgent=urgent, channel=chat, ts=thread, oldest=asked
@@ -222,9 +225,9 @@ class CatchingUp:
                 log.debug("a thread cannot be read", chat=chat, reason=str(refused))
         unique = {str(one.get("ts")): one for one in found}
         written = [
-            read for ts in sorted(unique) if isinstance(read := self._parsed(unique[ts], chat), Written)
+            read for ts in sorted(unique) if isinstance(read := self._parsed(unique[ts], chat), UserMessage)
         ]
-        await self._take(chat, written)
+        await self._commit(chat, written)
         self._covered[chat] = max([*unique, self._covered.get(chat, "")])
 
     def _parsed(self, message: Json, chat: str) -> Parsed:
@@ -234,19 +237,19 @@ class CatchingUp:
         except UnreadableError as error:
             log.info("a message in a history cannot be read", chat=chat, reason=str(error))
             return None
-        if isinstance(found, Seen | Written):
-            self.saw(chat, found.ts)
+        if isinstance(found, OtherMessage | UserMessage):
+            self.note_seen(chat, found.ts)
         return found
 
-    def _from(self, shard: str) -> str:
-        """From when on a room or thread is read again."""
+    def _oldest(self, shard: str) -> str:
+        """Return the timestamp from which a chat or thread has to be read."""
         start, chat = self._known[START], shard.partition(":")[0]
         known = max(self._known.get(shard, start), self._covered.get(chat, start) if shard == chat else start)
-        known = min([known, *self._open.get(chat, ())])
+        known = min([known, *self._pending.get(chat, ())])
         return max(start, f"{float(known) - _OVERLAP:.6f}") if known > start else start
 
-    def _threads(self, chat: str) -> set[str]:
-        """Threads of a room in which somebody wrote to the bot lately."""
+    def _active_threads(self, chat: str) -> set[str]:
+        """Return the threads of a chat in which the bot was addressed in the last three days."""
         now = max(self._known.values())
         since = f"{float(now) - _THREAD_DAYS * 86_400:.6f}"
         found = [

@@ -8,23 +8,24 @@ import hashlib
 import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import assert_never
 
 import structlog
 from msgspec.structs import replace
 
-from channels.slack.api import Api, Json, patiently
-from channels.slack.history import CatchingUp
+from channels.slack.api import Api, Json, wait_at_most
+from channels.slack.history import HistoryReader
 from channels.slack.parse import (
-    Deleted,
-    Left,
+    AppRemoved,
+    ApprovalPressed,
+    DeletedMessage,
+    OtherMessage,
     Parsed,
-    Pressed,
-    Revoked,
     Rules,
-    Seen,
-    Stopped,
+    StopPressed,
+    TokensRevoked,
     Upload,
-    Written,
+    UserMessage,
     parse,
     revision,
 )
@@ -45,28 +46,28 @@ from gateway.channel import (
 
 log = structlog.get_logger("trunkline.slack")
 
-_PATIENCE = 2.3
-"""Seconds of the three that Slack waits; what takes longer is acknowledged when Slack asks again."""
+_COMMIT_SECONDS = 2.3
+"""Seconds to wait for a commit, of the three after which Slack retries; the retry is then acknowledged."""
 _LONGEST_RAW = 100_000
 _OVERLOADED_PAUSE = 1.0
-_MOST_UNDER_WAY = 1_000
-"""Deliveries that wait for the history of their room; the history brings the others."""
+_MOST_IN_PROGRESS = 1_000
+"""Messages that wait for the history of their chat; further ones are read from the history."""
 
 
 class Inflow:
-    """Takes what Slack says of one workspace. ``connected`` gives it what it needs for that."""
+    """Receiver of the deliveries of one workspace, active between ``start`` and ``stop``."""
 
     def __init__(
         self,
         api: Api,
         *,
         file_bytes: int,
-        on_press: Callable[[Pressed], Awaitable[Awaitable[None] | None]],
-        on_stop: Callable[[Stopped], Awaitable[None]],
+        on_press: Callable[[ApprovalPressed], Awaitable[Awaitable[None] | None]],
+        on_stop: Callable[[StopPressed], Awaitable[None]],
         on_leave: Callable[[], Awaitable[None]],
         on_revoke: Callable[[], Awaitable[None]],
     ) -> None:
-        self.catching = CatchingUp(api, self._take)
+        self.history = HistoryReader(api, self._commit_history)
         self._api = api
         self._file_bytes = file_bytes
         self._on_press = on_press
@@ -76,146 +77,152 @@ class Inflow:
         self._rules: Rules | None = None
         self._receive: Receive | None = None
         self._tasks: asyncio.TaskGroup | None = None
-        self._under_way: dict[str, asyncio.Task[Exception | None]] = {}
+        self._in_progress: dict[str, asyncio.Task[Exception | None]] = {}
 
-    def connected(self, rules: Rules, receive: Receive, tasks: asyncio.TaskGroup) -> None:
-        """Begin to take deliveries."""
-        self._rules = self.catching.rules = rules
+    def start(self, rules: Rules, receive: Receive, tasks: asyncio.TaskGroup) -> None:
+        """Accept deliveries from now on."""
+        self._rules = self.history.rules = rules
         self._receive, self._tasks = receive, tasks
 
-    def ended(self) -> None:
-        """Take nothing any more."""
+    def stop(self) -> None:
+        """Accept no more deliveries."""
         self._receive = self._tasks = None
-        self.catching.ended()
-        self._under_way.clear()
+        self.history.stop()
+        self._in_progress.clear()
 
     async def commit(self, payload: Json) -> bool:
-        """Make a delivery durable. Returns whether it is, or was nothing to keep."""
+        """Parse a delivery and make it durable. Returns whether it may be acknowledged."""
         if self._receive is None or self._rules is None:
             return False
         try:
             parsed = parse(payload, self._rules, time.time_ns() // 1000)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is kept and the next one comes
+        except Exception as error:  # noqa: BLE001 - unreadable payloads go to quarantine
             return await self.reject(payload, error)
         try:
-            return await self._act(parsed)
+            return await self._apply(parsed)
         except InvalidRequestError as error:
             return await self.reject(payload, error)
         except OverloadedError as error:
-            log.warning("Slack is asked to come again", reason=str(error))
+            log.warning("overloaded; Slack will retry the delivery", reason=str(error))
             return False
 
-    async def _act(self, parsed: Parsed) -> bool:
+    async def _apply(self, parsed: Parsed) -> bool:
         assert self._receive is not None
         assert self._rules is not None
         match parsed:
-            case Written():
-                return await self._written(parsed)
-            case Seen(chat, ts):
-                self.catching.saw(chat, ts)
-            case Deleted(key):
+            case UserMessage():
+                return await self._receive_message(parsed)
+            case OtherMessage(chat, ts):
+                self.history.note_seen(chat, ts)
+            case DeletedMessage(key):
                 await self._receive(signals=[Withdrawal(self._rules.team, key)])
-            case Pressed():
-                told = await self._on_press(parsed)
-                if told is not None:
-                    self._later(told)
-            case Stopped():
+            case ApprovalPressed():
+                notification = await self._on_press(parsed)
+                if notification is not None:
+                    self._run_later(notification)
+            case StopPressed():
                 await self._receive(signals=[StopRequest(parsed.session)])
-                self._later(self._on_stop(parsed))
-            case Left():
-                self._later(self._on_leave())
-            case Revoked():
-                self._later(self._on_revoke())
+                self._run_later(self._on_stop(parsed))
+            case AppRemoved():
+                self._run_later(self._on_leave())
+            case TokensRevoked():
+                self._run_later(self._on_revoke())
             case None:
                 pass
+            case _:
+                assert_never(parsed)
         return True
 
-    async def _written(self, written: Written) -> bool:
-        """A message: after what was missed in its room, and in time or when Slack asks again."""
+    async def _receive_message(self, written: UserMessage) -> bool:
+        """Commit a message after the missed messages of its chat.
+
+        Returns False if that takes longer than Slack waits; the commit continues, and Slack's retry is
+        acknowledged.
+        """
         assert self._tasks is not None
         key, chat = written.message.dedup_key, written.message.address.chat
-        task = self._under_way.get(key)
+        task = self._in_progress.get(key)
         if task is None:
-            if _is_listed(written):
-                self.catching.arrived(chat, written.ts)
-                if len(self._under_way) >= _MOST_UNDER_WAY:
-                    self.catching.again(chat)
+            if _is_in_history(written):
+                self.history.add_pending(chat, written.ts)
+                if len(self._in_progress) >= _MOST_IN_PROGRESS:
+                    self.history.read_again(chat)
                     return False
-            task = self._under_way[key] = self._tasks.create_task(self._in_turn(written))
-            task.add_done_callback(lambda _done: self._under_way.pop(key, None))
-        if not await patiently(_PATIENCE, task):
-            log.info("a message takes its time; it is acknowledged when it comes again", key=key)
+            task = self._in_progress[key] = self._tasks.create_task(self._commit_in_order(written))
+            task.add_done_callback(lambda _done: self._in_progress.pop(key, None))
+        if not await wait_at_most(_COMMIT_SECONDS, task):
+            log.info("a commit takes long; the message is acknowledged when Slack retries", key=key)
             return False
         failed = task.result()
         if failed is not None:
             raise failed
         return True
 
-    async def _in_turn(self, written: Written) -> Exception | None:
-        chat, listed = written.message.address.chat, _is_listed(written)
+    async def _commit_in_order(self, written: UserMessage) -> Exception | None:
+        chat, in_history = written.message.address.chat, _is_in_history(written)
         try:
-            # What no history tells of comes only once, and need not wait for one that cannot be read.
-            if listed or not self.catching.fails(chat):
-                await self.catching.done(chat)
-            await self._store(written)
+            # A command is in no history, so it must not wait for one that cannot be read.
+            if in_history or not self.history.is_failing(chat):
+                await self.history.wait_until_read(chat)
+            await self._commit_message(written)
         except InvalidRequestError as error:
-            self.catching.committed(chat, written.ts, (), ())  # it goes to the quarantine
+            self.history.note_committed(chat, written.ts, (), ())  # the caller puts it into quarantine
             return error
-        except Exception as error:  # noqa: BLE001 - handed to who waits; the task's group must not end
-            if listed:
-                self.catching.again(chat)
+        except Exception as error:  # noqa: BLE001 - returned to the caller; must not end the task group
+            if in_history:
+                self.history.read_again(chat)
             return error
         return None
 
-    async def _store(self, written: Written) -> None:
-        """Make a message durable, with its files and how far its room is read.
+    async def _commit_message(self, written: UserMessage) -> None:
+        """Commit a message with its files and the cursors of its chat and thread.
 
-        One that was changed comes together with its new wording: then what still tells of an older one, or of
-        the message as it was at first, tells nothing new.
+        An edited message from a history is committed twice, as the original and as its revision. Later
+        deliveries of either are then duplicates.
         """
         if self._receive is None:
             raise OverloadedError("the channel is not running")
-        message = await attached(written.message, written.files, self._api, self._file_bytes)
+        message = await with_files(written.message, written.files, self._api, self._file_bytes)
         if not written.ts:
             await self._receive(message)
             return
-        address, catching = message.address, self.catching
-        catching.saw(address.chat, written.ts)
+        address, history = message.address, self.history
+        history.note_seen(address.chat, written.ts)
         thread = f"{address.chat}:{address.thread}"
         shards = [address.chat if address.thread in (None, written.ts) else thread]
         if address.thread == written.ts:
             shards.append(thread)
         both = (message,) if written.edited is None else (message, revision(message, written.edited))
-        cursors = [catching.cursor(shard, written.ts) for shard in shards]
+        cursors = [history.cursor(shard, written.ts) for shard in shards]
         await self._receive(*both, cursor=cursors[0])
         for cursor in cursors[1:]:
             if cursor is not None:
                 await self._receive(cursor=cursor)
-        catching.committed(address.chat, written.ts, shards, cursors)
+        history.note_committed(address.chat, written.ts, shards, cursors)
 
-    async def _take(self, _chat: str, messages: Iterable[Written]) -> None:
-        """Make messages of a history durable, in their order, however long that takes."""
+    async def _commit_history(self, _chat: str, messages: Iterable[UserMessage]) -> None:
+        """Commit messages of a history, oldest first, retrying while the gateway is overloaded."""
         for written in messages:
             while True:
                 try:
-                    await self._store(written)
+                    await self._commit_message(written)
                 except OverloadedError:
                     await asyncio.sleep(_OVERLOADED_PAUSE)
                     continue
                 except InvalidRequestError as error:
-                    await self.reject({"message": _plain(written.message)}, error)
-                    self.catching.committed(written.message.address.chat, written.ts, (), ())
+                    await self.reject({"message": _summary(written.message)}, error)
+                    self.history.note_committed(written.message.address.chat, written.ts, (), ())
                 break
 
     async def reject(self, payload: Json, error: Exception) -> bool:
-        """Keep what cannot be read, so that it is looked at by a person and not sent again."""
+        """Put an unreadable payload into quarantine. Returns whether it may be acknowledged."""
         raw = json.dumps(payload, default=str)[:_LONGEST_RAW]
         key = payload.get("event_id")
         if not isinstance(key, str) or not key:
             key = hashlib.blake2b(raw.encode(), digest_size=12).hexdigest()
         account = self._rules.team if self._rules else ""
         reason = f"{type(error).__name__}: {error}"[:500]
-        log.warning("Slack sent what cannot be read; it is kept in quarantine", key=key[:100], reason=reason)
+        log.warning("an unreadable delivery is in quarantine", key=key[:100], reason=reason)
         if self._receive is None:
             return False
         try:
@@ -224,14 +231,14 @@ class Inflow:
             return False
         return True
 
-    def _later(self, work: Awaitable[None]) -> None:
-        """Do something after the acknowledgement."""
+    def _run_later(self, work: Awaitable[None]) -> None:
+        """Run something in the background, after the acknowledgement."""
 
         async def quietly() -> None:
             try:
                 await work
             except Exception:
-                log.exception("what a person pressed could not be done")
+                log.exception("an action after a delivery failed")
 
         if self._tasks is not None:
             self._tasks.create_task(quietly())
@@ -239,12 +246,12 @@ class Inflow:
             work.close()
 
 
-def _is_listed(written: Written) -> bool:
-    """Return whether the history of its room has a message, so that it can be read again."""
+def _is_in_history(written: UserMessage) -> bool:
+    """Return whether a message can be read again from the history of its chat; commands cannot."""
     return written.message.original.startswith(f"{written.message.address.chat}:")
 
 
-def _plain(message: InboundMessage) -> Json:
+def _summary(message: InboundMessage) -> Json:
     return {"key": message.dedup_key, "text": message.text}
 
 
@@ -253,10 +260,13 @@ _LONGEST_TEXT = 200_000
 _TRIES = 3
 
 
-async def attached(
+async def with_files(
     message: InboundMessage, files: Sequence[Upload], api: Api, largest: int
 ) -> InboundMessage:
-    """The message with its files; what cannot be had is named all the same. One recording can be heard."""
+    """Fetch the files of a message; those that cannot be fetched are only named.
+
+    The first audio file becomes the message's voice recording.
+    """
     if not files:
         return message
     parts: list[Part] = []
@@ -284,17 +294,17 @@ async def _part(file: Upload, api: Api, largest: int, *, listen: bool) -> Part |
 
 
 async def _content(file: Upload, api: Api, largest: int) -> bytes | None:
-    """A file's bytes; None if they cannot be had."""
+    """Download a file, with retries. Returns None if it is too large or cannot be read."""
     if file.size > largest:
         return None
     for attempt in range(_TRIES):
         try:
             return await api.fetch(file.url, largest)
         except PlacementRefused as refused:
-            log.info("a file is not looked at", file=file.id, reason=str(refused))
+            log.info("a file is skipped", file=file.id, reason=str(refused))
             return None
         except PlacementDeferred as deferred:
-            log.info("a file is fetched again", file=file.id, attempt=attempt, reason=str(deferred))
+            log.info("a download failed", file=file.id, attempt=attempt, reason=str(deferred))
     return None
 
 

@@ -1,4 +1,4 @@
-"""The registration of the app, as Slack's own form takes it: scopes, events, commands."""
+"""Manifest of the app for api.slack.com: scopes, events and commands."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ BUILT_IN = frozenset(
         *("rename", "search", "shortcuts", "shrug", "star", "status", "topic", "unarchive", "who"),
     )
 )
-"""Names of commands that Slack keeps for itself; ours are called ``/bot-…`` there."""
+"""Names of Slack's own commands. A command with such a name is registered as ``/bot-…``."""
 _LONGEST_DESCRIPTION = 100
 
 
 def manifest(
     commands: Sequence[SlashCommand], settings: Mapping[str, Any], url: str | None = None
 ) -> dict[str, Any]:
-    """The app's manifest. ``settings`` are those of the channel; ``url`` is where Slack reaches the gateway.
+    """Build the app's manifest from the channel's settings.
 
-    Without one the app uses Socket Mode.
+    ``url`` is the public URL of the gateway for HTTP mode; without it, the app uses Socket Mode.
     """
     name = str(settings.get("name") or "Trunkline")
     address = None if url is None else url.rstrip("/") + str(settings.get("path") or "/slack/events")
@@ -111,14 +111,14 @@ def _installing(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def command_name(name: str, prefix: str) -> str:
-    """What a command is called in Slack, without its slash."""
+    """Return the name under which a command is registered, without the slash."""
     return f"bot-{name}" if f"{prefix}{name}" in BUILT_IN else f"{prefix}{name}"
 
 
 def _command(command: SlashCommand, prefix: str, address: str | None) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    registration: dict[str, Any] = {
         "command": f"/{command_name(command.name, prefix)}",
         "description": command.description[:_LONGEST_DESCRIPTION],
         "should_escape": False,
     }
-    return told if address is None else {**told, "url": address}
+    return registration if address is None else {**registration, "url": address}

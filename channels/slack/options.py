@@ -1,4 +1,4 @@
-"""The settings of a Slack app, and what is wrong with them."""
+"""Settings of a Slack app: ``[channels.slack]``, or one of its accounts."""
 
 from __future__ import annotations
 
@@ -12,36 +12,46 @@ from gateway import SettingsError
 
 
 class Options(BaseModel):
-    """What stands in ``[channels.slack]``, and in ``[channels.slack.accounts.<name>]`` of each account."""
+    """Connection and behaviour of one Slack app."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: Literal["socket", "http"] = Field(
-        default="socket", description="Whether we call Slack, or Slack calls us under our public address"
+        default="socket",
+        description="socket: connects to Slack; http: Slack sends to the public URL; default socket",
     )
-    bot_token: SecretStr = Field(default=SecretStr(""), description="The bot's token, xoxb-…")
+    bot_token: SecretStr = Field(
+        default=SecretStr(""), description="Bot token, xoxb-…; required unless client_id is set"
+    )
     workspaces: tuple[SecretStr, ...] = Field(
-        default=(), description="The bot's tokens in further workspaces that have the same app"
+        default=(), description="Bot tokens of further workspaces with the same app; default none"
     )
     app_token: SecretStr = Field(
-        default=SecretStr(""), description="The app's token with connections:write, xapp-…; for sockets"
+        default=SecretStr(""), description="App token with connections:write, xapp-…; required by mode socket"
     )
     signing_secret: SecretStr = Field(
-        default=SecretStr(""), description="What Slack signs its requests with; for http"
+        default=SecretStr(""), description="Signing secret of the app; required by mode http"
     )
     client_id: str = Field(
-        default="", description="The app's client id, for workspaces that install it themselves"
+        default="", description="Client id of the app; enables installation by other workspaces; default off"
     )
-    client_secret: SecretStr = Field(default=SecretStr(""), description="The app's client secret")
+    client_secret: SecretStr = Field(
+        default=SecretStr(""), description="Client secret of the app; required with client_id"
+    )
     redirect_url: str | None = Field(
-        default=None, description="Public address of the end of an installation, when the app has several"
+        default=None,
+        description="Public URL that ends an installation; the one registered for the app if unset",
     )
     installations: Path = Field(
-        default=Path("data/slack.json"), description="File that keeps the tokens of those workspaces"
+        default=Path("data/slack.json"),
+        description="File with the tokens of workspaces that installed the app; default data/slack.json",
     )
-    api_base_url: str = Field(default="https://slack.com/api/", description="Address of the Web API")
+    api_base_url: str = Field(
+        default="https://slack.com/api/", description="Base URL of the Web API; default Slack's public URL"
+    )
     path: str | None = Field(
-        default=None, description="Where Slack sends to; /slack/events, or /slack/<account>/events"
+        default=None,
+        description="Path for deliveries in mode http; default /slack/events, or /slack/<account>/events",
     )
     groups: Literal["mention", "reply", "command", "always"] = Field(
         default="mention",
@@ -54,9 +64,14 @@ class Options(BaseModel):
     edits: Literal["rerun", "ignore"] = Field(
         default="rerun", description="Whether a message that its writer changes is answered anew"
     )
-    thinking: str = Field(default="eyes", description="Emoji that marks a message while it is being answered")
+    thinking: str = Field(
+        default="eyes",
+        description="Emoji reaction on a message while it is answered; empty for none; default eyes",
+    )
     command_prefix: str = Field(
-        default="", pattern=r"^[a-z0-9_-]{0,16}$", description="What the names of slash commands begin with"
+        default="",
+        pattern=r"^[a-z0-9_-]{0,16}$",
+        description="Prefix of slash commands, at most 16 of a-z 0-9 _ -; default none",
     )
     file_bytes: int = Field(
         default=10_000_000, gt=0, description="Bytes of the largest file that is taken in"
@@ -77,7 +92,7 @@ class Options(BaseModel):
 
     @staticmethod
     def questions(given: Mapping[str, str]) -> Mapping[str, str]:
-        """The settings that a first setup asks for, each with where to find it."""
+        """Return the settings that ``trunkline setup`` asks for, with the place where Slack shows each."""
         asked = {
             "bot_token": "api.slack.com/apps, your app, OAuth & Permissions: Bot User OAuth Token, xoxb-…"
         }
@@ -88,7 +103,7 @@ class Options(BaseModel):
         return {key: how for key, how in asked.items() if key not in given}
 
     def check(self, channel_id: str) -> None:
-        """Raises SettingsError that names what is missing."""
+        """Raise SettingsError if a token or secret that ``mode`` needs is missing."""
         needed = {"client_secret": self.client_secret} if self.client_id else {"bot_token": self.bot_token}
         if self.mode == "socket":
             needed["app_token"] = self.app_token
@@ -99,11 +114,11 @@ class Options(BaseModel):
                 raise SettingsError(f"channels.{channel_id}.{name}: is missing; mode {self.mode!r} needs it")
 
     def route(self, channel_id: str) -> str:
-        """Where Slack sends to."""
+        """Return the path to which Slack sends deliveries."""
         return self.path or f"{_folder(channel_id)}/events"
 
     def installing(self, channel_id: str) -> tuple[str, str]:
-        """Where an installation begins and where it ends."""
+        """Return the paths where an installation begins and ends."""
         return f"{_folder(channel_id)}/install", f"{_folder(channel_id)}/oauth_redirect"
 
 

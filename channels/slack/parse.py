@@ -1,4 +1,4 @@
-"""Parser of Slack payloads: events, commands, interactions and histories. Pure; raises UnreadableError."""
+"""Parser of Slack payloads: events, commands, interactions and histories. Pure."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Json = Mapping[str, Any]
 APPROVE = "trunkline_approve"
 ASK = "trunkline_ask"
 
-_STAMP = re.compile(r"[0-9]{1,12}\.[0-9]{6}")
+_TS = re.compile(r"[0-9]{1,12}\.[0-9]{6}")
 _SUBTYPES = (None, "file_share", "thread_broadcast", "me_message")
 
 
 class UnreadableError(Exception):
-    """A payload is not what it should be."""
+    """Error for a payload with missing or malformed fields."""
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """What an account makes of what it reads. ``follows`` says whether the bot takes part in a thread.
+    """Account and settings that decide how payloads are read.
 
-    Ids of people are only good within their workspace, so those of ``home`` stand as they are and all others
-    behind the workspace's own: two people with one id are never taken for each other.
+    ``follows`` returns whether the bot takes part in a thread. User ids are unique only within a workspace,
+    so ids outside of the ``home`` workspace are prefixed with their team id.
     """
 
     channel: str
@@ -43,9 +43,9 @@ class Rules(Struct, frozen=True, kw_only=True):
 
 
 class Upload(Struct, frozen=True):
-    """A file of a message that has yet to be fetched. ``size`` is in bytes, as the platform has it.
+    """File of a message that was not fetched yet. ``size`` is in bytes, as announced by Slack.
 
-    What was spoken into Slack has an audio type, whatever Slack calls it.
+    A recorded audio clip has an audio type here, although Slack announces it as video.
     """
 
     id: str
@@ -55,15 +55,15 @@ class Upload(Struct, frozen=True):
     url: str
 
 
-class Seen(Struct, frozen=True):
-    """A message that is not for the bot, or is its own."""
+class OtherMessage(Struct, frozen=True):
+    """Message that is not for the bot, or from it."""
 
     chat: str
     ts: str
 
 
-class Written(Struct, frozen=True):
-    """A message for the bot. ``edited`` is the time of its last change, when it was read from a history."""
+class UserMessage(Struct, frozen=True):
+    """Message for the bot. ``edited`` is the timestamp of the last edit, if read from a history."""
 
     message: InboundMessage
     ts: str
@@ -71,22 +71,22 @@ class Written(Struct, frozen=True):
     edited: str | None = None
 
 
-class Deleted(Struct, frozen=True):
-    """A message that its writer deleted."""
+class DeletedMessage(Struct, frozen=True):
+    """Message that was deleted."""
 
     dedup_key: str
 
 
-class Stopped(Struct, frozen=True):
-    """A person pressed the stop button of a thread."""
+class StopPressed(Struct, frozen=True):
+    """Press of the stop button of a thread."""
 
     session: str
     chat: str
     thread: str
 
 
-class Pressed(Struct, frozen=True):
-    """A person decided about a tool."""
+class ApprovalPressed(Struct, frozen=True):
+    """Press of a button of an approval request."""
 
     approval: str
     decision: Literal["once", "always", "deny"]
@@ -95,41 +95,53 @@ class Pressed(Struct, frozen=True):
     response_url: str
 
 
-class Left(Struct, frozen=True):
-    """The app was removed from the workspace: its token is worth nothing any more."""
+class AppRemoved(Struct, frozen=True):
+    """Removal of the app from the workspace, after which its token is invalid."""
 
 
-class Revoked(Struct, frozen=True):
-    """Tokens of the workspace were revoked, the bot's perhaps among them."""
+class TokensRevoked(Struct, frozen=True):
+    """Revocation of tokens of the workspace, which may include the bot's."""
 
 
-Parsed = Left | Revoked | Seen | Written | Deleted | Stopped | Pressed | None
+Parsed = (
+    AppRemoved
+    | TokensRevoked
+    | OtherMessage
+    | UserMessage
+    | DeletedMessage
+    | StopPressed
+    | ApprovalPressed
+    | None
+)
 
 
 def parse(payload: Json, rules: Rules, now: int) -> Parsed:
-    """What a payload of any kind means; None for what is nothing to us. ``now`` is in microseconds."""
+    """Parse a delivery; None if it is of no interest. ``now`` orders commands, in microseconds since 1970.
+
+    Raises UnreadableError if the payload is malformed.
+    """
     if "command" in payload:
         return _command(payload, rules, now)
     kind = payload.get("type")
     if kind == "event_callback":
         return parse_event(_object(payload, "event"), rules)
     if kind == "block_actions":
-        return _action(payload, rules)
+        return _approval_pressed(payload, rules)
     if kind == "message_action" and payload.get("callback_id") == ASK:
-        return _asked_about(payload, rules)
+        return _message_shortcut(payload, rules)
     return None
 
 
 def parse_event(event: Json, rules: Rules) -> Parsed:
-    """What an event means."""
+    """Parse an event of the Events API. Raises UnreadableError."""
     kind = event.get("type")
     if kind == "agent_session_stopped":
-        chat, thread = _text(event, "channel"), _stamp(event, "thread_ts")
-        return Stopped(_session(rules, chat, thread, _text(event, "user")), chat, thread)
+        chat, thread = _text(event, "channel"), _ts(event, "thread_ts")
+        return StopPressed(_session(rules, chat, thread, _text(event, "user")), chat, thread)
     if kind == "app_uninstalled":
-        return Left()
+        return AppRemoved()
     if kind == "tokens_revoked":
-        return Revoked()
+        return TokensRevoked()
     if kind not in ("message", "app_mention"):
         return None
     subtype = event.get("subtype")
@@ -137,54 +149,54 @@ def parse_event(event: Json, rules: Rules) -> Parsed:
         return _changed(event, rules)
     if subtype == "message_deleted":
         return _deleted(event.get("previous_message"), _text(event, "channel"), rules)
-    return _written(event, _text(event, "channel"), rules, mentioned=kind == "app_mention")
+    return _message(event, _text(event, "channel"), rules, mentioned=kind == "app_mention")
 
 
 def parse_history(message: Json, chat: str, rules: Rules) -> Parsed:
-    """A message from a history, which has no room of its own."""
-    found = _written(message, chat, rules, mentioned=False)
-    if isinstance(found, Written) and isinstance(message.get("edited"), Mapping) and rules.edits:
-        return replace(found, edited=_stamp(cast(Json, message["edited"]), "ts"))
+    """Parse a message of a history, which does not name its chat. Raises UnreadableError."""
+    found = _message(message, chat, rules, mentioned=False)
+    if isinstance(found, UserMessage) and isinstance(message.get("edited"), Mapping) and rules.edits:
+        return replace(found, edited=_ts(cast(Json, message["edited"]), "ts"))
     return found
 
 
-def _written(event: Json, chat: str, rules: Rules, *, mentioned: bool) -> Parsed:
-    ts = _stamp(event, "ts")
+def _message(event: Json, chat: str, rules: Rules, *, mentioned: bool) -> Parsed:
+    ts = _ts(event, "ts")
     user = event.get("user")
     if event.get("subtype") not in _SUBTYPES or event.get("bot_id") or event.get("hidden"):
-        return Seen(chat, ts)
+        return OtherMessage(chat, ts)
     if not isinstance(user, str) or user in ("", rules.bot_user, "USLACKBOT"):
-        return Seen(chat, ts)
+        return OtherMessage(chat, ts)
     text = _text(event, "text", "")
-    thread = _stamp(event, "thread_ts") if event.get("thread_ts") is not None else None
+    thread = _ts(event, "thread_ts") if event.get("thread_ts") is not None else None
     mentioned = mentioned or mentions(text, rules.bot_user)
-    words = plain(text, rules.bot_user)
-    if not (_is_direct(chat) or _is_meant(event, rules, chat, thread, words, mentioned=mentioned)):
-        return Seen(chat, ts)
+    plain = plain_text(text, rules.bot_user)
+    if not (_is_direct(chat) or _is_addressed(event, rules, chat, thread, plain, mentioned=mentioned)):
+        return OtherMessage(chat, ts)
     client_msg_id = event.get("client_msg_id")
     message = InboundMessage(
         session=_session(rules, chat, _thread(rules, chat, thread, ts), user),
         dedup_key=f"{chat}:{ts}",
         alt_key=client_msg_id if isinstance(client_msg_id, str) and client_msg_id else None,
         address=_address(rules, chat, _thread(rules, chat, thread, ts), ts),
-        sender=Sender(_person(rules, user)),
-        text=words,
+        sender=Sender(_sender_id(rules, user)),
+        text=plain,
         order=order_of(ts),
         in_reply_to=thread,
         sent_at=order_of(ts) // 1000,
     )
-    return Written(message, ts, _files(event))
+    return UserMessage(message, ts, _files(event))
 
 
-def _is_meant(
-    event: Json, rules: Rules, chat: str, thread: str | None, words: str, *, mentioned: bool
+def _is_addressed(
+    event: Json, rules: Rules, chat: str, thread: str | None, plain: str, *, mentioned: bool
 ) -> bool:
-    """Whether a message where several read is for the bot."""
+    """Return whether a message in a group chat is for the bot, according to ``groups``."""
     match rules.groups:
         case "always":
             return True
         case "command":
-            return mentioned and words.startswith("/")
+            return mentioned and plain.startswith("/")
         case "mention":
             return mentioned
         case "reply":
@@ -203,15 +215,15 @@ def _changed(event: Json, rules: Rules) -> Parsed:
     edited = after.get("edited")
     if not rules.edits or not isinstance(edited, Mapping) or after.get("text") == old.get("text"):
         return None
-    meant = isinstance(_written(old, chat, rules, mentioned=False), Written) if "ts" in old else False
-    found = _written(after, chat, rules, mentioned=meant)
-    if not isinstance(found, Written):
+    meant = isinstance(_message(old, chat, rules, mentioned=False), UserMessage) if "ts" in old else False
+    found = _message(after, chat, rules, mentioned=meant)
+    if not isinstance(found, UserMessage):
         return None
-    return Written(revision(found.message, _stamp(cast(Json, edited), "ts")), found.ts, found.files)
+    return UserMessage(revision(found.message, _ts(cast(Json, edited), "ts")), found.ts, found.files)
 
 
 def revision(message: InboundMessage, stamp: str) -> InboundMessage:
-    """The new wording of a message, from the time of the change."""
+    """Return a message as a revision of the same message, edited at the timestamp ``stamp``."""
     key = message.dedup_key
     return replace(message, dedup_key=f"{key}:e{stamp}", revises=key, alt_key=None, order=order_of(stamp))
 
@@ -219,12 +231,14 @@ def revision(message: InboundMessage, stamp: str) -> InboundMessage:
 def _deleted(message: object, chat: str, rules: Rules) -> Parsed:
     if not isinstance(message, Mapping):
         return None
-    found = _written(cast(Json, message), chat, rules, mentioned=True)
-    return Deleted(found.message.dedup_key) if isinstance(found, Written) else None
+    found = _message(cast(Json, message), chat, rules, mentioned=True)
+    return DeletedMessage(found.message.dedup_key) if isinstance(found, UserMessage) else None
 
 
-def _command(payload: Json, rules: Rules, now: int) -> Written:
-    """A slash command. Where others read it is answered for the one who gave it alone."""
+def _command(payload: Json, rules: Rules, now: int) -> UserMessage:
+    """Parse a slash command. In group chats its answer goes to the ``response_url``, visible to its author
+    only.
+    """
     chat, user = _text(payload, "channel_id"), _text(payload, "user_id")
     name = _text(payload, "command").removeprefix("/").removeprefix(rules.prefix).removeprefix("bot-")
     direct = _is_direct(chat)
@@ -232,56 +246,56 @@ def _command(payload: Json, rules: Rules, now: int) -> Written:
         session=_session(rules, chat, None, user),
         dedup_key=f"command:{_text(payload, 'trigger_id')}",
         address=_address(rules, chat, None, None if direct else _text(payload, "response_url")),
-        sender=Sender(_person(rules, user), _text(payload, "user_name", "")),
+        sender=Sender(_sender_id(rules, user), _text(payload, "user_name", "")),
         text=f"/{name} {_text(payload, 'text', '')}".strip(),
         order=now,
     )
-    return Written(message, "")
+    return UserMessage(message, "")
 
 
-def _asked_about(payload: Json, rules: Rules) -> Parsed:
-    """A person chose to ask the bot about a message; the answer goes into that message's thread."""
-    said, chat = _object(payload, "message"), _text(_object(payload, "channel"), "id")
-    ts, user = _stamp(said, "ts"), _text(_object(payload, "user"), "id")
-    stamp = _stamp(payload, "action_ts")
-    thread = _stamp(said, "thread_ts") if said.get("thread_ts") is not None else ts
+def _message_shortcut(payload: Json, rules: Rules) -> Parsed:
+    """Parse the shortcut "Ask about this"; the answer goes to the thread of the chosen message."""
+    source, chat = _object(payload, "message"), _text(_object(payload, "channel"), "id")
+    ts, user = _ts(source, "ts"), _text(_object(payload, "user"), "id")
+    stamp = _ts(payload, "action_ts")
+    thread = _ts(source, "thread_ts") if source.get("thread_ts") is not None else ts
     message = InboundMessage(
         session=_session(rules, chat, thread, user),
         dedup_key=f"shortcut:{chat}:{stamp}",
         address=_address(rules, chat, thread, ts),
-        sender=Sender(_person(rules, user)),
-        text=plain(_text(said, "text", ""), rules.bot_user),
+        sender=Sender(_sender_id(rules, user)),
+        text=plain_text(_text(source, "text", ""), rules.bot_user),
         order=order_of(stamp),
     )
-    return Written(message, ts, _files(said))
+    return UserMessage(message, ts, _files(source))
 
 
-def _action(payload: Json, rules: Rules) -> Pressed | None:
+def _approval_pressed(payload: Json, rules: Rules) -> ApprovalPressed | None:
     actions = payload.get("actions")
     if not isinstance(actions, list) or not actions:
-        raise UnreadableError("an interaction without actions")
+        raise UnreadableError("the interaction has no actions")
     action: Any = cast(list[object], actions)[0]
     if not isinstance(action, Mapping) or not str(cast(Json, action).get("action_id")).startswith(APPROVE):
         return None
     decision, _, rest = _text(cast(Json, action), "value").partition(" ")
     approval, _, session = rest.partition(" ")
     if decision not in ("once", "always", "deny") or not approval or not session:
-        raise UnreadableError("a button whose value is none of ours")
-    user = _person(rules, _text(_object(payload, "user"), "id"))
-    return Pressed(approval, decision, session, user, _text(payload, "response_url", ""))
+        raise UnreadableError("unknown value of an approval button")
+    user = _sender_id(rules, _text(_object(payload, "user"), "id"))
+    return ApprovalPressed(approval, decision, session, user, _text(payload, "response_url", ""))
 
 
-def user_of(person: str) -> str:
-    """The id by which a sender's workspace knows them."""
-    return person.rpartition(":")[2]
+def user_id_of(sender_id: str) -> str:
+    """Return the user id of a sender without the team prefix."""
+    return sender_id.rpartition(":")[2]
 
 
-def _person(rules: Rules, user: str) -> str:
+def _sender_id(rules: Rules, user: str) -> str:
     return user if rules.home else f"{rules.team}:{user}"
 
 
-def press_value(decision: str, approval: str, session: str) -> str:
-    """The value of a button, which ``parse`` reads when it is pressed."""
+def button_value(decision: str, approval: str, session: str) -> str:
+    """Return the value of an approval button, as ``parse`` reads it."""
     return f"{decision} {approval} {session}"
 
 
@@ -312,7 +326,7 @@ def _is_direct(chat: str) -> bool:
 
 
 def _thread(rules: Rules, chat: str, thread: str | None, ts: str) -> str | None:
-    """The thread that an answer belongs to: where threads are conversations, one begins with each message."""
+    """Return the thread to answer in. With the strategy ``thread``, each message in a channel starts one."""
     return thread or (ts if rules.strategy == "thread" and not _is_direct(chat) else None)
 
 
@@ -327,14 +341,14 @@ def _address(rules: Rules, chat: str, thread: str | None, reply_to: str | None) 
 
 
 def order_of(ts: str) -> int:
-    """Return a message's place in Slack's order, from its timestamp."""
-    return int(ts.replace(".", "")) if _STAMP.fullmatch(ts) else 0
+    """Return a timestamp as microseconds; 0 if it is malformed."""
+    return int(ts.replace(".", "")) if _TS.fullmatch(ts) else 0
 
 
 def _object(given: Json, key: str) -> Json:
     value = given.get(key)
     if not isinstance(value, Mapping):
-        raise UnreadableError(f"{key} is no object")
+        raise UnreadableError(f"{key} is not an object")
     return cast(Json, value)
 
 
@@ -343,14 +357,14 @@ def _text(given: Json, key: str, otherwise: str | None = None) -> str:
     if value is None and otherwise is not None:
         return otherwise
     if not isinstance(value, str) or (not value and otherwise is None):
-        raise UnreadableError(f"{key} is no text")
+        raise UnreadableError(f"{key} is not text")
     return value
 
 
-def _stamp(given: Json, key: str) -> str:
+def _ts(given: Json, key: str) -> str:
     value = _text(given, key)
-    if not _STAMP.fullmatch(value):
-        raise UnreadableError(f"{key} is no timestamp")
+    if not _TS.fullmatch(value):
+        raise UnreadableError(f"{key} is not a timestamp")
     return value
 
 
@@ -359,17 +373,17 @@ _ENTITIES = (("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&"))
 
 
 def mentions(text: str, user: str) -> bool:
-    """Whether a text mentions a user."""
+    """Return whether a text mentions a user."""
     return re.search(rf"<@{re.escape(user)}(\|[^<>]*)?>", text) is not None
 
 
-def plain(text: str, bot_user: str) -> str:
-    """What was written, without the bot's own name."""
+def plain_text(text: str, bot_user: str) -> str:
+    """Return a message's text without markup and without mentions of the bot."""
     text = re.sub(rf"<@{re.escape(bot_user)}(\|[^<>]*)?>[:,]?[ \t]*", "", text)
-    return _unescaped(_SEQUENCE.sub(_meant, text)).strip()
+    return _unescape(_SEQUENCE.sub(_sequence_text, text)).strip()
 
 
-def _meant(match: re.Match[str]) -> str:
+def _sequence_text(match: re.Match[str]) -> str:
     inside, _, label = match.group(1).partition("|")
     sign, name = inside[0], inside[1:]
     if sign == "@":
@@ -381,7 +395,7 @@ def _meant(match: re.Match[str]) -> str:
     return f"{label} ({inside})" if label and label not in inside else inside
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     for entity, mark in _ENTITIES:
         text = text.replace(entity, mark)
     return text

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, assert_never
 
 from msgspec import Struct
 
@@ -20,34 +20,34 @@ from gateway.channel import verb_of
 from gateway.markdown import parse_markdown, plain_text, split_markdown
 
 LONGEST_PAGE = 3_800
-"""Characters of Markdown; what it is shown as stays below what ``chat.update`` takes."""
+"""Characters of Markdown; its blocks and text then stay within the limits of ``chat.update``."""
 _BYTES_FOR_EACH = 2.5
 _LONGEST_NOTE = 2_900
 _LONGEST_CALL = 80
-# Not the opening brackets: behind a backslash they begin a formula.
+# Without opening brackets, because a backslash before one begins a formula.
 _SPECIAL = re.compile(r"([\\`*_~\]<>#|$])")
 _MENTION = re.compile(r"(?<=<)(?=[@!#])")
 _LABELLED = re.compile(r"<[a-z][a-z0-9+.-]*:[^<>|]*\|", re.IGNORECASE)
 _FENCE = re.compile(r"\n(?:```+|~~~+)$")
-_STEERING = re.compile(
+_CONTROL = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
     r"(?:(?<=\x1b)(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.))?",
     re.DOTALL,
 )
-"""What terminals obey; nothing that people read."""
-_JOINER = "\u2060"
-"""Invisible; between the marks of a mention it is none any more."""
+"""Control characters and terminal escape sequences."""
+_WORD_JOINER = "\u2060"
+"""Invisible character that breaks a mention when inserted into it."""
 
 
 class Text(Struct, frozen=True):
-    """A message of words. ``live`` is what a stream may show of it already, which only grows."""
+    """Page of text. ``live`` is the part that can be streamed, because later text only extends it."""
 
     markdown: str
     live: str
 
 
 class File(Struct, frozen=True):
-    """A message that shows a file, with base64 ``data``."""
+    """Page that shows a file. ``data`` is base64."""
 
     name: str
     data: str
@@ -59,16 +59,16 @@ _TOOLS = (ToolCallPart, ToolResultPart)
 
 
 def pages(message: Message, *, final: bool, most: int = 6, tools: bool = True) -> Sequence[Page]:
-    """A message as the pages of a room. Files come at the end, and only when it is final.
+    """Render an answer as at most ``most`` text pages, followed by its files if it is final.
 
-    ``tools`` says whether it tells which tools were used.
+    A longer answer is also attached as a file. ``tools`` adds lines about the used tools.
     """
-    told = message.parts if tools else [part for part in message.parts if not isinstance(part, _TOOLS)]
-    markdown = "\n\n".join(_paragraphs(told, final=final))
+    parts = message.parts if tools else [part for part in message.parts if not isinstance(part, _TOOLS)]
+    markdown = "\n\n".join(_paragraphs(parts, final=final))
     pieces = split_markdown(markdown, LONGEST_PAGE, measure, most=most + 1)
     texts = [Text(piece, piece) for piece in pieces]
     if texts and not final:
-        texts[-1] = Text(pieces[-1], _open_end(pieces[-1], markdown))
+        texts[-1] = Text(pieces[-1], _reopen_fence(pieces[-1], markdown))
     files = list(_files(message.parts)) if final else []
     if len(texts) > most:
         whole = base64.b64encode(markdown.encode(errors="replace")).decode()
@@ -77,43 +77,43 @@ def pages(message: Message, *, final: bool, most: int = 6, tools: bool = True) -
 
 
 def measure(piece: str) -> int:
-    """How much room a piece of Markdown takes: its characters, or its bytes where they are many."""
+    """Return the length of Markdown in characters, or by its bytes if these are many."""
     return max(len(piece), round(len(piece.encode(errors="replace")) / _BYTES_FOR_EACH))
 
 
 def blocks(markdown: str) -> list[dict[str, object]]:
-    """A page as Slack shows it. Rich text is not read for markup, so nothing in it can mention anybody."""
+    """Render a page as blocks. Rich text is not parsed for markup, so it cannot mention users."""
     return [{"type": "rich_text", "elements": rich_text(parse_markdown(markdown))}]
 
 
-def note(markdown: str) -> str:
-    """A page as a notification tells it."""
+def notification_text(markdown: str) -> str:
+    """Render a page as plain text for notifications, escaped."""
     words = plain_text(parse_markdown(markdown))
-    told = escaped(words[:_LONGEST_NOTE])
-    return told if len(told) <= LONGEST_PAGE else escaped(words[: LONGEST_PAGE // len("&amp;")])
+    text = escape(words[:_LONGEST_NOTE])
+    return text if len(text) <= LONGEST_PAGE else escape(words[: LONGEST_PAGE // len("&amp;")])
 
 
-def stream(live: str) -> str | None:
-    """What a stream shows of a page, as Markdown; None when that would hide where a link leads."""
-    if _LABELLED.search(live) or not shows_links_honestly(parse_markdown(live)):
+def stream_text(live: str) -> str | None:
+    """Render a page as Markdown for a stream; None if it has pictures, formulas or misleading links."""
+    if _LABELLED.search(live) or not is_safe_to_stream(parse_markdown(live)):
         return None
-    return _MENTION.sub(_JOINER, live)
+    return _MENTION.sub(_WORD_JOINER, live)
 
 
-def escaped(text: str) -> str:
-    """Text that says only what it says."""
+def escape(text: str) -> str:
+    """Escape the characters that begin Slack's markup."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def safe_name(name: str) -> str:
-    """A file's name without its folders and without what no file system takes."""
+    """Return a file's name without folders and without characters that file systems refuse."""
     plain = re.sub(r'[\x00-\x1f\x7f<>:"|?*\\/]+', "_", PurePosixPath(name.replace("\\", "/")).name)
     stem, dot, ending = plain.strip(". ").rpartition(".")
     return (f"{stem[:80]}{dot}{ending[:15]}" if stem else ending[:80]) or "file"
 
 
 def _paragraphs(parts: Sequence[Part], *, final: bool) -> Iterator[str]:
-    """The texts of a message, and its tools' lines, those that follow each other together."""
+    """Yield the texts of an answer, and the lines of consecutive tool calls as one paragraph."""
     lines: list[str] = []
     calls = {part.tool_call_id: part for part in parts if isinstance(part, ToolCallPart)}
     answered = {part.tool_call_id for part in parts if isinstance(part, ToolResultPart)}
@@ -124,25 +124,29 @@ def _paragraphs(parts: Sequence[Part], *, final: bool) -> Iterator[str]:
         if isinstance(part, ToolCallPart):
             lines += [f"▫️ {_call(part)}"] if final and part.tool_call_id not in answered else []
             continue
-        said = _said(part)
-        if said and lines:
+        text = _part_markdown(part)
+        if text and lines:
             yield "\n".join(lines)
             lines = []
-        if said:
-            yield said
+        if text:
+            yield text
     if lines:
         yield "\n".join(lines)
 
 
-def _said(part: Part) -> str:
-    if isinstance(part, TextPart):
-        text = "" if part.kind == "reasoning" else _STEERING.sub("", part.content).strip("\n")
-        return f"*{text}*" if text and part.kind == "notice" else text
-    if isinstance(part, ErrorPart):
-        return f"⚠️ {_literal(part.message or part.error_name)}"
-    if isinstance(part, FilePart) and part.content is None:
-        return f"📎 {_code(part.path)}"
-    return ""
+def _part_markdown(part: Part) -> str:
+    match part:
+        case TextPart():
+            text = "" if part.kind == "reasoning" else _CONTROL.sub("", part.content).strip("\n")
+            return f"*{text}*" if text and part.kind == "notice" else text
+        case ErrorPart():
+            return f"⚠️ {_literal(part.message or part.error_name)}"
+        case FilePart():
+            return f"📎 {_code(part.path)}" if part.content is None else ""
+        case ImagePart() | ToolCallPart() | ToolResultPart():
+            return ""
+        case _:
+            assert_never(part)
 
 
 def _result(part: ToolResultPart, call: ToolCallPart | None) -> str:
@@ -167,14 +171,14 @@ def _seconds(milliseconds: int) -> str:
 
 
 def _code(text: str) -> str:
-    """One line of code, cut, in Markdown."""
-    line = " ".join(_STEERING.sub("", text).replace("`", "'").split())
+    """Render text as one line of inline code, shortened."""
+    line = " ".join(_CONTROL.sub("", text).replace("`", "'").split())
     return f"`{line if len(line) <= _LONGEST_CALL else line[: _LONGEST_CALL - 1] + '…'}`"
 
 
 def _literal(text: str) -> str:
-    """One line that Markdown leaves alone."""
-    return _SPECIAL.sub(r"\\\1", " ".join(_STEERING.sub("", text).split())[:500])
+    """Render text as one line with Markdown escaped."""
+    return _SPECIAL.sub(r"\\\1", " ".join(_CONTROL.sub("", text).split())[:500])
 
 
 def _files(parts: Sequence[Part]) -> Iterator[File]:
@@ -190,7 +194,7 @@ def _files(parts: Sequence[Part]) -> Iterator[File]:
 
 
 def _file(name: str, mime_type: str, data: str, alt: str) -> Iterator[File]:
-    """A file, unless its data is none."""
+    """Yield a file page, unless the data is empty or malformed."""
     try:
         empty = not base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
@@ -200,8 +204,8 @@ def _file(name: str, mime_type: str, data: str, alt: str) -> Iterator[File]:
         yield File(safe_name(name + ending), data, alt[:200])
 
 
-def _open_end(piece: str, markdown: str) -> str:
-    """The last piece without the fence that closes code which is not at its end yet."""
+def _reopen_fence(piece: str, markdown: str) -> str:
+    """Return the last piece without the closing fence of a code block that is not complete yet."""
     fence = _FENCE.search(piece)
     closed = fence is None or markdown.rstrip().endswith(fence.group())
     return piece if fence is None or closed else piece[: fence.start()]
@@ -216,15 +220,15 @@ _STYLES: Mapping[type[md.Inline], str] = {md.Strong: "bold", md.Emphasis: "itali
 
 
 def rich_text(tree: md.Tree) -> list[Element]:
-    """The elements of a ``rich_text`` block; at least one."""
+    """Render a tree as the elements of a ``rich_text`` block; at least one."""
     elements = [element for element in _blocks(tree) if element["elements"]]
     return elements or [_section([_text(" ")])]
 
 
-def shows_links_honestly(tree: md.Tree) -> bool:
-    """Return whether Slack may read the Markdown itself: honest links, no picture, and no formula.
+def is_safe_to_stream(tree: md.Tree) -> bool:
+    """Return whether Slack may parse the Markdown itself: no misleading link, picture or formula.
 
-    Slack would take the backslashes and underlines of a formula for markup.
+    Slack would read the backslashes and underscores of a formula as markup.
     """
     return not any(
         isinstance(one, md.Image | md.Math) or (isinstance(one, md.Link) and one.shown_differs)
@@ -233,22 +237,22 @@ def shows_links_honestly(tree: md.Tree) -> bool:
 
 
 def _blocks(tree: Iterable[md.Block]) -> Iterator[Element]:
-    """Sections and what stands between them; paragraphs that follow each other share one."""
+    """Yield the elements of blocks; consecutive paragraphs share one section."""
     running: list[Element] = []
     for block in tree:
-        words = _words(block)
+        words = _line(block)
         if words is not None:
             running += [_text("\n\n"), *words] if running and words else words
             continue
         if running:
             yield _section(running)
             running = []
-        yield from _other(block)
+        yield from _block_elements(block)
     if running:
         yield _section(running)
 
 
-def _words(block: md.Block) -> list[Element] | None:
+def _line(block: md.Block) -> list[Element] | None:
     match block:
         case md.Paragraph(children):
             return list(_inlines(children))
@@ -260,28 +264,30 @@ def _words(block: md.Block) -> list[Element] | None:
             return None
 
 
-def _other(block: md.Block) -> Iterator[Element]:
+def _block_elements(block: md.Block) -> Iterator[Element]:
     match block:
+        case md.Paragraph() | md.Heading() | md.Rule():
+            pass
         case md.CodeBlock(text):
             yield _preformatted(text)
         case md.Table():
             yield _preformatted(_table(block))
         case md.Quote(children):
-            yield {"type": "rich_text_quote", "elements": _flat(children)}
+            yield {"type": "rich_text_quote", "elements": _inline_blocks(children)}
         case md.ItemList():
             yield from _list(block, 0)
         case _:
-            return
+            assert_never(block)
 
 
 def _list(block: md.ItemList, depth: int) -> Iterator[Element]:
-    """A list; what is nested in an item follows as a list of its own, and then the list goes on."""
+    """Yield the elements of a list. A nested list follows its item as an element of its own."""
     items: list[Element] = []
     first = block.start
     for number, item in enumerate(block.items, block.start):
         nested = [child for child in item.children if isinstance(child, md.ItemList)]
         mark = "" if item.checked is None else "☑ " if item.checked else "☐ "
-        words = _flat([child for child in item.children if not isinstance(child, md.ItemList)])
+        words = _inline_blocks([child for child in item.children if not isinstance(child, md.ItemList)])
         items.append(_section([*([_text(mark)] if mark else []), *words] or [_text(" ")]))
         if nested:
             yield _items(items, block, depth, first)
@@ -300,25 +306,25 @@ def _items(items: Sequence[Element], block: md.ItemList, depth: int, first: int)
     return element
 
 
-def _flat(tree: Iterable[md.Block]) -> list[Element]:
-    """Blocks where Slack takes only a line of text: below each other, code as code."""
+def _inline_blocks(tree: Iterable[md.Block]) -> list[Element]:
+    """Render blocks where Slack accepts only inline elements, one per line."""
     found: list[Element] = []
     for block in tree:
-        words = _words(block)
+        words = _line(block)
         if words is None:
-            words = list(_flattened(block))
+            words = list(_flattened_block(block))
         found += [_text("\n"), *words] if found and words else words
     return found
 
 
-def _flattened(block: md.Block) -> Iterator[Element]:
+def _flattened_block(block: md.Block) -> Iterator[Element]:
     match block:
         case md.CodeBlock(text) if text:
             yield _text(text, {"code": True})
         case md.Table():
             yield _text(_table(block), {"code": True})
         case md.Quote(children):
-            yield from _flat(children)
+            yield from _inline_blocks(children)
         case md.ItemList():
             yield _text(md.plain_text((block,)))
         case _:
@@ -368,7 +374,7 @@ def _preformatted(text: str) -> Element:
 
 
 def _table(table: md.Table) -> str:
-    """A table in letters of one width; columns stand below each other unless that takes too much room."""
+    """Render a table as aligned text, or with separators only if alignment would take too many characters."""
     rows = [[md.inline_text(cell).replace("\n", " ") for cell in row] for row in (table.header, *table.rows)]
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     if sum(widths) * len(rows) > _WIDEST_TABLE:
@@ -403,6 +409,8 @@ def _every_inline(tree: Iterable[md.Block]) -> Iterator[md.Inline]:
                         yield from _inside(cell)
             case md.CodeBlock() | md.Rule():
                 pass
+            case _:
+                assert_never(block)
 
 
 def _inside(inlines: Iterable[md.Inline]) -> Iterator[md.Inline]:

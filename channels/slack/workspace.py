@@ -1,4 +1,4 @@
-"""One workspace that the app is installed in, and its installation by OAuth."""
+"""Workspaces of the app: running one, and installing the app in more of them by OAuth."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import structlog
 from aiohttp import web
 
 from channels.slack.api import Api, Json, RefusedError
-from channels.slack.approvals import Prompts
-from channels.slack.delivery import Placing, Presence
+from channels.slack.approvals import Approvals
+from channels.slack.delivery import Delivery, Indicators
 from channels.slack.history import START
 from channels.slack.inflow import Inflow
 from channels.slack.manifest import SCOPES
 from channels.slack.options import Options
-from channels.slack.parse import Rules, Stopped, user_of
+from channels.slack.parse import Rules, StopPressed, user_id_of
 from gateway import SettingsError
 from gateway.channel import (
     Address,
@@ -48,7 +48,7 @@ _PROBE_SECONDS, _SWEEP_SECONDS, _AGAIN_SECONDS = 30.0, 5.0, 2.0
 
 
 class Workspace:
-    """The app in one workspace. ``team`` is empty until Slack has told."""
+    """The app in one workspace. ``team`` is the workspace's id, empty until the app has signed in."""
 
     def __init__(
         self,
@@ -56,104 +56,104 @@ class Workspace:
         channel_id: str,
         options: Options,
         token: str,
-        left: Callable[[Workspace], Awaitable[None]],
+        on_removed: Callable[[Workspace], Awaitable[None]],
         *,
         home: bool,
     ) -> None:
         self.team = ""
         self.home = home
-        """Whether it is the one that ``bot_token`` opens."""
+        """Whether this is the workspace of ``bot_token``, whose user ids have no prefix."""
         self.problem = "starting"
-        """What does not work; empty while all does."""
-        self.api = Api(token, options.api_base_url, options.pace, self._refused)
-        self.placing = Placing(self.api, streams=options.streaming)
-        self.presence = Presence(self.api, options.thinking)
-        self.prompts = Prompts(self.api, host)
+        """Reason why the workspace does not work; empty while it does."""
+        self.api = Api(token, options.api_base_url, options.pace, self._report_invalid_token)
+        self.delivery = Delivery(self.api, streams=options.streaming)
+        self.indicators = Indicators(self.api, options.thinking)
+        self.approvals = Approvals(self.api, host)
         self.inflow = Inflow(
             self.api,
             file_bytes=options.file_bytes,
-            on_press=self.prompts.pressed,
+            on_press=self.approvals.pressed,
             on_stop=self._stopped,
-            on_leave=lambda: left(self),
+            on_leave=lambda: on_removed(self),
             on_revoke=self._revoked,
         )
-        self._over = asyncio.Event()
+        self._stopping = asyncio.Event()
         self._host = host
         self._channel_id = channel_id
         self._options = options
 
     async def run(self, receive: Receive, tasks: asyncio.TaskGroup, signed_in: Callable[[], None]) -> None:
-        """Keep it going until it is stopped. Raises RefusedError when the token does not do."""
+        """Sign in, then accept deliveries until stopped. Raises RefusedError if the token is rejected."""
         self.problem = "starting"
         rules = await self._sign_in()
         await self._restore(rules, receive)
-        self.inflow.connected(rules, self._listening(receive), tasks)
+        self.inflow.start(rules, self._recording_authors(receive), tasks)
         self.problem = ""
         signed_in()
         try:
             async with self.api.connected(), asyncio.TaskGroup() as own_tasks:
                 running = [own_tasks.create_task(self._probe()), own_tasks.create_task(self._sweep())]
-                await self._over.wait()
+                await self._stopping.wait()
                 for task in running:
                     task.cancel()
         finally:
-            self.inflow.ended()
+            self.inflow.stop()
 
     def stop(self) -> None:
-        """Let ``run`` end."""
-        self._over.set()
+        """Make ``run`` return."""
+        self._stopping.set()
 
     async def send(self, outbound: OutboundMessage) -> Placed:
-        """Place one page."""
-        placed = await self.placing.send(outbound)
-        self.inflow.catching.saw(outbound.address.chat, placed.platform_id)
-        await self._after(outbound)
+        """Post one page."""
+        placed = await self.delivery.send(outbound)
+        self.inflow.history.note_seen(outbound.address.chat, placed.platform_id)
+        await self._clear_indicator(outbound)
         return placed
 
     async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
-        """Let a page show its content."""
-        await self.placing.edit(placed, outbound)
-        await self._after(outbound)
+        """Change a posted page to its current content."""
+        await self.delivery.edit(placed, outbound)
+        await self._clear_indicator(outbound)
 
     def watermark(self, address: Address) -> str | None:
-        """The newest message known in a room."""
-        return self.inflow.catching.latest.get(address.chat)
+        """Return the timestamp of the newest known message of a chat."""
+        return self.inflow.history.latest.get(address.chat)
 
     async def _sign_in(self) -> Rules:
-        """Who we are."""
+        """Ask for the ids of the workspace and the bot until Slack answers. Raises RefusedError."""
         while True:
             try:
-                told = await self.api.call("auth.test")
+                identity = await self.api.call("auth.test")
                 break
             except (PlacementDeferred, PlacementUncertain) as error:
-                problem = f"{error}; look at the bot's token" if _is_of_token(error) else str(error)
+                problem = f"{error}; check the bot token" if _is_token_error(error) else str(error)
                 if problem != self.problem:
-                    log.warning("Slack does not let the app in", channel=self._channel_id, reason=problem)
+                    log.warning("sign-in to Slack failed", channel=self._channel_id, reason=problem)
                 self.problem = problem
                 await asyncio.sleep(getattr(error, "seconds", None) or 1.0)
-        self.team = self.placing.team = str(told.get("team_id"))
-        self.placing.bot_user = str(told.get("user_id"))
+        self.team = self.delivery.team = str(identity.get("team_id"))
+        self.delivery.bot_user = str(identity.get("user_id"))
         return Rules(
             channel=self._channel_id,
             team=self.team,
-            bot_user=self.placing.bot_user,
+            bot_user=self.delivery.bot_user,
             home=self.home,
             strategy=self._options.session_strategy,
             groups=self._options.groups,
             edits=self._options.edits == "rerun",
             prefix=self._options.command_prefix,
-            follows=self.inflow.catching.follows,
+            follows=self.inflow.history.follows,
         )
 
     async def _restore(self, rules: Rules, receive: Receive) -> None:
-        """Take up how far rooms were read; the first time, note when it begins."""
+        """Load the cursors; the first time, commit the current time as the start."""
         now = f"{time.time():.6f}"
-        known = self.inflow.catching.restore(await self._host.cursors(self._channel_id), rules.team, now)
+        known = self.inflow.history.restore(await self._host.cursors(self._channel_id), rules.team, now)
         if not known:
             await receive(cursor=Cursor(rules.team, now, START))
 
-    def _listening(self, receive: Receive) -> Receive:
-        """``receive``, which also remembers for whom an answer will be."""
+    def _recording_authors(self, receive: Receive) -> Receive:
+        """Return ``receive``, extended to remember the authors of messages for streams."""
 
         async def listening(
             *messages: InboundMessage,
@@ -164,52 +164,54 @@ class Workspace:
             for message in messages:
                 address = message.address
                 if address.reply_to is not None:
-                    self.placing.heard(address.chat, address.reply_to, user_of(message.sender.id))
+                    self.delivery.remember_author(
+                        address.chat, address.reply_to, user_id_of(message.sender.id)
+                    )
             return await receive(*messages, cursor=cursor, rejected=rejected, signals=signals)
 
         return listening
 
-    async def _after(self, outbound: OutboundMessage) -> None:
+    async def _clear_indicator(self, outbound: OutboundMessage) -> None:
         if outbound.final and outbound.part + 1 == outbound.parts:
-            await self.presence.done(outbound.address)
+            await self.indicators.clear(outbound.address)
 
-    async def _stopped(self, stopped: Stopped) -> None:
-        await self.presence.idle(stopped.chat, stopped.thread)
+    async def _stopped(self, stopped: StopPressed) -> None:
+        await self.indicators.mark_idle(stopped.chat, stopped.thread)
 
-    def _refused(self, reason: str) -> None:
-        """Slack does not accept the token: say so at once, whatever call it was."""
-        problem = f"Slack refuses the bot's token: {reason}"
+    def _report_invalid_token(self, reason: str) -> None:
+        """Report an invalid token at once, whichever call found it."""
+        problem = f"Slack rejected the bot token: {reason}"
         if self.problem != problem and self.team:
             log.error(problem, channel=self._channel_id, team=self.team)
             self.problem = problem
 
     async def _revoked(self) -> None:
-        """Slack says that tokens were revoked; whether ours still does is asked."""
-        self._refused("tokens_revoked")
-        await self._ask()
+        """Report that tokens were revoked, then check whether the bot's is among them."""
+        self._report_invalid_token("tokens_revoked")
+        await self._check_token()
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
-            await self.presence.sweep()
+            await self.indicators.clear_stale()
 
     async def _probe(self) -> None:
-        """Ask now and then whether the Web API and the token still do."""
+        """Check the token regularly."""
         while True:
             await asyncio.sleep(_PROBE_SECONDS)
-            await self._ask()
+            await self._check_token()
 
-    async def _ask(self) -> None:
-        """Ask whether the Web API and the token still do, until Slack says so or not.
+    async def _check_token(self) -> None:
+        """Check whether the Web API answers and accepts the token, and update ``problem``.
 
-        One answer that asks to wait says nothing about that, so the next one is not left to the next probe.
+        Retries a rate-limited or failed call at once instead of at the next probe, because it proves nothing.
         """
         while True:
             try:
                 await self.api.call("auth.test", urgent=False)
             except (RefusedError, PlacementDeferred, PlacementUncertain) as error:
-                log.warning("Slack does not answer as it should", team=self.team, reason=str(error))
-                if _is_of_token(error):
+                log.warning("a check of the bot token failed", team=self.team, reason=str(error))
+                if _is_token_error(error):
                     return
                 self.problem = str(error)
                 if isinstance(error, RefusedError):
@@ -220,7 +222,7 @@ class Workspace:
                 return
 
 
-def _is_of_token(error: Exception) -> bool:
+def _is_token_error(error: Exception) -> bool:
     return any(word in str(error) for word in ("_auth", "_authed", "token"))
 
 
@@ -230,7 +232,7 @@ _MOST_STATES = 1_000
 
 
 class Installations:
-    """The tokens of workspaces, by their ids, in a file that only its owner may read."""
+    """Tokens of workspaces that installed the app, by team id, in a file with mode 0600."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -238,21 +240,21 @@ class Installations:
 
     @property
     def tokens(self) -> list[str]:
-        """The bots' tokens."""
+        """Tokens of all workspaces."""
         return [*self._tokens.values()]
 
-    async def keep(self, team: str, token: str) -> None:
-        """Keep a token, in place of the workspace's former one."""
+    async def save(self, team: str, token: str) -> None:
+        """Save a workspace's token, replacing its former one."""
         self._tokens[team] = token
         await asyncio.to_thread(self._write)
 
-    async def forget(self, team: str) -> None:
-        """The app is no longer installed there."""
+    async def remove(self, team: str) -> None:
+        """Remove a workspace's token."""
         if self._tokens.pop(team, None) is not None:
             await asyncio.to_thread(self._write)
 
     def _read(self) -> dict[str, str]:
-        """Raises SettingsError for a file that is not ours."""
+        """Read the file; empty if it does not exist. Raises SettingsError if it is not readable."""
         try:
             found: object = json.loads(self._file.read_text())
         except FileNotFoundError:
@@ -260,7 +262,7 @@ class Installations:
         except (OSError, ValueError) as error:
             raise SettingsError(f"{self._file}: cannot be read: {type(error).__name__}") from None
         if not isinstance(found, dict):
-            raise SettingsError(f"{self._file}: holds no installations")
+            raise SettingsError(f"{self._file}: contains no installations")
         return {str(team): str(token) for team, token in cast(Json, found).items()}
 
     def _write(self) -> None:
@@ -274,8 +276,8 @@ class Installations:
         draft.replace(self._file)
 
 
-class OAuth:
-    """The two pages of an installation. ``installed`` is called with a workspace's id and its bot's token."""
+class OAuthPages:
+    """The two pages of an OAuth installation. ``installed`` is called with the team id and the bot token."""
 
     def __init__(
         self,
@@ -293,7 +295,7 @@ class OAuth:
         self._states: OrderedDict[str, float] = OrderedDict()
 
     async def begin(self, _request: web.Request) -> web.StreamResponse:
-        """Send a person to Slack, who comes back with the state that their browser keeps."""
+        """Redirect a browser to Slack, with a state that a cookie binds to this browser."""
         state = secrets.token_urlsafe(24)
         self._states[state] = time.monotonic() + _STATE_SECONDS
         if len(self._states) > _MOST_STATES:
@@ -313,16 +315,18 @@ class OAuth:
         return answer
 
     async def end(self, request: web.Request) -> web.StreamResponse:
-        """A person comes back from Slack."""
+        """Complete an installation when Slack redirects the browser back."""
         state, code = request.query.get("state", ""), request.query.get("code", "")
         until = self._states.pop(state, 0.0)
         kept = request.cookies.get(_COOKIE, "")
         if until < time.monotonic() or not hmac.compare_digest(state.encode(), kept.encode(errors="replace")):
-            return web.Response(status=400, text="This installation was not begun here. Please begin again.")
+            return web.Response(
+                status=400, text="This installation was not started in this browser. Please start again."
+            )
         if not code:
-            return web.Response(status=400, text="The installation was not allowed.")
+            return web.Response(status=400, text="The installation was denied.")
         try:
-            told = await self._api.call(
+            granted = await self._api.call(
                 "oauth.v2.access",
                 client_id=self._client_id,
                 client_secret=self._client_secret,
@@ -331,11 +335,13 @@ class OAuth:
             )
         except (PlacementRefused, PlacementDeferred, PlacementUncertain) as error:
             log.warning("an installation failed", reason=str(error))
-            return web.Response(status=502, text="Slack did not confirm this. Please begin again.")
-        team: object = told.get("team")
-        token: object = told.get("access_token")
-        if not isinstance(team, dict) or not isinstance(token, str) or told.get("token_type") != "bot":
-            return web.Response(status=502, text="Slack gave no bot. Please begin again.")
+            return web.Response(
+                status=502, text="Slack did not confirm the installation. Please start again."
+            )
+        team: object = granted.get("team")
+        token: object = granted.get("access_token")
+        if not isinstance(team, dict) or not isinstance(token, str) or granted.get("token_type") != "bot":
+            return web.Response(status=502, text="Slack returned no bot token. Please start again.")
         await self._installed(str(cast(Json, team).get("id")), token)
         log.info("the app was installed", team=str(cast(Json, team).get("id")))
         answer = web.Response(text="Installed. You can close this page and write to the bot.")

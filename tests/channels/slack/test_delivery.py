@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from channels.slack.api import Api
-from channels.slack.delivery import Placing, Presence
+from channels.slack.delivery import Delivery, Indicators
 from channels.slack.fake import FakeSlack
 from channels.slack.render import Text
 from gateway import Message
@@ -26,12 +26,12 @@ class Hands:
 async def test_a_status_is_set_anew_before_it_goes_by_itself() -> None:
     async with FakeSlack() as fake:
         clock, api = Hands(), Api(fake.bot_token, fake.api_url)
-        presence = Presence(api, "eyes", clock)
+        indicators = Indicators(api, "eyes", clock)
         ts = fake.say("general", "hello")
         address = Address("slack", "T", fake.room("general").id, ts, ts)
         for now in range(0, 100, 4):
             clock.now = float(now)
-            await presence.thinking(address)
+            await indicators.show(address)
         assert fake.status("general", ts) == "is thinking…"
         assert len(fake.transcript.of("assistant.threads.setStatus")) == 2
         assert len(fake.transcript.of("agents.sessions.setStatus")) == 2
@@ -41,17 +41,17 @@ async def test_a_status_is_set_anew_before_it_goes_by_itself() -> None:
 async def test_what_nobody_asks_for_any_more_is_taken_back() -> None:
     async with FakeSlack() as fake:
         clock, api = Hands(), Api(fake.bot_token, fake.api_url)
-        presence = Presence(api, "eyes", clock)
+        indicators = Indicators(api, "eyes", clock)
         root, other = fake.say("general", "hello"), fake.say("@ada", "hello")
         thread = Address("slack", "T", fake.room("general").id, root, root)
         direct = Address("slack", "T", fake.room("@ada").id, None, other)
-        await presence.thinking(thread)
-        await presence.thinking(direct)
+        await indicators.show(thread)
+        await indicators.show(direct)
         clock.now = 10
-        await presence.sweep()
+        await indicators.clear_stale()
         assert fake.messages("@ada")[0].reactions
         clock.now = 16
-        await presence.sweep()
+        await indicators.clear_stale()
         assert not fake.messages("@ada")[0].reactions
         assert fake.state.sessions[thread.chat, root].status == "active"
     fake.transcript.check()
@@ -61,12 +61,12 @@ async def test_what_the_app_may_not_do_it_is_not_asked_again() -> None:
     async with FakeSlack(installed=False) as fake:
         fake.install(scopes=["chat:write"])
         api = Api(fake.bot_token, fake.api_url)
-        presence = Presence(api, "eyes")
+        indicators = Indicators(api, "eyes")
         for text in ("one", "two"):
             ts = fake.say("@ada", text)
             address = Address("slack", "T", fake.room("@ada").id, None, ts)
-            await presence.thinking(address)
-            await presence.done(address)
+            await indicators.show(address)
+            await indicators.clear(address)
         assert len(fake.transcript.of("reactions.add")) == 1
     fake.transcript.check()
 
@@ -82,44 +82,44 @@ def outbound_to(chat: str, nonce: str) -> OutboundMessage:
 
 async def test_before_it_is_signed_in_it_cannot_say_that_a_message_does_not_stand() -> None:
     async with FakeSlack() as fake:
-        placing = Placing(Api(fake.bot_token, fake.api_url), streams=True)
+        delivery = Delivery(Api(fake.bot_token, fake.api_url), streams=True)
         chat = fake.room("@ada").id
         with pytest.raises(PlacementDeferred):
-            await placing.find(outbound_to(chat, "n1"))
+            await delivery.find(outbound_to(chat, "n1"))
         assert not fake.transcript.of("conversations.history")
-        placing.bot_user = "U1"
-        assert await placing.find(outbound_to(chat, "n1")) is None
+        delivery.bot_user = "U1"
+        assert await delivery.find(outbound_to(chat, "n1")) is None
 
 
 async def test_answers_that_are_begun_can_all_be_finished_though_slack_takes_few_changes() -> None:
     async with FakeSlack() as fake:
         fake.switches.limited = True
-        placing = Placing(Api(fake.bot_token, fake.api_url), streams=False)
+        delivery = Delivery(Api(fake.bot_token, fake.api_url), streams=False)
         begun: list[tuple[Placed, OutboundMessage]] = []
         for number in range(50):
             asked = outbound_to(fake.room(f"@user{number}").id, f"n{number}")
             try:
                 shown = replace(asked, page=Text("so far", "so far"), final=False)
-                begun.append((await placing.send(shown), asked))
+                begun.append((await delivery.send(shown), asked))
             except PlacementDeferred:
                 whole = replace(asked, page=Text("the answer", "the answer"))
-                await placing.send(whole)
+                await delivery.send(whole)
         assert 20 <= len(begun) <= 40
         for placed, asked in begun:
-            await placing.edit(placed, replace(asked, page=Text("the answer", "the answer")))
+            await delivery.edit(placed, replace(asked, page=Text("the answer", "the answer")))
         assert [fake.answers(f"@user{number}") for number in range(50)] == [["the answer"]] * 50
     fake.transcript.check()
 
 
 async def test_signs_of_thinking_that_could_not_be_taken_back_are_left_out() -> None:
     async with FakeSlack() as fake:
-        presence = Presence(Api(fake.bot_token, fake.api_url), "eyes")
+        indicators = Indicators(Api(fake.bot_token, fake.api_url), "eyes")
         room = fake.room("@ada")
         asked = [Address("slack", "T1", room.id, reply_to=fake.say("@ada", "hello")) for _ in range(30)]
         for address in asked:
-            await presence.thinking(address)
+            await indicators.show(address)
         for address in asked:
-            await presence.done(address)
+            await indicators.clear(address)
         added, removed = fake.transcript.of("reactions.add"), fake.transcript.of("reactions.remove")
         assert 0 < len(added) == len(removed) < len(asked)
         assert not any(said.reactions for said in fake.messages("@ada"))

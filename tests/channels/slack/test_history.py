@@ -10,8 +10,8 @@ import pytest
 
 from channels.slack.api import Api
 from channels.slack.fake import FakeSlack
-from channels.slack.history import START, CatchingUp
-from channels.slack.parse import Rules, Written
+from channels.slack.history import START, HistoryReader
+from channels.slack.parse import Rules, UserMessage
 from gateway.app import Gateway
 from gateway.channel import Cursor
 from gateway.settings.sections import Limits
@@ -26,13 +26,13 @@ FAILS: Fault = "fail_before"
 ONE, TWO, THREE = "1700000001.000100", "1700000002.000100", "1700000003.000100"
 
 
-def catching(api: Api, take: list[Written], account: str = "T1") -> CatchingUp:
+def history(api: Api, take: list[UserMessage], account: str = "T1") -> HistoryReader:
     """Catches up in a workspace, and keeps what it takes."""
 
-    async def keep(_chat: str, messages: Iterable[Written]) -> None:
+    async def keep(_chat: str, messages: Iterable[UserMessage]) -> None:
         take.extend(messages)
 
-    made = CatchingUp(api, keep, pause=0.001)
+    made = HistoryReader(api, keep, pause=0.001)
     made.rules = Rules(
         channel="slack",
         team=account,
@@ -49,18 +49,18 @@ def catching(api: Api, take: list[Written], account: str = "T1") -> CatchingUp:
 
 
 def test_a_cursor_does_not_pass_a_message_that_is_not_durable() -> None:
-    made = catching(Api("xoxb-1", "http://127.0.0.1:1/"), [])
+    made = history(Api("xoxb-1", "http://127.0.0.1:1/"), [])
     for ts in (ONE, TWO, THREE):
-        made.arrived("C1", ts)
+        made.add_pending("C1", ts)
     first = made.cursor("C1", TWO)
     assert first is not None
     assert first.value < ONE
-    made.committed("C1", TWO, ["C1"], [first])
-    made.committed("C1", THREE, ["C1"], [made.cursor("C1", THREE)])
+    made.note_committed("C1", TWO, ["C1"], [first])
+    made.note_committed("C1", THREE, ["C1"], [made.cursor("C1", THREE)])
     last = made.cursor("C1", ONE)
     assert last is not None
     assert last.value == THREE, "everything before it is durable now"
-    made.committed("C1", ONE, ["C1"], [last])
+    made.note_committed("C1", ONE, ["C1"], [last])
     assert made.cursor("C1", TWO) is None
 
 
@@ -69,11 +69,11 @@ async def test_a_history_is_read_however_often_that_fails() -> None:
         fake.say("@ada", "hello")
         room = fake.room("@ada").id
         fake.then(*[FAILS] * 20, method="conversations.history")
-        api, taken = Api(fake.bot_token, fake.api_url, 1000), list[Written]()
+        api, taken = Api(fake.bot_token, fake.api_url, 1000), list[UserMessage]()
         async with api.connected(), asyncio.TaskGroup() as tasks:
-            made = catching(api, taken)
-            made.begin(tasks)
-            reading = tasks.create_task(made.done(room))
+            made = history(api, taken)
+            made.read_all(tasks)
+            reading = tasks.create_task(made.wait_until_read(room))
             await until(lambda: made.problem)
             assert room in made.problem
             await reading

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from channels.slack.fake import FakeSlack
-from channels.slack.parse import Rules, UnreadableError, Written, parse
+from channels.slack.parse import Rules, UnreadableError, UserMessage, parse
 from tests.channels.hostile import spoiled, strange
 from tests.channels.slack.gateways import gateway_at
 
@@ -50,7 +50,7 @@ async def test_whatever_delivery_comes_it_is_read_or_refused() -> None:
                 found = parse(spoiled(payload, dice), RULES, 1)
             except UnreadableError:
                 continue
-            if isinstance(found, Written):
+            if isinstance(found, UserMessage):
                 assert isinstance(found.message.text, str)
 
 

@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from channels.slack.parse import (
-    Deleted,
-    Pressed,
+    ApprovalPressed,
+    DeletedMessage,
+    OtherMessage,
     Rules,
-    Seen,
-    Stopped,
+    StopPressed,
     UnreadableError,
-    Written,
+    UserMessage,
+    button_value,
     parse,
     parse_history,
-    plain,
-    press_value,
+    plain_text,
     revision,
-    user_of,
+    user_id_of,
 )
 from gateway.channel import Address
 
@@ -41,9 +41,9 @@ def rules(**changes: Any) -> Rules:
     return replace(known, **changes)
 
 
-def written(name: str, **changes: Any) -> Written:
+def written(name: str, **changes: Any) -> UserMessage:
     found = parse(PAYLOADS[name], rules(**changes), NOW)
-    assert isinstance(found, Written)
+    assert isinstance(found, UserMessage)
     return found
 
 
@@ -62,7 +62,7 @@ def test_a_direct_message() -> None:
 def test_people_of_other_workspaces_carry_the_name_of_theirs() -> None:
     user = PAYLOADS["message_im"]["event"]["user"]
     assert written("message_im", home=False).message.sender.id == f"T1:{user}"
-    assert user_of(f"T1:{user}") == user_of(user) == user
+    assert user_id_of(f"T1:{user}") == user_id_of(user) == user
 
 
 def test_a_mention_and_its_message_are_one() -> None:
@@ -79,8 +79,8 @@ def test_a_mention_and_its_message_are_one() -> None:
 )
 def test_what_is_answered_where_several_read(groups: Any, meant: bool) -> None:
     found = parse(PAYLOADS["message_thread"], rules(groups=groups), NOW)
-    assert isinstance(found, Written) == meant
-    assert isinstance(found, Seen) != meant
+    assert isinstance(found, UserMessage) == meant
+    assert isinstance(found, OtherMessage) != meant
 
 
 def test_threads_that_the_bot_takes_part_in_are_followed() -> None:
@@ -88,15 +88,15 @@ def test_threads_that_the_bot_takes_part_in_are_followed() -> None:
     known = rules(
         groups="reply", follows=lambda chat, thread: (chat, thread) == (event["channel"], event["thread_ts"])
     )
-    assert isinstance(parse(PAYLOADS["message_thread"], known, NOW), Written)
+    assert isinstance(parse(PAYLOADS["message_thread"], known, NOW), UserMessage)
 
 
 def test_only_commands() -> None:
     payload = copy.deepcopy(PAYLOADS["app_mention"])
-    assert isinstance(parse(payload, rules(groups="command"), NOW), Seen)
+    assert isinstance(parse(payload, rules(groups="command"), NOW), OtherMessage)
     payload["event"]["text"] = f"<@{rules().bot_user}> /model"
     found = parse(payload, rules(groups="command"), NOW)
-    assert isinstance(found, Written)
+    assert isinstance(found, UserMessage)
     assert found.message.text == "/model"
 
 
@@ -132,7 +132,7 @@ def test_an_unfurled_link_is_no_revision() -> None:
 def test_a_deletion(name: str) -> None:
     event = PAYLOADS[name]["event"]
     found = parse(PAYLOADS[name], rules(), NOW)
-    assert isinstance(found, Deleted)
+    assert isinstance(found, DeletedMessage)
     assert found.dedup_key == f"{event['channel']}:{event['previous_message']['ts']}"
 
 
@@ -142,9 +142,9 @@ def test_a_file() -> None:
 
 
 def test_other_bots_and_ourselves_are_only_seen() -> None:
-    assert isinstance(parse(PAYLOADS["message_bot"], rules(), NOW), Seen)
+    assert isinstance(parse(PAYLOADS["message_bot"], rules(), NOW), OtherMessage)
     user = PAYLOADS["message_im"]["event"]["user"]
-    assert isinstance(parse(PAYLOADS["message_im"], rules(bot_user=user), NOW), Seen)
+    assert isinstance(parse(PAYLOADS["message_im"], rules(bot_user=user), NOW), OtherMessage)
 
 
 def test_a_slash_command_is_answered_by_its_response_url() -> None:
@@ -154,13 +154,13 @@ def test_a_slash_command_is_answered_by_its_response_url() -> None:
     assert found.order == NOW
     prefixed = {**PAYLOADS["command"], "command": "/tl-model"}
     again = parse(prefixed, rules(prefix="tl-"), NOW)
-    assert isinstance(again, Written)
+    assert isinstance(again, UserMessage)
     assert again.message.text == "/model openai/gpt"
 
 
 def test_a_slash_command_in_a_direct_message_is_answered_there() -> None:
     found = parse({**PAYLOADS["command"], "channel_id": "D1"}, rules(), NOW)
-    assert isinstance(found, Written)
+    assert isinstance(found, UserMessage)
     assert found.message.address.reply_to is None
     assert not found.message.address.group
 
@@ -169,9 +169,9 @@ def test_a_button() -> None:
     found = parse(PAYLOADS["block_actions"], rules(), NOW)
     user = PAYLOADS["block_actions"]["user"]["id"]
     url = PAYLOADS["block_actions"]["response_url"]
-    assert found == Pressed("abc", "once", "slack:T1:C1", user, url)
+    assert found == ApprovalPressed("abc", "once", "slack:T1:C1", user, url)
     assert (
-        len(press_value("always", "x" * 16, "slack.sales:T0123456789:C0123456789:t1795000000.000001")) < 2000
+        len(button_value("always", "x" * 16, "slack.sales:T0123456789:C0123456789:t1795000000.000001")) < 2000
     )
 
 
@@ -184,7 +184,7 @@ def test_a_message_shortcut_asks_about_the_message() -> None:
 def test_the_stop_button() -> None:
     event = PAYLOADS["agent_session_stopped"]["event"]
     found = parse(PAYLOADS["agent_session_stopped"], rules(), NOW)
-    assert found == Stopped(
+    assert found == StopPressed(
         f"slack:T1:{event['channel']}:t{event['thread_ts']}", event["channel"], event["thread_ts"]
     )
 
@@ -192,7 +192,7 @@ def test_the_stop_button() -> None:
 def test_a_history_brings_the_first_wording_and_the_last() -> None:
     message = {**PAYLOADS["message_im"]["event"], "edited": {"user": "U1", "ts": "1795000001.000001"}}
     found = parse_history(message, "D1", rules())
-    assert isinstance(found, Written)
+    assert isinstance(found, UserMessage)
     assert found.edited == "1795000001.000001"
     assert revision(found.message, found.edited).revises == found.message.dedup_key
 
@@ -211,7 +211,7 @@ def test_a_history_brings_the_first_wording_and_the_last() -> None:
     ],
 )
 def test_markup_as_words(text: str, words: str) -> None:
-    assert plain(text, "UBOT") == words
+    assert plain_text(text, "UBOT") == words
 
 
 ODD = st.sampled_from(
@@ -248,6 +248,6 @@ def test_a_payload_that_is_wrong_is_read_or_refused(payload: Any) -> None:
             parse_history(payload["event"], "C1", rules(groups="always"))
     except UnreadableError:
         return
-    if isinstance(found, Written):
+    if isinstance(found, UserMessage):
         assert isinstance(found.message.text, str)
         assert all(isinstance(file.name, str) for file in found.files)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from channels.slack import render
 from channels.slack.fake.markup import LONGEST_BLOCKS, Inspection, pings, spoken, stray
-from channels.slack.render import File, Text, blocks, note, pages, safe_name, stream
+from channels.slack.render import File, Text, blocks, notification_text, pages, safe_name, stream_text
 from gateway import (
     Attachment,
     ErrorPart,
@@ -89,10 +89,10 @@ def check(page: Text) -> None:
     assert (found.errors, found.mentions, found.mrkdwn) == ([], [], [])
     assert found.size <= LONGEST_BLOCKS
     assert all(text for text in texts(blocks(page.markdown)))
-    assert len(note(page.markdown)) < 4_000
-    assert not list(pings(note(page.markdown), set()))
-    assert not stray(note(page.markdown))
-    shown = stream(page.live)
+    assert len(notification_text(page.markdown)) < 4_000
+    assert not list(pings(notification_text(page.markdown), set()))
+    assert not stray(notification_text(page.markdown))
+    shown = stream_text(page.live)
     if shown is not None:
         assert len(shown) < 10_000
         assert len(shown.encode(errors="replace")) < 10_240
@@ -122,7 +122,7 @@ def test_what_a_stream_shows_only_grows(pieces: list[str]) -> None:
         found = pages(message(TextPart("".join(pieces[:count]))), final=False)
         if not found or not isinstance(found[0], Text):
             continue
-        shown = stream(found[0].live)
+        shown = stream_text(found[0].live)
         assert shown is not None
         assert shown.startswith(before)
         before = shown
@@ -265,10 +265,10 @@ def test_a_table_stands_in_letters_of_one_width() -> None:
 
 
 def test_a_link_that_pretends_is_not_streamed() -> None:
-    assert stream("[https://bank.example](https://evil.example)") is None
-    assert stream("<https://evil.example|https://bank.example>") is None
-    assert stream("![x](https://evil.example/x.png)") is None
-    assert stream("[the bank](https://bank.example)") is not None
+    assert stream_text("[https://bank.example](https://evil.example)") is None
+    assert stream_text("<https://evil.example|https://bank.example>") is None
+    assert stream_text("![x](https://evil.example/x.png)") is None
+    assert stream_text("[the bank](https://bank.example)") is not None
 
 
 @pytest.mark.parametrize(
@@ -298,10 +298,10 @@ def test_a_formula_is_shown_as_it_was_written(source: str) -> None:
     assert block["elements"] == [
         {"type": "rich_text_section", "elements": [{"type": "text", "text": source}]}
     ]
-    assert stream(source) is None
+    assert stream_text(source) is None
 
 
 def test_an_error_is_shown_as_it_was_said() -> None:
     words = "refused (401), see [a](http://b.c) \\(d\\) \\[e\\] $f$ 1) *g* _h_ `i` $$j$$"
     (page,) = [page for page in pages(message(ErrorPart("E", words)), final=True) if isinstance(page, Text)]
-    assert note(page.markdown) == f"⚠️ {words}"
+    assert notification_text(page.markdown) == f"⚠️ {words}"

@@ -110,7 +110,7 @@ async def test_an_installation_that_another_browser_began_is_refused(tmp_path: P
 def test_a_file_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     file = tmp_path / "slack.json"
     file.write_text("[]")
-    with pytest.raises(SettingsError, match="holds no installations"):
+    with pytest.raises(SettingsError, match="contains no installations"):
         Installations(file)
     file.write_text("{")
     with pytest.raises(SettingsError, match="cannot be read"):
