@@ -1,6 +1,7 @@
 """Coding programs as backends: Claude Code, Codex, Gemini CLI and OpenCode, each also a model provider.
 
-``README.md`` beside this file says how to set them up and why they are run as they are.
+In: messages of a chat, and the permissions that users give. Out: deltas, and changes in a workspace. Other
+plugins use ``CliBackends.dispatcher``. ``README.md`` describes setup and design.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from plugins.cli_backends.adapters import claude_code, codex, gemini, opencode
 from plugins.cli_backends.adapters.cli import Cli
 from plugins.cli_backends.backend import SpawnedBackend
 from plugins.cli_backends.dispatcher import Dispatcher
-from plugins.cli_backends.environment import USUAL
+from plugins.cli_backends.environment import SHARED_VARIABLES
 from plugins.cli_backends.login import VARIABLES
 from plugins.cli_backends.provider import ACTIVE, CliProvider, LoginProvider
 from plugins.cli_backends.settings import SettingsSource
@@ -38,10 +39,10 @@ CLIS: Sequence[Cli] = (claude_code.CLI, codex.CLI, gemini.CLI, opencode.CLI)
 
 
 class CliBackends(Plugin):
-    """Makes the programs known as providers, and brings commands to look after them."""
+    """The plugin: it registers the programs as providers and adds commands for them."""
 
     name = "cli_backends"
-    environ = tuple(sorted(USUAL.union(VARIABLES, *(cli.variables for cli in CLIS))))
+    environ = tuple(sorted(SHARED_VARIABLES.union(VARIABLES, *(cli.variables for cli in CLIS))))
 
     def __init__(self, clis: Sequence[Cli] = CLIS) -> None:
         self._clis = clis
@@ -56,16 +57,16 @@ class CliBackends(Plugin):
         return self._dispatcher
 
     async def activate(self, ctx: PluginContext) -> None:
-        """Read the settings, take up the sessions, and add the providers."""
-        kept = await asyncio.to_thread(Path(ctx.cwd).absolute)
+        """Read the settings and the stored state, and add the providers."""
+        folder = await asyncio.to_thread(Path(ctx.cwd).absolute)
         source = SettingsSource(ctx.config, ctx.environ.get("HOME", ""))
-        sessions = SessionFile(kept / "cli-sessions.json")
+        sessions = SessionFile(folder / "cli-sessions.json")
         backends = [
-            SpawnedBackend(cli, ctx.environ, sessions, partial(_kept_key, ctx.providers, cli.stand_in))
+            SpawnedBackend(cli, ctx.environ, sessions, partial(_stored_key, ctx.providers, cli.stand_in))
             for cli in self._clis
         ]
-        self._memory = Memory(kept / "cli-memory.json")
-        self._dispatcher = Dispatcher(backends, source, self._memory, kept / "workspace", ctx.environ)
+        self._memory = Memory(folder / "cli-memory.json")
+        self._dispatcher = Dispatcher(backends, source, self._memory, folder / "workspace", ctx.environ)
         if ctx.providers is not None:
             ctx.providers.add_factory(ACTIVE, self._provider, optional=True, needs_key=False)
             for backend in backends:
@@ -79,17 +80,17 @@ class CliBackends(Plugin):
                 )
 
     async def deactivate(self) -> None:
-        """End whatever runs."""
+        """End all running dispatches."""
         if self._dispatcher is not None:
             for backend in self._dispatcher.backends.values():
                 await backend.shutdown()
 
     def commands(self) -> Sequence[SlashCommand]:
-        """Remembering, forgetting, and how the backends are."""
+        """Return the commands for facts and for the state of the backends."""
         return (
             SlashCommand("backends", "Show the coding backends", self._show),
-            SlashCommand("remember", "Let coding backends know something from now on", self._remember),
-            SlashCommand("forget", "Forget all that was to be remembered here", self._forget),
+            SlashCommand("remember", "Add a fact for the coding backends in this chat", self._remember),
+            SlashCommand("forget", "Remove all facts of this chat", self._forget),
         )
 
     def _provider(self, config: ProviderConfig) -> Provider:
@@ -103,43 +104,47 @@ class CliBackends(Plugin):
         return self.dispatcher
 
     async def _show(self, rest: str, ctx: CommandContext) -> str:
-        settings = await self.dispatcher.refreshed()
+        settings = await self.dispatcher.refresh_settings()
         lines: list[str] = []
         for name, backend in self.dispatcher.backends.items():
             available = await backend.is_available()
-            there = f"available {backend.version}" if available else f"not available ({backend.lack})"
+            state = (
+                f"available {backend.version}"
+                if available
+                else f"not available ({backend.unavailable_reason})"
+            )
             active = " (active)" if name == settings.active_plugin else ""
             running = backend.get_running_task_count()
-            lines.append(f"- {name}{active}: {there}, {running} running".replace(" ,", ","))
+            lines.append(f"- {name}{active}: {state}, {running} running".replace(" ,", ","))
         return "\n".join(lines)
 
     async def _remember(self, rest: str, ctx: CommandContext) -> str:
         if self._memory is None or not rest.strip():
-            return "What shall be remembered? Write it behind the command."
+            return "Write the fact after the command: /remember <text>"
         await self._memory.add(ctx.session, rest)
         return "Remembered."
 
     async def _forget(self, rest: str, ctx: CommandContext) -> str:
         count = 0 if self._memory is None else await self._memory.clear(ctx.session)
-        return f"Forgotten: {count}."
+        return f"Facts removed: {count}."
 
 
-def _kept_key(providers: ProviderService | None, provider_id: str) -> str:
-    """Return the key that a login kept for a provider, or nothing.
+def _stored_key(providers: ProviderService | None, provider_id: str) -> str:
+    """Return the key that a login stored for a provider, or "".
 
-    A key from the settings or the environment is meant for that provider alone: a program with a login of
-    its own must not begin to spend from it.
+    A key from the settings or the environment is meant for that provider alone: a program with a login of its
+    own must not spend from it.
     """
     if providers is None or not provider_id:
         return ""
     try:
         config = providers.configured(provider_id)
     except SettingsError as error:
-        log.warning("a kept key cannot be read", provider=provider_id, reason=str(error))
+        log.warning("stored key unreadable", provider=provider_id, reason=str(error))
         return ""
     return config.api_key or "" if config.signed_in else ""
 
 
 def create() -> Plugin:
-    """The plugin."""
+    """Return the plugin."""
     return CliBackends()

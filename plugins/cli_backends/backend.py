@@ -1,4 +1,4 @@
-"""Admission of dispatches: a limit on conversations, and one dispatch at a time in each, in order."""
+"""A backend that runs a program: its admission queue, its availability, and its dispatches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from gateway import new_id
 from plugins.cli_backends.adapters.cli import Cli
-from plugins.cli_backends.adapters.protocol import Order, Session
+from plugins.cli_backends.adapters.protocol import ProgramRequest, SessionOpened
 from plugins.cli_backends.contract import (
     WEEK_MS,
     BackendError,
@@ -26,51 +26,53 @@ from plugins.cli_backends.contract import (
     DispatchResult,
     Done,
     Progress,
-    Said,
-    Spent,
     Started,
-    told,
+    TextChunk,
+    Usage,
+    report_progress,
 )
-from plugins.cli_backends.environment import environment_for, program_at
-from plugins.cli_backends.process import FloodError, Launch, captured
-from plugins.cli_backends.prompt import fitted, rendered
-from plugins.cli_backends.run import Run, Shown
+from plugins.cli_backends.environment import environment_for, find_program
+from plugins.cli_backends.process import Launch, OutputLimitError, capture_output
+from plugins.cli_backends.prompt import fit_context, render_context
+from plugins.cli_backends.run import Run, Step
 from plugins.cli_backends.settings import BackendSettings
 from plugins.cli_backends.state import SessionFile
 
 MAX_QUEUED = 10
-"""Dispatches of one conversation that may wait behind the one that runs."""
+"""The number of dispatches that may be queued in one conversation."""
 
 
-class _Waiting(Struct, frozen=True, eq=False):
+class _QueuedTask(Struct, frozen=True, eq=False):
     task_id: str
     turn: asyncio.Future[None]
 
 
 class Admission:
-    """The admission queue of one backend."""
+    """The admission queue of one backend: a limit of conversations, and one dispatch at a time in each."""
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
-        self._queues: dict[str, deque[_Waiting]] = {}
+        self._queues: dict[str, deque[_QueuedTask]] = {}
 
     @property
-    def inside(self) -> int:
+    def active(self) -> int:
         """The number of conversations with a running dispatch."""
         return len(self._queues)
 
     @asynccontextmanager
-    async def enter(self, conversation: str, task_id: str, most: int) -> AsyncGenerator[None]:
-        """Wait behind earlier dispatches of the same conversation, and be alone in it.
+    async def enter(self, conversation: str, task_id: str, limit: int) -> AsyncGenerator[None]:
+        """Wait for the earlier dispatches of the conversation and hold its slot.
 
-        Raises BackendError: CONCURRENCY_LIMIT if ``most`` conversations are served already or too many
-        wait in this one, ABORTED if it is aborted while it waits.
+        Raises BackendError: CONCURRENCY_LIMIT if ``limit`` other conversations are active or the queue of
+        this one is full, ABORTED if the dispatch is aborted in the queue.
         """
         queue = self._queues.get(conversation)
         if queue is None:
-            if len(self._queues) >= most:
+            if len(self._queues) >= limit:
                 raise BackendError(
-                    "CONCURRENCY_LIMIT", self._backend, f"busy with {most} other conversations; try again"
+                    "CONCURRENCY_LIMIT",
+                    self._backend,
+                    f"busy with {limit} other conversations; try again",
                 )
             self._queues[conversation] = deque()
         else:
@@ -83,44 +85,48 @@ class Admission:
     def abort(self, task_id: str) -> bool:
         """Abort a queued dispatch. Return whether there was one."""
         for queue in self._queues.values():
-            for waiting in queue:
-                if waiting.task_id == task_id:
-                    return self._refuse(waiting)
+            for task in queue:
+                if task.task_id == task_id:
+                    return self._refuse(task)
         return False
 
     def abort_conversation(self, conversation: str) -> int:
         """Abort all queued dispatches of a conversation. Return their number."""
-        return sum(self._refuse(waiting) for waiting in tuple(self._queues.get(conversation, ())))
+        return sum(self._refuse(task) for task in tuple(self._queues.get(conversation, ())))
 
-    async def _wait(self, queue: deque[_Waiting], conversation: str, task_id: str) -> None:
+    async def _wait(self, queue: deque[_QueuedTask], conversation: str, task_id: str) -> None:
         if len(queue) >= MAX_QUEUED:
-            raise BackendError("CONCURRENCY_LIMIT", self._backend, f"{MAX_QUEUED} tasks wait here already")
-        waiting = _Waiting(task_id, asyncio.get_running_loop().create_future())
-        queue.append(waiting)
+            raise BackendError(
+                "CONCURRENCY_LIMIT",
+                self._backend,
+                f"{MAX_QUEUED} tasks are already queued in this conversation",
+            )
+        task = _QueuedTask(task_id, asyncio.get_running_loop().create_future())
+        queue.append(task)
         try:
-            await waiting.turn
+            await task.turn
         except BaseException:
-            if waiting in queue:
-                queue.remove(waiting)
-            elif waiting.turn.done() and not waiting.turn.cancelled() and not waiting.turn.exception():
-                # It was given the place in the moment in which it gave up.
+            if task in queue:
+                queue.remove(task)
+            elif task.turn.done() and not task.turn.cancelled() and not task.turn.exception():
+                # It was admitted at the moment of its cancellation.
                 self._next(conversation)
             raise
 
     def _next(self, conversation: str) -> None:
-        """Hand the place to the next one, or give it back."""
+        """Hand the slot to the next dispatch, or release it."""
         queue = self._queues[conversation]
         while queue:
-            waiting = queue.popleft()
-            if not waiting.turn.done():
-                waiting.turn.set_result(None)
+            task = queue.popleft()
+            if not task.turn.done():
+                task.turn.set_result(None)
                 return
         del self._queues[conversation]
 
-    def _refuse(self, waiting: _Waiting) -> bool:
-        if waiting.turn.done():
+    def _refuse(self, task: _QueuedTask) -> bool:
+        if task.turn.done():
             return False
-        waiting.turn.set_exception(BackendError("ABORTED", self._backend, "stopped before it began"))
+        task.turn.set_exception(BackendError("ABORTED", self._backend, "stopped before it started"))
         return True
 
 
@@ -131,26 +137,26 @@ BAD_SECONDS = 5.0
 
 
 class Availability:
-    """The cached result for one program. Concurrent callers share one check."""
+    """The cached result of the check whether a program can be used. Concurrent callers share one check."""
 
     def __init__(
         self, probe: Callable[[], Awaitable[bool]], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._probe = probe
         self._clock = clock
-        self._asking = asyncio.Lock()
-        self._answer = False
+        self._lock = asyncio.Lock()
+        self._result = False
         self._until = -1.0
 
     async def check(self) -> bool:
         """Return the result; repeat the check if the cached one has expired."""
         if self._clock() < self._until:
-            return self._answer
-        async with self._asking:
+            return self._result
+        async with self._lock:
             if self._clock() >= self._until:
-                self._answer = await self._probe()
-                self._until = self._clock() + (GOOD_SECONDS if self._answer else BAD_SECONDS)
-            return self._answer
+                self._result = await self._probe()
+                self._until = self._clock() + (GOOD_SECONDS if self._result else BAD_SECONDS)
+            return self._result
 
     def forget(self) -> None:
         """Discard the cached result, so that the next call repeats the check."""
@@ -160,28 +166,28 @@ class Availability:
 log = structlog.get_logger("trunkline.cli_backends")
 
 PROBE_SECONDS = 10.0
-SLOW = f"its program did not tell its version within {PROBE_SECONDS:.0f} s"
+PROBE_TIMED_OUT = f"the program did not report its version within {PROBE_SECONDS:.0f} s"
 
 INTERRUPTED = (
-    "(This was said before, and the gateway ended while you worked on it. Look at what you have done "
-    "already, do not do it again, and go on.)"
+    "(You received this message before, and the gateway stopped while you worked on it. Check what you have "
+    "already done, do not repeat it, and continue.)"
 )
 
 _KEEP_SESSION: frozenset[Code] = frozenset({"ABORTED", "TIMEOUT", "SPAWN_FAILURE", "CONCURRENCY_LIMIT"})
-"""After these the program's session is as good as before."""
+"""Codes after which the program's session is still usable."""
 _VERSION = re.compile(r"\d+\.\d[\w.+-]*")
 
 
-def no_key() -> str:
-    """Return no key: the program has a login of its own."""
+def no_stored_key() -> str:
+    """Return no key."""
     return ""
 
 
 class SpawnedBackend:
-    """One program, run anew for every dispatch; it has the ten members of ``CodingPlugin``.
+    """A backend that starts its program for every dispatch, with the ten members of ``CodingPlugin``.
 
-    ``environ`` is the gateway's environment, of which the program sees little. ``kept_key`` returns the key
-    that a login kept for the API of the same vendor, or nothing.
+    ``environ`` is the gateway's environment, of which the program sees a small part. ``stored_key`` returns
+    the key that a login stored for the API of the same vendor, or "".
     """
 
     def __init__(
@@ -189,14 +195,14 @@ class SpawnedBackend:
         cli: Cli,
         environ: Mapping[str, str],
         sessions: SessionFile,
-        kept_key: Callable[[], str] = no_key,
+        stored_key: Callable[[], str] = no_stored_key,
     ) -> None:
         self.cli = cli
         self.version = ""
-        self.lack = SLOW
-        """Why it was not available when it was last asked."""
+        self.unavailable_reason = PROBE_TIMED_OUT
+        """The reason of the last negative availability check."""
         self.environ = environ
-        self._kept_key = kept_key
+        self._stored_key = stored_key
         self._sessions = sessions
         self._settings = BackendSettings()
         self._admission = Admission(cli.name)
@@ -210,7 +216,7 @@ class SpawnedBackend:
         return self.cli.name
 
     async def initialize(self, config: BackendSettings) -> None:
-        """Take settings over; a dispatch that runs keeps those it began with."""
+        """Use new settings; a running dispatch keeps the old ones."""
         if config != self._settings:
             self._settings = config
             self._availability.forget()
@@ -222,17 +228,20 @@ class SpawnedBackend:
     async def dispatch(
         self, prompt: str, context: Context, options: DispatchOptions, callbacks: Callbacks
     ) -> DispatchResult:
-        """Let the program work on a prompt. Failures are in the result, and told to ``on_error``."""
-        return await told(self.stream(prompt, context, options), callbacks)
+        """Run the program on a prompt. A failure is in the result and is passed to ``on_error``."""
+        return await report_progress(self.stream(prompt, context, options), callbacks)
 
     async def stream(
         self, prompt: str, context: Context, options: DispatchOptions
     ) -> AsyncGenerator[Progress, None]:
-        """The same as ``dispatch``, step by step; the last step is ``Done``. Closing it ends the program."""
+        """Run the program on a prompt and yield its progress; the last event is ``Done``.
+
+        Closing the generator ends the program.
+        """
         task_id = options.task_id or new_id()
         conversation, begun = options.conversation_id, time.monotonic()
         result = DispatchResult(task_id=task_id, backend=self.name)
-        said: list[str] = []
+        text: list[str] = []
         yield Started(task_id, self.name)
         try:
             async with self._admission.enter(conversation, task_id, self._settings.max_concurrency):
@@ -240,41 +249,43 @@ class SpawnedBackend:
                 async with aclosing(self._attempts(task_id, prompt, context, options)) as steps:
                     async for step in steps:
                         match step:
-                            case Session():
+                            case SessionOpened():
                                 result = msgspec.structs.replace(result, session_id=step.id)
                                 await self._sessions.put(self.name, conversation, step.id, options.answer_id)
                                 continue
-                            case Spent():
-                                result = msgspec.structs.replace(result, spent=step)
-                            case Said(reasoning=False):
-                                said.append(step.text)
+                            case Usage():
+                                result = msgspec.structs.replace(result, usage=step)
+                            case TextChunk(reasoning=False):
+                                text.append(step.text)
                             case _:
                                 pass
                         yield step
         except BackendError as error:
             if error.code not in _KEEP_SESSION:
                 await self._sessions.drop(self.name, conversation)
-            log.warning("a dispatch failed", backend=self.name, code=error.code, detail=error.detail)
+            log.warning("dispatch failed", backend=self.name, code=error.code, detail=error.detail)
             result = msgspec.structs.replace(result, error=error)
         except Exception as error:
-            log.exception("a dispatch failed", backend=self.name)
+            log.exception("dispatch failed", backend=self.name)
             unknown = BackendError("UNKNOWN", self.name, f"{type(error).__name__}: {error}")
             result = msgspec.structs.replace(result, error=unknown)
         finally:
             self._conversations.pop(task_id, None)
         took = round((time.monotonic() - begun) * 1000)
-        yield Done(msgspec.structs.replace(result, output="".join(said), duration_ms=took))
+        yield Done(msgspec.structs.replace(result, output="".join(text), duration_ms=took))
 
     def get_session(self, conversation_id: str) -> str | None:
         """Return the program's session of a conversation."""
         return self._sessions.get(self.name, conversation_id)
 
     async def clear_session(self, conversation_id: str) -> None:
-        """Forget it, so that the next dispatch begins afresh."""
+        """Forget the session of a conversation, so that the next dispatch creates a new one."""
         await self._sessions.drop(self.name, conversation_id)
 
     async def abort(self, task_id: str) -> bool:
-        """End a dispatch, running or waiting; its program is gone when this returns. False: none such."""
+        """Abort a running or queued dispatch and wait until its program has ended. Return False if there is
+        none.
+        """
         if self._admission.abort(task_id):
             return True
         run = self._running.get(task_id)
@@ -284,7 +295,7 @@ class SpawnedBackend:
         return True
 
     async def abort_conversation(self, conversation_id: str) -> int:
-        """End all that runs or waits in a conversation. Returns how many."""
+        """Abort all running and queued dispatches of a conversation. Return their number."""
         count = self._admission.abort_conversation(conversation_id)
         mine = [task for task, conversation in self._conversations.items() if conversation == conversation_id]
         return count + sum([await self.abort(task) for task in mine])
@@ -294,61 +305,61 @@ class SpawnedBackend:
         return len(self._conversations)
 
     async def cleanup(self, max_age_ms: int = WEEK_MS) -> int:
-        """Forget sessions that were not used for so long, and return how many."""
+        """Forget sessions that were not used for ``max_age_ms``. Return their number."""
         return await self._sessions.prune(self.name, max_age_ms)
 
     async def shutdown(self) -> None:
-        """End all running dispatches."""
+        """Abort all running dispatches."""
         for task_id in tuple(self._running):
             await self.abort(task_id)
 
     def launch(self, arguments: list[str], cwd: str, more: Mapping[str, str]) -> Launch:
-        """Return how to start the program without its key. Raises BackendError if it is not there."""
+        """Return how to start the program without its key. Raises BackendError if it does not exist."""
         variables = {n: v for n, v in self._environment().items() if n != self.cli.key}
         return self._launch([*arguments, *self._settings.extra_args], cwd, {**variables, **more})
 
     def has_key(self) -> bool:
-        """Return whether its next dispatch has a key."""
+        """Return whether the next dispatch has a key."""
         return bool(self._environment().get(self.cli.key))
 
     async def _attempts(
         self, task_id: str, prompt: str, context: Context, options: DispatchOptions
-    ) -> AsyncGenerator[Shown | Session, None]:
-        """Resume the session if there is one; where that fails before anything was shown, begin another."""
+    ) -> AsyncGenerator[Step | SessionOpened, None]:
+        """Resume the session, if any; if that fails before any output, create a new one."""
         conversation = options.conversation_id
         session = self._sessions.get(self.name, conversation, options.after)
-        if session is None and options.begins:
+        if session is None and options.starts_answer:
             session = self._sessions.interrupted(self.name, conversation, options.answer_id)
             prompt = f"{INTERRUPTED}\n\n{prompt}" if session is not None else prompt
         if session is not None:
             shown = False
-            order = self._order(prompt, context, options, session)
+            request = self._request(prompt, context, options, session)
             try:
-                async with aclosing(self._run(task_id, order, options)) as steps:
+                async with aclosing(self._run(task_id, request, options)) as steps:
                     async for step in steps:
-                        shown = shown or not isinstance(step, Session | Spent)
+                        shown = shown or not isinstance(step, SessionOpened | Usage)
                         yield step
                 return
             except BackendError as error:
                 if error.code != "SESSION_ERROR" or shown:
                     raise
-                log.info("a session is lost; another one begins", backend=self.name, session=session)
-        async with aclosing(self._run(task_id, self._order(prompt, context, options), options)) as steps:
+                log.info("session lost; creating a new one", backend=self.name, session=session)
+        async with aclosing(self._run(task_id, self._request(prompt, context, options), options)) as steps:
             async for step in steps:
                 yield step
 
     async def _run(
-        self, task_id: str, order: Order, options: DispatchOptions
-    ) -> AsyncGenerator[Shown | Session, None]:
+        self, task_id: str, request: ProgramRequest, options: DispatchOptions
+    ) -> AsyncGenerator[Step | SessionOpened, None]:
         settings = self._settings
         seconds = (options.timeout_ms or settings.timeout_ms) / 1000
         stall = settings.stall_timeout_ms / 1000
-        home = order.variables.get("HOME", "")
-        if found := await asyncio.to_thread(self.cli.objection, order.cwd, home):
-            raise BackendError("SPAWN_FAILURE", self.name, f"it would run {found} without asking anybody")
-        talk = self.cli.talk(order)
-        launch = self._launch([*talk.arguments(), *settings.extra_args], order.cwd, order.variables)
-        run = Run(self.cli, talk, launch, seconds, stall, options.ask, self.secrets())
+        home = request.variables.get("HOME", "")
+        if found := await asyncio.to_thread(self.cli.find_autorun, request.cwd, home):
+            raise BackendError("SPAWN_FAILURE", self.name, f"it would run {found} without approval")
+        adapter = self.cli.adapter(request)
+        launch = self._launch([*adapter.arguments(), *settings.extra_args], request.cwd, request.variables)
+        run = Run(self.cli, adapter, launch, seconds, stall, options.ask, self.secrets())
         self._running[task_id] = run
         try:
             async with aclosing(run.steps()) as steps:
@@ -357,18 +368,18 @@ class SpawnedBackend:
         finally:
             del self._running[task_id]
 
-    def _order(
+    def _request(
         self, prompt: str, context: Context, options: DispatchOptions, session: str | None = None
-    ) -> Order:
-        """A resumed session knows its folder, its instructions and what was said; the rest changes."""
+    ) -> ProgramRequest:
+        """Return the request. A resumed session knows its folder, instructions and history already."""
         if session is not None:
             context = msgspec.structs.replace(context, workspace="", instructions="")
-        surroundings = "" if options.skip_context else rendered(fitted(context))
-        earlier = options.earlier if session is None else ""
+        context_text = "" if options.skip_context else render_context(fit_context(context))
+        history = options.history if session is None else ""
         settings = self._settings
         model = options.model or settings.model
-        return Order(
-            prompt="\n\n".join(filter(None, (surroundings, earlier, prompt))),
+        return ProgramRequest(
+            prompt="\n\n".join(filter(None, (context_text, history, prompt))),
             system_prompt="\n\n".join(filter(None, (settings.system_prompt, options.system_prompt_suffix))),
             model=model,
             cwd=options.working_directory or "/",
@@ -382,41 +393,41 @@ class SpawnedBackend:
         given = {**cli.fixed}
         if settings.api_key is not None:
             given[cli.key] = settings.api_key.get_secret_value()
-        elif key := self._kept_key():
+        elif key := self._stored_key():
             given[cli.key] = key
         if settings.api_url and cli.url:
             given[cli.url] = settings.api_url
         given |= {name: value.get_secret_value() for name, value in settings.env.items()}
-        whole = environment_for(self.environ, cli.variables, given)
-        return {**whole, **cli.adjusted(model, whole)}
+        variables = environment_for(self.environ, cli.variables, given)
+        return {**variables, **cli.extra_variables(model, variables)}
 
     def secrets(self) -> tuple[str, ...]:
-        """Return what must not show in an error."""
+        """Return the values that must not appear in errors."""
         variables = self._environment()
         named = (self.cli.key, *self._settings.env)
         return tuple(value for name in named if len(value := variables.get(name, "")) >= 8)
 
     def _launch(self, arguments: list[str], cwd: str, env: Mapping[str, str]) -> Launch:
         binary = self._settings.binary or self.cli.binary
-        program = program_at(binary, env)
+        program = find_program(binary, env)
         if program is None:
             raise BackendError(
                 "SPAWN_FAILURE",
                 self.name,
-                f"there is no program {binary!r}; install it with `{self.cli.install}`",
+                f"program {binary!r} not found; install it with `{self.cli.install}`",
             )
         return Launch([program, *arguments], env, cwd)
 
     async def _probe(self) -> bool:
         try:
             launch = self._launch(["--version"], "/", self._environment())
-            output = await captured(launch, PROBE_SECONDS)
-        except (BackendError, OSError, TimeoutError, FloodError) as error:
+            output = await capture_output(launch, PROBE_SECONDS)
+        except (BackendError, OSError, TimeoutError, OutputLimitError) as error:
             reason = str(error).removeprefix(f"{self.name}: ") or repr(error)
-            self.lack = SLOW if isinstance(error, TimeoutError) else reason
-            log.info("a backend is not available", backend=self.name, reason=self.lack)
+            self.unavailable_reason = PROBE_TIMED_OUT if isinstance(error, TimeoutError) else reason
+            log.info("backend not available", backend=self.name, reason=self.unavailable_reason)
             return False
         found = _VERSION.search(output.text)
         self.version = found[0] if found else ""
-        self.lack = f"its program cannot tell its version: it ended with {output.code}"
+        self.unavailable_reason = f"the program did not report its version: exit status {output.code}"
         return output.code == 0

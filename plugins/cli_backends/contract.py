@@ -1,4 +1,4 @@
-"""What can go wrong with a backend, each under a code that does not change."""
+"""The contract of all backends: its ten members, what goes in and out of them, their errors and callbacks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any, Literal, Protocol, Self, cast
+from typing import Any, Literal, Protocol, Self, assert_never, cast
 
 import structlog
 from msgspec import Struct
@@ -22,6 +22,10 @@ from gateway.provider_http import (
 )
 from plugins.cli_backends.settings import BackendSettings
 
+log = structlog.get_logger("trunkline.cli_backends")
+
+WEEK_MS = 7 * 24 * 3600 * 1000
+
 Code = Literal[
     "TIMEOUT",
     "SPAWN_FAILURE",
@@ -33,27 +37,28 @@ Code = Literal[
     "UNKNOWN",
     "ABORTED",
 ]
-"""ABORTED is somebody's wish and no failure; the eight others are the public set."""
+"""The codes of all failures, which never change. ABORTED means that the user stopped the dispatch."""
 
-_PASSING: frozenset[Code] = frozenset({"TIMEOUT", "CONCURRENCY_LIMIT"})
+_RETRYABLE: frozenset[Code] = frozenset({"TIMEOUT", "CONCURRENCY_LIMIT"})
 
 
 class BackendError(ProviderError):
-    """A dispatch failed. ``detail`` is what the program itself said about it, for the log.
+    """A dispatch failed. ``detail`` is the program's own error output, for the log.
 
-    It is also one of the core's errors, where the code has an equal: so another provider may stand in.
+    For a code that has an equivalent among the core's errors, the error is also an instance of that class, so
+    a chain of providers falls back as it does for any other provider.
     """
 
     def __new__(cls, code: Code, backend: str, message: str, detail: str = "") -> Self:
-        """The error of its code."""
-        return super().__new__(cast("type[Self]", _BY_CODE.get(code, cls)))
+        """Create an instance of the class that belongs to the code."""
+        return super().__new__(cast("type[Self]", _CLASSES.get(code, cls)))
 
     def __init__(self, code: Code, backend: str, message: str, detail: str = "") -> None:
         super().__init__(f"{backend}: {message}", provider=backend)
         self.code: Code = code
         self.backend = backend
         self.detail = detail
-        self.retryable = code in _PASSING
+        self.retryable = code in _RETRYABLE
 
     @property
     def name(self) -> str:
@@ -61,68 +66,68 @@ class BackendError(ProviderError):
         return self.code
 
 
-class _Silent(BackendError, StreamTimeoutError):
-    """It said nothing, or took too long."""
+class _TimedOutError(BackendError, StreamTimeoutError):
+    """The program sent nothing for too long, or ran for too long."""
 
 
-class _NotThere(BackendError, ProviderUnavailableError):
-    """It cannot be started."""
+class _UnavailableError(BackendError, ProviderUnavailableError):
+    """The program cannot be started."""
 
 
-class _Ended(BackendError, StreamAbortedError):
-    """It ended before its answer did."""
+class _InterruptedError(BackendError, StreamAbortedError):
+    """The program ended before its answer did."""
 
 
-class _Busy(BackendError, RateLimitError):
-    """It works for others."""
+class _BusyError(BackendError, RateLimitError):
+    """The program works for as many conversations as it may."""
 
 
-class _Refused(BackendError, ServerFailedError):
-    """Its model service, or its store of sessions, said no."""
+class _RefusedError(BackendError, ServerFailedError):
+    """The program's model service, or its session store, reported an error."""
 
 
-_BY_CODE: Mapping[Code, type[BackendError]] = {
-    "TIMEOUT": _Silent,
-    "SPAWN_FAILURE": _NotThere,
-    "PROCESS_EXIT": _Ended,
-    "CONCURRENCY_LIMIT": _Busy,
-    "PROVIDER_ERROR": _Refused,
-    "SESSION_ERROR": _Refused,
+_CLASSES: Mapping[Code, type[BackendError]] = {
+    "TIMEOUT": _TimedOutError,
+    "SPAWN_FAILURE": _UnavailableError,
+    "PROCESS_EXIT": _InterruptedError,
+    "CONCURRENCY_LIMIT": _BusyError,
+    "PROVIDER_ERROR": _RefusedError,
+    "SESSION_ERROR": _RefusedError,
 }
 
 
-class Picture(Struct, frozen=True):
-    """A picture that goes with a prompt; ``data`` is base64."""
+class Image(Struct, frozen=True):
+    """An image in a prompt; ``data`` is base64."""
 
     mime_type: str
     data: str
 
 
-class Said(Struct, frozen=True):
-    """More of the answer, or of the reasoning before it."""
+class TextChunk(Struct, frozen=True):
+    """A piece of the answer, or of the reasoning before it."""
 
     text: str
     reasoning: bool = False
 
 
-class Called(Struct, frozen=True):
-    """The program uses one of its tools."""
+class ToolCall(Struct, frozen=True):
+    """A call of one of the program's own tools."""
 
     id: str
     tool: str
     arguments: Mapping[str, Any]
 
 
-class Returned(Struct, frozen=True):
-    """A tool of the program is done."""
+class ToolResult(Struct, frozen=True):
+    """The result of a tool call."""
 
     id: str
     output: str
     is_error: bool = False
 
 
-class Spent(Struct, frozen=True):
-    """Tokens so far, the cached ones among the input; the last word counts. ``cost`` is US dollars."""
+class Usage(Struct, frozen=True):
+    """The tokens of the dispatch so far; ``cached`` is a part of ``input``. ``cost`` is in US dollars."""
 
     input: int
     output: int
@@ -130,11 +135,8 @@ class Spent(Struct, frozen=True):
     cost: float | None = None
 
 
-WEEK_MS = 7 * 24 * 3600 * 1000
-
-
 class GitChanges(Struct, frozen=True):
-    """What a dispatch changed: git's own summary, the files, and the commits, newest first."""
+    """The changes of a dispatch: git's summary, the changed files, and the new commits, newest first."""
 
     stat: str
     files: tuple[str, ...]
@@ -142,7 +144,7 @@ class GitChanges(Struct, frozen=True):
 
 
 class Context(Struct, frozen=True):
-    """What a program is told of the place it works in; empty is unknown."""
+    """The context that goes with a prompt; a field is empty if its content is not known."""
 
     workspace: str = ""
     memory: tuple[str, ...] = ()
@@ -151,13 +153,13 @@ class Context(Struct, frozen=True):
 
 
 class DispatchOptions(Struct, frozen=True, kw_only=True):
-    """How to run one dispatch. ``task_id`` is its name, if it is to have a certain one.
+    """The options of one dispatch. An empty ``task_id`` means that the backend chooses one.
 
-    ``earlier`` is the conversation so far, for a backend that has to begin a session. ``answer_id`` names
-    the answer that is being made, and ``after`` the one before it: a session that knows another one as the
-    last is not resumed; None resumes any. ``begins`` says that nothing of the answer is there yet: if its
-    session is, then the gateway has ended in the middle of it. ``ask`` is asked before a tool runs that
-    wants permission.
+    ``history`` is the conversation as text, for a backend that has to create a session. ``answer_id`` is the
+    id of the current answer, ``after`` of the one before it: a session whose last answer is another one is
+    not resumed; None resumes any session. ``starts_answer`` means that the answer is still empty: if a
+    session for this answer exists nevertheless, the gateway stopped in the middle of it. ``ask`` is called
+    before each tool that needs permission.
     """
 
     conversation_id: str
@@ -167,16 +169,16 @@ class DispatchOptions(Struct, frozen=True, kw_only=True):
     timeout_ms: int | None = None
     working_directory: str | None = None
     skip_context: bool = False
-    earlier: str = ""
+    history: str = ""
     answer_id: str = ""
     after: str | None = None
-    begins: bool = False
-    images: tuple[Picture, ...] = ()
+    starts_answer: bool = False
+    images: tuple[Image, ...] = ()
     ask: Ask | None = None
 
 
 class DispatchResult(Struct, frozen=True, kw_only=True):
-    """What became of a dispatch. ``error`` is None if and only if it succeeded."""
+    """The result of a dispatch. ``error`` is None if and only if it succeeded."""
 
     task_id: str
     backend: str
@@ -184,7 +186,7 @@ class DispatchResult(Struct, frozen=True, kw_only=True):
     duration_ms: int = 0
     error: BackendError | None = None
     session_id: str | None = None
-    spent: Spent | None = None
+    usage: Usage | None = None
     turns: int | None = None
     git_changes: GitChanges | None = None
     fallback_from: str | None = None
@@ -193,12 +195,12 @@ class DispatchResult(Struct, frozen=True, kw_only=True):
 
     @property
     def success(self) -> bool:
-        """Return whether it succeeded."""
+        """Return whether the dispatch succeeded."""
         return self.error is None
 
 
 class Started(Struct, frozen=True):
-    """A backend begins; ``after`` is the failure of the one before it, if there was one."""
+    """The start of a backend. ``after`` is the error of the backend that failed before it, if any."""
 
     task_id: str
     backend: str
@@ -206,36 +208,36 @@ class Started(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True):
-    """The end, for good or ill. Nothing comes behind it."""
+    """The last event of a dispatch, after success and after failure."""
 
     result: DispatchResult
 
 
-Progress = Started | Said | Called | Returned | Spent | Done
-"""What a dispatch shows while it runs."""
+Progress = Started | TextChunk | ToolCall | ToolResult | Usage | Done
+"""An event of a running dispatch."""
 
-Answer = Awaitable[None] | None
+CallbackResult = Awaitable[None] | None
 
 
-def _nothing(*_: Any) -> None:
+def _ignore(*_: Any) -> None:
     return None
 
 
 class Callbacks(Struct, frozen=True, kw_only=True):
-    """Who wants to hear of a dispatch. Each may be async; one that raises is logged and changes nothing.
+    """The callbacks of a dispatch. Each may be async; an exception in one is logged and changes nothing.
 
-    Of ``on_done`` and ``on_error`` exactly one is called, once, and last.
+    Exactly one of ``on_done`` and ``on_error`` is called, once, as the last one.
     """
 
-    on_token: Callable[[str, str], Answer] = _nothing
-    on_tool_call: Callable[[str, Mapping[str, Any], str], Answer] = _nothing
-    on_tool_result: Callable[[str, str, str], Answer] = _nothing
-    on_done: Callable[[DispatchResult, str], Answer] = _nothing
-    on_error: Callable[[BackendError, str], Answer] = _nothing
+    on_token: Callable[[str, str], CallbackResult] = _ignore
+    on_tool_call: Callable[[str, Mapping[str, Any], str], CallbackResult] = _ignore
+    on_tool_result: Callable[[str, str, str], CallbackResult] = _ignore
+    on_done: Callable[[DispatchResult, str], CallbackResult] = _ignore
+    on_error: Callable[[BackendError, str], CallbackResult] = _ignore
 
 
 class CodingPlugin(Protocol):
-    """A backend."""
+    """The members of a backend."""
 
     @property
     def name(self) -> str: ...
@@ -243,17 +245,17 @@ class CodingPlugin(Protocol):
     def version(self) -> str: ...
 
     async def initialize(self, config: BackendSettings) -> None:
-        """Take settings over; a dispatch that runs keeps those it began with."""
+        """Use new settings; a running dispatch keeps the old ones."""
         ...
 
     async def dispatch(
         self, prompt: str, context: Context, options: DispatchOptions, callbacks: Callbacks
     ) -> DispatchResult:
-        """Let the program work on a prompt. Failures are in the result, and told to ``on_error``."""
+        """Run the program on a prompt. A failure is in the result and is passed to ``on_error``."""
         ...
 
     async def is_available(self) -> bool:
-        """Whether its program is there and runs."""
+        """Return whether the program exists and runs."""
         ...
 
     def get_session(self, conversation_id: str) -> str | None:
@@ -261,11 +263,13 @@ class CodingPlugin(Protocol):
         ...
 
     async def clear_session(self, conversation_id: str) -> None:
-        """Forget it, so that the next dispatch begins afresh."""
+        """Forget the session of a conversation, so that the next dispatch creates a new one."""
         ...
 
     async def abort(self, task_id: str) -> bool:
-        """End a dispatch, running or waiting; its program is gone when this returns. False: none such."""
+        """Abort a running or queued dispatch and wait until its program has ended. Return False if there is
+        none.
+        """
         ...
 
     def get_running_task_count(self) -> int:
@@ -273,15 +277,12 @@ class CodingPlugin(Protocol):
         ...
 
     async def cleanup(self, max_age_ms: int = WEEK_MS) -> int:
-        """Forget sessions that were not used for so long, and return how many."""
+        """Forget sessions that were not used for ``max_age_ms``. Return their number."""
         ...
 
 
-log = structlog.get_logger("trunkline.cli_backends")
-
-
-async def told(progress: AsyncGenerator[Progress, None], callbacks: Callbacks) -> DispatchResult:
-    """Follow a dispatch to its end and tell what happens. The last call is the one terminal callback."""
+async def report_progress(progress: AsyncGenerator[Progress, None], callbacks: Callbacks) -> DispatchResult:
+    """Follow a dispatch to its end and call the callbacks. Return its result."""
     task_id = backend = ""
     names: dict[str, str] = {}
     async with aclosing(progress):
@@ -290,22 +291,24 @@ async def told(progress: AsyncGenerator[Progress, None], callbacks: Callbacks) -
                 match event:
                     case Started():
                         task_id, backend = event.task_id, event.backend
-                    case Said(reasoning=False):
+                    case TextChunk(reasoning=False):
                         await _call(callbacks.on_token, event.text, task_id)
-                    case Called():
+                    case ToolCall():
                         names[event.id] = event.tool
                         await _call(callbacks.on_tool_call, event.tool, event.arguments, task_id)
-                    case Returned():
+                    case ToolResult():
                         tool = names.get(event.id, event.id)
                         await _call(callbacks.on_tool_result, tool, event.output, task_id)
                     case Done(result=result):
                         return await _finish(result, callbacks)
-                    case Said() | Spent():
+                    case TextChunk() | Usage():
                         pass
+                    case _:
+                        assert_never(event)
         except asyncio.CancelledError:
             await _call(callbacks.on_error, BackendError("ABORTED", backend, "stopped"), task_id)
             raise
-    raise TrunklineError("a dispatch ended without an end")
+    raise TrunklineError("backend exited without a final event")
 
 
 async def _finish(result: DispatchResult, callbacks: Callbacks) -> DispatchResult:
@@ -322,4 +325,4 @@ async def _call(callback: Callable[..., Any], *arguments: Any) -> None:
         if inspect.isawaitable(answer):
             await answer
     except Exception:
-        log.exception("a callback of a dispatch failed")
+        log.exception("dispatch callback failed")

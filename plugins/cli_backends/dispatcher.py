@@ -1,7 +1,7 @@
-"""A dispatch from beginning to end, in eight steps, with other backends behind the one that was meant.
+"""A dispatch from start to end, in eight steps, with fallback to other backends.
 
-1 which backend is active, 2 is it available, 3 if not which of those behind it, 4 what surrounds it, 5 its
-program, 6 what it says, 7 how it ended, 8 what git says has changed.
+1 choose the active backend, 2 check its availability, 3 if it is not available, take the next one, 4 collect
+the context, 5 start its program, 6 pass its events on, 7 report its end, 8 report the changes that git sees.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from plugins.cli_backends.contract import (
     GitChanges,
     Progress,
     Started,
-    told,
+    report_progress,
 )
 from plugins.cli_backends.environment import environment_for
 from plugins.cli_backends.git import GitError, Repository, Snapshot
-from plugins.cli_backends.prompt import gathered
+from plugins.cli_backends.prompt import gather_context
 from plugins.cli_backends.settings import CliSettings, SettingsSource
 from plugins.cli_backends.state import Memory
 
@@ -41,11 +41,11 @@ AVAILABLE_SECONDS = 5.0
 _CLEANUP_MS = 3_600_000
 
 _FINAL: frozenset[Code] = frozenset({"ABORTED", "BUFFER_OVERFLOW"})
-"""After these nobody else is tried."""
+"""Codes after which no other backend is tried."""
 
 
-class Surroundings(msgspec.Struct, frozen=True):
-    """What is known before a program starts, the same for all that may be tried."""
+class WorkspaceState(msgspec.Struct, frozen=True):
+    """The state of the workspace before a dispatch, shared by all backends that are tried."""
 
     context: Context
     repository: Repository | None
@@ -53,9 +53,9 @@ class Surroundings(msgspec.Struct, frozen=True):
 
 
 class Dispatcher:
-    """Chooses a backend for every dispatch and sees it through.
+    """The path of every dispatch: the choice of a backend, its run and its fallbacks.
 
-    ``patience`` is how many seconds one may take to say whether it is there, while another stands behind it.
+    ``check_seconds`` is the time limit of an availability check if there is another backend to try.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Dispatcher:
         memory: Memory,
         workspace: Path,
         environ: Mapping[str, str],
-        patience: float = AVAILABLE_SECONDS,
+        check_seconds: float = AVAILABLE_SECONDS,
         clock: Callable[[], int] = now_ms,
     ) -> None:
         self.backends = {backend.name: backend for backend in backends}
@@ -73,22 +73,22 @@ class Dispatcher:
         self._memory = memory
         self._workspace = workspace
         self._environ = environ
-        self._patience = patience
+        self._check_seconds = check_seconds
         self._clock = clock
         self._cleaned_at: int | None = None
 
     async def dispatch(
         self, prompt: str, options: DispatchOptions, callbacks: Callbacks, backend: str | None = None
     ) -> DispatchResult:
-        """Let the active backend, or the one named, work on a prompt."""
-        return await told(self.stream(prompt, options, backend), callbacks)
+        """Run the active backend, or the named one, on a prompt."""
+        return await report_progress(self.stream(prompt, options, backend), callbacks)
 
     async def stream(
         self, prompt: str, options: DispatchOptions, backend: str | None = None
     ) -> AsyncGenerator[Progress, None]:
-        """The same, step by step; the last step is ``Done``. A backend that is named has none behind it."""
+        """Run a dispatch and yield its progress, ``Done`` last. A named backend has no fallback."""
         options = msgspec.structs.replace(options, task_id=options.task_id or new_id())
-        settings = await self._load()
+        settings = await self.refresh_settings()
         log.debug("dispatch", step="load", task=options.task_id)
         try:
             chain = self._chain(settings, backend)
@@ -97,23 +97,20 @@ class Dispatcher:
             return
         folder = await asyncio.to_thread(self._folder, settings, options)
         options = msgspec.structs.replace(options, working_directory=folder)
-        async with aclosing(self._tried(prompt, options, chain, settings)) as steps:
+        async with aclosing(self._try_backends(prompt, options, chain, settings)) as steps:
             async for step in steps:
                 yield step
 
-    async def refreshed(self) -> CliSettings:
-        """The settings as they are now; the backends know them too."""
-        return await self._load()
-
-    async def _load(self) -> CliSettings:
+    async def refresh_settings(self) -> CliSettings:
+        """Read the settings, pass them to the backends, and return them."""
         settings = await self._source.refresh()
         for name, backend in self.backends.items():
             await backend.initialize(settings.of(name))
-        await self._clean()
+        await self._forget_old_sessions()
         return settings
 
-    async def _clean(self) -> None:
-        """Remove expired sessions, at most once an hour. Only dispatches add any, so no timer is needed."""
+    async def _forget_old_sessions(self) -> None:
+        """Forget expired sessions, at most once an hour. Only dispatches add any, so no timer is needed."""
         now = self._clock()
         if self._cleaned_at is None or abs(now - self._cleaned_at) >= _CLEANUP_MS:
             self._cleaned_at = now
@@ -121,42 +118,42 @@ class Dispatcher:
                 await backend.cleanup()
 
     def _chain(self, settings: CliSettings, named: str | None) -> list[SpawnedBackend]:
-        """The backends to try, in order. Raises BackendError if the first of them cannot be meant."""
+        """Return the backends to try, in order. Raises BackendError if the first is unknown or disabled."""
         first = named or settings.active_plugin
         if first not in self.backends:
             known = ", ".join(self.backends)
-            raise BackendError("UNKNOWN", first, f"there is no such backend; there are {known}")
+            raise BackendError("UNKNOWN", first, f"unknown backend; choose from {known}")
         if not settings.of(first).enabled:
-            raise BackendError("UNKNOWN", first, "this backend is switched off in the settings")
+            raise BackendError("UNKNOWN", first, "disabled in the settings")
         fallback = settings.plugin_dispatch.fallback
-        behind = () if named or not fallback.enabled else settings.fallback_plugins
+        others = () if named or not fallback.enabled else settings.fallback_plugins
         names = dict.fromkeys(
-            (first, *(name for name in behind if name in self.backends and settings.of(name).enabled))
+            (first, *(name for name in others if name in self.backends and settings.of(name).enabled))
         )
         return [self.backends[name] for name in names]
 
-    async def _tried(
+    async def _try_backends(
         self, prompt: str, options: DispatchOptions, chain: list[SpawnedBackend], settings: CliSettings
     ) -> AsyncGenerator[Progress, None]:
         on_error = settings.plugin_dispatch.fallback.on_dispatch_error
-        surroundings: Surroundings | None = None
+        workspace: WorkspaceState | None = None
         failed: BackendError | None = None
         result: DispatchResult | None = None
         try:
             for index, backend in enumerate(chain):
-                patience = self._patience if backend is not chain[-1] else None
-                if not await self._available(backend, patience):
-                    failed = failed or BackendError("SPAWN_FAILURE", backend.name, backend.lack)
+                seconds = self._check_seconds if backend is not chain[-1] else None
+                if not await self._is_available(backend, seconds):
+                    failed = failed or BackendError("SPAWN_FAILURE", backend.name, backend.unavailable_reason)
                     continue
-                surroundings = surroundings or await self._surroundings(options)
-                async with aclosing(backend.stream(prompt, surroundings.context, options)) as steps:
+                workspace = workspace or await self._read_workspace(options)
+                async with aclosing(backend.stream(prompt, workspace.context, options)) as steps:
                     async for step in steps:
                         match step:
                             case Started():
                                 log.debug("dispatch", step="spawn", task=options.task_id)
                                 yield msgspec.structs.replace(step, after=failed)
                             case Done():
-                                result = self._placed(step.result, chain, index)
+                                result = self._with_fallback(step.result, chain, index)
                             case _:
                                 yield step
                 log.debug("dispatch", step="end", task=options.task_id)
@@ -165,20 +162,20 @@ class Dispatcher:
                 failed = result.error
                 if not on_error or failed.code in _FINAL:
                     break
-            yield Done(await self._final(result, failed, chain, options, surroundings))
+            yield Done(await self._complete(result, failed, chain, options, workspace))
         finally:
-            if surroundings is not None and surroundings.repository is not None:
-                await asyncio.to_thread(surroundings.repository.close)
+            if workspace is not None and workspace.repository is not None:
+                await asyncio.to_thread(workspace.repository.close)
 
-    async def _available(self, backend: SpawnedBackend, patience: float | None) -> bool:
+    async def _is_available(self, backend: SpawnedBackend, seconds: float | None) -> bool:
         log.debug("dispatch", step="available", backend=backend.name)
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(seconds):
                 return await backend.is_available()
         except TimeoutError:
             return False
 
-    async def _surroundings(self, options: DispatchOptions) -> Surroundings:
+    async def _read_workspace(self, options: DispatchOptions) -> WorkspaceState:
         log.debug("dispatch", step="context", task=options.task_id)
         folder = options.working_directory or "/"
         env = environment_for(self._environ, (), {})
@@ -188,44 +185,46 @@ class Dispatcher:
             try:
                 before = await repository.snapshot()
             except GitError as error:
-                log.info("changes will not be seen", folder=folder, reason=str(error))
-        memory = self._memory.of(options.conversation_id)
-        context = Context() if options.skip_context else await gathered(folder, memory, repository)
-        return Surroundings(context, repository, before)
+                log.info("git changes will not be reported", folder=folder, reason=str(error))
+        memory = self._memory.facts(options.conversation_id)
+        context = Context() if options.skip_context else await gather_context(folder, memory, repository)
+        return WorkspaceState(context, repository, before)
 
-    def _placed(self, result: DispatchResult, chain: list[SpawnedBackend], index: int) -> DispatchResult:
+    def _with_fallback(
+        self, result: DispatchResult, chain: list[SpawnedBackend], index: int
+    ) -> DispatchResult:
         if not index:
             return result
         return msgspec.structs.replace(result, fallback_from=chain[0].name, fallback_index=index - 1)
 
-    async def _final(
+    async def _complete(
         self,
         result: DispatchResult | None,
         failed: BackendError | None,
         chain: list[SpawnedBackend],
         options: DispatchOptions,
-        surroundings: Surroundings | None,
+        workspace: WorkspaceState | None,
     ) -> DispatchResult:
         if result is None:
             result = DispatchResult(task_id=options.task_id, backend=chain[0].name, error=failed)
         if result.error is not None:
             return msgspec.structs.replace(result, fallback_chain_exhausted=len(chain) > 1)
         log.debug("dispatch", step="changes", task=options.task_id)
-        return msgspec.structs.replace(result, git_changes=await self._changes(surroundings))
+        return msgspec.structs.replace(result, git_changes=await self._changes(workspace))
 
-    async def _changes(self, surroundings: Surroundings | None) -> GitChanges | None:
-        if surroundings is None or surroundings.repository is None or surroundings.before is None:
+    async def _changes(self, workspace: WorkspaceState | None) -> GitChanges | None:
+        if workspace is None or workspace.repository is None or workspace.before is None:
             return None
         try:
-            return await surroundings.repository.changes(surroundings.before)
+            return await workspace.repository.changes(workspace.before)
         except GitError as error:
-            log.info("changes are not known", reason=str(error))
+            log.info("git changes unknown", reason=str(error))
             return None
 
     def _folder(self, settings: CliSettings, options: DispatchOptions) -> str:
-        named = options.working_directory or settings.working_directory
-        if named is None:
+        path = options.working_directory or settings.working_directory
+        if path is None:
             self._workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
             return str(self._workspace)
         home = self._environ.get("HOME", "~")
-        return str(Path(named.replace("~", home, 1) if named.startswith("~/") else named).absolute())
+        return str(Path(path.replace("~", home, 1) if path.startswith("~/") else path).absolute())

@@ -1,4 +1,4 @@
-"""What a program learns of the gateway's environment: the usual, what is its own, and nothing else."""
+"""The environment of a program: shared variables, the program's own, and nothing else of the gateway's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-USUAL = frozenset(
+SHARED_VARIABLES = frozenset(
     (
         *("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER"),
         *("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy"),
@@ -17,25 +17,26 @@ USUAL = frozenset(
         *("XDG_RUNTIME_DIR", "XDG_STATE_HOME"),
     )
 )
-"""What every program may know. Keys, tokens and settings of the gateway are not among it."""
+"""Variables that every program gets. Keys, tokens and settings of the gateway are not among them."""
 
 
 def environment_for(
     environ: Mapping[str, str], own: Iterable[str], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment of a program: what is usual or its ``own``, and what its settings have ``given``.
+    """Return the environment of a program: shared variables, its ``own``, and the ``given`` ones of its
+    settings.
 
-    The path keeps only absolute folders, so that a workspace cannot put a program of its own before others.
+    PATH keeps only absolute folders, so that a workspace cannot put its own programs first.
     """
-    allowed = USUAL | set(own)
+    allowed = SHARED_VARIABLES | set(own)
     kept = {name: value for name, value in environ.items() if name in allowed}
-    whole = {**kept, "TERM": "dumb", "NO_COLOR": "1", **given}
-    folders = whole.get("PATH", os.defpath).split(os.pathsep)
-    return {**whole, "PATH": os.pathsep.join(folder for folder in folders if folder.startswith("/"))}
+    variables = {**kept, "TERM": "dumb", "NO_COLOR": "1", **given}
+    folders = variables.get("PATH", os.defpath).split(os.pathsep)
+    return {**variables, "PATH": os.pathsep.join(folder for folder in folders if folder.startswith("/"))}
 
 
-def program_at(binary: str, environ: Mapping[str, str]) -> str | None:
-    """The absolute path of a program, or None if there is none."""
+def find_program(binary: str, environ: Mapping[str, str]) -> str | None:
+    """Return the absolute path of a program, or None if it does not exist."""
     home = environ.get("HOME", "")
     if binary.startswith("~/") and home:
         binary = f"{home}/{binary[2:]}"

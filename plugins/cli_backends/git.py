@@ -1,7 +1,7 @@
-"""What git knows of the folder that a program works in, asked so that the folder itself has no say.
+"""Git's view of the folder that a program works in, without running code of the repository.
 
-A repository may name programs in its own settings (hooks, monitors, filters, ssh, drivers of diffs); none of
-them is ever run from here.
+A repository can name programs in its settings: hooks, monitors, filters, ssh and diff drivers. All of them
+are switched off here.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import structlog
 from msgspec import Struct
 
 from plugins.cli_backends.contract import GitChanges
-from plugins.cli_backends.environment import program_at
-from plugins.cli_backends.process import FloodError, Launch, captured
+from plugins.cli_backends.environment import find_program
+from plugins.cli_backends.process import Launch, OutputLimitError, capture_output
 
 log = structlog.get_logger("trunkline.cli_backends")
 
-SECONDS = 5.0
-"""For each call of git."""
-MOST_FILES = 200
+GIT_SECONDS = 5.0
+"""The time limit of each git command."""
+MAX_FILES = 200
 
-_HARMLESS = (
+_SAFE_SETTINGS = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "core.sshCommand=false",
@@ -36,19 +36,19 @@ _HARMLESS = (
     "log.showSignature=false",
     "submodule.recurse=false",
 )
-_FILTERS = r"^filter\..*\.(clean|smudge|process|required)$"
-_QUIET = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=all", "--no-color")
+_FILTER_KEYS = r"^filter\..*\.(clean|smudge|process|required)$"
+_DIFF_OPTIONS = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=all", "--no-color")
 
 
 class Snapshot(Struct, frozen=True):
-    """A moment of a repository: its commit (empty before the first) and everything in its files as a tree."""
+    """A state of a repository: its commit (empty before the first one), and a tree of all its files."""
 
     head: str
     tree: str
 
 
 class Repository:
-    """A folder under git, as it is looked at during one dispatch. ``close`` takes away what that left."""
+    """A git repository during one dispatch. ``close`` removes its temporary files."""
 
     def __init__(self, git: str, root: str, env: Mapping[str, str], scratch: Path) -> None:
         self._git = git
@@ -60,8 +60,8 @@ class Repository:
 
     @classmethod
     async def at(cls, folder: str, env: Mapping[str, str]) -> Repository | None:
-        """The repository a folder belongs to, or None."""
-        git = program_at("git", env)
+        """Return the repository that a folder belongs to, or None."""
+        git = find_program("git", env)
         if git is None:
             return None
         scratch = Path(tempfile.mkdtemp(prefix="trunkline-"))
@@ -84,21 +84,21 @@ class Repository:
         return repository
 
     def close(self) -> None:
-        """Take the scratch away."""
+        """Remove the temporary files."""
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     async def state(self) -> str:
-        """The branch, what is changed, and the latest commits, in git's own words."""
+        """Return the branch, the changed files and the latest commits, as git prints them."""
         status = await self._run("status", "--short", "--branch", "--ignore-submodules=all")
         lines = status.splitlines()
-        more = [f"… and {len(lines) - MOST_FILES} more"] if len(lines) > MOST_FILES else []
+        more = [f"… and {len(lines) - MAX_FILES} more"] if len(lines) > MAX_FILES else []
         with suppress(GitError):
             commits = await self._run("log", "--oneline", "--no-decorate", "--no-color", "-5")
-            return "\n".join([*lines[:MOST_FILES], *more, "", commits]).strip()
-        return "\n".join([*lines[:MOST_FILES], *more])
+            return "\n".join([*lines[:MAX_FILES], *more, "", commits]).strip()
+        return "\n".join([*lines[:MAX_FILES], *more])
 
     async def snapshot(self) -> Snapshot:
-        """This moment. What is not committed is put into a tree of its own, outside the repository."""
+        """Take a snapshot. Uncommitted files go into a tree outside the repository."""
         head = ""
         with suppress(GitError):
             head = await self._run("rev-parse", "--verify", "HEAD")
@@ -106,7 +106,7 @@ class Repository:
         return Snapshot(head, await self._run("write-tree", index=self._index))
 
     async def changes(self, before: Snapshot) -> GitChanges | None:
-        """What is different since a snapshot; None if nothing is."""
+        """Return the changes since a snapshot, or None if there are none."""
         now = await self.snapshot()
         commits: list[str] = []
         if now.head != before.head:
@@ -115,8 +115,8 @@ class Repository:
         if now.tree == before.tree and not commits:
             return None
         trees = (before.tree, now.tree)
-        stat = await self._run("diff", "--stat", *_QUIET, *trees)
-        names = await self._run("diff", "--name-only", *_QUIET, *trees)
+        stat = await self._run("diff", "--stat", *_DIFF_OPTIONS, *trees)
+        names = await self._run("diff", "--name-only", *_DIFF_OPTIONS, *trees)
         return GitChanges(stat, tuple(names.splitlines()), tuple(commits))
 
     async def _open(self) -> None:
@@ -138,24 +138,25 @@ class Repository:
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects,
         }
         with suppress(GitError):
-            named = await self._run("config", "--includes", "--name-only", "--get-regexp", _FILTERS)
-            self._settings = [f"{key}=" for key in named.splitlines() if not key.endswith("required")]
-            self._settings += [f"{key}=false" for key in named.splitlines() if key.endswith("required")]
+            keys = await self._run("config", "--includes", "--name-only", "--get-regexp", _FILTER_KEYS)
+            self._settings = [f"{key}=" for key in keys.splitlines() if not key.endswith("required")]
+            self._settings += [f"{key}=false" for key in keys.splitlines() if key.endswith("required")]
 
     def _prepare(self, folder: str, index: str) -> None:
-        """An index to write into, which knows already what has not changed."""
+        """Copy the index, so that git does not hash unchanged files again."""
         if not Path(folder).resolve().is_relative_to(self._root):
-            raise GitError("the repository says that its files are elsewhere")
+            raise GitError("the work tree of the repository is another folder")
         with suppress(OSError):
             shutil.copyfile(index, self._scratch / "index")
         (self._scratch / "objects").mkdir()
 
     async def _run(self, *arguments: str, index: Mapping[str, str] | None = None) -> str:
-        settings = [part for setting in (*_HARMLESS, *self._settings) for part in ("-c", setting)]
+        settings = [part for setting in (*_SAFE_SETTINGS, *self._settings) for part in ("-c", setting)]
         argv: Sequence[str] = [self._git, "--no-pager", *settings, *arguments]
         try:
-            output = await captured(Launch(argv, {**self._env, **(index or {})}, self._root), SECONDS)
-        except (OSError, TimeoutError, FloodError) as error:
+            launch = Launch(argv, {**self._env, **(index or {})}, self._root)
+            output = await capture_output(launch, GIT_SECONDS)
+        except (OSError, TimeoutError, OutputLimitError) as error:
             raise GitError(f"git {arguments[0]}: {type(error).__name__}") from None
         if output.code != 0:
             raise GitError(f"git {arguments[0]} failed")
@@ -163,4 +164,4 @@ class Repository:
 
 
 class GitError(Exception):
-    """Git would not say."""
+    """A git command failed."""

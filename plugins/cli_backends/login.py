@@ -1,4 +1,4 @@
-"""The login of a program's own: with a browser over its protocol, or with the program at the terminal."""
+"""A program's own login: in the browser by the Agent Client Protocol, or with the program at the terminal."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 
 from gateway import SettingsError
 from gateway.provider_http import AuthFailedError
-from plugins.cli_backends.adapters.acp import AcpTalk
+from plugins.cli_backends.adapters.acp import AcpAdapter
 from plugins.cli_backends.adapters.cli import Login
-from plugins.cli_backends.adapters.protocol import Order, Session
+from plugins.cli_backends.adapters.protocol import ProgramRequest, SessionOpened
 from plugins.cli_backends.backend import SpawnedBackend
 from plugins.cli_backends.contract import BackendError
 from plugins.cli_backends.process import Launch
@@ -24,42 +24,42 @@ BROWSER = (
 )
 TERMINAL = ("COLORTERM", "TERM")
 VARIABLES = (*BROWSER, *TERMINAL)
-"""What a login may see of the environment, and a dispatch may not."""
+"""Environment variables that a program gets for a login only."""
 
 LOGIN_SECONDS = 330
-"""The program itself waits five minutes for the browser."""
+"""The time limit of a login in the browser. The program itself waits for five minutes."""
 CHECK_SECONDS = 60
 
 
-class LoginTalk(AcpTalk):
-    """The handshake of a dispatch, up to its session."""
+class LoginAdapter(AcpAdapter):
+    """The handshake of a dispatch, until the program opens a session."""
 
     def __init__(self, cwd: str, method: str) -> None:
-        super().__init__(Order(prompt="", system_prompt="", model="", cwd=cwd), method)
+        super().__init__(ProgramRequest(prompt="", system_prompt="", model="", cwd=cwd), method)
 
     def arguments(self) -> list[str]:
-        """Return the arguments for the protocol on its pipes."""
+        """Return the arguments for the Agent Client Protocol."""
         return ["--acp"]
 
 
 async def log_in(backend: SpawnedBackend, show: Callable[[str], None]) -> None:
-    """Let a person log in to a program: with a browser if there is one, else at the terminal.
+    """Let the user log in to a program: in a browser if there is one, else at the terminal.
 
-    The program is logged in when it opens a session. Raises AuthFailedError if it does not, BackendError if
-    it cannot be started, and SettingsError if there is neither a browser nor a terminal.
+    The login succeeded if the program then opens a session. Raises AuthFailedError if it does not,
+    BackendError if it cannot be started, and SettingsError if there is neither a browser nor a terminal.
     """
     login, title, environ = backend.cli.login, backend.cli.title, backend.environ
     if login is None:
-        raise SettingsError(f"{title} has no login that can be run from here")
+        raise SettingsError(f"{title} has no login that the gateway can run")
     with TemporaryDirectory() as cwd:
         if has_browser(environ):
-            show(f"{title} opens a browser for the login with {login.account}; it waits for five minutes.")
+            show(f"{title} opens a browser for the login with {login.account}. It waits for five minutes.")
             variables = {name: environ[name] for name in BROWSER if name in environ}
             await _open_session(backend, cwd, login, variables, login.method)
         elif sys.stdin.isatty() and sys.stdout.isatty():
             show(f"There is no browser here, so {title} starts in this terminal: {login.steps}.")
             variables = {name: environ[name] for name in TERMINAL if name in environ}
-            await _at_the_terminal(backend.launch([], cwd, {**variables, **login.variables}))
+            await _run_at_terminal(backend.launch([], cwd, {**variables, **login.variables}))
             await _open_session(backend, cwd, login, {}, "")
         else:
             raise SettingsError(
@@ -67,11 +67,11 @@ async def log_in(backend: SpawnedBackend, show: Callable[[str], None]) -> None:
                 "a key with --key-stdin"
             )
     if backend.has_key():
-        show(f"{title} also has a key ({backend.cli.key}), and uses that as long as it is there.")
+        show(f"{title} also has a key ({backend.cli.key}), which it uses instead of the login.")
 
 
 def has_browser(environ: Mapping[str, str]) -> bool:
-    """Return whether a program can open a browser for the person at this machine."""
+    """Return whether a program can open a browser for the user of this machine."""
     if environ.get("NO_BROWSER") or environ.get("BROWSER") == "www-browser":
         return False
     if sys.platform == "darwin":
@@ -82,14 +82,14 @@ def has_browser(environ: Mapping[str, str]) -> bool:
 async def _open_session(
     backend: SpawnedBackend, cwd: str, login: Login, variables: Mapping[str, str], method: str
 ) -> None:
-    talk = LoginTalk(cwd, method)
+    adapter = LoginAdapter(cwd, method)
     seconds = LOGIN_SECONDS if method else CHECK_SECONDS
-    launch = backend.launch(talk.arguments(), cwd, variables)
+    launch = backend.launch(adapter.arguments(), cwd, variables)
     try:
-        run = Run(backend.cli, talk, launch, seconds, seconds, None, backend.secrets())
+        run = Run(backend.cli, adapter, launch, seconds, seconds, None, backend.secrets())
         async with aclosing(run.steps()) as steps:
             async for step in steps:
-                if isinstance(step, Session):
+                if isinstance(step, SessionOpened):
                     return
     except BackendError as error:
         if error.code == "SPAWN_FAILURE":
@@ -97,8 +97,8 @@ async def _open_session(
         raise AuthFailedError(f"{backend.cli.title} is not logged in: {error}. {login.advice}") from None
 
 
-async def _at_the_terminal(launch: Launch) -> None:
-    """Run the program with our own terminal until the person leaves it."""
+async def _run_at_terminal(launch: Launch) -> None:
+    """Run the program in this terminal until the user leaves it."""
     variables = {name: value for name, value in launch.env.items() if name != "NO_COLOR"}
     process = await asyncio.create_subprocess_exec(*launch.argv, env=variables, cwd=launch.cwd)
     try:

@@ -1,4 +1,4 @@
-"""What a program is told of its surroundings, gathered once for a dispatch and cut to a budget."""
+"""The text that a program receives: the context of its workspace, the conversation, an unfinished answer."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ import structlog
 
 from gateway import ImagePart, Message, ToolCallPart, ToolResultPart
 from gateway.provider_http import part_as_text
-from plugins.cli_backends.contract import Context, Picture
+from plugins.cli_backends.contract import Context, Image
 from plugins.cli_backends.git import GitError, Repository
 
 log = structlog.get_logger("trunkline.cli_backends")
 
 CONTEXT_CHARS = 40_000
-"""Characters of all of it together."""
+"""The size limit of the whole context, in characters."""
 CONTEXT_SECONDS = 15.0
-"""For all of it together; what is not known by then is left out."""
-FACTS = 10
-"""Things remembered that are told, the newest."""
-INSTRUCTIONS = (".claude-code-instructions", ".claude-instructions", "CLAUDE.md", "AGENTS.md")
-"""Files in which projects say how to work on them; the first that there is counts."""
+"""The time limit for collecting the context; the rest is left out."""
+MAX_FACTS = 10
+"""The number of remembered facts in the context, the newest ones."""
+INSTRUCTION_FILES = (".claude-code-instructions", ".claude-instructions", "CLAUDE.md", "AGENTS.md")
+"""Files with a project's instructions for coding programs; the first one with content is used."""
 
-_ENTRIES = 200
+_MAX_ENTRIES = 200
 _FILE_CHARS = 30_000
-_FLOOR = 4_000
+_MIN_INSTRUCTION_CHARS = 4_000
 
 
-async def gathered(folder: str, memory: Sequence[str], repository: Repository | None) -> Context:
-    """What is known of a folder. Whatever cannot be found out is left empty."""
-    context = Context(memory=tuple(memory[-FACTS:]))
+async def gather_context(folder: str, memory: Sequence[str], repository: Repository | None) -> Context:
+    """Collect the context of a folder. A part that cannot be read stays empty."""
+    context = Context(memory=tuple(memory[-MAX_FACTS:]))
     try:
         async with asyncio.timeout(CONTEXT_SECONDS):
             context = msgspec.structs.replace(
                 context,
-                workspace=await asyncio.to_thread(_listed, Path(folder)),
-                instructions=await asyncio.to_thread(_instructions, Path(folder)),
+                workspace=await asyncio.to_thread(_list_folder, Path(folder)),
+                instructions=await asyncio.to_thread(_read_instructions, Path(folder)),
             )
             if repository is not None:
                 context = msgspec.structs.replace(context, git=await repository.state())
     except (TimeoutError, OSError, GitError) as error:
-        log.warning("the context of a dispatch is not complete", folder=folder, reason=repr(error))
+        log.warning("dispatch context incomplete", folder=folder, reason=repr(error))
     return context
 
 
-def fitted(context: Context, budget: int = CONTEXT_CHARS) -> Context:
-    """The context cut to a budget: first the workspace goes, then memory, git and instructions shrink."""
+def fit_context(context: Context, budget: int = CONTEXT_CHARS) -> Context:
+    """Shorten the context to a budget: first the workspace, then memory, git and instructions."""
     replace = msgspec.structs.replace
     if _size(context) > budget:
         context = replace(context, workspace=_cut(context.workspace, budget - _size(context, "workspace")))
@@ -59,21 +59,21 @@ def fitted(context: Context, budget: int = CONTEXT_CHARS) -> Context:
     if _size(context) > budget:
         context = replace(context, git="\n".join(context.git.splitlines()[-5:]))
     if _size(context) > budget:
-        room = max(_FLOOR, budget - _size(context, "instructions"))
+        room = max(_MIN_INSTRUCTION_CHARS, budget - _size(context, "instructions"))
         context = replace(context, instructions=_cut(context.instructions, room))
     return context
 
 
-def rendered(context: Context) -> str:
-    """The context as text, empty if there is nothing to tell."""
+def render_context(context: Context) -> str:
+    """Return the context as text, empty if it has no content."""
     sections = {
         "Workspace": context.workspace,
         "Remembered": "\n".join(f"- {fact}" for fact in context.memory),
         "Git": context.git,
         "Project instructions": context.instructions,
     }
-    told = [f"## {title}\n{text}" for title, text in sections.items() if text]
-    return "<context>\n" + "\n\n".join(told) + "\n</context>" if told else ""
+    texts = [f"## {title}\n{text}" for title, text in sections.items() if text]
+    return "<context>\n" + "\n\n".join(texts) + "\n</context>" if texts else ""
 
 
 def _size(context: Context, without: str = "") -> int:
@@ -87,18 +87,18 @@ def _size(context: Context, without: str = "") -> int:
 def _cut(text: str, room: int) -> str:
     if len(text) <= room:
         return text
-    return text[: max(0, room - 16)] + "\n[cut here]" if room > _FLOOR // 4 else ""
+    return text[: max(0, room - 16)] + "\n[cut here]" if room > _MIN_INSTRUCTION_CHARS // 4 else ""
 
 
-def _listed(folder: Path) -> str:
-    """The folder's path and what lies in it, two levels deep; hidden entries are left out."""
+def _list_folder(folder: Path) -> str:
+    """Return the folder's path and its entries, two levels deep, without hidden ones."""
     lines = [str(folder)]
     for entry in _entries(folder):
-        lines.append(_named(entry))
+        lines.append(_display_name(entry))
         if entry.is_dir(follow_symlinks=False):
-            lines += [f"  {_named(inner)}" for inner in _entries(Path(entry.path))]
-        if len(lines) > _ENTRIES:
-            return "\n".join([*lines[:_ENTRIES], "…"])
+            lines += [f"  {_display_name(inner)}" for inner in _entries(Path(entry.path))]
+        if len(lines) > _MAX_ENTRIES:
+            return "\n".join([*lines[:_MAX_ENTRIES], "…"])
     return "\n".join(lines)
 
 
@@ -108,23 +108,26 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             seen = [entry for entry in found if not entry.name.startswith(".")]
     except OSError:
         return []
-    return sorted(seen, key=lambda entry: entry.name)[:_ENTRIES]
+    return sorted(seen, key=lambda entry: entry.name)[:_MAX_ENTRIES]
 
 
-def _named(entry: os.DirEntry[str]) -> str:
+def _display_name(entry: os.DirEntry[str]) -> str:
     return f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
 
 
-def _instructions(folder: Path) -> str:
-    for name in INSTRUCTIONS:
-        text = _file_text(folder / name)
+def _read_instructions(folder: Path) -> str:
+    for name in INSTRUCTION_FILES:
+        text = _read_plain_file(folder / name)
         if text.strip():
             return text
     return ""
 
 
-def _file_text(path: Path) -> str:
-    """The beginning of a plain file; links lead elsewhere and are not followed, pipes never end."""
+def _read_plain_file(path: Path) -> str:
+    """Return the beginning of a regular file.
+
+    Links are not followed, as they can lead out of the folder; a read from a pipe would not end.
+    """
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -134,87 +137,94 @@ def _file_text(path: Path) -> str:
 
 
 HISTORY_CHARS = 20_000
-"""Characters of what was said before; the newest counts."""
+"""The size limit of the history, in characters; the newest messages are kept."""
 
-GO_ON = "The user has seen the beginning of the answer above. Go on from there; do not repeat it."
-"""What a program is told that continues an answer."""
+CONTINUE = (
+    "The user has already seen the beginning of the answer above. Continue from there; do not repeat it."
+)
+"""The instruction for a program that continues an answer."""
 
-NONE = "-"
-"""The answer before the first one."""
+NO_ANSWER = "-"
+"""The id of the last answer in a conversation without one."""
 
 
-def without_answer(messages: Sequence[Message], message_id: str) -> tuple[Sequence[Message], Message | None]:
-    """Return the conversation, and apart from it what the answer ``message_id`` holds already.
+def split_partial_answer(
+    messages: Sequence[Message], message_id: str
+) -> tuple[Sequence[Message], Message | None]:
+    """Return the conversation without the answer ``message_id``, and the part of the answer that exists, if
+    any.
 
-    That is there when another provider began the answer and this program stands in for it.
+    It exists if another provider began the answer and failed.
     """
     if len(messages) > 1 and messages[-1].role == "assistant" and messages[-1].id == message_id:
         return messages[:-1], messages[-1]
     return messages, None
 
 
-def so_far(answer: Message | None) -> str:
-    """Return what was said and done for the answer already, for a program that goes on with it."""
+def render_partial_answer(answer: Message | None) -> str:
+    """Return the text and the tool calls of an unfinished answer, with the instruction to continue it."""
     if answer is None:
         return ""
     results = {part.tool_call_id: part for part in answer.parts if isinstance(part, ToolResultPart)}
     steps = [
-        _used(part, results.get(part.tool_call_id)) if isinstance(part, ToolCallPart) else part_as_text(part)
+        _call_text(part, results.get(part.tool_call_id))
+        if isinstance(part, ToolCallPart)
+        else part_as_text(part)
         for part in answer.parts
     ]
-    whole = "\n".join(filter(None, steps))
-    if len(whole) > HISTORY_CHARS:
-        whole = f"[the beginning is left out]\n{whole[-HISTORY_CHARS:]}"
-    return f"<answer_so_far>\n{whole}\n</answer_so_far>\n\n{GO_ON}" if whole else ""
+    text = "\n".join(filter(None, steps))
+    if len(text) > HISTORY_CHARS:
+        text = f"[beginning omitted]\n{text[-HISTORY_CHARS:]}"
+    return f"<answer_so_far>\n{text}\n</answer_so_far>\n\n{CONTINUE}" if text else ""
 
 
-def _used(call: ToolCallPart, result: ToolResultPart | None) -> str:
+def _call_text(call: ToolCallPart, result: ToolResultPart | None) -> str:
     output = "no result" if result is None else result.output
     return f"[used {call.tool_name} {msgspec.json.encode(call.arguments).decode()}: {output}]"
 
 
-def wanted(messages: Sequence[Message]) -> str:
-    """What the user says now: everything since the last answer but the pictures, which go beside it."""
-    said = (_text(message, with_pictures=False) for message in messages[_since(messages) :])
-    return "\n\n".join(filter(None, said))
+def new_user_text(messages: Sequence[Message]) -> str:
+    """Return the user's text since the last answer. Images are passed separately."""
+    texts = (_text(message, with_pictures=False) for message in messages[_new_from(messages) :])
+    return "\n\n".join(filter(None, texts))
 
 
-def shown(messages: Sequence[Message]) -> tuple[Picture, ...]:
-    """The pictures among what the user says now."""
+def new_user_images(messages: Sequence[Message]) -> tuple[Image, ...]:
+    """Return the user's images since the last answer."""
     return tuple(
-        Picture(part.mime_type, part.data)
-        for message in messages[_since(messages) :]
+        Image(part.mime_type, part.data)
+        for message in messages[_new_from(messages) :]
         for part in message.parts
         if isinstance(part, ImagePart) and message.for_model
     )
 
 
-def last_answer(messages: Sequence[Message]) -> str:
-    """The id of the last answer."""
-    since = _since(messages)
-    return messages[since - 1].id if since else NONE
+def last_answer_id(messages: Sequence[Message]) -> str:
+    """Return the id of the last answer."""
+    start = _new_from(messages)
+    return messages[start - 1].id if start else NO_ANSWER
 
 
-def earlier(messages: Sequence[Message]) -> str:
-    """What was said up to the last answer, for a program that was not there; empty if nothing was."""
-    said: list[str] = []
+def render_history(messages: Sequence[Message]) -> str:
+    """Return the messages up to the last answer as text, for a program that has not seen them."""
+    lines: list[str] = []
     room = HISTORY_CHARS
-    for message in reversed(messages[: _since(messages)]):
+    for message in reversed(messages[: _new_from(messages)]):
         text = _text(message)
         if not text:
             continue
         line = f"{message.role}: {text}"
         room -= len(line)
         if room < 0:
-            said.append("[the beginning is left out]")
+            lines.append("[beginning omitted]")
             break
-        said.append(line)
-    whole = "\n\n".join(reversed(said))
-    return f"<conversation_so_far>\n{whole}\n</conversation_so_far>" if whole else ""
+        lines.append(line)
+    text = "\n\n".join(reversed(lines))
+    return f"<conversation_so_far>\n{text}\n</conversation_so_far>" if text else ""
 
 
-def _since(messages: Sequence[Message]) -> int:
-    """The index behind the last answer."""
+def _new_from(messages: Sequence[Message]) -> int:
+    """Return the index of the first message after the last answer."""
     for index in range(len(messages), 0, -1):
         if messages[index - 1].role == "assistant":
             return index

@@ -1,11 +1,11 @@
-"""A backend as a model provider: its answer, its reasoning and its tools become deltas."""
+"""A backend as a model provider: its text, its reasoning and its tool calls become deltas."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Literal
+from typing import Literal, assert_never
 
 import msgspec
 
@@ -31,46 +31,53 @@ from gateway.provider_http import (
     fallback_notice,
 )
 from plugins.cli_backends.contract import (
-    Called,
     DispatchOptions,
     DispatchResult,
     Done,
     Progress,
-    Returned,
-    Said,
-    Spent,
     Started,
+    TextChunk,
+    ToolCall,
+    ToolResult,
+    Usage,
 )
 from plugins.cli_backends.dispatcher import Dispatcher
 from plugins.cli_backends.login import log_in
-from plugins.cli_backends.prompt import earlier, last_answer, shown, so_far, wanted, without_answer
+from plugins.cli_backends.prompt import (
+    last_answer_id,
+    new_user_images,
+    new_user_text,
+    render_history,
+    render_partial_answer,
+    split_partial_answer,
+)
 
 ACTIVE = "cli"
-"""The provider that stands for whichever backend is active; its models are ``active`` and the backends."""
+"""The provider of the active backend; its models are ``active`` and the names of the backends."""
 DEFAULT = "default"
-"""The model that is left to a program's own settings."""
+"""The model name for the default of the program's settings."""
 
 _KINDS: Mapping[str, Literal["file-read", "file-write", "shell"]] = {
     **dict.fromkeys(("Bash", "shell", "execute"), "shell"),
     **dict.fromkeys(("Read", "read"), "file-read"),
     **dict.fromkeys(("Write", "Edit", "MultiEdit", "NotebookEdit", "edit", "file_change"), "file-write"),
 }
-"""What the programs' own tools do, by their names; those of the Agent Client Protocol are lower case."""
-_CONCEPTS = {
+"""The kind of each tool of the programs; names of the Agent Client Protocol are in lower case."""
+_ARGUMENT_NAMES = {
     "command": ("command",),
     "path": ("file_path", "notebook_path", "path"),
     "url": ("url",),
     "query": ("query", "pattern"),
 }
-"""What arguments may hold, and the names that the programs give them."""
-_OUTPUT_CHARS = 64 * 1024
-_NO_RESULT = "(it did not say what became of this)"
+"""The names that programs give to an argument with a display hint."""
+_MAX_OUTPUT_CHARS = 64 * 1024
+_NO_RESULT = "(the program reported no result)"
 
 
 class CliProvider:
-    """One backend, or the active one with those behind it, as a provider.
+    """One backend, or the active one with its fallbacks, as a provider.
 
-    What it does with tools it does itself, and asks for permission through ``ChatOptions.ask``.
+    The program runs its tools itself and asks for permission through ``ChatOptions.ask``.
     """
 
     api_endpoint = "a program on this machine"
@@ -83,49 +90,49 @@ class CliProvider:
         self._dispatcher = dispatcher
 
     async def initialize(self, config: ProviderConfig) -> None:
-        """Its settings are those of the plugin."""
+        """Do nothing: the plugin has the settings."""
 
     async def chat(self, messages: Sequence[Message], options: ChatOptions) -> Message:
-        """The whole answer at once."""
+        """Return the whole answer."""
         return await assemble(self.stream, messages, options)
 
     async def stream(self, messages: Sequence[Message], options: ChatOptions) -> AsyncGenerator[Delta, None]:
-        """The answer as it comes. Raises BackendError."""
-        messages, begun = without_answer(messages, options.message_id)
-        order = DispatchOptions(
+        """Yield the answer. Raises BackendError."""
+        messages, partial = split_partial_answer(messages, options.message_id)
+        dispatch = DispatchOptions(
             conversation_id=messages[-1].session_id,
             model="" if self.id == ACTIVE or options.model == DEFAULT else options.model,
             system_prompt_suffix=options.system_prompt,
-            earlier=earlier(messages),
+            history=render_history(messages),
             answer_id=options.message_id,
-            after=last_answer(messages),
-            begins=begun is None,
-            images=shown(messages),
+            after=last_answer_id(messages),
+            starts_answer=partial is None,
+            images=new_user_images(messages),
             ask=options.ask,
         )
-        teller = Teller(options.message_id, options.first_part)
-        prompt = "\n\n".join(filter(None, (wanted(messages), so_far(begun))))
-        progress = self._dispatcher().stream(prompt, order, self._backend(options.model))
+        mapper = DeltaMapper(options.message_id, options.first_part)
+        prompt = "\n\n".join(filter(None, (new_user_text(messages), render_partial_answer(partial))))
+        progress = self._dispatcher().stream(prompt, dispatch, self._backend(options.model))
         async with aclosing(progress):
             async for step in progress:
                 if isinstance(step, Done):
                     if step.result.error is not None:
                         raise step.result.error
                     model = DEFAULT if self.id == ACTIVE else options.model
-                    for delta in teller.close(step.result, model):
+                    for delta in mapper.close(step.result, model):
                         yield delta
                     return
-                for delta in teller.tell(step):
+                for delta in mapper.deltas(step):
                     yield delta
 
     async def list_models(self) -> Sequence[ModelInfo]:
-        """What is sure to be there; a program knows more models, by names of its own."""
+        """Return the models that always exist. A program may know more."""
         if self.id != ACTIVE:
             return [ModelInfo(DEFAULT, self.id)]
         return [ModelInfo(name, self.id) for name in ("active", *self._dispatcher().backends)]
 
     async def close(self) -> None:
-        """Nothing is held between two answers."""
+        """Do nothing: no resources are held between answers."""
 
     def _backend(self, model: str) -> str | None:
         if self.id != ACTIVE:
@@ -137,17 +144,17 @@ class LoginProvider(CliProvider):
     """A backend whose program has a login that the gateway can run."""
 
     async def sign_in(self, show: Callable[[str], None]) -> None:
-        """Run the program's own login, which the program keeps. Raises BackendError and AuthFailedError."""
+        """Run the program's own login, which the program stores. Raises BackendError and AuthFailedError."""
         dispatcher = self._dispatcher()
-        await dispatcher.refreshed()
+        await dispatcher.refresh_settings()
         await log_in(dispatcher.backends[self.id], show)
 
 
-def hints_for(call: Called) -> DisplayHints | None:
-    """Return how a channel may show a program's tool: its kind, and the argument that tells most."""
+def hints_for(call: ToolCall) -> DisplayHints | None:
+    """Return the display hints of a program's tool call: its kind, and the arguments to show."""
     kind = _KINDS.get(call.tool)
-    # By its protocol a command of Gemini CLI stands in the title, where it gives no arguments.
-    concepts = {**_CONCEPTS, "command": ("command", "title")} if kind == "shell" else _CONCEPTS
+    # Gemini CLI sends no arguments of commands; the command is in the title of the call.
+    concepts = {**_ARGUMENT_NAMES, "command": ("command", "title")} if kind == "shell" else _ARGUMENT_NAMES
     fields = {
         concept: found
         for concept, names in concepts.items()
@@ -156,48 +163,50 @@ def hints_for(call: Called) -> DisplayHints | None:
     return DisplayHints(kind=kind, fields=fields) if kind or fields else None
 
 
-class Teller:
-    """Makes deltas of progress."""
+class DeltaMapper:
+    """The translation of a dispatch's progress into deltas."""
 
     def __init__(self, message_id: str, first_part: int) -> None:
         self._writer = DeltaWriter(message_id, first_part)
-        self._spent: Spent | None = None
+        self._usage: Usage | None = None
         self._open: dict[str, tuple[str, float, DisplayHints | None]] = {}
         self._ids: set[str] = set()
 
-    def tell(self, step: Progress) -> list[Delta]:
-        """One step."""
+    def deltas(self, step: Progress) -> list[Delta]:
+        """Return the deltas of one event."""
         match step:
-            case Said():
+            case TextChunk():
                 return [self._writer.text(step.text, "reasoning" if step.reasoning else "text")]
-            case Called():
+            case ToolCall():
                 return self._call(step)
-            case Returned():
+            case ToolResult():
                 return self._result(step)
-            case Spent():
-                self._spent = step
+            case Usage():
+                self._usage = step
                 return []
             case Started(after=error) if error is not None:
-                line = fallback_notice(error.backend, error, step.backend)
-                return [*self._closed(), self._writer.part(TextPart(line, "notice"))]
+                notice = fallback_notice(error.backend, error, step.backend)
+                return [*self._end_open_calls(), self._writer.part(TextPart(notice, "notice"))]
             case Started() | Done():
                 return []
+            case _:
+                assert_never(step)
 
     def close(self, result: DispatchResult, model: str) -> list[Delta]:
-        """Return what is left, what has changed, the tokens if known, and the end with who answered."""
-        deltas = self._closed()
+        """Return the last deltas: open calls, the summary of changes, the usage if known, and the end."""
+        deltas = self._end_open_calls()
         if result.git_changes is not None and result.git_changes.stat:
             summary = result.git_changes.stat.splitlines()[-1].strip()
             deltas.append(self._writer.text(f"\n\n*{summary}*"))
         metadata = Metadata(model=model, provider=result.backend)
-        message_id, spent = self._writer.message_id, self._spent
-        if spent is not None:
-            counts = (spent.input, spent.output, spent.cost or 0.0, spent.cached)
+        message_id, usage = self._writer.message_id, self._usage
+        if usage is not None:
+            counts = (usage.input, usage.output, usage.cost or 0.0, usage.cached)
             deltas.append(MetadataDelta(message_id, *counts))
-            metadata = Metadata(model, result.backend, spent.input, spent.output, spent.cached)
+            metadata = Metadata(model, result.backend, usage.input, usage.output, usage.cached)
         return [*deltas, Complete(message_id, metadata, "end_turn")]
 
-    def _call(self, call: Called) -> list[Delta]:
+    def _call(self, call: ToolCall) -> list[Delta]:
         name = call.id
         while name in self._ids:
             name += "'"
@@ -206,23 +215,23 @@ class Teller:
         arguments = msgspec.json.encode(call.arguments).decode()
         return [self._writer.tool_call(name, call.tool), self._writer.arguments(name, arguments)]
 
-    def _result(self, result: Returned) -> list[Delta]:
+    def _result(self, result: ToolResult) -> list[Delta]:
         if result.id not in self._open:
             return []
         name, begun, hints = self._open.pop(result.id)
         start = self._writer.result(name, display=hints)
         message_id, index = self._writer.message_id, start.part_index
         output, took = result.output, round((time.monotonic() - begun) * 1000)
-        if len(output) > _OUTPUT_CHARS:
-            output = output[:_OUTPUT_CHARS] + "\n[output cut here]"
+        if len(output) > _MAX_OUTPUT_CHARS:
+            output = output[:_MAX_OUTPUT_CHARS] + "\n[output truncated]"
         return [
             start,
             ToolResultDelta(message_id, index, name, output),
             ToolResultEnd(message_id, index, name, result.is_error, took),
         ]
 
-    def _closed(self) -> list[Delta]:
-        """A result for every call that got none: a call without one would be run by the agent."""
+    def _end_open_calls(self) -> list[Delta]:
+        """Return a result for every call without one; otherwise the agent would run the call."""
         return [
-            delta for call in tuple(self._open) for delta in self._result(Returned(call, _NO_RESULT, True))
+            delta for call in tuple(self._open) for delta in self._result(ToolResult(call, _NO_RESULT, True))
         ]

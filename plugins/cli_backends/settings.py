@@ -1,4 +1,5 @@
-"""The settings: a table of the gateway's, and a JSON file of the same shape that may change while it runs.
+"""The settings: a table of the gateway's settings, and a JSON file of the same shape that is read again on
+change.
 
 Every key may be written ``like_this`` or ``likeThis``.
 """
@@ -20,12 +21,12 @@ from gateway import SettingsError
 log = structlog.get_logger("trunkline.cli_backends")
 
 FILE = ".mia/mia.json"
-"""Where the JSON file lies below the home folder, unless the settings name another."""
+"""The path of the JSON file below the home folder, unless the settings name another one."""
 READ_SECONDS = 5
 
 
 class Section(BaseModel):
-    """A table of settings, read-only, and closed to keys that it does not know."""
+    """A read-only table of settings that rejects unknown keys."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -38,104 +39,108 @@ class Section(BaseModel):
 
 
 class BackendSettings(Section):
-    """One program. Times are milliseconds."""
+    """The settings of one program. Times are milliseconds."""
 
-    name: str = Field(default="", description="The same as its key; files of others have it")
-    enabled: bool = Field(default=True, description="Whether it may be used")
-    binary: str | None = Field(default=None, min_length=1, description="Program, by name or absolute path")
-    model: str = Field(default="", description="Model, in the program's own words")
-    max_concurrency: int = Field(default=3, gt=0, description="Conversations it works for at once")
-    timeout_ms: int = Field(default=1_800_000, gt=0, description="Longest dispatch")
-    stall_timeout_ms: int = Field(default=120_000, gt=0, description="Longest silence in a dispatch")
-    api_key: SecretStr | None = Field(default=None, description="Credential, where it has not logged in")
-    api_url: str | None = Field(default=None, description="Address of its model service")
-    system_prompt: str = Field(default="", description="Said before every conversation")
-    extra_args: tuple[str, ...] = Field(default=(), description="Arguments behind its own")
-    env: dict[str, SecretStr] = Field(default={}, description="Environment variables of its own")
-
-
-class Fallback(Section):
-    """When the next backend takes over."""
-
-    enabled: bool = Field(default=True, description="When one is not available")
-    on_dispatch_error: bool = Field(default=False, description="Also when one fails")
+    name: str = Field(default="", description="The same as its key in plugins; optional")
+    enabled: bool = Field(default=True, description="Allow the use of this backend")
+    binary: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Program, as a name or an absolute path",
+    )
+    model: str = Field(default="", description="Model id of the program; the program's default if empty")
+    max_concurrency: int = Field(default=3, gt=0, description="Limit of concurrent conversations")
+    timeout_ms: int = Field(default=1_800_000, gt=0, description="Time limit of a dispatch, in ms")
+    stall_timeout_ms: int = Field(default=120_000, gt=0, description="Time limit without output, in ms")
+    api_key: SecretStr | None = Field(default=None, description="API key; the program's own login if unset")
+    api_url: str | None = Field(default=None, description="URL of the program's model service")
+    system_prompt: str = Field(default="", description="System prompt of every conversation")
+    extra_args: tuple[str, ...] = Field(default=(), description="Additional command line arguments")
+    env: dict[str, SecretStr] = Field(default={}, description="Additional environment variables")
 
 
-class Dispatching(Section):
-    """How a dispatch goes."""
+class FallbackSettings(Section):
+    """The rules for the next backend."""
 
-    fallback: Fallback = Field(default=Fallback(), description="When the next backend takes over")
+    enabled: bool = Field(default=True, description="Use the next backend if one is not available")
+    on_dispatch_error: bool = Field(default=False, description="Also use it if a dispatch fails")
+
+
+class DispatchSettings(Section):
+    """The rules for a dispatch."""
+
+    fallback: FallbackSettings = Field(default=FallbackSettings(), description="Rules for the next backend")
 
 
 class CliSettings(Section):
-    """All of them."""
+    """All settings of the plugin."""
 
-    active_plugin: str = Field(default="claude-code", description="Backend that cli/active stands for")
-    fallback_plugins: tuple[str, ...] = Field(default=(), description="Backends to try after it, in order")
-    plugins: dict[str, BackendSettings] = Field(default={}, description="The backends, by name")
-    plugin_dispatch: Dispatching = Field(default=Dispatching(), description="How a dispatch goes")
+    active_plugin: str = Field(default="claude-code", description="Backend behind the model cli/active")
+    fallback_plugins: tuple[str, ...] = Field(default=(), description="Backends to try next, in order")
+    plugins: dict[str, BackendSettings] = Field(default={}, description="Settings of each backend, by name")
+    plugin_dispatch: DispatchSettings = Field(default=DispatchSettings(), description="Rules for a dispatch")
     working_directory: str | None = Field(
-        default=None, description="Folder to work in; workspace in the data folder when not given"
+        default=None, description="Folder for the programs; workspace in the data directory if unset"
     )
-    file: str | None = Field(default=None, description="JSON file that goes before these settings")
+    file: str | None = Field(default=None, description="JSON file that overrides these settings")
 
     def of(self, name: str) -> BackendSettings:
-        """The settings of one backend."""
+        """Return the settings of a backend."""
         return self.plugins.get(name) or BackendSettings()
 
 
 class SettingsSource:
-    """The settings as they are now. The file is read again when it has changed."""
+    """The current settings. The file is read again when it has changed."""
 
     def __init__(self, table: Mapping[str, Any], home: str) -> None:
-        """Raises SettingsError for a table that is wrong. ``home`` is the home folder, or empty."""
+        """Raises SettingsError for an invalid table. ``home`` is the home folder, or empty."""
         try:
             self._table = CliSettings.model_validate(dict(table))
         except ValidationError as error:
-            raise SettingsError(f"plugins.cli_backends: {_readable(error)}") from None
-        named = self._table.file
-        if named is not None:
-            self._file: Path | None = Path(named.replace("~", home, 1) if named.startswith("~/") else named)
+            raise SettingsError(f"plugins.cli_backends: {_describe(error)}") from None
+        path = self._table.file
+        if path is not None:
+            self._file: Path | None = Path(path.replace("~", home, 1) if path.startswith("~/") else path)
         else:
             self._file = Path(home) / FILE if home else None
         self._seen: tuple[int, int] | None = None
-        self.now = self._table
+        self.current = self._table
 
     async def refresh(self) -> CliSettings:
-        """Look whether the file has changed. If it cannot be read what was known before counts."""
+        """Return the settings after a look at the file. If it cannot be read, they stay as they are."""
         if self._file is not None:
             try:
                 async with asyncio.timeout(READ_SECONDS):
                     await asyncio.to_thread(self._read, self._file)
             except TimeoutError:
-                log.warning("a file of settings cannot be read in time", file=str(self._file))
-        return self.now
+                log.warning("settings file not read in time", file=str(self._file))
+        return self.current
 
     def _read(self, file: Path) -> None:
         try:
             stat = file.stat()
         except OSError:
-            self._seen, self.now = None, self._table
+            self._seen, self.current = None, self._table
             return
         seen = (stat.st_mtime_ns, stat.st_size)
         if seen == self._seen:
             return
         self._seen = seen
         try:
-            self.now = self._merged(msgspec.json.decode(file.read_bytes()))
+            self.current = self._merged(msgspec.json.decode(file.read_bytes()))
         except (OSError, msgspec.DecodeError, RecursionError) as error:
-            log.warning("a file of settings cannot be read", file=str(file), reason=str(error))
+            log.warning("settings file unreadable", file=str(file), reason=str(error))
         except ValidationError as error:
-            log.warning("a file of settings is wrong", file=str(file), reason=_readable(error))
+            log.warning("settings file invalid", file=str(file), reason=_describe(error))
 
     def _merged(self, content: object) -> CliSettings:
-        """The table with what the file says in its place; keys for others' eyes are passed over."""
+        """Return the table, overridden by the file. Unknown keys of the file are ignored."""
         given = CliSettings.model_validate(content, extra="ignore")
-        said = {name: getattr(given, name) for name in given.model_fields_set if name != "file"}
-        if "plugins" in said:
-            said["plugins"] = {**self._table.plugins, **given.plugins}
-        return self._table.model_copy(update=said)
+        changed = {name: getattr(given, name) for name in given.model_fields_set if name != "file"}
+        if "plugins" in changed:
+            changed["plugins"] = {**self._table.plugins, **given.plugins}
+        return self._table.model_copy(update=changed)
 
 
-def _readable(error: ValidationError) -> str:
-    return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors())
+def _describe(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'the table'}: {e['msg']}" for e in error.errors())

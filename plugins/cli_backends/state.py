@@ -1,4 +1,4 @@
-"""Which session of a program belongs to which conversation, kept in a file across restarts."""
+"""State that survives restarts, in JSON files: the sessions of programs, and remembered facts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gateway import now_ms
 log = structlog.get_logger("trunkline.cli_backends")
 
 MAX_SESSIONS = 500
-"""Sessions to keep; beyond it the older half is forgotten."""
+"""The number of stored sessions; beyond it the less recently used half is removed."""
 
 
-class Kept(Struct, frozen=True):
-    """A program's session, when it was used last (milliseconds since the epoch), and for which answer."""
+class StoredSession(Struct, frozen=True):
+    """A program's session, its last use (milliseconds since the epoch), and the answer of that use."""
 
     id: str
     used: int
@@ -29,49 +29,51 @@ class Kept(Struct, frozen=True):
 
 
 class SessionFile:
-    """All sessions, by ``backend:conversation``. Without a path they live as long as the process."""
+    """The sessions of all programs, by ``backend:conversation``. Without a path they are not saved."""
 
     def __init__(self, path: Path | None = None, clock: Callable[[], int] = now_ms) -> None:
         self._path = path
         self._clock = clock
-        self._writing = asyncio.Lock()
-        self._kept: dict[str, Kept] = {} if path is None else _read(path, clock())
+        self._lock = asyncio.Lock()
+        self._sessions: dict[str, StoredSession] = {} if path is None else _read_sessions(path, clock())
 
     def get(self, backend: str, conversation: str, after: str | None = None) -> str | None:
-        """The session of a conversation; with ``after`` only if that answer is the last it knows of."""
-        kept = self._kept.get(f"{backend}:{conversation}")
-        if kept is None or (after is not None and kept.answer != after):
+        """Return the session of a conversation; with ``after`` only if that was the session's last answer."""
+        stored = self._sessions.get(f"{backend}:{conversation}")
+        if stored is None or (after is not None and stored.answer != after):
             return None
-        return kept.id
+        return stored.id
 
     def interrupted(self, backend: str, conversation: str, answer: str) -> str | None:
-        """The session in which this very answer was begun before, and not finished."""
-        kept = self._kept.get(f"{backend}:{conversation}")
-        return kept.id if kept is not None and answer and kept.answer == answer else None
+        """Return the session in which this answer was begun and not finished, if any."""
+        stored = self._sessions.get(f"{backend}:{conversation}")
+        return stored.id if stored is not None and answer and stored.answer == answer else None
 
     async def put(self, backend: str, conversation: str, session: str, answer: str = "") -> None:
-        """Remember a session, or that it was used."""
+        """Store a session and the time of its use."""
         key = f"{backend}:{conversation}"
-        self._kept.pop(key, None)
-        self._kept[key] = Kept(session, self._clock(), answer)
-        if len(self._kept) > MAX_SESSIONS:
-            for old in sorted(self._kept, key=lambda k: self._kept[k].used)[: MAX_SESSIONS // 2]:
-                del self._kept[old]
+        self._sessions.pop(key, None)
+        self._sessions[key] = StoredSession(session, self._clock(), answer)
+        if len(self._sessions) > MAX_SESSIONS:
+            for old in sorted(self._sessions, key=lambda k: self._sessions[k].used)[: MAX_SESSIONS // 2]:
+                del self._sessions[old]
         await self._write()
 
     async def drop(self, backend: str, conversation: str) -> None:
         """Forget a session."""
-        if self._kept.pop(f"{backend}:{conversation}", None) is not None:
+        if self._sessions.pop(f"{backend}:{conversation}", None) is not None:
             await self._write()
 
     async def prune(self, backend: str, max_age_ms: int) -> int:
-        """Forget a backend's sessions that were not used for so long. Returns how many."""
+        """Forget a backend's sessions that were not used for ``max_age_ms``. Return their number."""
         before = self._clock() - max_age_ms
         old = [
-            key for key, kept in self._kept.items() if key.startswith(f"{backend}:") and kept.used < before
+            key
+            for key, stored in self._sessions.items()
+            if key.startswith(f"{backend}:") and stored.used < before
         ]
         for key in old:
-            del self._kept[key]
+            del self._sessions[key]
         if old:
             await self._write()
         return len(old)
@@ -79,15 +81,15 @@ class SessionFile:
     async def _write(self) -> None:
         if self._path is None:
             return
-        async with self._writing:
-            document = msgspec.json.encode({"v": 1, "sessions": self._kept})
+        async with self._lock:
+            document = msgspec.json.encode({"v": 1, "sessions": self._sessions})
             try:
-                await asyncio.to_thread(_replace, self._path, document)
+                await asyncio.to_thread(_write_file, self._path, document)
             except OSError as error:
-                log.warning("sessions cannot be kept", file=str(self._path), reason=str(error))
+                log.warning("sessions not saved", file=str(self._path), reason=str(error))
 
 
-def _replace(path: Path, document: bytes) -> None:
+def _write_file(path: Path, document: bytes) -> None:
     fresh = path.with_suffix(".new")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh.touch(mode=0o600)
@@ -95,52 +97,56 @@ def _replace(path: Path, document: bytes) -> None:
     fresh.replace(path)
 
 
-def _read(path: Path, now: int) -> dict[str, Kept]:
-    """What a file holds: sessions with their times, or just their ids as others write them."""
+def _read_sessions(path: Path, now: int) -> dict[str, StoredSession]:
+    """Read a file. Values may be plain session ids, as other programs write them."""
 
     class Document(Struct):
         sessions: dict[str, Any] = {}
 
-    found: dict[str, Kept] = {}
+    found: dict[str, StoredSession] = {}
     with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
         for key, value in msgspec.json.decode(path.read_bytes(), type=Document).sessions.items():
             with contextlib.suppress(msgspec.ValidationError):
-                found[key] = Kept(value, now) if isinstance(value, str) else msgspec.convert(value, Kept)
+                found[key] = (
+                    StoredSession(value, now)
+                    if isinstance(value, str)
+                    else msgspec.convert(value, StoredSession)
+                )
     return found
 
 
 MAX_FACTS = 100
-"""Things remembered in one conversation; the oldest go first."""
+"""The number of facts of a conversation; beyond it the oldest ones are removed."""
 MAX_FACT_CHARS = 500
-"""Characters of one of them."""
+"""The size limit of a fact, in characters."""
 
 
 class Memory:
-    """Facts by conversation."""
+    """Facts that users want programs to remember, by conversation."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._writing = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._facts: dict[str, list[str]] = {}
         with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
             self._facts = msgspec.json.decode(path.read_bytes(), type=dict[str, list[str]])
 
-    def of(self, conversation: str) -> tuple[str, ...]:
-        """The facts of a conversation, oldest first."""
+    def facts(self, conversation: str) -> tuple[str, ...]:
+        """Return the facts of a conversation, oldest first."""
         return tuple(self._facts.get(conversation, ()))
 
     async def add(self, conversation: str, fact: str) -> None:
-        """Remember something. Raises OSError if it cannot be written down."""
+        """Store a fact. Raises OSError if the file cannot be written."""
         facts = [*self._facts.get(conversation, ()), " ".join(fact.split())[:MAX_FACT_CHARS]]
         self._facts[conversation] = facts[-MAX_FACTS:]
         await self._write()
 
     async def clear(self, conversation: str) -> int:
-        """Forget a conversation's facts. Returns how many there were."""
+        """Forget all facts of a conversation. Return their number."""
         gone = self._facts.pop(conversation, [])
         await self._write()
         return len(gone)
 
     async def _write(self) -> None:
-        async with self._writing:
-            await asyncio.to_thread(_replace, self._path, msgspec.json.encode(self._facts))
+        async with self._lock:
+            await asyncio.to_thread(_write_file, self._path, msgspec.json.encode(self._facts))

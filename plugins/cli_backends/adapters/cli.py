@@ -1,39 +1,30 @@
-"""What sets one coding program apart from the others, as data."""
+"""The description of a coding program, as data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from msgspec import Struct
 
-from plugins.cli_backends.adapters.protocol import Order, Talk
+from plugins.cli_backends.adapters.protocol import Adapter, ProgramRequest
 
 
-class SpokenTo(Talk, Protocol):
-    """A talk that also knows how its program is called."""
-
-    def arguments(self) -> list[str]:
-        """The arguments, without the program and without those of the settings, which come last."""
-        ...
-
-
-def no_objection(folder: str, home: str) -> str:
-    """Any folder will do."""
+def find_no_autorun(folder: str, home: str) -> str:
+    """Return nothing: the program runs no code of the folder at its start."""
     return ""
 
 
-def no_more_variables(model: str, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Nothing depends on the model."""
+def no_extra_variables(model: str, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return no variables."""
     return {}
 
 
 class Login(Struct, frozen=True, kw_only=True):
-    """A login of the program's own, which a person goes through.
+    """A login of the program's own.
 
-    ``method`` is its name in the Agent Client Protocol, for machines with a browser. Without one the program
-    runs at the terminal with ``variables``, and ``steps`` tells the person what to do there. ``advice`` tells
-    what to do when the vendor refuses the login.
+    ``method`` is its id in the Agent Client Protocol, for machines with a browser. Without a browser the
+    program runs at the terminal with ``variables``, and ``steps`` tells the user what to do there. ``advice``
+    follows the error if the vendor refuses the login.
     """
 
     method: str
@@ -44,13 +35,14 @@ class Login(Struct, frozen=True, kw_only=True):
 
 
 class Cli(Struct, frozen=True, kw_only=True):
-    """A program.
+    """A coding program.
 
-    ``key`` and ``url`` are the variables that hold its credential and the address of its model service;
-    ``variables`` are all that it may see of the gateway's environment besides the usual; ``fixed`` are set
-    always, and ``adjusted`` makes more of them from the model and the environment so far. A line of stderr
-    with ``lost_session`` means that a session cannot be resumed. ``objection`` gets a folder and the home
-    folder, and says what there would run unasked if the program were started; it reads files.
+    ``key`` and ``url`` are the variables for its credential and for the address of its model service;
+    ``variables`` are those that it gets of the gateway's environment besides the shared ones; ``fixed`` are
+    always set, and ``extra_variables`` computes more from the model and the environment. A stderr line that
+    contains ``lost_session`` means that the program cannot resume its session. ``find_autorun`` gets a folder
+    and the home folder; it reads files and names what the program would run at its start without approval, or
+    returns "".
     """
 
     name: str
@@ -60,13 +52,14 @@ class Cli(Struct, frozen=True, kw_only=True):
     key: str
     variables: tuple[str, ...]
     url: str
-    talk: Callable[[Order], SpokenTo]
+    adapter: Callable[[ProgramRequest], Adapter]
     fixed: Mapping[str, str] = {}
-    adjusted: Callable[[str, Mapping[str, str]], Mapping[str, str]] = no_more_variables
+    extra_variables: Callable[[str, Mapping[str, str]], Mapping[str, str]] = no_extra_variables
     lost_session: str = ""
-    objection: Callable[[str, str], str] = no_objection
+    find_autorun: Callable[[str, str], str] = find_no_autorun
     stand_in: str = ""
-    """The provider of the same vendor's API. It answers in the program's place where no fallback is
-    configured, and the program uses the key that ``trunkline auth login`` kept for it."""
+    """The provider of the same vendor's API. It answers if the program fails and no fallback is configured,
+    and the program uses the key that ``trunkline auth login`` stored for it.
+    """
     login: Login | None = None
-    """The login that ``trunkline auth login`` can run."""
+    """The login that ``trunkline auth login`` can run, if any."""

@@ -8,26 +8,26 @@ from typing import Any, cast
 
 import msgspec
 
-from plugins.cli_backends.adapters.acp import AcpTalk
+from plugins.cli_backends.adapters.acp import AcpAdapter
 from plugins.cli_backends.adapters.cli import Cli
 
 CONFIG = "OPENCODE_CONFIG_CONTENT"
-"""Settings that come after those of its files, so that a workspace cannot allow itself anything."""
+"""Settings that override those in files, so that a workspace cannot allow itself anything."""
 
-_LOOKING = ("glob", "grep", "list", "lsp", "question", "read", "skill", "todoread", "todowrite")
-_RULES = {"*": "ask", **dict.fromkeys(_LOOKING, "allow"), "external_directory": "ask"}
+_READ_ONLY_TOOLS = ("glob", "grep", "list", "lsp", "question", "read", "skill", "todoread", "todowrite")
+_RULES = {"*": "ask", **dict.fromkeys(_READ_ONLY_TOOLS, "allow"), "external_directory": "ask"}
 
 
-class OpenCodeTalk(AcpTalk):
+class OpenCodeAdapter(AcpAdapter):
     """One dispatch."""
 
     def arguments(self) -> list[str]:
-        """The protocol on its pipes."""
+        """Return the arguments for the Agent Client Protocol."""
         return ["acp"]
 
 
-def adjusted(model: str, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Its settings: those given, the model, and that it asks before it does anything but look."""
+def extra_variables(model: str, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return its settings: the given ones, the model, and permission rules that allow only reading."""
     given: dict[str, Any] = {}
     try:
         known: object = msgspec.json.decode(environment.get(CONFIG, "{}"))
@@ -40,10 +40,13 @@ def adjusted(model: str, environment: Mapping[str, str]) -> Mapping[str, str]:
     return {CONFIG: msgspec.json.encode(whole).decode()}
 
 
-def objection(folder: str, home: str) -> str:
-    """Plugins in a folder, or above it, run when the program starts. Those at home are its user's own."""
-    here = Path(folder)
-    for place in (here, *here.parents):
+def find_autorun(folder: str, home: str) -> str:
+    """Return the plugins in a folder or above it, which OpenCode runs at its start; "" if none.
+
+    Plugins in the home folder are the user's own.
+    """
+    start = Path(folder)
+    for place in (start, *start.parents):
         if str(place) == home:
             continue
         for inner in (place, place / ".opencode"):
@@ -82,9 +85,9 @@ CLI = Cli(
         CONFIG,
     ),
     url="",
-    # What its folder allows itself, and would run by itself, does not count.
+    # Settings of the folder could allow tools and run programs.
     fixed={"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_PROJECT_CONFIG": "1"},
-    adjusted=adjusted,
-    objection=objection,
-    talk=OpenCodeTalk,
+    extra_variables=extra_variables,
+    find_autorun=find_autorun,
+    adapter=OpenCodeAdapter,
 )

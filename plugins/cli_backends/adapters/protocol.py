@@ -1,9 +1,9 @@
-"""How a dispatch is talked over with a program: what it is told, and what its messages mean.
+"""Terms of all adapters: a request for a program, events from it, the adapter itself, and JSON-RPC.
 
-A talk does no I/O. It makes lines to send and reads lines that came, for one dispatch.
+An adapter does no I/O. For one dispatch it builds messages for the program and translates those it sends.
 """
 
-# What programs send has no type; it is matched by its shape where it is read.
+# Messages of programs have no types; `match` statements check their shape.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
-from plugins.cli_backends.contract import Called, Code, Picture, Returned, Said, Spent
+from plugins.cli_backends.contract import Code, Image, TextChunk, ToolCall, ToolResult, Usage
 
-Line = Mapping[str, Any]
-"""One message of a program, or for it: a JSON object."""
+JsonObject = Mapping[str, Any]
+"""A message to or from a program."""
 
 
-class Order(Struct, frozen=True):
-    """What a program is to do. ``session`` is the one to resume, if there is one."""
+class ProgramRequest(Struct, frozen=True):
+    """The input of one dispatch. ``session`` is the program's session to resume, or None for a new one."""
 
     prompt: str
     system_prompt: str
@@ -29,128 +29,133 @@ class Order(Struct, frozen=True):
     cwd: str
     session: str | None = None
     variables: Mapping[str, str] = {}
-    """The environment that the program has."""
-    images: tuple[Picture, ...] = ()
+    """The environment variables of the program."""
+    images: tuple[Image, ...] = ()
 
 
-class Permission(Struct, frozen=True):
-    """The program asks whether it may. ``key`` is how it knows the question."""
+class PermissionRequest(Struct, frozen=True):
+    """A request of the program to run a tool. ``key`` identifies the request in the program's protocol."""
 
     key: Any
     tool: str
     arguments: Mapping[str, Any]
 
 
-class Session(Struct, frozen=True):
-    """The program's own name for the conversation, by which it can be resumed."""
+class SessionOpened(Struct, frozen=True):
+    """The program's id of its session, with which a later dispatch can resume it."""
 
     id: str
 
 
-class Send(Struct, frozen=True):
-    """Something to tell the program now."""
+class Outgoing(Struct, frozen=True):
+    """A message that the adapter sends to the program in response."""
 
-    line: Line
+    message: JsonObject
 
 
-class Ended(Struct, frozen=True):
-    """The program is done; with a ``problem`` it has failed. ``turns`` counts its calls of the model."""
+class Finished(Struct, frozen=True):
+    """The end of the dispatch. ``error`` is empty on success; ``turns`` counts the program's model calls."""
 
-    problem: str = ""
+    error: str = ""
     code: Code = "PROVIDER_ERROR"
     turns: int | None = None
 
 
-Event = Said | Called | Returned | Permission | Session | Spent | Send | Ended
+Event = TextChunk | ToolCall | ToolResult | PermissionRequest | SessionOpened | Usage | Outgoing | Finished
 
 
-class Talk(Protocol):
-    """One dispatch in a program's own protocol."""
+class Adapter(Protocol):
+    """One dispatch in the protocol of a program."""
 
-    def begin(self) -> Sequence[Line]:
-        """What to send first."""
+    def arguments(self) -> list[str]:
+        """Return the program's arguments; those of the settings follow them."""
         ...
 
-    def hear(self, line: Line) -> Sequence[Event]:
-        """What a message means. Messages of kinds that are not known mean nothing."""
+    def begin(self) -> Sequence[JsonObject]:
+        """Return the first messages to send."""
         ...
 
-    def decide(self, asked: Permission, allowed: bool) -> Sequence[Line]:
-        """The answer to a question."""
+    def read(self, message: JsonObject) -> Sequence[Event]:
+        """Translate a message of the program into events; an unknown kind gives none."""
+        ...
+
+    def decide(self, request: PermissionRequest, allowed: bool) -> Sequence[JsonObject]:
+        """Return the messages that answer a permission request."""
         ...
 
 
-def text_of(content: object) -> str:
-    """The text in what programs give as content: a string, a block, or a list of blocks."""
+def content_text(content: object) -> str:
+    """Return the text of a program's content: a string, a block or a list of blocks."""
     match content:
         case str():
             return content
         case {"type": "content", "content": inner}:
-            return text_of(inner)
+            return content_text(inner)
         case {"text": str(text)}:
             return text
         case {"type": "diff", "path": path}:
             return f"changed {path}"
         case [*blocks]:
-            return "\n".join(filter(None, map(text_of, blocks)))
+            return "\n".join(filter(None, map(content_text, blocks)))
         case None:
             return ""
         case _:
             return msgspec.json.encode(content).decode()
 
 
-def count_in(usage: Mapping[str, Any], *names: str) -> int:
-    """The sum of some counts; what is missing or no number counts 0."""
+def sum_counts(usage: Mapping[str, Any], *names: str) -> int:
+    """Return the sum of some token counts; a missing or invalid one counts 0."""
     counts = (usage.get(name) for name in names)
     return sum(count for count in counts if isinstance(count, int))
 
 
-class Answer(Struct, frozen=True):
-    """What became of our last request: its result, or the error's words."""
+class RpcResponse(Struct, frozen=True):
+    """The response to one of our requests: its result, or the text of its error."""
 
     method: str
     result: Mapping[str, Any]
     error: str = ""
 
 
-class Rpc:
-    """Numbers our requests, and knows which of them an answer belongs to."""
+class JsonRpc:
+    """JSON-RPC over lines: numbers our requests and matches responses to them."""
 
     def __init__(self, version: Mapping[str, Any]) -> None:
         self._version = version
         self._sent: dict[int, str] = {}
         self._next = 1
 
-    def request(self, method: str, params: Mapping[str, Any]) -> Line:
+    def request(self, method: str, params: Mapping[str, Any]) -> JsonObject:
         """Return a new request to the program."""
         number, self._next = self._next, self._next + 1
         self._sent[number] = method
         return {**self._version, "id": number, "method": method, "params": params}
 
-    def notice(self, method: str) -> Line:
-        """Return a notification, which needs no answer."""
+    def notification(self, method: str) -> JsonObject:
+        """Return a notification, which has no response."""
         return {**self._version, "method": method}
 
-    def reply(self, key: Any, result: Mapping[str, Any]) -> Line:
-        """Return the answer to a request from the program."""
+    def response(self, key: Any, result: Mapping[str, Any]) -> JsonObject:
+        """Return the response to a request of the program."""
         return {**self._version, "id": key, "result": result}
 
-    def refusal(self, key: Any) -> Line:
-        """Return the error for a request of an unknown method."""
+    def error_response(self, key: Any) -> JsonObject:
+        """Return the error response to a request with an unknown method."""
         return {**self._version, "id": key, "error": {"code": -32601, "message": "not supported"}}
 
-    def answered(self, line: Line) -> Answer | None:
-        """The answer to a request of ours, if the line is one."""
-        if "method" in line or not isinstance(number := line.get("id"), int) or number not in self._sent:
+    def match_response(self, message: JsonObject) -> RpcResponse | None:
+        """Return the response in a message, or None if it is not one to a request of ours."""
+        number = message.get("id")
+        if "method" in message or not isinstance(number, int) or number not in self._sent:
             return None
         method = self._sent.pop(number)
-        match line.get("error"):
+        match message.get("error"):
             case None:
-                result = line.get("result")
-                return Answer(method, result if isinstance(result, dict) else {})
-            case {"message": str(message), **rest}:
+                result = message.get("result")
+                return RpcResponse(method, result if isinstance(result, dict) else {})
+            case {"message": str(text), **rest}:
                 detail = rest.get("data")
-                more = f" ({detail})" if isinstance(detail, str) and detail != message else ""
-                return Answer(method, {}, f"{message}{more}")
+                more = f" ({detail})" if isinstance(detail, str) and detail != text else ""
+                return RpcResponse(method, {}, f"{text}{more}")
             case error:
-                return Answer(method, {}, str(error))
+                return RpcResponse(method, {}, str(error))

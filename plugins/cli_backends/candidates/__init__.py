@@ -11,8 +11,8 @@ from gateway.testing.contracts.trial import Candidate, Done, Trial, judged, reas
 from plugins.cli_backends import CLIS
 from plugins.cli_backends.adapters.cli import Cli
 from plugins.cli_backends.backend import SpawnedBackend
-from plugins.cli_backends.candidates.installed import the_program_itself_works
-from plugins.cli_backends.candidates.scenes import CHECKS, played
+from plugins.cli_backends.candidates.installed import check_installed_program
+from plugins.cli_backends.candidates.scenes import CHECKS, play
 from plugins.cli_backends.state import SessionFile
 
 PROTOCOLS = {
@@ -21,14 +21,14 @@ PROTOCOLS = {
     "gemini": "ACP",
     "opencode": "ACP",
 }
-"""What each speaks on its pipes."""
+"""The protocol of each program."""
 
 PROGRAM = "program"
-"""The column that says whether the program itself works; it is only there where that is installed."""
+"""The column for the installed program; it exists only if the program is installed."""
 
 
 def candidates(environ: Mapping[str, str]) -> Sequence[Candidate]:
-    """All of them, to be tried; the environment says where the programs are."""
+    """Return all backends as candidates; ``environ`` says where programs are installed."""
     return [_candidate(cli, environ) for cli in CLIS]
 
 
@@ -36,27 +36,27 @@ def _candidate(cli: Cli, environ: Mapping[str, str]) -> Candidate:
     protocol = PROTOCOLS[cli.name]
 
     async def warm_up() -> float | Trial:
-        found = await played(cli, "echo")
+        found = await play(cli, "echo")
         if found.first_token_ms is None:
-            problem = "it said nothing" if found.failure is None else reason_of(found.failure)
+            problem = "no output" if found.failure is None else reason_of(found.failure)
             return Trial(name=cli.name, protocol=protocol, outcome="failed", problems=(problem,))
         return found.first_token_ms
 
-    async def itself(cli: Cli) -> None:
-        await the_program_itself_works(cli, environ)
+    async def installed(cli: Cli) -> None:
+        await check_installed_program(cli, environ)
 
     async def run(first_token: float, done: Done) -> Trial:
-        there = await SpawnedBackend(cli, environ, SessionFile()).is_available()
-        checks = {**CHECKS, **({PROGRAM: (itself,)} if there else {})}
+        is_installed = await SpawnedBackend(cli, environ, SessionFile()).is_available()
+        checks = {**CHECKS, **({PROGRAM: (installed,)} if is_installed else {})}
         columns, problems = await judged(cli, checks, done)
         return Trial(
             name=cli.name,
             protocol=protocol,
-            outcome="failed" if problems else "ok" if there else "not installed",
+            outcome="failed" if problems else "ok" if is_installed else "not installed",
             columns=columns,
             first_token_ms=first_token,
             problems=problems,
-            way_out="" if there else f"only a stand-in was tried; the program itself: {cli.install}",
+            way_out="" if is_installed else f"tested with a fake program only; install: {cli.install}",
         )
 
     checks = sum(map(len, CHECKS.values()))

@@ -1,4 +1,4 @@
-"""A trial of the coding programs themselves, at fake model services, where they are installed."""
+"""The check of an installed coding program, with fake model services."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from plugins.cli_backends.provider import DEFAULT, CliProvider
 from plugins.cli_backends.settings import SettingsSource
 from plugins.cli_backends.state import Memory, SessionFile
 
-COMMANDS = {
+TOOL_CALLS = {
     "claude-code": Use("Bash", '{"command": "touch made.txt", "description": "Make a file"}', "toolu_1"),
     "codex": Use(
         "exec_command",
@@ -30,63 +30,63 @@ COMMANDS = {
     "gemini": Use("run_shell_command", '{"command": "touch made.txt"}'),
     "opencode": Use("bash", '{"command": "touch made.txt", "description": "Make a file"}'),
 }
-"""What each calls its tool, and how it asks for it."""
-ASKED = "Make a file."
+"""The tool call of each program that makes a file and needs permission."""
+PROMPT = "Make a file."
 KEY = "sk-only-for-tests"
-PLACES = {"claude-code": "/claude", "codex": "/codex/v1", "gemini": "/gemini", "opencode": "/opencode/v1"}
+PATHS = {"claude-code": "/claude", "codex": "/codex/v1", "gemini": "/gemini", "opencode": "/opencode/v1"}
 MODELS = {"claude-code": "claude-sonnet-5-5", "codex": "gpt-5.3-codex", "gemini": "gemini-3.8-flash"}
 
 
-def settings_at(name: str, url: str, home: Path, path: str) -> dict[str, Any]:
-    """How a program reaches the fake model service; it sees nothing else of this machine."""
-    place = url + PLACES[name]
+def fake_settings(name: str, url: str, home: Path, path: str) -> dict[str, Any]:
+    """Return the settings with which a program uses the fake model service and an empty home folder."""
+    base_url = url + PATHS[name]
     given: dict[str, Any] = {"api_key": KEY, "env": {"HOME": str(home), "PATH": path}}
     if name == "opencode":
-        given["env"]["OPENCODE_CONFIG_CONTENT"] = _opencode(place)
+        given["env"]["OPENCODE_CONFIG_CONTENT"] = _opencode(base_url)
         return {**given, "model": "fake/fake-small"}
-    return {**given, "api_url": place, "model": MODELS[name]}
+    return {**given, "api_url": base_url, "model": MODELS[name]}
 
 
-def answering(name: str) -> Any:
-    """A model that uses a command when it is asked to make a file, and says afterwards what came of it."""
+def scripted_answer(name: str) -> Any:
+    """Return a model that calls the tool when it is asked to make a file, and then reports success."""
 
     def answer(asked: Asked) -> Reply:
         last = asked.user_text.strip().splitlines()[-1] if asked.user_text.strip() else ""
         if asked.results:
             return Reply((Say("It is "), Say("done.")))
-        # Programs ask small things beside the conversation; for those they offer no tools. Codex has its
-        # tools elsewhere in what it sends, and asks nothing beside.
-        if last == ASKED and (asked.body.get("tools") or "input" in asked.body):
-            return Reply((Say("I will. "), COMMANDS[name]), "tools")
+        # Programs also send small requests of their own, without tools. Codex has its tools elsewhere in the
+        # request and sends no such requests.
+        if last == PROMPT and (asked.body.get("tools") or "input" in asked.body):
+            return Reply((Say("I will. "), TOOL_CALLS[name]), "tools")
         return Reply((Say("You said: "), Say(last)))
 
     return answer
 
 
-async def the_program_itself_works(cli: Cli, environ: Mapping[str, str]) -> None:
-    """It is asked to make a file, asks whether it may, makes it, and says so."""
+async def check_installed_program(cli: Cli, environ: Mapping[str, str]) -> None:
+    """Check that the program asks for permission, makes the file, and says so."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         home, workspace = folder / "home", folder / "workspace"
-        await asyncio.to_thread(_made, home, workspace)
-        async with FakeModels(answering(cli.name), dialects=DIALECTS) as models:
-            table = settings_at(cli.name, models.url, home, environ.get("PATH", ""))
-            deltas, questions = await _dispatched(cli, table, folder, workspace)
+        await asyncio.to_thread(_make_folders, home, workspace)
+        async with FakeModels(scripted_answer(cli.name), dialects=DIALECTS) as models:
+            table = fake_settings(cli.name, models.url, home, environ.get("PATH", ""))
+            deltas, questions = await _dispatch(cli, table, folder, workspace)
         text = "".join(delta.content for delta in deltas if isinstance(delta, TextDelta))
         results = [delta for delta in deltas if isinstance(delta, ToolResultEnd)]
         assert isinstance(deltas[-1], Complete)
         assert "It is done." in text
-        assert questions, "it did not ask"
+        assert questions, "the program asked for no permission"
         assert [delta for delta in deltas if isinstance(delta, ToolCallStart)]
         assert results
         assert not any(result.is_error for result in results)
         assert await asyncio.to_thread((workspace / "made.txt").exists)
 
 
-async def _dispatched(
+async def _dispatch(
     cli: Cli, table: Mapping[str, Any], folder: Path, workspace: Path
 ) -> tuple[list[Delta], list[str]]:
-    """What comes of one dispatch, and what was asked in it."""
+    """Run one dispatch. Return its deltas and the tools that needed permission."""
     questions: list[str] = []
 
     async def ask(tool: str, arguments: Mapping[str, Any]) -> bool:
@@ -97,7 +97,7 @@ async def _dispatched(
     source = SettingsSource({"plugins": {cli.name: table}}, "")
     dispatcher = Dispatcher([backend], source, Memory(folder / "memory.json"), workspace, {})
     provider = CliProvider(cli.name, cli.title, lambda: dispatcher)
-    message = Message(session_id="s", role="user", parts=(TextPart(ASKED),))
+    message = Message(session_id="s", role="user", parts=(TextPart(PROMPT),))
     options = ChatOptions(model=DEFAULT, message_id="answer", ask=ask)
     try:
         return [delta async for delta in provider.stream([message], options)], questions
@@ -105,17 +105,17 @@ async def _dispatched(
         await backend.shutdown()
 
 
-def _made(*folders: Path) -> None:
+def _make_folders(*folders: Path) -> None:
     for folder in folders:
         folder.mkdir()
 
 
-def _opencode(place: str) -> str:
+def _opencode(base_url: str) -> str:
     modalities = {"input": ["text", "image"], "output": ["text"]}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "Fake",
-        "options": {"baseURL": place, "apiKey": KEY},
+        "options": {"baseURL": base_url, "apiKey": KEY},
         "models": {"fake-small": {"name": "Fake", "attachment": True, "modalities": modalities}},
     }
     return json.dumps({"provider": {"fake": provider}, "small_model": "fake/fake-small"})

@@ -1,4 +1,4 @@
-"""A trial of the coding programs' backends, with a stand-in for each of the programs."""
+"""Checks of a backend with a fake program, which plays one scene in each run."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from plugins.cli_backends.settings import SettingsSource
 from plugins.cli_backends.state import Memory, SessionFile
 
 _SILENCE_MS = 1000
-_LOOKS = 50
+_POLLS = 50
 
 
-class Played(Struct, frozen=True):
-    """What came of a scene: the deltas, and the failure if it ended in one."""
+class SceneResult(Struct, frozen=True):
+    """The result of a scene: its deltas, and its error if it failed."""
 
     deltas: Sequence[Delta]
     failure: BackendError | None
     first_token_ms: float | None
-    left_behind: Sequence[str]
-    """Processes that are there when it is over."""
+    remaining_processes: Sequence[str]
+    """Ids of processes that still run after the scene."""
 
     @property
     def text(self) -> str:
-        """The answer's text."""
+        """The text of the answer, without reasoning."""
         return "".join(d.content for d in self.deltas if isinstance(d, TextDelta) and d.kind == "text")
 
 
-async def yes(tool: str, arguments: Mapping[str, Any]) -> bool:
-    """Whatever is asked may be."""
+async def allow(tool: str, arguments: Mapping[str, Any]) -> bool:
+    """Allow every tool."""
     return True
 
 
-async def no(tool: str, arguments: Mapping[str, Any]) -> bool:
-    """Whatever is asked may not be."""
+async def deny(tool: str, arguments: Mapping[str, Any]) -> bool:
+    """Deny every tool."""
     return False
 
 
 @asynccontextmanager
-async def standing_in(cli: Cli, scene: str, **settings: Any) -> AsyncGenerator[tuple[CliProvider, Path]]:
-    """A provider whose program is a stand-in that plays a scene, and the folder that this is in."""
+async def fake_backend(cli: Cli, scene: str, **settings: Any) -> AsyncGenerator[tuple[CliProvider, Path]]:
+    """Yield a provider whose program is a fake one that plays a scene, and its folder."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         binary, arguments = fake_program(folder, cli.name, scene)
@@ -71,17 +71,17 @@ async def standing_in(cli: Cli, scene: str, **settings: Any) -> AsyncGenerator[t
             await backend.shutdown()
 
 
-async def played(
-    cli: Cli, scene: str, ask: Ask = yes, picture: ImagePart | None = None, **settings: Any
-) -> Played:
+async def play(
+    cli: Cli, scene: str, ask: Ask = allow, image: ImagePart | None = None, **settings: Any
+) -> SceneResult:
     """Play a scene to its end."""
-    parts = (*((picture,) if picture else ()), TextPart("hello"))
+    parts = (*((image,) if image else ()), TextPart("hello"))
     message = Message(session_id="s", role="user", parts=parts)
     options = ChatOptions(model=DEFAULT, message_id="answer", ask=ask)
     deltas: list[Delta] = []
     failure: BackendError | None = None
     first: float | None = None
-    async with standing_in(cli, scene, **settings) as (provider, folder):
+    async with fake_backend(cli, scene, **settings) as (provider, folder):
         begun = time.perf_counter()
         try:
             async for delta in provider.stream([message], options):
@@ -90,169 +90,174 @@ async def played(
                     first = (time.perf_counter() - begun) * 1000
         except BackendError as error:
             failure = error
-        left = await _left_behind(folder)
-    return Played(deltas, failure, first, left)
+        left = await _remaining_processes(folder)
+    return SceneResult(deltas, failure, first, left)
 
 
 async def it_answers(cli: Cli) -> None:
-    """Its text, whole, and an end."""
-    found = await _well(cli, "echo")
+    """Check that the provider yields the whole text and an end."""
+    found = await _play_to_end(cli, "echo")
     assert found.text == "You said: hello"
     assert isinstance(found.deltas[-1], Complete)
 
 
 async def it_streams(cli: Cli) -> None:
-    """What it says in pieces comes in pieces."""
-    found = await _well(cli, "echo")
+    """Check that text that the program sends in pieces arrives in pieces."""
+    found = await _play_to_end(cli, "echo")
     assert [d.content for d in found.deltas if isinstance(d, TextDelta)] == ["You said: ", "hello"]
 
 
 async def closing_ends_the_program(cli: Cli) -> None:
-    """Whoever stops listening ends it, also where it does not want to."""
+    """Check that closing the stream ends the program, even one that ignores SIGTERM."""
     message = Message(session_id="s", role="user", parts=(TextPart("hello"),))
-    async with standing_in(cli, "stubborn") as (provider, folder):
+    async with fake_backend(cli, "stubborn") as (provider, folder):
         stream = provider.stream([message], ChatOptions(model=DEFAULT, message_id="answer"))
         await anext(stream)
         await stream.aclose()
-        assert not await _left_behind(folder)
+        assert not await _remaining_processes(folder)
 
 
-async def a_tool_is_asked_for(cli: Cli) -> None:
-    """A person's yes lets it run, a no does not; both are in the answer."""
-    for ask, is_error in ((yes, False), (no, True)):
-        found = await _well(cli, "tool", ask)
+async def permission_is_requested(cli: Cli) -> None:
+    """Check that a tool runs if the user allows it, and not if the user denies it."""
+    for ask, is_error in ((allow, False), (deny, True)):
+        found = await _play_to_end(cli, "tool", ask)
         [end] = [delta for delta in found.deltas if isinstance(delta, ToolResultEnd)]
         assert end.is_error == is_error
         assert found.text == "Done."
 
 
 async def tools_run_side_by_side(cli: Cli) -> None:
-    """Two calls before the first result: each gets its own."""
-    found = await _well(cli, "tools")
+    """Check that two calls before the first result each get their own result."""
+    found = await _play_to_end(cli, "tools")
     calls = [d.tool_call_id for d in found.deltas if isinstance(d, ToolCallStart)]
     ends = [d.tool_call_id for d in found.deltas if isinstance(d, ToolResultEnd)]
     assert len(calls) == 2
     assert calls == ends
 
 
-async def reasoning_is_apart(cli: Cli) -> None:
-    """Reasoning is not in the answer."""
-    found = await _well(cli, "think")
+async def reasoning_is_separate(cli: Cli) -> None:
+    """Check that reasoning is not in the answer's text."""
+    found = await _play_to_end(cli, "think")
     assert [d.content for d in found.deltas if isinstance(d, TextDelta)] == ["Hm.", "Yes."]
     assert found.text == "Yes."
 
 
-async def it_sees(cli: Cli) -> None:
-    """A picture goes with the words."""
-    picture = ImagePart("aGVsbG8=", "image/png")
-    assert (await _well(cli, "see", picture=picture)).text == "I see image/png."
+async def images_are_passed(cli: Cli) -> None:
+    """Check that an image goes to the program with the text."""
+    image = ImagePart("aGVsbG8=", "image/png")
+    assert (await _play_to_end(cli, "see", image=image)).text == "I see image/png."
 
 
-async def tokens_are_told(cli: Cli) -> None:
-    """Those it says it took."""
-    found = await _well(cli, "echo")
-    [told] = [delta for delta in found.deltas if isinstance(delta, MetadataDelta)]
-    assert (told.input_tokens, told.output_tokens, told.cached_tokens) == (8, 3, 2)
+async def tokens_are_reported(cli: Cli) -> None:
+    """Check that the reported tokens are those of the program."""
+    found = await _play_to_end(cli, "echo")
+    [usage] = [delta for delta in found.deltas if isinstance(delta, MetadataDelta)]
+    assert (usage.input_tokens, usage.output_tokens, usage.cached_tokens) == (8, 3, 2)
 
 
-async def a_refusal_is_told(cli: Cli) -> None:
-    """In the words of its model service."""
-    assert "usage limit" in str(await _failing(cli, "fail", "PROVIDER_ERROR"))
+async def a_refusal_is_reported(cli: Cli) -> None:
+    """Check that the error has the text of the model service."""
+    assert "usage limit" in str(await _play_to_failure(cli, "fail", "PROVIDER_ERROR"))
 
 
-async def a_program_that_is_not_there_is_named(cli: Cli) -> None:
-    """With the way to install it."""
-    failure = (await played(cli, "echo", binary="/nowhere/to/be/found")).failure
+async def a_missing_program_is_reported(cli: Cli) -> None:
+    """Check that the error says how to install the program."""
+    failure = (await play(cli, "echo", binary="/nowhere/to/be/found")).failure
     assert failure is not None
     assert failure.code == "SPAWN_FAILURE"
     assert cli.install in str(failure)
 
 
-async def a_program_that_dies_is_noticed(cli: Cli) -> None:
-    """With what it said before, and why, as far as it told."""
-    failure = await _failing(cli, "die", "PROCESS_EXIT", "Half")
+async def a_crash_is_reported(cli: Cli) -> None:
+    """Check that the answer so far is kept, and the error has the reason, if the program wrote one."""
+    failure = await _play_to_failure(cli, "die", "PROCESS_EXIT", "Half")
     assert "out of memory" in str(failure)
-    await _failing(cli, "die at once", "PROCESS_EXIT")
-    await _failing(cli, "leave", "PROCESS_EXIT", "Half")
+    await _play_to_failure(cli, "die at once", "PROCESS_EXIT")
+    await _play_to_failure(cli, "leave", "PROCESS_EXIT", "Half")
 
 
-async def silence_is_noticed(cli: Cli) -> None:
-    """Also of a program that does not want to end."""
+async def a_stall_is_reported(cli: Cli) -> None:
+    """Check that a program without output is ended, even one that ignores SIGTERM."""
     for scene in ("hang", "stubborn"):
-        await _failing(cli, scene, "TIMEOUT", "Half", stall_timeout_ms=_SILENCE_MS)
+        await _play_to_failure(cli, scene, "TIMEOUT", "Half", stall_timeout_ms=_SILENCE_MS)
 
 
-async def noise_is_passed_over(cli: Cli) -> None:
-    """Banners, blank lines, what is no UTF-8, and messages in crumbs."""
+async def noise_is_ignored(cli: Cli) -> None:
+    """Check that banners, blank lines, invalid UTF-8 and messages in small pieces do no harm."""
     for scene in ("banner", "crumbs"):
-        assert (await _well(cli, scene)).text == "You said: hello"
+        assert (await _play_to_end(cli, scene)).text == "You said: hello"
 
 
 async def floods_are_bounded(cli: Cli) -> None:
-    """A line without end, messages without end, and a hundred megabytes of complaint."""
+    """Check that an endless line and a hundred megabytes on stderr end the dispatch."""
     for scene in ("oversize", "complaint"):
-        await _failing(cli, scene, "BUFFER_OVERFLOW", None)
+        await _play_to_failure(cli, scene, "BUFFER_OVERFLOW", None)
 
 
-async def whoever_stays_behind_is_ended(cli: Cli) -> None:
-    """A program that leaves another one behind, which keeps the pipes open."""
-    await _failing(cli, "orphan", "PROCESS_EXIT", "Half")
-    await _failing(cli, "half a line", "PROCESS_EXIT", "Half")
-    await _failing(cli, "question", "PROCESS_EXIT")
+async def processes_left_behind_are_ended(cli: Cli) -> None:
+    """Check that a child of the program that keeps the pipes open is ended with it."""
+    await _play_to_failure(cli, "orphan", "PROCESS_EXIT", "Half")
+    await _play_to_failure(cli, "half a line", "PROCESS_EXIT", "Half")
+    await _play_to_failure(cli, "question", "PROCESS_EXIT")
 
 
 CHECKS: Mapping[str, Sequence[Callable[[Cli], Awaitable[None]]]] = {
     "text": (it_answers,),
     "stream": (it_streams, closing_ends_the_program),
-    "tools": (a_tool_is_asked_for,),
+    "tools": (permission_is_requested,),
     "parallel": (tools_run_side_by_side,),
-    "reasoning": (reasoning_is_apart,),
-    "images": (it_sees,),
-    "usage": (tokens_are_told,),
-    "errors": (a_refusal_is_told, a_program_that_is_not_there_is_named),
-    "cut": (a_program_that_dies_is_noticed,),
-    "stall": (silence_is_noticed,),
-    "bad input": (noise_is_passed_over, floods_are_bounded, whoever_stays_behind_is_ended),
+    "reasoning": (reasoning_is_separate,),
+    "images": (images_are_passed,),
+    "usage": (tokens_are_reported,),
+    "errors": (a_refusal_is_reported, a_missing_program_is_reported),
+    "cut": (a_crash_is_reported,),
+    "stall": (a_stall_is_reported,),
+    "bad input": (noise_is_ignored, floods_are_bounded, processes_left_behind_are_ended),
 }
-"""What is looked at, by the columns of the providers' table."""
+"""The checks, by the columns of the providers' table."""
 
 
-async def _well(cli: Cli, scene: str, ask: Ask = yes, picture: ImagePart | None = None) -> Played:
-    """A scene that ends well."""
-    found = await played(cli, scene, ask, picture)
+async def _play_to_end(cli: Cli, scene: str, ask: Ask = allow, image: ImagePart | None = None) -> SceneResult:
+    """Play a scene that has to succeed. Raises AssertionError if it fails or if processes remain."""
+    found = await play(cli, scene, ask, image)
     if found.failure is not None:
         raise AssertionError(f"{scene!r} failed: {found.failure.code}: {found.failure}")
-    if found.left_behind:
-        raise AssertionError(f"{scene!r} left processes behind: {', '.join(found.left_behind)}")
+    if found.remaining_processes:
+        raise AssertionError(f"{scene!r} left processes behind: {', '.join(found.remaining_processes)}")
     return found
 
 
-async def _failing(cli: Cli, scene: str, code: Code, text: str | None = "", **settings: Any) -> BackendError:
-    """The failure that a scene ends in, after a text; None is any. Nothing of it is left running."""
-    found = await played(cli, scene, **settings)
+async def _play_to_failure(
+    cli: Cli, scene: str, code: Code, text: str | None = "", **settings: Any
+) -> BackendError:
+    """Play a scene that has to fail with this code and this text (None: any text). Return its error.
+
+    Raises AssertionError otherwise, and if processes remain.
+    """
+    found = await play(cli, scene, **settings)
     if found.failure is None or found.failure.code != code:
         raise AssertionError(f"{scene!r} ended with {found.failure!r} instead of {code}")
     if text not in (None, found.text):
-        raise AssertionError(f"{scene!r} showed {found.text!r} instead of {text!r}")
-    if found.left_behind:
-        raise AssertionError(f"{scene!r} left processes behind: {', '.join(found.left_behind)}")
+        raise AssertionError(f"{scene!r} gave {found.text!r} instead of {text!r}")
+    if found.remaining_processes:
+        raise AssertionError(f"{scene!r} left processes behind: {', '.join(found.remaining_processes)}")
     return found.failure
 
 
-async def _left_behind(folder: Path) -> list[str]:
-    """The processes of a scene that do not go away, and none where the system does not tell."""
-    left = _running_in(folder)
-    for _ in range(_LOOKS):
+async def _remaining_processes(folder: Path) -> list[str]:
+    """Return the processes of a scene that do not end within a second; none on systems without ``/proc``."""
+    left = _processes_of(folder)
+    for _ in range(_POLLS):
         if not left:
             break
-        await asyncio.sleep(_SILENCE_MS / 1000 / _LOOKS)
-        left = _running_in(folder)
+        await asyncio.sleep(_SILENCE_MS / 1000 / _POLLS)
+        left = _processes_of(folder)
     return left
 
 
-def _running_in(folder: Path) -> list[str]:
-    wanted = os.fsencode(folder)
-    return [place.parent.name for place in Path("/proc").glob("[0-9]*/cmdline") if wanted in _read(place)]
+def _processes_of(folder: Path) -> list[str]:
+    path_bytes = os.fsencode(folder)
+    return [place.parent.name for place in Path("/proc").glob("[0-9]*/cmdline") if path_bytes in _read(place)]
 
 
 def _read(file: Path) -> bytes:

@@ -11,9 +11,9 @@ import pytest
 
 from plugins.cli_backends.adapters import claude_code, codex, gemini, opencode
 from plugins.cli_backends.adapters.cli import Cli
-from plugins.cli_backends.adapters.opencode import CONFIG, adjusted
-from plugins.cli_backends.adapters.protocol import Ended, Order, Permission, Send
-from plugins.cli_backends.contract import Called, DispatchResult, Returned, Said
+from plugins.cli_backends.adapters.opencode import CONFIG, extra_variables
+from plugins.cli_backends.adapters.protocol import Finished, Outgoing, PermissionRequest, ProgramRequest
+from plugins.cli_backends.contract import DispatchResult, TextChunk, ToolCall, ToolResult
 from plugins.cli_backends.state import SessionFile
 from tests.plugins.cli_backends.pretend import Heard, ask, backend, noted
 
@@ -21,17 +21,17 @@ CODEX = """
 note("arguments", sys.argv[1:])
 KNOWN = {}
 
-def told(method, **params):
+def notify(method, **params):
     out(method=method, params=params)
 
 def item(state, **fields):
-    told("item/" + state, threadId="t", turnId="u", item=fields)
+    notify("item/" + state, threadId="t", turnId="u", item=fields)
 
 def turn(params):
     text = params["input"][0]["text"]
     item("started", type="agentMessage", id="m1", text="")
-    told("item/agentMessage/delta", itemId="m1", delta="You said: ")
-    told("item/agentMessage/delta", itemId="m1", delta=text)
+    notify("item/agentMessage/delta", itemId="m1", delta="You said: ")
+    notify("item/agentMessage/delta", itemId="m1", delta=text)
     item("completed", type="agentMessage", id="m1", text="You said: " + text)
     if "tool" in text:
         fields = dict(type="commandExecution", id="c1", command="ls", cwd="/w")
@@ -43,11 +43,11 @@ def turn(params):
         item("completed", **fields, status="completed" if yes else "declined",
              aggregatedOutput="a.txt" if yes else None, exitCode=0 if yes else None)
     if "fail" in text:
-        told("turn/completed", turn={"status": "failed", "error": {"message": "usage limit reached"}})
+        notify("turn/completed", turn={"status": "failed", "error": {"message": "usage limit reached"}})
     used = {"inputTokens": 8, "cachedInputTokens": 2, "outputTokens": 3}
-    told("thread/tokenUsage/updated", tokenUsage={"total": used, "last": used})
+    notify("thread/tokenUsage/updated", tokenUsage={"total": used, "last": used})
     item("completed", type="agentMessage", id="m2", text=" Whole.")
-    told("turn/completed", turn={"status": "completed", "error": None})
+    notify("turn/completed", turn={"status": "completed", "error": None})
 
 while True:
     asked = read()
@@ -162,15 +162,15 @@ async def test_000_08_09_10_it_streams_and_resumes(cli: Cli, body: str, tmp_path
     result = await ask(made, "hello", heard)
     assert heard.text.startswith("You said: hello")
     assert len(heard.log) >= 3
-    assert result.spent is not None
-    assert (result.spent.input, result.spent.output) == (8, 3)
+    assert result.usage is not None
+    assert (result.usage.input, result.usage.output) == (8, 3)
     assert made.get_session("c") == ROWS[cli.name]
     begun = asked(tmp_path)
     assert "from long ago" not in (await ask(made, "again")).output
     resuming = {"codex": "thread/resume", "gemini": "session/load", "opencode": "session/resume"}
     assert resuming[cli.name] in asked(tmp_path)[len(begun) :]
     await sessions.put(cli.name, "c", "lost")
-    assert "before\n\nonce more" in (await ask(made, "once more", earlier="before")).output
+    assert "before\n\nonce more" in (await ask(made, "once more", history="before")).output
 
 
 @pytest.mark.parametrize(("cli", "body"), PLAYED)
@@ -227,16 +227,18 @@ async def test_000_07_claude_code_asks_by_tool_and_resumes_by_name(tmp_path: Pat
 
 
 def test_000_07_what_a_helper_of_claude_code_says_is_not_the_answer() -> None:
-    talk = claude_code.ClaudeTalk(Order("p", "", "", "/"))
+    adapter = claude_code.ClaudeAdapter(ProgramRequest("p", "", "", "/"))
     text = {"type": "text_delta", "text": "inner"}
     inner = {"type": "stream_event", "event": {"delta": text}, "parent_tool_use_id": "t1"}
-    assert talk.hear(inner) == []
+    assert adapter.read(inner) == []
     said = {"type": "assistant", "message": {"content": [{"type": "text", "text": "whole"}]}}
-    assert talk.hear({**said, "parent_tool_use_id": "t1"}) == []
-    assert talk.hear(said) == [Said("whole")], "what was not told piece by piece is told whole"
-    assert talk.hear({"type": "stream_event", "event": {"delta": text}}) == [Said("inner")]
-    assert talk.hear(said) == []
-    assert talk.hear({**said, "message": {"content": [{"type": "text", "text": "next"}]}}) == [Said("next")]
+    assert adapter.read({**said, "parent_tool_use_id": "t1"}) == []
+    assert adapter.read(said) == [TextChunk("whole")], "what was not told piece by piece is told whole"
+    assert adapter.read({"type": "stream_event", "event": {"delta": text}}) == [TextChunk("inner")]
+    assert adapter.read(said) == []
+    assert adapter.read({**said, "message": {"content": [{"type": "text", "text": "next"}]}}) == [
+        TextChunk("next")
+    ]
 
 
 async def test_000_08_codex_logs_in_with_a_key_if_it_has_none(tmp_path: Path) -> None:
@@ -259,23 +261,23 @@ async def test_000_08_codex_logs_in_with_a_key_if_it_has_none(tmp_path: Path) ->
 
 
 def test_000_08_codex_shows_what_it_changes_in_files() -> None:
-    talk = codex.CodexTalk(Order("p", "", "", "/"))
+    adapter = codex.CodexAdapter(ProgramRequest("p", "", "", "/"))
     changes = [{"path": "a.py", "kind": {"type": "update"}, "diff": "+1", "more": 1}]
     item = {"type": "fileChange", "id": "f1", "changes": changes}
     shown = {"changes": [{"path": "a.py", "kind": {"type": "update"}, "diff": "+1"}]}
-    assert talk.hear({"method": "item/started", "params": {"item": item}}) == [
-        Called("f1", "file_change", shown)
+    assert adapter.read({"method": "item/started", "params": {"item": item}}) == [
+        ToolCall("f1", "file_change", shown)
     ]
     request = {"method": "item/fileChange/requestApproval", "id": 9, "params": {"itemId": "f1"}}
-    assert talk.hear(request) == [Permission(9, "file_change", shown)]
+    assert adapter.read(request) == [PermissionRequest(9, "file_change", shown)]
     ended = {**item, "status": "declined"}
-    assert talk.hear({"method": "item/completed", "params": {"item": ended}}) == [
-        Returned("f1", "declined", True)
+    assert adapter.read({"method": "item/completed", "params": {"item": ended}}) == [
+        ToolResult("f1", "declined", True)
     ]
-    unknown = talk.hear({"method": "item/tool/call", "id": 10, "params": {}})
-    assert [event.line["error"]["code"] for event in unknown if isinstance(event, Send)] == [-32601]
+    unknown = adapter.read({"method": "item/tool/call", "id": 10, "params": {}})
+    assert [event.message["error"]["code"] for event in unknown if isinstance(event, Outgoing)] == [-32601]
     failed = {"method": "turn/completed", "params": {"turn": {"status": "interrupted"}}}
-    assert talk.hear(failed) == [Ended("the turn was interrupted")]
+    assert adapter.read(failed) == [Finished("the turn was interrupted")]
 
 
 async def test_000_09_gemini_uses_its_key_if_it_has_one(tmp_path: Path) -> None:
@@ -302,7 +304,7 @@ async def test_000_10_opencode_has_keys_of_many_providers_and_asks(tmp_path: Pat
 
 @pytest.mark.parametrize("given", ["{broken", "[]", '{"theme": "x"}'])
 def test_000_10_settings_of_opencode_are_kept(given: str) -> None:
-    config = json.loads(adjusted("", {CONFIG: given})[CONFIG])
+    config = json.loads(extra_variables("", {CONFIG: given})[CONFIG])
     assert config["permission"]["*"] == "ask"
     assert ("theme" in config) == ("theme" in given)
 
@@ -329,7 +331,7 @@ async def test_000_10_opencode_is_not_started_where_a_folder_would_run_something
     result = await ask(made, working_directory=str(folder))
     assert result.error is not None
     assert result.error.code == "SPAWN_FAILURE"
-    assert "without asking" in str(result.error)
+    assert "without approval" in str(result.error)
     home = {"PATH": os.defpath, "HOME": str(tmp_path / "project")}
     made = await backend(tmp_path / "bin", ACP, opencode.CLI, home)
     assert (await ask(made, working_directory=str(folder))).success, "its user's own are not in question"

@@ -15,7 +15,14 @@ import pytest
 from plugins.cli_backends import CLIS
 from plugins.cli_backends.adapters.cli import Cli
 from plugins.cli_backends.backend import BAD_SECONDS, GOOD_SECONDS, INTERRUPTED, Availability
-from plugins.cli_backends.contract import BackendError, CodingPlugin, Context, DispatchOptions, Picture, Said
+from plugins.cli_backends.contract import (
+    BackendError,
+    CodingPlugin,
+    Context,
+    DispatchOptions,
+    Image,
+    TextChunk,
+)
 from plugins.cli_backends.settings import BackendSettings
 from plugins.cli_backends.state import SessionFile
 from tests.plugins.cli_backends.pretend import Heard, alive, ask, backend, gone, noted
@@ -83,8 +90,8 @@ async def test_000_02_tokens_calls_and_results_come_before_the_end(tmp_path: Pat
         ("done",),
     ]
     assert result.output == "Let me look.Done."
-    assert result.spent is not None
-    assert (result.spent.input, result.spent.cached, result.spent.output) == (7, 4, 5)
+    assert result.usage is not None
+    assert (result.usage.input, result.usage.cached, result.usage.output) == (7, 4, 5)
 
 
 async def test_000_02_callbacks_that_raise_change_nothing(tmp_path: Path) -> None:
@@ -145,7 +152,7 @@ async def test_000_04_a_session_that_is_lost_begins_anew_with_what_was_said(tmp_
         + ECHO.replace("\n", "\n        "),
         sessions=sessions,
     )
-    result = await ask(made, earlier="what was said", prompt="go on")
+    result = await ask(made, history="what was said", prompt="go on")
     assert result.output == "You said: what was said\n\ngo on"
 
 
@@ -153,8 +160,8 @@ async def test_000_04_a_session_that_missed_an_answer_is_not_resumed(tmp_path: P
     sessions = SessionFile()
     made = await backend(tmp_path, ECHO, sessions=sessions)
     await sessions.put("claude-code", "c", "s1", "answer 1")
-    await ask(made, after="answer 1", earlier="before")
-    await ask(made, after="answer 2", earlier="before")
+    await ask(made, after="answer 1", history="before")
+    await ask(made, after="answer 2", history="before")
     assert [("--resume" in call) for call in noted(tmp_path, "arguments")] == [True, False]
     assert noted(tmp_path, "prompts") == ["go", "before\n\ngo"]
 
@@ -164,16 +171,16 @@ async def test_000_04_an_answer_that_was_cut_off_goes_on_where_it_was(tmp_path: 
     sessions = SessionFile()
     made = await backend(tmp_path, ECHO, sessions=sessions)
     await sessions.put("claude-code", "c", "s1", "answer 2")
-    again = {"after": "answer 1", "answer_id": "answer 2", "earlier": "before"}
-    await ask(made, begins=True, **again)
-    await ask(made, begins=False, **again)
+    again = {"after": "answer 1", "answer_id": "answer 2", "history": "before"}
+    await ask(made, starts_answer=True, **again)
+    await ask(made, starts_answer=False, **again)
     assert noted(tmp_path, "prompts") == [f"{INTERRUPTED}\n\ngo", "before\n\ngo"]
     assert [("--resume" in call) for call in noted(tmp_path, "arguments")] == [True, False]
 
 
 async def test_pictures_go_with_the_prompt(tmp_path: Path) -> None:
     made = await backend(tmp_path, "said = prompt()\nnote('prompts', said)\ndone()")
-    await ask(made, "What is this?", images=(Picture("image/png", "UE5H"),))
+    await ask(made, "What is this?", images=(Image("image/png", "UE5H"),))
     source = {"type": "base64", "media_type": "image/png", "data": "UE5H"}
     expected = [{"type": "image", "source": source}, {"type": "text", "text": "What is this?"}]
     assert noted(tmp_path, "prompts") == [expected]
@@ -394,7 +401,7 @@ async def test_000_20_a_dispatch_that_takes_too_long_is_killed(
     made = await backend(tmp_path, chatter, timeout_ms=setting)
     result = await ask(made, timeout_ms=option or None)
     assert code(result.error) == "TIMEOUT"
-    assert "not done after 0.4 seconds" in str(result.error)
+    assert "not finished after 0.4 seconds" in str(result.error)
     assert not alive(noted(tmp_path, "pids")[0])
     assert gone(noted(tmp_path, "pids"))
     assert BackendSettings().timeout_ms == 30 * 60 * 1000
@@ -404,7 +411,7 @@ async def test_000_21_a_program_that_says_nothing_is_killed(tmp_path: Path) -> N
     made = await backend(tmp_path, HANG, stall_timeout_ms=300)
     result = await ask(made)
     assert code(result.error) == "TIMEOUT"
-    assert "said nothing for 0.3 seconds" in str(result.error)
+    assert "no output for 0.3 seconds" in str(result.error)
     assert not alive(noted(tmp_path, "pids")[0])
     assert BackendSettings().stall_timeout_ms == 120_000
 
@@ -624,7 +631,7 @@ class TestBadPrograms:
         said: list[str] = []
         async with aclosing(made.stream("go", Context(), options())) as steps:
             async for step in steps:
-                if isinstance(step, Said):
+                if isinstance(step, TextChunk):
                     said.append(step.text.rstrip("x"))
                     if len(said) == 1:
                         await asyncio.sleep(0.1)
@@ -640,7 +647,7 @@ class TestBadPrograms:
         made = await backend(tmp_path, HANG)
         async with aclosing(made.stream("go", Context(), options())) as steps:
             async for step in steps:
-                if isinstance(step, Said):
+                if isinstance(step, TextChunk):
                     break
         assert gone(noted(tmp_path, "pids"))
         assert made.get_running_task_count() == 0

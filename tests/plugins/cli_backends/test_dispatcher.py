@@ -19,7 +19,7 @@ from plugins.cli_backends.backend import SpawnedBackend
 from plugins.cli_backends.contract import WEEK_MS, Context, DispatchOptions, DispatchResult
 from plugins.cli_backends.dispatcher import AVAILABLE_SECONDS, Dispatcher
 from plugins.cli_backends.git import Repository
-from plugins.cli_backends.prompt import CONTEXT_CHARS, fitted, gathered, rendered
+from plugins.cli_backends.prompt import CONTEXT_CHARS, fit_context, gather_context, render_context
 from plugins.cli_backends.settings import SettingsSource
 from plugins.cli_backends.state import Memory, SessionFile
 from tests.plugins.cli_backends.pretend import Heard, noted, program
@@ -213,14 +213,14 @@ async def test_000_16_workspace_memory_git_and_instructions_reach_the_program(tm
 async def test_000_16_the_context_keeps_to_its_budget() -> None:
     long = "line\n" * 20_000
     context = Context(long, ("old fact" * 1000, "fact"), long, long)
-    small = fitted(context)
-    assert len(rendered(small)) <= CONTEXT_CHARS + 200
+    small = fit_context(context)
+    assert len(render_context(small)) <= CONTEXT_CHARS + 200
     assert small.workspace == ""
     assert small.memory == ("fact",)
     assert len(small.git.splitlines()) == 5
     assert small.instructions.startswith("line")
-    assert fitted(Context("a", ("b",), "c", "d")) == Context("a", ("b",), "c", "d")
-    assert fitted(Context(long, ("b",), "c", "d")).instructions == "d", "the workspace goes first"
+    assert fit_context(Context("a", ("b",), "c", "d")) == Context("a", ("b",), "c", "d")
+    assert fit_context(Context(long, ("b",), "c", "d")).instructions == "d", "the workspace goes first"
 
 
 async def test_000_16_links_and_pipes_are_no_instructions(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ async def test_000_16_links_and_pipes_are_no_instructions(tmp_path: Path) -> Non
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "CLAUDE.md").symlink_to(tmp_path / "secret")
     os.mkfifo(tmp_path / "project" / "AGENTS.md")
-    assert (await gathered(str(tmp_path / "project"), (), None)).instructions == ""
+    assert (await gather_context(str(tmp_path / "project"), (), None)).instructions == ""
 
 
 async def test_000_18_what_a_dispatch_changed_is_reported(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from gateway.testing.fake_models.coding_wire import DIALECTS
 from gateway.testing.fake_models.server import FakeModels
 from plugins.cli_backends import CLIS, CliBackends
 from plugins.cli_backends.adapters.cli import Cli
-from plugins.cli_backends.candidates.installed import answering, settings_at, the_program_itself_works
+from plugins.cli_backends.candidates.installed import check_installed_program, fake_settings, scripted_answer
 
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 """A PNG of one pixel."""
@@ -33,7 +33,7 @@ PROGRAMS = {
 def settings(name: str, models: FakeModels, foreign: Path, home: Path) -> dict[str, Any]:
     """How to reach a program, and how it reaches the model service."""
     home.mkdir()
-    given = settings_at(name, models.url, home, os.environ["PATH"])
+    given = fake_settings(name, models.url, home, os.environ["PATH"])
     return {name: {**given, "binary": str(foreign / "node_modules" / PROGRAMS[name])}}
 
 
@@ -83,7 +83,7 @@ async def test_000_07_to_10_the_real_program_answers_asks_and_resumes(
     name: str, foreign: Path, tmp_path: Path
 ) -> None:
     workspace = hostile(tmp_path / "workspace")
-    async with FakeModels(answering(name), dialects=DIALECTS) as models:
+    async with FakeModels(scripted_answer(name), dialects=DIALECTS) as models:
         plugins = {
             "cli_backends": {
                 "plugins": settings(name, models, foreign, tmp_path / "home"),
@@ -120,4 +120,4 @@ async def test_000_07_to_10_the_real_program_answers_asks_and_resumes(
 @pytest.mark.parametrize("cli", CLIS, ids=lambda cli: cli.name)
 async def test_the_trial_of_the_real_program_holds(cli: Cli, foreign: Path, tmp_path: Path) -> None:
     (tmp_path / cli.binary).symlink_to(foreign / "node_modules" / PROGRAMS[cli.name])
-    await the_program_itself_works(cli, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    await check_installed_program(cli, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from plugins.cli_backends.backend import Admission
-from plugins.cli_backends.environment import program_at
+from plugins.cli_backends.environment import find_program
 from plugins.cli_backends.process import (
-    Child,
+    ChildProcess,
     Launch,
     LineSplitter,
-    OverlongLineError,
-    captured,
-    kill_family,
-    message_in,
+    LineTooLongError,
+    capture_output,
+    kill_marked,
+    parse_message,
 )
 from tests.plugins.cli_backends.pretend import gone
 
@@ -39,43 +39,43 @@ def test_000_17_lines_are_the_same_however_they_are_cut(size: int) -> None:
 @pytest.mark.parametrize("data", [b"x" * 11, b"x" * 11 + b"\n", b"ok\n" + b"x" * 11])
 def test_000_25_a_line_that_is_too_long_is_refused(data: bytes) -> None:
     split = LineSplitter(10)
-    with pytest.raises(OverlongLineError):
+    with pytest.raises(LineTooLongError):
         split.feed(data)
     assert split.close() == [], "and nothing of it is kept"
     assert LineSplitter(10).feed(b"x" * 10 + b"\n") == [b"x" * 10]
 
 
 def test_000_17_only_objects_are_messages() -> None:
-    assert message_in(b'\xef\xbb\xbf {"a": 1} \r') == {"a": 1}
+    assert parse_message(b'\xef\xbb\xbf {"a": 1} \r') == {"a": 1}
     for line in (b"hello", b"[1]", b"1", b'"x"', b"null", b"{", b"\xff", b'{"a":' * 100_000, b"{'a': 1}"):
-        assert message_in(line) is None
+        assert parse_message(line) is None
 
 
 def test_a_program_is_found_on_absolute_folders_only(tmp_path: Path) -> None:
     made = tmp_path / "echo"
     made.write_text("#!/bin/sh\n")
     made.chmod(0o755)
-    assert program_at("./echo", {"PATH": str(tmp_path)}) is None
-    assert program_at("echo", {"PATH": str(tmp_path)}) == str(made)
-    assert program_at("~/echo", {"HOME": str(tmp_path)}) == str(made)
-    assert program_at("no-such-program", PATH) is None
+    assert find_program("./echo", {"PATH": str(tmp_path)}) is None
+    assert find_program("echo", {"PATH": str(tmp_path)}) == str(made)
+    assert find_program("~/echo", {"HOME": str(tmp_path)}) == str(made)
+    assert find_program("no-such-program", PATH) is None
 
 
 async def test_what_carries_the_mark_is_found(tmp_path: Path) -> None:
-    child = await Child.start(
+    child = await ChildProcess.start(
         Launch([sys.executable, "-c", "import time; time.sleep(600)"], PATH, str(tmp_path))
     )
-    assert kill_family("another mark") == 0
+    assert kill_marked("another mark") == 0
     await child.end()
     assert child.code is not None
 
 
 async def test_a_short_program_is_read_to_its_end(tmp_path: Path) -> None:
     script = "import sys; print('one'); print(); sys.stdout.write('two'); sys.exit(3)"
-    output = await captured(Launch([sys.executable, "-c", script], PATH, str(tmp_path)), 20)
+    output = await capture_output(Launch([sys.executable, "-c", script], PATH, str(tmp_path)), 20)
     assert (output.code, output.text) == (3, "one\ntwo")
     with pytest.raises(TimeoutError):
-        await captured(
+        await capture_output(
             Launch([sys.executable, "-c", "import time; time.sleep(600)"], PATH, str(tmp_path)), 0.2
         )
 
@@ -87,7 +87,7 @@ async def test_000_05_who_is_cancelled_twice_leaves_nothing(tmp_path: Path) -> N
     running = asyncio.Event()
 
     async def work() -> None:
-        child = await Child.start(Launch([sys.executable, "-c", script], PATH, str(tmp_path)))
+        child = await ChildProcess.start(Launch([sys.executable, "-c", script], PATH, str(tmp_path)))
         try:
             assert child._transport is not None
             pids.append(child._transport.get_pid())
@@ -105,12 +105,12 @@ async def test_000_05_who_is_cancelled_twice_leaves_nothing(tmp_path: Path) -> N
     assert gone(pids)
 
 
-async def test_000_22_the_door_forgets_conversations(tmp_path: Path) -> None:
-    door = Admission("x")
-    async with door.enter("c", "t1", 1):
-        assert door.inside == 1
-        assert not door.abort("t1"), "whoever is inside does not wait"
-    assert door.inside == 0
+async def test_000_22_the_admission_queue_forgets_conversations(tmp_path: Path) -> None:
+    admission = Admission("x")
+    async with admission.enter("c", "t1", 1):
+        assert admission.active == 1
+        assert not admission.abort("t1"), "whoever is inside does not wait"
+    assert admission.active == 0
 
 
 SCRIPT = """

@@ -38,7 +38,7 @@ from gateway.testing.fake_models.script import Reply, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_program import fake_program
 from plugins.cli_backends import CliBackends
-from plugins.cli_backends.contract import Called
+from plugins.cli_backends.contract import ToolCall
 from plugins.cli_backends.provider import hints_for
 from tests.plugins.cli_backends.pretend import alive, noted, program
 
@@ -129,7 +129,7 @@ async def test_what_others_answered_meanwhile_is_told(tmp_path: Path) -> None:
 def test_002_13_tools_of_programs_have_display_hints(
     tool: str, arguments: dict[str, Any], hints: DisplayHints | None
 ) -> None:
-    assert hints_for(Called("1", tool, arguments)) == hints
+    assert hints_for(ToolCall("1", tool, arguments)) == hints
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ async def test_a_call_without_a_result_gets_one(tmp_path: Path) -> None:
         answer = await chat.say("go")
         assert [type(part) for part in answer.parts] == [ToolCallPart, ToolResultPart]
         assert isinstance(answer.parts[1], ToolResultPart)
-        assert "did not say" in answer.parts[1].output
+        assert "reported no result" in answer.parts[1].output
 
 
 async def test_one_takes_over_and_only_the_last_error_shows(tmp_path: Path) -> None:
@@ -365,10 +365,10 @@ async def test_it_keeps_the_contract_of_providers(tmp_path: Path) -> None:
 async def test_people_let_programs_remember(tmp_path: Path) -> None:
     async with talking(tmp_path, bodies={"claude-code": ECHO}, model="claude-code/default") as chat:
         assert (await chat.say("/remember I like tea")).text == "Remembered."
-        assert (await chat.say("/remember")).text.startswith("What shall")
+        assert (await chat.say("/remember")).text.startswith("Write the fact")
         await chat.say("hello")
         await chat.say("hello", "other")
-        assert (await chat.say("/forget")).text == "Forgotten: 1."
+        assert (await chat.say("/forget")).text == "Facts removed: 1."
         await chat.say("hello")
         told = ["I like tea" in prompt for prompt in noted(tmp_path / "bin", "prompts")]
         assert told == [True, False, False]
@@ -378,7 +378,7 @@ async def test_backends_are_shown(tmp_path: Path) -> None:
     async with talking(tmp_path, bodies={"claude-code": ECHO}, model="claude-code/default") as chat:
         shown = (await chat.say("/backends")).text.splitlines()
         assert shown[0] == "- claude-code (active): available 7.8.9, 0 running"
-        lack = "there is no program 'codex'; install it with `npm install -g @openai/codex`"
+        lack = "program 'codex' not found; install it with `npm install -g @openai/codex`"
         assert shown[1] == f"- codex: not available ({lack}), 0 running"
 
 

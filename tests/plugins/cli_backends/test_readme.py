@@ -22,7 +22,7 @@ TABLES = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", TEX
 def test_the_example_is_accepted() -> None:
     settings = Settings(**TABLES[0])
     assert settings.plugins.enabled == (CliBackends.name,)
-    own = SettingsSource(settings.plugins.of(CliBackends.name).options, "").now
+    own = SettingsSource(settings.plugins.of(CliBackends.name).options, "").current
     assert own.of("claude-code").model == "sonnet"
     assert own.fallback_plugins == ("codex", "gemini")
 
