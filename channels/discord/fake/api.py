@@ -1,4 +1,4 @@
-"""The REST API: finds the call that a request means, checks it, applies it, and answers."""
+"""The fake's REST API: routing, authorization and responses, and the application's account."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from gateway.testing.fake_platform import Clock, FakeServer, Fault, Window, as_j
 class Account:
     """The application's account: its token, its privileged intents, and its logins.
 
-    After too many logins in a day the platform replaces the token.
+    More logins in a day than the limit allows make the gateway replace the token.
     """
 
     def __init__(self, clock: Clock, figures: Figures, token: str, privileged: frozenset[str]) -> None:
@@ -59,7 +59,7 @@ class Account:
         return True
 
     def spend(self, identifies: int) -> None:
-        """Count so many logins."""
+        """Count a number of logins."""
         self._identifies.count(identifies)
 
     def reset(self) -> None:
@@ -68,12 +68,12 @@ class Account:
 
     @property
     def remaining(self) -> int:
-        """The number of logins that are left today."""
+        """Return the number of logins that are left today."""
         return max(0, self._figures.identifies - self._identifies.used)
 
     @property
     def reset_after(self) -> float:
-        """The seconds until a login is given back."""
+        """Return the seconds until the oldest counted login expires."""
         return self._identifies.reset_after
 
     @property
@@ -83,7 +83,10 @@ class Account:
 
 
 class AccountRoutes:
-    """Handles what a bot asks before it begins. ``gateway_url`` is where the gateway is."""
+    """Handlers of the calls about the gateway, the application, users and guilds.
+
+    ``gateway_url`` is the gateway's URL, set once the server listens.
+    """
 
     def __init__(
         self, world: World, views: Views, guilds: GuildViews, account: Account, figures: Figures
@@ -97,7 +100,7 @@ class AccountRoutes:
         self._access = Access(world)
 
     def handlers(self) -> Mapping[str, Handler]:
-        """The calls that are handled here."""
+        """Return the handlers of these calls, by name."""
         return {
             "GET /gateway": lambda _: Answer(200, {"url": self.gateway_url}),
             "GET /gateway/bot": lambda _: Answer(200, self._gateway()),
@@ -135,8 +138,8 @@ class AccountRoutes:
 
     def _channels(self, call: ApiCall) -> Answer:
         guild = self._access.guild(call)
-        rooms = [room for room in self._world.channels.values() if room.guild == guild.id]
-        return Answer(200, [self._views.channel(room) for room in rooms if room.thread is None])
+        chats = [chat for chat in self._world.channels.values() if chat.guild == guild.id]
+        return Answer(200, [self._views.channel(chat) for chat in chats if chat.thread is None])
 
     def _roles(self, call: ApiCall) -> Answer:
         return Answer(200, list(self._views.roles(self._access.guild(call))))
@@ -149,12 +152,12 @@ class AccountRoutes:
 
 
 class Router:
-    """Knows calls by their names: verb and path template."""
+    """Table of the known calls, by verb and path template."""
 
     def __init__(self, calls: Iterable[str]) -> None:
         names = [name.split(" ", 1) for name in calls]
         self._routes = [(verb, template, template.split("/")) for verb, template in names]
-        # "@me" is looked at before any id.
+        # "@me" has to match before a template with an id.
         self._routes.sort(key=lambda route: route[1].count("{"))
 
     def match(self, verb: str, path: str) -> tuple[str, Mapping[str, str]]:
@@ -188,13 +191,13 @@ PREFIXES: Final = ("/api/v10", "/api/v9")
 _AGENT: Final = re.compile(r"DiscordBot \(.+\)")
 _FILE: Final = re.compile(r"files\[(\d+)\]")
 _PLACING: Final = re.compile(r"(POST|PATCH) .*(/messages|/messages/\{message_id\}|_token\}.*)")
-"""Calls that write or change a message."""
+"""Calls that send or edit a message."""
 _SLOW_SECONDS: Final = 0.2
 _VIA: Final = {"Via": "1.1 google", "Server": "cloudflare"}
 
 
 class Api:
-    """Serves calls of the REST API."""
+    """HTTP handler of the REST API."""
 
     def __init__(
         self,
@@ -212,7 +215,7 @@ class Api:
         self._router = Router(schemas().at("calls"))
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """One call, from its first byte to its answer."""
+        """Handle one call, or inject a fault: match, authorize, limit, validate, apply and record it."""
         if (seconds := self._limits.banned) > 0:
             self._fake.record(request.path, {}, "called while the address is banned", status=429)
             return _banned(seconds)
@@ -242,7 +245,7 @@ class Api:
         return self._answered(request, name, arguments, answer, fault, headers)
 
     def _authorize(self, request: web.Request, name: str) -> None:
-        if "_token}" in name:  # the token of an interaction is all that it takes
+        if "_token}" in name:  # the token of the interaction is enough
             return
         if not _AGENT.match(request.headers.get("User-Agent", "")):
             raise ApiError(BAD_USER_AGENT, "the user agent does not begin with `DiscordBot (…)`")

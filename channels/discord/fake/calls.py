@@ -1,4 +1,4 @@
-"""A call of the bot, its answer, the platform's errors, and the access of the bot to chats."""
+"""Calls of the bot: form and validation against ``schema.json``, Discord's errors, and access to chats."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _CARELESS: Final = {
 
 
 class ApiError(Refusal):
-    """A call that the platform refuses. ``detail`` are further fields of its answer."""
+    """Refused call. ``detail`` has further fields of the response."""
 
     def __init__(
         self, kind: tuple[int, int, str], problem: str | None = None, detail: Mapping[str, Any] | None = None
@@ -102,12 +102,12 @@ class ApiError(Refusal):
         super().__init__(self.message, problem or (self.message if kind in _CARELESS else None))
 
     def body(self) -> dict[str, Any]:
-        """The platform's answer."""
+        """Return the body of the response."""
         return {"message": self.message, "code": self.code, **self.detail}
 
 
 def invalid(path: str, code: str, message: str) -> ApiError:
-    """A body that has something wrong at a dotted path."""
+    """Return the error for an invalid value at a dotted path of the body."""
     tree: dict[str, Any] = {"_errors": [{"code": code, "message": message}]}
     for key in reversed(path.split(".")):
         tree = {key: tree}
@@ -115,13 +115,13 @@ def invalid(path: str, code: str, message: str) -> ApiError:
 
 
 def unmodelled(what: str) -> ApiError:
-    """A call that the platform may understand, and this fake does not."""
+    """Return the error for a feature that Discord may have and the fake does not."""
     message = f"the fake has no {what}"
     return ApiError((501, 0, message), message)
 
 
 class Upload(Struct, frozen=True):
-    """A file that came with a call, under ``files[index]``."""
+    """File of a call, from the form field ``files[index]``."""
 
     index: int
     filename: str
@@ -129,7 +129,7 @@ class Upload(Struct, frozen=True):
 
 
 class ApiCall(Struct, frozen=True, kw_only=True):
-    """A call. ``name`` is its verb and path template, ``path`` the values of the template's gaps."""
+    """Call of the bot. ``name`` is the verb and the path template, ``path`` the values of the template."""
 
     name: str
     path: Mapping[str, str]
@@ -138,7 +138,7 @@ class ApiCall(Struct, frozen=True, kw_only=True):
     files: tuple[Upload, ...] = ()
 
     def id(self, name: str) -> int:
-        """An id from the path. Raises ApiError."""
+        """Return an id from the path. Raises ApiError."""
         given = self.path[name]
         if not given.isdecimal():
             raise invalid(name, "NUMBER_TYPE_COERCE", f'Value "{given}" is not snowflake.')
@@ -146,7 +146,7 @@ class ApiCall(Struct, frozen=True, kw_only=True):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Everything that was given, for the transcript."""
+        """Return all arguments, for the transcript."""
         given: dict[str, Any] = {**self.path, **self.query}
         if isinstance(self.body, dict):
             given |= cast("dict[str, Any]", self.body)
@@ -157,13 +157,13 @@ class ApiCall(Struct, frozen=True, kw_only=True):
         return given
 
     def major(self) -> str:
-        """Return the key of a rate limit: a channel, a guild, or a webhook with its token."""
+        """Return the part of a rate limit's key that names the channel, guild or webhook."""
         keys = ("channel_id", "guild_id", "webhook_id", "webhook_token")
         return ":".join(self.path[key] for key in keys if key in self.path)
 
 
 class Answer(Struct, frozen=True):
-    """The answer of a call. ``problem`` is a rule that the call broke although it was applied."""
+    """Response to a call. ``problem`` is a rule that the call broke although it was applied."""
 
     status: int = 204
     body: Any = None
@@ -174,20 +174,20 @@ Handler = Callable[[ApiCall], Answer]
 
 
 class Access:
-    """Everything raises ApiError."""
+    """Checks of what the bot may see and do. The methods raise ApiError."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def guild(self, call: ApiCall) -> Guild:
-        """The guild that a call names."""
+        """Return the guild of a call."""
         guild = self._world.guilds.get(call.id("guild_id"))
         if guild is None:
             raise ApiError(UNKNOWN_GUILD)
         return guild
 
     def channel(self, call: ApiCall) -> Channel:
-        """The room that a call names, if the bot can see it."""
+        """Return the channel of a call, if the bot can see it."""
         channel = self._world.channels.get(call.id("channel_id"))
         if channel is None:
             raise ApiError(UNKNOWN_CHANNEL)
@@ -196,7 +196,7 @@ class Access:
         return channel
 
     def sees(self, channel: Channel) -> bool:
-        """Return whether the bot can see a room."""
+        """Return whether the bot can see a channel."""
         if channel.kind == PRIVATE_THREAD and channel.thread is not None:
             inside = self._world.bot.id in channel.thread.members
             if not inside and not self._world.may(channel, "MANAGE_THREADS"):
@@ -204,19 +204,19 @@ class Access:
         return self._world.may(channel, "VIEW_CHANNEL")
 
     def message(self, call: ApiCall, channel: Channel) -> Message:
-        """The message that a call names. What only a person sees cannot be had this way."""
+        """Return the message of a call; an ephemeral message counts as unknown."""
         message = self._world.messages[channel.id].get(call.id("message_id"))
         if message is None or message.ephemeral:
             raise ApiError(UNKNOWN_MESSAGE)
         return message
 
     def demand(self, channel: Channel, *names: Permission) -> None:
-        """The bot needs permissions."""
+        """Require permissions in a channel."""
         if not self._world.may(channel, *names):
             raise ApiError(MISSING_PERMISSIONS)
 
     def demand_write(self, channel: Channel) -> None:
-        """The bot wants to write in a room. That takes a thread out of the archive, unless it is locked."""
+        """Require that the bot may write; an archived thread allows that, a locked one only to moderators."""
         if channel.recipient in self._world.refusing:
             raise ApiError(CLOSED_DM)
         state = channel.thread
@@ -225,7 +225,7 @@ class Access:
             raise ApiError(ARCHIVED if state.archived else THREAD_LOCKED)
 
     def demand_active(self, channel: Channel) -> None:
-        """The bot wants to do what cannot be done in an archived thread."""
+        """Require that a thread is neither archived nor, unless the bot moderates, locked."""
         state = channel.thread
         if state is not None and state.archived:
             raise ApiError(ARCHIVED)
@@ -244,7 +244,7 @@ _KINDS: Final = {
 
 
 class Wrong(Struct, frozen=True):
-    """A thing that is wrong: its place, and the platform's code and sentence for it."""
+    """Violation of the schema: its place, and Discord's code and message for it."""
 
     path: tuple[str, ...]
     code: str
@@ -252,14 +252,14 @@ class Wrong(Struct, frozen=True):
 
 
 class Findings(Struct, frozen=True):
-    """The result of a check. ``unknown`` are parameters that the platform ignores."""
+    """Result of a check. ``unknown`` are parameters that Discord ignores."""
 
     wrong: tuple[Wrong, ...] = ()
     unknown: tuple[str, ...] = ()
 
     @property
     def problem(self) -> str | None:
-        """All findings in one line; None if there are none."""
+        """Return all findings in one line; None if there are none."""
         said = [f"{'.'.join(wrong.path) or 'body'}: {wrong.message}" for wrong in self.wrong]
         said += [f"{name}: no such parameter" for name in self.unknown]
         return "; ".join(said) or None
@@ -267,12 +267,12 @@ class Findings(Struct, frozen=True):
 
 @cache
 def schemas() -> Schemas:
-    """Return the published schemas of what bots send."""
+    """Return the published schemas of calls and gateway payloads."""
     return Schemas.beside(__file__, formats=FORMATS)
 
 
 def check_call(call: ApiCall) -> str | None:
-    """Return the parameters that the platform ignores, as a problem. Raises ApiError for what is wrong."""
+    """Check a call. Returns the ignored parameters as a problem; raises ApiError for a violation."""
     taken = schemas().at("calls", call.name)
     query, body = Findings(), Findings()
     if "query" in taken:
@@ -292,7 +292,7 @@ def check_call(call: ApiCall) -> str | None:
 
 
 def check_payload(op: int, data: object) -> Findings:
-    """Check what was sent over the gateway under an opcode."""
+    """Check a payload that the bot sent to the gateway with an opcode."""
     known = str(op) in schemas().at("ops")
     return check(schemas(), data, "ops", str(op)) if known else Findings()
 
@@ -301,7 +301,7 @@ def check(document: Schemas, value: object, *place: str) -> Findings:
     """Check a value against the schema at a place."""
     found = document.check(value, *place)
     unfit = {one.at for one in found if one.keyword in _MISFITS}
-    # A value of another type breaks no further rule.
+    # A value of the wrong type is reported once, without its other violations.
     said = [one for one in found if one.at not in unfit or one.keyword in _MISFITS]
     return Findings(
         tuple(dict.fromkeys(_wrong(one) for one in said if one.keyword != "unknown")),
@@ -310,7 +310,7 @@ def check(document: Schemas, value: object, *place: str) -> Findings:
 
 
 def error_tree(wrong: Iterable[Wrong]) -> dict[str, Any]:
-    """Return the ``errors`` of the platform's answer, which are nested as the body is."""
+    """Return the field ``errors`` of the response, nested as the body is."""
     tree: dict[str, Any] = {}
     for one in wrong:
         at = tree
@@ -325,7 +325,7 @@ def _wrong(found: Finding) -> Wrong:
 
 
 def _words(found: Finding) -> tuple[str, str]:
-    """Return the platform's code and sentence for a finding."""
+    """Return Discord's code and message for a finding."""
     schema, value = found.schema, found.value
     if found.keyword == "required" or value is None:
         return "BASE_TYPE_REQUIRED", "This field is required"
@@ -399,7 +399,7 @@ FORMATS: Final = {"uri": _is_link, "snowflake": _is_snowflake}
 
 
 def _from_text(schema: Mapping[str, Any], text: str) -> object:
-    """Return what a parameter of the query means by its schema; the text itself if it fits no type."""
+    """Convert a query parameter to the type of its schema; return the text itself if it has no such type."""
     kinds = schema.get("type", ())
     if "boolean" in kinds:
         return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)

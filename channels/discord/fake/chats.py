@@ -1,4 +1,4 @@
-"""Channels and threads: the changes in them, the events of these, and the calls about them."""
+"""Channels and threads of the fake: their changes, the events of these changes, and the calls about them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from channels.discord.fake.calls import (
     ApiError,
     Handler,
 )
-from channels.discord.fake.gateway import Event, Tell
+from channels.discord.fake.gateway import Event, Publish
 from channels.discord.fake.payloads import Views
 from channels.discord.fake.state import (
     DEFAULT,
@@ -47,13 +47,13 @@ from channels.discord.fake.state import (
 _TYPING_SECONDS = 10.0
 
 
-class Rooms:
-    """Changes rooms, and tells of it."""
+class Chats:
+    """Changes of channels, threads and messages, each with its event."""
 
-    def __init__(self, world: World, views: Views, tell: Tell) -> None:
+    def __init__(self, world: World, views: Views, publish: Publish) -> None:
         self._world = world
         self._views = views
-        self._tell = tell
+        self._publish = publish
         self._typing: dict[tuple[int, int], float] = {}
 
     def post(self, message: Message) -> Message:
@@ -71,11 +71,11 @@ class Rooms:
             counted = replace(state, count=state.count + 1, total=state.total + 1)
             channel = replace(channel, thread=counted)
         world.put_channel(replace(channel, last_message=message.id))
-        self._tell_message("MESSAGE_CREATE", message, nonce=True)
+        self._publish_message("MESSAGE_CREATE", message, nonce=True)
         return message
 
     def change(self, message: Message, *, edited: bool = True) -> Message:
-        """A message has a new form. Its old text is kept among its versions."""
+        """Replace a message. Its former text is added to ``versions``."""
         old = self._world.messages[message.channel][message.id]
         if edited and old.content != message.content:
             message = replace(message, versions=(*old.versions, old.content))
@@ -83,11 +83,11 @@ class Rooms:
             message = replace(message, edited=self._world.clock.now())
         self._world.put(message)
         if not message.ephemeral:
-            self._tell_message("MESSAGE_UPDATE", message)
+            self._publish_message("MESSAGE_UPDATE", message)
         return message
 
     def remove(self, *messages: Message, bulk: bool = False) -> None:
-        """Messages are taken away."""
+        """Delete messages."""
         for message in messages:
             self._world.remove(message)
             channel = self._world.channels[message.channel]
@@ -96,14 +96,14 @@ class Rooms:
                 self._world.put_thread(channel, state)
         if bulk:
             ids = [str(message.id) for message in messages]
-            self._tell_in(messages[0].channel, "MESSAGE_DELETE_BULK", ids=ids)
+            self._publish_in(messages[0].channel, "MESSAGE_DELETE_BULK", ids=ids)
             return
         for message in messages:
             if not message.ephemeral:
-                self._tell_in(message.channel, "MESSAGE_DELETE", id=str(message.id))
+                self._publish_in(message.channel, "MESSAGE_DELETE", id=str(message.id))
 
     def react(self, message: Message, emoji: Emoji, user: User, *, on: bool = True) -> Message:
-        """A person or the bot puts a sign under a message, or takes it away. Twice is once."""
+        """Add or remove a user's reaction; return the message. A repetition changes nothing."""
         kept = {reaction.emoji: reaction.users for reaction in message.reactions}
         users = kept.get(emoji, ())
         if (user.id in users) is on:
@@ -111,25 +111,27 @@ class Rooms:
         kept[emoji] = (*users, user.id) if on else tuple(other for other in users if other != user.id)
         reactions = tuple(Reaction(sign, users) for sign, users in kept.items() if users)
         message = self._world.put(replace(message, reactions=reactions))
-        told = {"user_id": str(user.id), "message_id": str(message.id), "emoji": self._views.emoji(emoji)}
-        told |= {"type": 0, "burst": False}
+        payload = {"user_id": str(user.id), "message_id": str(message.id), "emoji": self._views.emoji(emoji)}
+        payload |= {"type": 0, "burst": False}
         if on:
-            told["message_author_id"] = str(message.author)
+            payload["message_author_id"] = str(message.author)
             if (guild := self._guild(message.channel)) is not None:
-                told["member"] = self._views.member(guild, user)
-        self._tell_in(message.channel, "MESSAGE_REACTION_ADD" if on else "MESSAGE_REACTION_REMOVE", **told)
+                payload["member"] = self._views.member(guild, user)
+        self._publish_in(
+            message.channel, "MESSAGE_REACTION_ADD" if on else "MESSAGE_REACTION_REMOVE", **payload
+        )
         return message
 
     def clear_reactions(self, message: Message, emoji: Emoji | None = None) -> None:
-        """All signs under a message are taken away, or all of one kind."""
+        """Remove all reactions of a message, or those with one emoji."""
         kept = tuple(reaction for reaction in message.reactions if emoji not in (None, reaction.emoji))
         self._world.put(replace(message, reactions=kept))
-        told: dict[str, Any] = {"message_id": str(message.id)}
+        payload: dict[str, Any] = {"message_id": str(message.id)}
         if emoji is None:
-            self._tell_in(message.channel, "MESSAGE_REACTION_REMOVE_ALL", **told)
+            self._publish_in(message.channel, "MESSAGE_REACTION_REMOVE_ALL", **payload)
         else:
-            told["emoji"] = self._views.emoji(emoji)
-            self._tell_in(message.channel, "MESSAGE_REACTION_REMOVE_EMOJI", **told)
+            payload["emoji"] = self._views.emoji(emoji)
+            self._publish_in(message.channel, "MESSAGE_REACTION_REMOVE_EMOJI", **payload)
 
     def type(self, channel: Channel, user: User) -> None:
         """Show a user as typing for ten seconds."""
@@ -138,10 +140,10 @@ class Rooms:
         self._world.changes.bump()
         if user.bot:
             return
-        told: dict[str, Any] = {"user_id": str(user.id), "timestamp": int(now)}
+        payload: dict[str, Any] = {"user_id": str(user.id), "timestamp": int(now)}
         if (guild := self._guild(channel.id)) is not None:
-            told["member"] = self._views.member(guild, user)
-        self._tell_in(channel.id, "TYPING_START", **told)
+            payload["member"] = self._views.member(guild, user)
+        self._publish_in(channel.id, "TYPING_START", **payload)
 
     def is_typing(self, channel: Channel, user: User) -> bool:
         """Return whether a user is shown as typing."""
@@ -150,7 +152,7 @@ class Rooms:
     def start_thread(
         self, parent: Channel, name: str, user: User, *, kind: int, minutes: int, starter: Message | None
     ) -> Channel:
-        """A thread begins, at a message (then it has the message's id) or beside the others."""
+        """Start a thread on a message, whose id it gets, or on none."""
         now = self._world.clock.now()
         key = self._world.ids.new() if starter is None else starter.id
         state = ThreadState(made=now, changed=now, minutes=minutes, members=(user.id,))
@@ -165,10 +167,10 @@ class Rooms:
                 thread=state,
             )
         )
-        told = {**self._views.channel(thread), "newly_created": True}
-        self._tell(Event(name="THREAD_CREATE", data=told, guild=thread.guild, channel=thread.id))
+        payload = {**self._views.channel(thread), "newly_created": True}
+        self._publish(Event(name="THREAD_CREATE", data=payload, guild=thread.guild, channel=thread.id))
         if user.bot:
-            self._tell_members(thread, user)
+            self._publish_members(thread, user)
         if starter is not None:
             self.change(replace(starter, flags=starter.flags | HAS_THREAD), edited=False)
             self._system(thread, user, THREAD_STARTER, Reference(starter.id, parent.id, parent.guild))
@@ -177,7 +179,7 @@ class Rooms:
         return self._world.channels[thread.id]
 
     def change_thread(self, channel: Channel, **changes: Any) -> Channel:
-        """A thread's state changes: archived, locked, minutes."""
+        """Change fields of a thread's state, such as ``archived``, ``locked`` and ``minutes``."""
         state = channel.thread
         assert state is not None
         if changes.get("archived", state.archived) is not state.archived or "minutes" in changes:
@@ -185,40 +187,40 @@ class Rooms:
         return self.change_channel(replace(channel, thread=replace(state, **changes)))
 
     def join_thread(self, channel: Channel, user: User, *, on: bool = True) -> None:
-        """The bot goes into a thread, or out of it."""
+        """Add a user to a thread, or remove the user."""
         state = channel.thread
         assert state is not None
         members = tuple(member for member in state.members if member != user.id)
         channel = self._world.put_thread(
             channel, replace(state, members=(*members, user.id) if on else members)
         )
-        self._tell_members(channel, user, on=on)
+        self._publish_members(channel, user, on=on)
 
     def change_channel(self, channel: Channel) -> Channel:
-        """A room has a new name, topic or state."""
+        """Replace a channel or thread."""
         self._world.put_channel(channel)
         name = "THREAD_UPDATE" if channel.thread is not None else "CHANNEL_UPDATE"
-        told = self._views.channel(channel)
-        self._tell(Event(name=name, data=told, guild=channel.guild, channel=channel.id))
+        payload = self._views.channel(channel)
+        self._publish(Event(name=name, data=payload, guild=channel.guild, channel=channel.id))
         return channel
 
     def add_channel(self, channel: Channel) -> Channel:
         """Send the event of a new channel."""
-        told = self._views.channel(channel)
-        self._tell(Event(name="CHANNEL_CREATE", data=told, guild=channel.guild, channel=channel.id))
+        payload = self._views.channel(channel)
+        self._publish(Event(name="CHANNEL_CREATE", data=payload, guild=channel.guild, channel=channel.id))
         return channel
 
     def remove_channel(self, channel: Channel) -> None:
-        """A room is taken away, with its threads."""
-        for thread in [room for room in self._world.channels.values() if room.parent == channel.id]:
+        """Delete a channel with its threads, or a thread."""
+        for thread in [chat for chat in self._world.channels.values() if chat.parent == channel.id]:
             self.remove_channel(thread)
         if channel.thread is None:
-            told, name = self._views.channel(channel), "CHANNEL_DELETE"
+            payload, name = self._views.channel(channel), "CHANNEL_DELETE"
         else:
             parts = {"id": channel.id, "guild_id": channel.guild, "parent_id": channel.parent}
-            told = {key: str(value) for key, value in parts.items()} | {"type": channel.kind}
+            payload = {key: str(value) for key, value in parts.items()} | {"type": channel.kind}
             name = "THREAD_DELETE"
-        self._tell(Event(name=name, data=told, guild=channel.guild, channel=channel.id))
+        self._publish(Event(name=name, data=payload, guild=channel.guild, channel=channel.id))
         self._world.remove_channel(channel)
 
     def _system(
@@ -241,28 +243,28 @@ class Rooms:
         guild = self._world.channels[channel].guild
         return None if guild is None else self._world.guilds[guild]
 
-    def _tell_members(self, thread: Channel, user: User, *, on: bool = True) -> None:
-        told: dict[str, Any] = {
+    def _publish_members(self, thread: Channel, user: User, *, on: bool = True) -> None:
+        payload: dict[str, Any] = {
             "id": str(thread.id),
             "guild_id": str(thread.guild),
             "member_count": len(thread.thread.members) if thread.thread else 0,
         }
         if on:
-            told["added_members"] = [self._views.thread_member(thread, user)]
+            payload["added_members"] = [self._views.thread_member(thread, user)]
         else:
-            told["removed_member_ids"] = [str(user.id)]
-        event = Event(name="THREAD_MEMBERS_UPDATE", data=told, guild=thread.guild, channel=thread.id)
-        self._tell(event)
+            payload["removed_member_ids"] = [str(user.id)]
+        event = Event(name="THREAD_MEMBERS_UPDATE", data=payload, guild=thread.guild, channel=thread.id)
+        self._publish(event)
 
-    def _tell_in(self, channel: int, name: str, **told: Any) -> None:
-        told["channel_id"] = str(channel)
+    def _publish_in(self, channel: int, name: str, **payload: Any) -> None:
+        payload["channel_id"] = str(channel)
         guild = self._guild(channel)
         if guild is not None:
-            told["guild_id"] = str(guild.id)
+            payload["guild_id"] = str(guild.id)
         key = None if guild is None else guild.id
-        self._tell(Event(name=name, data=told, guild=key, channel=channel))
+        self._publish(Event(name=name, data=payload, guild=key, channel=channel))
 
-    def _tell_message(self, name: str, message: Message, *, nonce: bool = False) -> None:
+    def _publish_message(self, name: str, message: Message, *, nonce: bool = False) -> None:
         channel = self._world.channels[message.channel]
         more: dict[str, Any] = {"channel_type": channel.kind}
         if nonce and message.nonce is not None:
@@ -274,7 +276,9 @@ class Rooms:
         whole = {**self._views.message(message), **more}
         hidden = self._views.hides(message) or message.kind != DEFAULT
         redacted = {**self._views.message(message, redacted=True), **more} if hidden else None
-        self._tell(Event(name=name, data=whole, redacted=redacted, guild=channel.guild, channel=channel.id))
+        self._publish(
+            Event(name=name, data=whole, redacted=redacted, guild=channel.guild, channel=channel.id)
+        )
 
 
 _CHANNEL = "/channels/{channel_id}"
@@ -283,20 +287,20 @@ _REACTION = _MESSAGE + "/reactions/{emoji_name}"
 _MOST_REACTIONS = 20
 _DEFAULT_MINUTES = 4320
 _SIGNS = {"So", "Sk", "Sm", "Mn", "Me", "Cf", "Nd", "Po"}
-"""Kinds of characters that signs are made of."""
+"""Unicode categories of the characters in an emoji."""
 
 
-class RoomRoutes:
-    """Handles calls about rooms."""
+class ChatRoutes:
+    """Handlers of the calls about channels, threads and reactions."""
 
-    def __init__(self, world: World, rooms: Rooms, views: Views) -> None:
+    def __init__(self, world: World, chats: Chats, views: Views) -> None:
         self._world = world
-        self._rooms = rooms
+        self._chats = chats
         self._views = views
         self._access = Access(world)
 
     def handlers(self) -> Mapping[str, Handler]:
-        """The calls that are handled here."""
+        """Return the handlers of these calls, by name."""
         return {
             "POST /users/@me/channels": self._open_dm,
             f"GET {_CHANNEL}": self._get,
@@ -339,7 +343,7 @@ class RoomRoutes:
         slowmode = body.get("rate_limit_per_user", channel.slowmode) or 0
         name, topic = body.get("name") or channel.name, body.get("topic", channel.topic)
         changed = replace(channel, name=name, topic=topic, slowmode=int(slowmode))
-        return Answer(200, self._views.channel(self._rooms.change_channel(changed)))
+        return Answer(200, self._views.channel(self._chats.change_channel(changed)))
 
     def _change_thread(self, channel: Channel, body: Mapping[str, Any]) -> Channel:
         state = channel.thread
@@ -357,21 +361,21 @@ class RoomRoutes:
         if body.get("auto_archive_duration"):
             changes["minutes"] = int(body["auto_archive_duration"])
         renamed = replace(channel, name=body.get("name") or channel.name)
-        return self._rooms.change_thread(renamed, **changes)
+        return self._chats.change_thread(renamed, **changes)
 
     def _delete(self, call: ApiCall) -> Answer:
         channel = self._access.channel(call)
         if channel.kind != DM:
             self._access.demand(channel, "MANAGE_THREADS" if channel.thread else "MANAGE_CHANNELS")
             view = self._views.channel(channel)
-            self._rooms.remove_channel(channel)
+            self._chats.remove_channel(channel)
             return Answer(200, view)
         return Answer(200, self._views.channel(channel))
 
     def _type(self, call: ApiCall) -> Answer:
         channel = self._access.channel(call)
         self._access.demand_write(channel)
-        self._rooms.type(channel, self._world.bot)
+        self._chats.type(channel, self._world.bot)
         return Answer()
 
     def _start_thread(self, call: ApiCall) -> Answer:
@@ -384,7 +388,7 @@ class RoomRoutes:
         self._access.demand(parent, "CREATE_PRIVATE_THREADS" if private else "CREATE_PUBLIC_THREADS")
         if starter is not None and starter.id in self._world.channels:
             raise ApiError(THREAD_EXISTS)
-        thread = self._rooms.start_thread(
+        thread = self._chats.start_thread(
             parent,
             call.body["name"],
             self._world.bot,
@@ -398,25 +402,25 @@ class RoomRoutes:
         parent = self._access.channel(call)
         self._access.demand(parent, "READ_MESSAGE_HISTORY")
         threads = [
-            room for room in self._world.threads(parent.id, archived=True) if room.kind == PUBLIC_THREAD
+            chat for chat in self._world.threads(parent.id, archived=True) if chat.kind == PUBLIC_THREAD
         ]
-        threads.sort(key=lambda room: room.thread.changed if room.thread else 0, reverse=True)
+        threads.sort(key=lambda chat: chat.thread.changed if chat.thread else 0, reverse=True)
         limit = int(call.query.get("limit", 50))
         return Answer(200, {**self._threads(threads[:limit]), "has_more": len(threads) > limit})
 
     def _active(self, call: ApiCall) -> Answer:
         guild = self._access.guild(call)
         threads = [
-            room for room in self._world.threads() if room.guild == guild.id and self._access.sees(room)
+            chat for chat in self._world.threads() if chat.guild == guild.id and self._access.sees(chat)
         ]
         return Answer(200, {**self._threads(threads), "has_more": False})
 
     def _threads(self, threads: list[Channel]) -> dict[str, Any]:
         bot = self._world.bot
-        mine = [room for room in threads if room.thread and bot.id in room.thread.members]
+        mine = [chat for chat in threads if chat.thread and bot.id in chat.thread.members]
         return {
-            "threads": [self._views.channel(room) for room in threads],
-            "members": [self._views.thread_member(room, bot) for room in mine],
+            "threads": [self._views.channel(chat) for chat in threads],
+            "members": [self._views.thread_member(chat, bot) for chat in mine],
         }
 
     def _join(self, call: ApiCall) -> Answer:
@@ -430,7 +434,7 @@ class RoomRoutes:
         if thread.thread is None:
             raise ApiError(WRONG_CHANNEL_TYPE)
         self._access.demand_active(thread)
-        self._rooms.join_thread(thread, self._world.bot, on=on)
+        self._chats.join_thread(thread, self._world.bot, on=on)
         return Answer()
 
     def _reactors(self, call: ApiCall) -> Answer:
@@ -449,7 +453,7 @@ class RoomRoutes:
             self._access.demand(channel, "ADD_REACTIONS")
             if len(message.reactions) >= _MOST_REACTIONS:
                 raise ApiError(TOO_MANY_REACTIONS)
-        self._rooms.react(message, emoji, self._world.bot)
+        self._chats.react(message, emoji, self._world.bot)
         return Answer()
 
     def _unreact(self, call: ApiCall) -> Answer:
@@ -463,7 +467,7 @@ class RoomRoutes:
             if (other := self._world.users.get(call.id("user_id"))) is None:
                 raise ApiError(UNKNOWN_USER)
             user = other
-        self._rooms.react(message, emoji, user, on=False)
+        self._chats.react(message, emoji, user, on=False)
         return Answer()
 
     def _clear(self, call: ApiCall) -> Answer:
@@ -471,7 +475,7 @@ class RoomRoutes:
         channel = self._world.channels[message.channel]
         self._access.demand_active(channel)
         self._access.demand(channel, "MANAGE_MESSAGES")
-        self._rooms.clear_reactions(message, emoji)
+        self._chats.clear_reactions(message, emoji)
         return Answer()
 
     def _reacted(self, call: ApiCall) -> tuple[Message, Emoji | None]:
@@ -481,7 +485,7 @@ class RoomRoutes:
 
 
 def emoji_from(given: str) -> Emoji:
-    """A sign as a path or a person names it: a character, or ``name:id``. Raises ApiError."""
+    """Parse an emoji: a character, or ``name:id``. Raises ApiError."""
     name, colon, key = given.partition(":")
     if colon and key.isdecimal():
         return Emoji(name, int(key))

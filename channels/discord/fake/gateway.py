@@ -1,4 +1,4 @@
-"""The gateway: sessions of bots, the events that they receive, and the intents that these need."""
+"""The fake's gateway: websocket connections, sessions of bots, their events, and the required intents."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from gateway.testing.fake_platform import Clock, FakeServer, Window
 
 
 class Packer(Protocol):
-    """Packs one payload after the other."""
+    """Encoder of the payloads of one connection."""
 
     def __call__(self, payload: bytes) -> str | bytes: ...
 
 
 def packer(name: str) -> Packer:
-    """The packing that a connection asked for. Raises LookupError for one that does not exist."""
+    """Return the encoder for a connection's ``compress`` parameter. Raises LookupError for an unknown one."""
     return {"": Plain, "zlib-stream": ZlibStream, "zstd-stream": ZstdStream}[name]()
 
 
 class Plain:
-    """Text. When the bot said ``compress`` as it logged in, large payloads are packed one by one."""
+    """Encoder to JSON text. If ``compress`` is set, payloads over 1 KiB are compressed one by one."""
 
     def __init__(self) -> None:
         self.compress = False
@@ -45,7 +45,7 @@ class Plain:
 
 
 class ZlibStream:
-    """One zlib stream, flushed after every payload."""
+    """Encoder to one zlib stream, flushed after every payload."""
 
     def __init__(self) -> None:
         self._stream = zlib.compressobj()
@@ -55,7 +55,7 @@ class ZlibStream:
 
 
 class ZstdStream:
-    """One zstd frame that does not end, flushed after every payload."""
+    """Encoder to one endless zstd frame, flushed after every payload."""
 
     def __init__(self) -> None:
         # Only bots that have zstandard ask for this.
@@ -84,7 +84,7 @@ CLOSED: Final[Mapping[int, str]] = {
     4013: "Invalid intent(s).",
     4014: "Disallowed intent(s).",
 }
-"""Why the gateway closes a connection."""
+"""Close codes and their reasons."""
 
 HEARTBEAT, IDENTIFY, RESUME, RECONNECT, INVALID_SESSION, HELLO, ACK = 1, 2, 6, 7, 9, 10, 11
 _MOST_WAITING: Final = 20_000
@@ -92,7 +92,7 @@ _TOLERANCE: Final = 1.5
 
 
 class Closing(Exception):
-    """The gateway closes the connection, with one of its codes."""
+    """End of a connection by the gateway, with a close code."""
 
     def __init__(self, code: int, problem: str | None = None) -> None:
         super().__init__(CLOSED[code])
@@ -101,9 +101,9 @@ class Closing(Exception):
 
 
 class Connection:
-    """Sends payloads in order. ``mute`` stops that while the connection stays open, as of a zombie.
+    """Websocket of a bot. ``mute`` stops sending while the connection stays open, as a zombie does.
 
-    ``closed`` is the code that the gateway closed it with, if it was not the bot.
+    ``closed`` is the gateway's close code; None if the gateway did not close it.
     """
 
     def __init__(self, socket: web.WebSocketResponse, pack: Packer, clock: Clock, figures: Figures) -> None:
@@ -118,32 +118,32 @@ class Connection:
         self._transport: asyncio.Transport | None = None
 
     def send(self, payload: object) -> None:
-        """Send a payload: an object, or text that goes out as it is."""
+        """Queue a payload: an object, text to send as it is, or a Closing. Abort if the queue is full."""
         self._waiting.append(payload)
-        if len(self._waiting) > _MOST_WAITING:  # nobody reads
+        if len(self._waiting) > _MOST_WAITING:  # the bot does not read
             self.abort()
         self._news.set()
 
     def send_op(self, op: int, data: object = None) -> None:
-        """Send what is not an event."""
+        """Queue a payload that is not an event."""
         self.send({"t": None, "s": None, "op": op, "d": data})
 
     def compress(self) -> None:
-        """The bot takes packed payloads. Streams are packed anyway."""
+        """Compress large payloads from now on; a stream is compressed anyway."""
         if isinstance(self._pack, Plain):
             self._pack.compress = True
 
     def attach(self, transport: asyncio.Transport | None) -> None:
-        """The transport under the socket."""
+        """Set the transport of the socket, for ``abort``."""
         self._transport = transport
 
     def abort(self) -> None:
-        """Cut the connection without a word."""
+        """Cut the connection without a close frame."""
         if self._transport is not None:
             self._transport.abort()
 
     async def serve(self, receive: Callable[[int, Any], None], closes: Callable[[Closing], None]) -> None:
-        """Read and write until one side closes. ``closes`` is called first if it is this side."""
+        """Read and write until one side closes. ``closes`` is called first if the gateway does."""
         async with asyncio.TaskGroup() as tasks:
             writer = tasks.create_task(self._write())
             try:
@@ -207,9 +207,9 @@ _GUILD_MESSAGES, _GUILD_REACTIONS, _GUILD_TYPING = 1 << 9, 1 << 10, 1 << 11
 _DM_MESSAGES, _DM_REACTIONS, _DM_TYPING = 1 << 12, 1 << 13, 1 << 14
 
 PRIVILEGED: Final = {"GUILD_MEMBERS": MEMBERS, "GUILD_PRESENCES": PRESENCES, "MESSAGE_CONTENT": CONTENT}
-"""Intents that an application has to be allowed."""
+"""Privileged intents, which an application must be granted."""
 KNOWN: Final = 0b11_0011_0001_1111_1111_1111_1111
-"""All intents there are."""
+"""All known intents."""
 
 _NEEDED: Final = (
     ("MESSAGE_REACTION", _GUILD_REACTIONS, _DM_REACTIONS),
@@ -223,9 +223,9 @@ _NEEDED: Final = (
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """An event. ``redacted`` is its data for bots without the intent to read message content.
+    """Event. ``redacted`` is its data for bots without the intent to read message content.
 
-    ``guild`` and ``channel`` are where; an event of a room is not told to a bot that cannot see the room.
+    Only bots that can see ``channel`` receive the event; ``guild`` decides which intent and shard it needs.
     """
 
     name: str
@@ -241,66 +241,63 @@ class Event(Struct, frozen=True, kw_only=True):
                 return guild if self.guild is not None else direct
         return 0
 
-    def told(self, intents: int) -> dict[str, Any]:
+    def data_for(self, intents: int) -> dict[str, Any]:
         """Return the data for a bot with these intents."""
         return self.data if self.redacted is None or intents & CONTENT else self.redacted
 
 
-Tell = Callable[[Event], None]
+Publish = Callable[[Event], None]
 
 
-class Told(Struct, frozen=True):
-    """An event that was sent. ``seq`` is its number within the session."""
+class SentEvent(Struct, frozen=True):
+    """Sent event. ``seq`` is its number in the session."""
 
     seq: int
     name: str
     data: dict[str, Any]
 
     def payload(self) -> dict[str, Any]:
-        """Return the payload of the gateway."""
+        """Return the gateway payload of the event."""
         return {"t": self.name, "s": self.seq, "op": 0, "d": self.data}
 
 
-class Reader(Protocol):
-    """A connection that a session is read on."""
-
-    def send(self, payload: object) -> None: ...
-
-
 class Session:
-    """Keeps all events since a login. ``left`` is when its connection closed; None while it is open."""
+    """Session of a bot, with all its events since the login.
+
+    ``left`` is the time at which its connection closed; None while it is open.
+    """
 
     def __init__(self, key: str, intents: int, shard: tuple[int, int]) -> None:
         self.id = key
         self.intents = intents
         self.shard = shard
-        self.reader: Reader | None = None
+        self.connection: Connection | None = None
         self.left: float | None = None
         self.expired = False
-        self.told: list[Told] = []
+        self.events: list[SentEvent] = []
 
     @property
     def seq(self) -> int:
-        """The number of the last event."""
-        return len(self.told)
+        """Return the number of the last event."""
+        return len(self.events)
 
     def concerns(self, guild: int | None) -> bool:
-        """Return whether the session receives the events of a guild, or (None) of direct messages."""
+        """Return whether the session's shard receives the events of a guild, or of direct messages (None)."""
         return on_shard(guild, self.shard)
 
-    def tell(self, name: str, data: dict[str, Any]) -> None:
-        """One more event."""
-        told = Told(self.seq + 1, name, data)
-        self.told.append(told)
-        if self.reader is not None:
-            self.reader.send(told.payload())
+    def add_event(self, name: str, data: dict[str, Any]) -> None:
+        """Add an event, and send it if the session has a connection."""
+        event = SentEvent(self.seq + 1, name, data)
+        self.events.append(event)
+        if self.connection is not None:
+            self.connection.send(event.payload())
 
-    def replay(self, reader: Reader, seq: int) -> None:
-        """Read on another connection, from behind a number."""
-        self.reader, self.left = reader, None
-        for told in self.told[seq:]:
-            reader.send(told.payload())
-        self.tell("RESUMED", {"_trace": ["fake"]})
+    def replay(self, connection: Connection, seq: int) -> None:
+        """Continue on another connection: send the events after ``seq`` again, then RESUMED."""
+        self.connection, self.left = connection, None
+        for event in self.events[seq:]:
+            connection.send(event.payload())
+        self.add_event("RESUMED", {"_trace": ["fake"]})
 
 
 _NAMES: Final = {
@@ -318,7 +315,7 @@ _OVER: Final = (1000, 1001)
 
 
 class Gateway:
-    """Keeps sessions and connections. ``url`` is where a session is resumed."""
+    """Gateway of the fake, with all sessions and connections. ``url`` is the URL for resuming a session."""
 
     def __init__(
         self,
@@ -341,36 +338,36 @@ class Gateway:
         self._access = Access(world)
         self._held: list[Event] | None = None
 
-    def tell(self, event: Event) -> None:
-        """Tell all sessions of an event that may know of it."""
+    def publish(self, event: Event) -> None:
+        """Send an event to all sessions that may receive it."""
         if self._held is not None:
             self._held.append(event)
             return
         for session in self.sessions.values():
             if self._may_know(session, event):
                 for _ in range(2 if self._fake.faults.doubles() else 1):
-                    session.tell(event.name, event.told(session.intents))
+                    session.add_event(event.name, event.data_for(session.intents))
 
     def hold(self) -> None:
-        """Keep back what happens from now on."""
+        """Hold back all events from now on."""
         self._held = []
 
     def release(self, *, reverse: bool) -> None:
-        """Tell what was held back, in order or the other way round."""
+        """Send the events that were held back, in order or reversed."""
         held, self._held = self._held or [], None
         for event in reversed(held) if reverse else held:
-            self.tell(event)
+            self.publish(event)
 
     def invalidate(self, *, resumable: bool) -> None:
-        """Tell every bot that its session is not valid: to be resumed, or gone."""
+        """Declare every session invalid: still resumable, or ended."""
         for connection, session in self.connections.items():
             connection.send_op(INVALID_SESSION, resumable)
             if session is not None and not resumable:
                 session.expired = True
-                session.reader = None
+                session.connection = None
 
     def ask_reconnect(self) -> None:
-        """Ask every bot to come back on another connection."""
+        """Ask every bot to reconnect."""
         for connection in self.connections:
             connection.send_op(RECONNECT)
 
@@ -380,7 +377,7 @@ class Gateway:
             connection.send(Closing(code))
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """One connection, from its handshake to its end."""
+        """Serve one connection from its handshake to its end."""
         socket = web.WebSocketResponse(compress=False, max_msg_size=0, autoclose=True, timeout=1)
         await socket.prepare(request)
         try:
@@ -399,7 +396,7 @@ class Gateway:
                     lambda op, data: self._receive(connection, op, data), self._note_closing
                 )
         except* ConnectionError:
-            pass  # it was cut
+            pass  # the connection was cut
         finally:
             self._leave(connection, connection.closed or socket.close_code)
         return socket
@@ -409,8 +406,8 @@ class Gateway:
 
     def _leave(self, connection: Connection, code: int | None) -> None:
         session = self.connections.pop(connection, None)
-        if session is not None and session.reader is connection:
-            session.reader = None
+        if session is not None and session.connection is connection:
+            session.connection = None
             session.left = self._world.clock.now()
             if code in _OVER:
                 session.expired = True
@@ -461,11 +458,11 @@ class Gateway:
         session = Session(secrets.token_hex(16), intents, shard)
         self.sessions[session.id] = session
         self.connections[connection] = session
-        session.reader = connection
-        session.tell("READY", self._guilds.ready(session.id, shard, self.url))
+        session.connection = connection
+        session.add_event("READY", self._guilds.ready(session.id, shard, self.url))
         for guild in self._world.guilds.values():
             if intents & GUILDS and session.concerns(guild.id):
-                session.tell("GUILD_CREATE", self._guilds.created(guild))
+                session.add_event("GUILD_CREATE", self._guilds.created(guild))
 
     def _resume(self, connection: Connection, data: Mapping[str, Any]) -> None:
         self._authenticate(data["token"])
@@ -517,7 +514,7 @@ class Gateway:
             "chunk_index": 0,
             "chunk_count": 1,
         }
-        session.tell("GUILD_MEMBERS_CHUNK", chunk | {k: data[k] for k in ("nonce",) if k in data})
+        session.add_event("GUILD_MEMBERS_CHUNK", chunk | {k: data[k] for k in ("nonce",) if k in data})
 
 
 def _shard(given: list[Any]) -> tuple[int, int]:

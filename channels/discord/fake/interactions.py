@@ -1,4 +1,4 @@
-"""Interactions: how users start them, and the calls that answer them."""
+"""Commands and interactions of the fake: their registration, their use by users, and the bot's responses."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from channels.discord.fake.calls import (
     invalid,
     unmodelled,
 )
-from channels.discord.fake.chats import Rooms
-from channels.discord.fake.gateway import Event, Tell
+from channels.discord.fake.chats import Chats
+from channels.discord.fake.gateway import Event, Publish
 from channels.discord.fake.limits import Figures
 from channels.discord.fake.messages import BUTTON, Draft, Drafts
 from channels.discord.fake.payloads import GuildViews, Views
@@ -58,7 +58,7 @@ Body = Mapping[str, Any]
 
 
 class Commands:
-    """Registers commands. What contradicts the rules raises ApiError."""
+    """Registered commands. The methods that the bot uses raise ApiError."""
 
     def __init__(self, world: World, figures: Figures) -> None:
         self._world = world
@@ -66,11 +66,11 @@ class Commands:
         self._created: dict[int | None, Window] = {}
 
     def of(self, guild: int | None) -> Sequence[Command]:
-        """The commands for all guilds (None), or those of one."""
+        """Return the commands of a guild, or the global ones (None)."""
         return [command for command in self._world.commands.values() if command.guild == guild]
 
     def named(self, name: str, kind: int, guild: int | None) -> Command:
-        """The command that a person sees under a name; a guild's own goes first. Raises LookupError."""
+        """Return the command that a user sees; one of the guild comes first. Raises LookupError."""
         for place in (guild, None) if guild is not None else (None,):
             for command in self.of(place):
                 if command.name == name and command.kind == kind and _shown(command, guild):
@@ -78,14 +78,14 @@ class Commands:
         raise LookupError(f"no command {name!r} of kind {kind} is registered here")
 
     def get(self, key: int, guild: int | None) -> Command:
-        """A command by its id."""
+        """Return a command by its id."""
         command = self._world.commands.get(key)
         if command is None or command.guild != guild:
             raise ApiError(UNKNOWN_COMMAND)
         return command
 
     def put(self, body: Body, guild: int | None) -> tuple[Command, bool]:
-        """Register one. A command of the same name and kind is replaced. Second: whether it is new."""
+        """Register a command; one with the same name and type is replaced. Also returns whether it is new."""
         _check(body, "")
         kind = int(body.get("type") or CHAT)
         same = [c for c in self.of(guild) if c.name == body["name"] and c.kind == kind]
@@ -96,13 +96,13 @@ class Commands:
         return self._store(body, guild, same[0].id if same else None), not same
 
     def change(self, command: Command, body: Body) -> Command:
-        """Some of a command's fields are new."""
+        """Change fields of a command."""
         whole = {**command.body, **body}
         _check(whole, "")
         return self._store(whole, command.guild, command.id)
 
     def replace(self, bodies: Sequence[Body], guild: int | None) -> Sequence[Command]:
-        """Only these stay. Those of a known name keep their id and do not count as new."""
+        """Replace all commands of a guild, or the global ones. Known names keep their ids and are not new."""
         known = {(command.name, command.kind): command.id for command in self.of(guild)}
         names = [(body["name"], int(body.get("type") or CHAT)) for body in bodies]
         for index, name in enumerate(names):
@@ -121,12 +121,12 @@ class Commands:
         return [self._store(body, guild, known.get(name)) for name, body in pairs]
 
     def remove(self, command: Command) -> None:
-        """Take a command away."""
+        """Remove a command."""
         del self._world.commands[command.id]
         self._world.changes.bump()
 
     def view(self, command: Command) -> dict[str, Any]:
-        """A command as the platform writes it."""
+        """Return Discord's JSON object of a command."""
         body = command.body
         view: dict[str, Any] = {
             "id": str(command.id),
@@ -174,7 +174,7 @@ class Commands:
 
 
 def _shown(command: Command, guild: int | None) -> bool:
-    """Return whether users see a command in a guild, or (None) in direct messages."""
+    """Return whether users see a command in a guild, or in direct messages (None)."""
     if command.guild is not None:
         return True
     contexts = command.body.get("contexts")
@@ -240,14 +240,14 @@ def _too_many(kind: int) -> ApiError:
 
 
 class CommandRoutes:
-    """Handles calls about commands, for all guilds and for one."""
+    """Handlers of the calls about commands, global ones and those of a guild."""
 
     def __init__(self, world: World, commands: Commands) -> None:
         self._world = world
         self._commands = commands
 
     def handlers(self) -> Mapping[str, Handler]:
-        """The calls that are handled here."""
+        """Return the handlers of these calls, by name."""
         found: dict[str, Handler] = {}
         for prefix in ("/applications/{application_id}", "/applications/{application_id}/guilds/{guild_id}"):
             found |= {
@@ -296,7 +296,7 @@ class CommandRoutes:
 
 
 Given = Mapping[str, Any]
-"""What a person fills in: options by name."""
+"""Values of a command's options, by name."""
 
 _CHANNEL_FIELDS = (
     "id name type last_message_id last_pin_timestamp parent_id guild_id flags rate_limit_per_user topic "
@@ -305,38 +305,40 @@ _CHANNEL_FIELDS = (
 
 
 class Interactions:
-    """Begins interactions, and tells the bot of them."""
+    """Interactions that users start, each with its event."""
 
-    def __init__(self, world: World, views: Views, guilds: GuildViews, figures: Figures, tell: Tell) -> None:
+    def __init__(
+        self, world: World, views: Views, guilds: GuildViews, figures: Figures, publish: Publish
+    ) -> None:
         self._world = world
         self._views = views
         self._guilds = guilds
         self._figures = figures
-        self._tell = tell
+        self._publish = publish
 
-    def type(self, command: Command, names: Sequence[str], options: Given, user: User, room: Channel) -> int:
-        """A person types a command, its name split at the spaces. Raises LookupError for wrong options."""
+    def type(self, command: Command, names: Sequence[str], options: Given, user: User, chat: Channel) -> int:
+        """Run a slash command. ``names`` is its name, split. Raises LookupError for wrong options."""
         data = {**self._data(command), "type": CHAT}
         resolved: dict[str, dict[str, Any]] = {}
-        if given := self._options(command.body, names[1:], options, room, resolved):
+        if given := self._options(command.body, names[1:], options, chat, resolved):
             data["options"] = given
         if resolved:
             data["resolved"] = resolved
-        return self._begin(2, data, user, room, command=" ".join(names))
+        return self._begin(2, data, user, chat, command=" ".join(names))
 
-    def pick(self, command: Command, user: User, room: Channel, target: User | Message) -> int:
-        """A person picks a command from the menu of a person or a message."""
+    def pick(self, command: Command, user: User, chat: Channel, target: User | Message) -> int:
+        """Run a command from the context menu of a user or a message."""
         data = {**self._data(command), "type": command.kind, "target_id": str(target.id)}
         if isinstance(target, User):
             assert command.kind == USER
-            data["resolved"] = self._people(target, room)
-            return self._begin(2, data, user, room, command=command.name, target_user=target.id)
+            data["resolved"] = self._people(target, chat)
+            return self._begin(2, data, user, chat, command=command.name, target_user=target.id)
         assert command.kind == MESSAGE
         data["resolved"] = {"messages": {str(target.id): self._views.message(target)}}
-        return self._begin(2, data, user, room, command=command.name, target_message=target.id)
+        return self._begin(2, data, user, chat, command=command.name, target_message=target.id)
 
     def press(self, component: Json, values: Sequence[str], user: User, message: Message) -> int:
-        """A person presses a button, or chooses from a menu."""
+        """Press a button, or choose from a select menu."""
         kind: int = component["type"]
         data: dict[str, Any] = {
             "custom_id": component["custom_id"],
@@ -345,60 +347,60 @@ class Interactions:
         }
         if kind != BUTTON:
             data["values"] = list(values)
-        room = self._world.channels[message.channel]
-        return self._begin(3, data, user, room, pressed=message.id)
+        chat = self._world.channels[message.channel]
+        return self._begin(3, data, user, chat, pressed=message.id)
 
     def failed(self, interaction: Interaction) -> bool:
-        """Return whether the user reads that the application did not respond."""
+        """Return whether the user sees "The application did not respond"."""
         late = self._world.clock.now() > interaction.made + self._figures.first_response
         return interaction.state == "waiting" and late
 
     def live(self, interaction: Interaction) -> bool:
-        """Return whether the interaction's token still works."""
+        """Return whether the interaction's token is still valid."""
         return self._world.clock.now() <= interaction.made + self._figures.token_life
 
-    def _begin(self, kind: int, data: dict[str, Any], user: User, room: Channel, **about: Any) -> int:
+    def _begin(self, kind: int, data: dict[str, Any], user: User, chat: Channel, **about: Any) -> int:
         interaction = Interaction(
             id=self._world.ids.new(),
             token=secrets.token_urlsafe(48),
             kind=kind,
             user=user.id,
-            channel=room.id,
-            guild=room.guild,
+            channel=chat.id,
+            guild=chat.guild,
             made=self._world.clock.now(),
             **about,
         )
         self._world.interactions[interaction.id] = interaction
         self._world.changes.bump()
-        told = self._told(interaction, data, user, room)
-        self._tell(Event(name="INTERACTION_CREATE", data=told, guild=room.guild))
+        payload = self._payload(interaction, data, user, chat)
+        self._publish(Event(name="INTERACTION_CREATE", data=payload, guild=chat.guild))
         return interaction.id
 
-    def _told(self, interaction: Interaction, data: Json, user: User, room: Channel) -> dict[str, Any]:
-        view = self._views.channel(room)
+    def _payload(self, interaction: Interaction, data: Json, user: User, chat: Channel) -> dict[str, Any]:
+        view = self._views.channel(chat)
         channel = {key: view[key] for key in _CHANNEL_FIELDS.split() if key in view}
-        told: dict[str, Any] = {
+        payload: dict[str, Any] = {
             "id": str(interaction.id),
             "application_id": str(self._world.bot.id),
             "type": interaction.kind,
             "data": data,
-            "channel_id": str(room.id),
+            "channel_id": str(chat.id),
             "channel": channel,
             "token": interaction.token,
             "version": 1,
-            "app_permissions": str(self._world.bot_permissions(room)),
+            "app_permissions": str(self._world.bot_permissions(chat)),
             "locale": "en-US",
             "entitlements": [],
-            "authorizing_integration_owners": {"0": str(room.guild or 0)},
-            "context": 1 if room.guild is None else 0,
+            "authorizing_integration_owners": {"0": str(chat.guild or 0)},
+            "context": 1 if chat.guild is None else 0,
             "attachment_size_limit": self._figures.file_bytes,
         }
-        if room.guild is None:
-            told["user"] = self._views.user(user)
+        if chat.guild is None:
+            payload["user"] = self._views.user(user)
         else:
-            guild = self._world.guilds[room.guild]
+            guild = self._world.guilds[chat.guild]
             member = self._views.member(guild, user)
-            told |= {
+            payload |= {
                 "guild_id": str(guild.id),
                 "guild": self._guilds.partial(guild),
                 "guild_locale": "en-US",
@@ -406,8 +408,8 @@ class Interactions:
             }
             channel["permissions"] = str(guild.roles[0].permissions)
         if interaction.pressed is not None:
-            told["message"] = self._views.message(self._world.messages[room.id][interaction.pressed])
-        return told
+            payload["message"] = self._views.message(self._world.messages[chat.id][interaction.pressed])
+        return payload
 
     def _data(self, command: Command) -> dict[str, Any]:
         data: dict[str, Any] = {"id": str(command.id), "name": command.name}
@@ -418,42 +420,42 @@ class Interactions:
         node: Json,
         names: Sequence[str],
         given: Given,
-        room: Channel,
+        chat: Channel,
         resolved: dict[str, dict[str, Any]],
     ) -> list[dict[str, Any]]:
         known = {option["name"]: option for option in node.get("options") or ()}
         if names:
             inner = known[names[0]]
-            options = self._options(inner, names[1:], given, room, resolved)
+            options = self._options(inner, names[1:], given, chat, resolved)
             return [{"name": names[0], "type": inner["type"], "options": options}]
         for name, option in known.items():
             if option.get("required") and name not in given:
                 raise LookupError(f"the option {name!r} is required")
-        return [self._option(known[name], value, room, resolved) for name, value in given.items()]
+        return [self._option(known[name], value, chat, resolved) for name, value in given.items()]
 
     def _option(
-        self, option: Json, value: Any, room: Channel, resolved: dict[str, dict[str, Any]]
+        self, option: Json, value: Any, chat: Channel, resolved: dict[str, dict[str, Any]]
     ) -> dict[str, Any]:
         values = [choice["value"] for choice in option.get("choices") or ()]
         if values and value not in values:
             raise LookupError(f"{value!r} is none of the choices of {option['name']!r}")
         if isinstance(value, User):
-            for kind, found in self._people(value, room).items():
+            for kind, found in self._people(value, chat).items():
                 resolved.setdefault(kind, {}).update(found)
             value = str(value.id)
         return {"name": option["name"], "type": option["type"], "value": value}
 
-    def _people(self, user: User, room: Channel) -> dict[str, dict[str, Any]]:
+    def _people(self, user: User, chat: Channel) -> dict[str, dict[str, Any]]:
         found = {"users": {str(user.id): self._views.user(user)}}
-        if room.guild is not None:
-            guild = self._world.guilds[room.guild]
+        if chat.guild is not None:
+            guild = self._world.guilds[chat.guild]
             member = self._views.member(guild, user, whole=False)
             partial = {key: value for key, value in member.items() if key not in ("mute", "deaf")}
             found["members"] = {str(user.id): {**partial, "permissions": str(guild.roles[0].permissions)}}
         return found
 
     def settle(self, interaction: Interaction, **changes: Any) -> Interaction:
-        """The bot answered, or deferred its answer."""
+        """Change the state of an interaction."""
         interaction = replace(interaction, **changes)
         self._world.interactions[interaction.id] = interaction
         self._world.changes.bump()
@@ -465,20 +467,20 @@ _PRESSED: Final = 3
 _MESSAGE, _DEFER, _DEFER_UPDATE, _UPDATE = 4, 5, 6, 7
 
 
-class HookRoutes:
-    """Handles calls that answer interactions."""
+class ResponseRoutes:
+    """Handlers of the calls that respond to interactions."""
 
     def __init__(
-        self, world: World, rooms: Rooms, views: Views, drafts: Drafts, interactions: Interactions
+        self, world: World, chats: Chats, views: Views, drafts: Drafts, interactions: Interactions
     ) -> None:
         self._world = world
-        self._rooms = rooms
+        self._chats = chats
         self._views = views
         self._drafts = drafts
         self._interactions = interactions
 
     def handlers(self) -> Mapping[str, Handler]:
-        """The calls that are handled here."""
+        """Return the handlers of these calls, by name."""
         found: dict[str, Handler] = {
             "POST /interactions/{interaction_id}/{interaction_token}/callback": self._respond,
             f"POST {_HOOK}": self._follow_up,
@@ -509,7 +511,7 @@ class HookRoutes:
             raise unmodelled(f"interaction response of type {kind}")
         if call.query.get("with_response", "").lower() not in ("true", "1"):
             return Answer(204, None, problem)
-        return Answer(200, self._told(interaction, kind), problem)
+        return Answer(200, self._payload(interaction, kind), problem)
 
     def _update(
         self, interaction: Interaction, kind: int, call: ApiCall, body: Mapping[str, Any]
@@ -524,7 +526,7 @@ class HookRoutes:
             settled = self._interactions.settle(interaction, state="deferred update", response=pressed.id)
             return settled, None
         draft = self._drafts.edit(body, call.files, pressed)
-        self._rooms.change(_with(pressed, draft))
+        self._chats.change(_with(pressed, draft))
         return self._interactions.settle(interaction, state="answered", response=pressed.id), draft.problem
 
     def _reply(
@@ -535,11 +537,11 @@ class HookRoutes:
             flags = LOADING | (int(body.get("flags") or 0) & EPHEMERAL)
             message = self._post(replace(message, flags=flags), interaction)
             return self._interactions.settle(interaction, state="deferred", response=message.id), None
-        draft = self._drafts.new(body, call.files, self._room(interaction), interaction=True)
+        draft = self._drafts.new(body, call.files, self._chat(interaction), interaction=True)
         message = self._post(replace(_with(message, draft), tts=bool(body.get("tts"))), interaction)
         return self._interactions.settle(interaction, state="answered", response=message.id), draft.problem
 
-    def _told(self, interaction: Interaction, kind: int) -> dict[str, Any]:
+    def _payload(self, interaction: Interaction, kind: int) -> dict[str, Any]:
         response = self._world.messages[interaction.channel].get(interaction.response or 0)
         about: dict[str, Any] = {"id": str(interaction.id), "type": interaction.kind}
         if response is not None:
@@ -561,7 +563,7 @@ class HookRoutes:
         response = self._world.messages[interaction.channel].get(interaction.response or 0)
         if interaction.state == "deferred" and response is not None and response.loading:
             return self._changed(call, interaction, response)
-        draft = self._drafts.new(call.body or {}, call.files, self._room(interaction), interaction=True)
+        draft = self._drafts.new(call.body or {}, call.files, self._chat(interaction), interaction=True)
         message = _with(self._begun(interaction, first=False), draft)
         message = self._post(replace(message, tts=bool(call.body.get("tts"))), interaction)
         self._interactions.settle(interaction, followups=(*interaction.followups, message.id))
@@ -576,14 +578,14 @@ class HookRoutes:
 
     def _delete(self, call: ApiCall) -> Answer:
         _, message = self._found(call)
-        self._rooms.remove(message)
+        self._chats.remove(message)
         return Answer()
 
     def _changed(self, call: ApiCall, interaction: Interaction, message: Message) -> Answer:
         draft = self._drafts.edit(call.body or {}, call.files, message)
         kept = message.flags & EPHEMERAL
         changed = replace(_with(message, draft), flags=(draft.flags & ~(LOADING | EPHEMERAL)) | kept)
-        message = self._rooms.change(changed, edited=not message.loading)
+        message = self._chats.change(changed, edited=not message.loading)
         if interaction.state == "deferred":
             self._interactions.settle(interaction, state="answered")
         return Answer(200, self._views.message(message), draft.problem)
@@ -602,7 +604,7 @@ class HookRoutes:
         return interaction, message
 
     def _interaction(self, call: ApiCall) -> Interaction:
-        """Return the interaction whose token is in the path. Before the first response it is unknown."""
+        """Return the interaction of the token in the path; before the first response it is unknown."""
         token = call.path["webhook_token"]
         for interaction in self._world.interactions.values():
             if interaction.token == token and call.id("webhook_id") == self._world.bot.id:
@@ -613,11 +615,11 @@ class HookRoutes:
                 return interaction
         raise ApiError(UNKNOWN_WEBHOOK)
 
-    def _room(self, interaction: Interaction) -> Channel:
+    def _chat(self, interaction: Interaction) -> Channel:
         return self._world.channels[interaction.channel]
 
     def _begun(self, interaction: Interaction, *, first: bool) -> Message:
-        """An empty message that answers an interaction."""
+        """Return an empty message that responds to an interaction."""
         kind = DEFAULT
         reference = None
         if interaction.kind == _PRESSED:
@@ -644,7 +646,7 @@ class HookRoutes:
 
     def _post(self, message: Message, interaction: Interaction) -> Message:
         reader = interaction.user if message.ephemeral else None
-        return self._rooms.post(replace(message, reader=reader))
+        return self._chats.post(replace(message, reader=reader))
 
 
 def _with(message: Message, draft: Draft) -> Message:

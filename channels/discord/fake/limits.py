@@ -1,4 +1,4 @@
-"""Rate limits: the platform's figures, buckets, the global limit, and the ban for invalid calls."""
+"""Rate limits of the fake: the figures, the buckets, the total limit, and the ban for invalid calls."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ BUCKETS: Final[Mapping[str, tuple[int, float]]] = {
     "PATCH /webhooks/{webhook_id}/{webhook_token}/messages/@original": (5, 5),
     "PATCH /webhooks/{webhook_id}/{webhook_token}/messages/{message_id}": (5, 5),
 }
-"""Calls in a time, of one channel, guild or webhook. Not published: as seen in the answers' headers."""
+"""Calls per seconds, for each channel, guild or webhook: unpublished, taken from the headers of responses."""
 
 ELSEWHERE: Final = (10, 10)
-"""The bucket of a call that is not named above."""
+"""Bucket of all other calls."""
 
 UNLIMITED_CALLS: Final = frozenset(
     {"POST /interactions/{interaction_id}/{interaction_token}/callback", "GET /gateway"}
@@ -46,7 +46,7 @@ UNLIMITED_CALLS: Final = frozenset(
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """The figures, by default the platform's own. ``limits`` switches the limits on the rate of calls off."""
+    """Limits of the platform; the defaults are Discord's. ``limits`` switches the rate limits."""
 
     limits: bool = True
     calls_a_second: int = 50
@@ -72,21 +72,21 @@ class Figures(Struct, frozen=True, kw_only=True):
 
 
 def relaxed() -> Figures:
-    """Nothing limits the rate, and no time has to pass between two identifies."""
+    """Return figures without rate limits and without a pause between two logins."""
     return Figures(limits=False, identify_interval=0)
 
 
 Scope = Literal["user", "shared", "global"]
 
 _IN_FLIGHT: Final = 0.05
-"""Seconds in which a call may still arrive that left before its sender knew that it has to wait."""
+"""Seconds in which a call may arrive that was sent before the bot read that it has to wait."""
 _ROUNDED: Final = 0.002
-"""Seconds that a wait may end early, because it is told in milliseconds."""
+"""Seconds by which a wait may be too short, because headers have milliseconds."""
 _GLOBAL: Final = "global"
 
 
 class RateLimited(ApiError):
-    """A call that came too early, or that a script refuses."""
+    """Refusal of a call that came too early, or that a test has scripted."""
 
     def __init__(self, seconds: float, scope: Scope, headers: Mapping[str, str], problem: str | None) -> None:
         resource = "The resource is" if scope == "shared" else "You are"
@@ -101,12 +101,12 @@ class RateLimited(ApiError):
         self.scope = scope
 
     def body(self) -> dict[str, Any]:
-        """The platform's answer, which has no code."""
+        """Return the body of the response, which has no error code."""
         return {"message": self.message, **self.detail}
 
 
 class _Bucket:
-    """A fixed window: it opens with its first call."""
+    """Fixed window that begins with its first call."""
 
     def __init__(self, opened: float) -> None:
         self.opened = opened
@@ -114,7 +114,7 @@ class _Bucket:
 
 
 class RateLimits:
-    """Counts calls. ``impatient`` are those that ignored a wait."""
+    """Counters of calls. ``impatient`` is the number of calls that ignored a wait."""
 
     def __init__(self, clock: Clock, figures: Figures) -> None:
         self.impatient = 0
@@ -127,11 +127,11 @@ class RateLimits:
         self._banned_until = 0.0
 
     def script(self, call: str, seconds: float, scope: Scope) -> None:
-        """Refuse the next call of a name with a 429."""
+        """Refuse the next call with a name, with status 429."""
         self._scripted.setdefault(call, deque()).append((seconds, scope))
 
     def take(self, call: ApiCall) -> Mapping[str, str]:
-        """Count a call. Returns the headers of its answer. Raises RateLimited."""
+        """Count a call and return the headers of its response. Raises RateLimited."""
         interaction = call.name in UNLIMITED_CALLS or "{webhook_token}" in call.name
         self._check_patience((self._key(call), *(() if interaction else (_GLOBAL,))))
         headers: Mapping[str, str] = {}
@@ -145,14 +145,14 @@ class RateLimits:
         return headers
 
     def refusal(self, call: ApiCall, seconds: float, scope: Scope = "user") -> RateLimited:
-        """Return a 429 for a call; from now on the bot has to wait."""
+        """Return the error 429 for a call, and make the bot wait from now on."""
         if scope == "global":
             return self._refuse(_GLOBAL, seconds, scope, {})
         headers = self._headers(call, self._bucket_of(call), 1)
         return self._refuse(self._key(call), seconds, scope, headers)
 
     def note(self, status: int, *, shared: bool = False) -> None:
-        """Count an answer. After too many refusals the address is banned."""
+        """Count the status of a response. Too many invalid calls ban the address."""
         if status not in (401, 403, 429) or shared:
             return
         self._invalid.count()
@@ -161,12 +161,12 @@ class RateLimits:
 
     @property
     def invalid(self) -> int:
-        """The number of calls of the last ten minutes that were answered 401, 403 or 429."""
+        """Return the number of calls in the last ten minutes that were answered 401, 403 or 429."""
         return self._invalid.used
 
     @property
     def banned(self) -> float:
-        """The seconds for which the address is still banned."""
+        """Return the seconds for which the address is still banned; 0 if it is not."""
         return max(0.0, self._banned_until - self._clock.now())
 
     def _key(self, call: ApiCall) -> str:
@@ -227,5 +227,5 @@ class RateLimits:
 
 
 def _rounded_up(seconds: float) -> str:
-    """Return seconds with milliseconds; a call after that wait is not too early."""
+    """Return seconds with three decimals, rounded up so that a call after that wait is not too early."""
     return f"{math.ceil(seconds * 1000) / 1000:.3f}"

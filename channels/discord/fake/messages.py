@@ -1,4 +1,4 @@
-"""Calls about messages, and the drafts that new and changed messages are made from."""
+"""Messages of the fake: components, mentions, files, drafts, and the calls about messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from channels.discord.fake.calls import (
     invalid,
     unmodelled,
 )
-from channels.discord.fake.chats import Rooms
+from channels.discord.fake.chats import Chats
 from channels.discord.fake.limits import Figures
 from channels.discord.fake.payloads import Views
 from channels.discord.fake.state import (
@@ -69,12 +69,12 @@ _FILLED_IN: Final[Mapping[int, Json]] = {
     14: {"divider": True, "spacing": 1},
     17: {"accent_color": None, "spoiler": False},
 }
-"""What the platform adds to a component that does not say it."""
+"""Defaults that Discord adds to a component."""
 _MOST_ROWS, _MOST_COMPONENTS = 5, 40
 
 
 def check(components: Sequence[Json], *, second_version: bool) -> tuple[Json, ...]:
-    """The components as the platform keeps them, each with an id. Raises ApiError."""
+    """Return the components as Discord stores them, each with an id. Raises ApiError."""
     if not second_version:
         _check_rows(components)
     everything = list(walk(components))
@@ -95,7 +95,7 @@ def check(components: Sequence[Json], *, second_version: bool) -> tuple[Json, ..
 
 
 def walk(components: Sequence[Json], path: str = "components") -> Iterator[tuple[str, Json]]:
-    """Every component with its dotted path, also those inside others."""
+    """Yield every component with its dotted path, nested ones included."""
     for index, component in enumerate(components):
         at = f"{path}.{index}"
         yield at, component
@@ -105,7 +105,7 @@ def walk(components: Sequence[Json], path: str = "components") -> Iterator[tuple
 
 
 def find(components: Sequence[Json], custom_id: str) -> Json:
-    """The component that a person can press or choose from. Raises LookupError."""
+    """Return the component that a user can use. Raises LookupError."""
     for _, component in walk(components):
         if component.get("custom_id") == custom_id and not component.get("disabled"):
             return component
@@ -167,7 +167,7 @@ _TEXT_DISPLAY: Final = 10
 
 
 def mentioned(text: str) -> Mentions:
-    """All that a text mentions."""
+    """Return everything that a text mentions."""
     return Mentions(
         tuple(dict.fromkeys(int(user) for user in _USER.findall(text))),
         tuple(dict.fromkeys(int(role) for role in _ROLE.findall(text))),
@@ -176,7 +176,7 @@ def mentioned(text: str) -> Mentions:
 
 
 def pinged(text: str, allowed: Mapping[str, Any] | None) -> Mentions:
-    """Return the mentions that ping. Without ``allowed_mentions`` all do."""
+    """Return the mentions that ping: all without ``allowed_mentions``, else those that it allows."""
     found = mentioned(text)
     if allowed is None:
         return found
@@ -191,7 +191,7 @@ def pinged(text: str, allowed: Mapping[str, Any] | None) -> Mentions:
 
 
 def check_allowed(allowed: Mapping[str, Any] | None) -> None:
-    """Raises ApiError when ``allowed_mentions`` contradicts itself."""
+    """Raise ApiError if ``allowed_mentions`` contradicts itself."""
     for kind in ("users", "roles"):
         given = (allowed or {}).get(kind)
         if given and kind in ((allowed or {}).get("parse") or ()):
@@ -200,12 +200,12 @@ def check_allowed(allowed: Mapping[str, Any] | None) -> None:
 
 
 def replied_user_pinged(allowed: Mapping[str, Any] | None) -> bool:
-    """Return whether an answer pings the person that it answers."""
+    """Return whether a reply pings the author of the original message."""
     return True if allowed is None else bool(allowed.get("replied_user"))
 
 
 def shown_text(content: str, components: Sequence[Json]) -> str:
-    """All text of a message in which mentions count: its content, and components that show text."""
+    """Return the text in which mentions count: the content, and that of text components."""
     return "\n".join([content, *_texts(components)])
 
 
@@ -221,7 +221,7 @@ _PNG: Final = b"\x89PNG\r\n\x1a\n"
 
 
 def attached(key: int, filename: str, data: bytes, description: str | None = None) -> Attachment:
-    """A file as it hangs on a message."""
+    """Return the attachment of a file, with a tidied name."""
     name = filename.rsplit("/", 1)[-1]
     tidy = _UNTIDY.sub("_", name).lstrip(".") or "unknown"
     width, height = _size(data)
@@ -243,7 +243,7 @@ def _kind(name: str) -> str:
 
 
 def _size(data: bytes) -> tuple[int | None, int | None]:
-    """Width and height of a PNG or GIF."""
+    """Return width and height of a PNG or GIF; None for other files."""
     if data.startswith(_PNG) and len(data) >= 24:
         return struct.unpack(">II", data[16:24])
     if data[:6] in (b"GIF87a", b"GIF89a") and len(data) >= 10:
@@ -252,7 +252,7 @@ def _size(data: bytes) -> tuple[int | None, int | None]:
 
 
 class Cdn:
-    """Serves ``/cdn/attachments/…``. ``served`` are the files that were fetched, by id."""
+    """HTTP handler of ``/cdn/attachments/…``. ``served`` are the ids of the downloaded files."""
 
     def __init__(self, world: World, views: Views) -> None:
         self.served: list[int] = []
@@ -260,7 +260,7 @@ class Cdn:
         self._views = views
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """One file, if the link to it is whole and not too old."""
+        """Serve a file, if the signature of the link is right and not expired."""
         found = self._world.files.get(int(request.match_info["attachment"]))
         if found is None or not self._valid(request):
             return web.Response(status=404, text="This content is no longer available.")
@@ -288,7 +288,7 @@ Body = Mapping[str, Any]
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """The content of a message to be. ``problem`` names people that it would ping."""
+    """Validated content of a new or edited message. ``problem`` names the users that it would ping."""
 
     content: str
     embeds: tuple[Json, ...]
@@ -300,7 +300,7 @@ class Draft(Struct, frozen=True, kw_only=True):
 
 
 class Drafts:
-    """Makes drafts of bodies that have the right shape. Everything raises ApiError."""
+    """Conversion of a call's body to a draft. The methods raise ApiError."""
 
     def __init__(self, world: World, figures: Figures) -> None:
         self._world = world
@@ -309,7 +309,7 @@ class Drafts:
     def new(
         self, body: Body, uploads: Sequence[Upload], channel: Channel, *, interaction: bool = False
     ) -> Draft:
-        """A new message. An answer to an interaction may be ephemeral."""
+        """Return the draft of a new message. A response to an interaction may be ephemeral."""
         for name in ("poll", "sticker_ids", "shared_client_theme"):
             if body.get(name):
                 raise unmodelled(name)
@@ -320,7 +320,7 @@ class Drafts:
         return draft
 
     def edit(self, body: Body, uploads: Sequence[Upload], old: Message) -> Draft:
-        """A message's new form. What the body does not name stays as it is."""
+        """Return the draft of an edited message. Fields that the body does not have keep their value."""
         if old.flags & VOICE_MESSAGE:
             raise ApiError(VOICE_EDITED)
         given = int(body["flags"] or 0) if "flags" in body else old.flags
@@ -339,11 +339,11 @@ class Drafts:
         draft = self._made(whole, uploads, self._world.channels[old.channel], flags, kept)
         if "content" in body or draft.flags & COMPONENTS_V2:
             return draft
-        # Only a new text is searched for mentions again.
+        # Without a new text the mentions stay.
         return replace(draft, mentions=old.mentions, problem=None)
 
     def reference(self, body: Body, channel: Channel) -> Message | None:
-        """The message that a new one answers. One that is gone is an error, unless the body allows it."""
+        """Return the message that is replied to; None if there is none or a deleted one is allowed."""
         given = body.get("message_reference")
         if not given:
             return None
@@ -356,7 +356,7 @@ class Drafts:
             if given.get("fail_if_not_exists") is False:
                 return None
             error = invalid("message_reference", "REPLIES_UNKNOWN_MESSAGE", "Unknown message")
-            error.problem = None  # a person may have deleted it
+            error.problem = None  # not the bot's fault: a user may have deleted it
             raise error
         if found.kind not in _ANSWERABLE:
             message = "Cannot reply to a system message"
@@ -419,10 +419,10 @@ class Drafts:
             raise ApiError(TOO_LARGE)
         if len(uploads) > 10:
             raise invalid("files", "BASE_TYPE_MAX_LENGTH", "Must be 10 or fewer in length.")
-        told = {int(attachment["id"]): attachment for attachment in body.get("attachments") or ()}
+        described = {int(attachment["id"]): attachment for attachment in body.get("attachments") or ()}
         made: list[Attachment] = []
         for upload in uploads:
-            about = told.get(upload.index, {})
+            about = described.get(upload.index, {})
             name = about.get("filename") or upload.filename
             key = self._world.ids.new()
             file = attached(key, name, upload.data, about.get("description"))
@@ -492,13 +492,16 @@ _HOUR, _FORTNIGHT = 3600.0, 14 * 86_400.0
 
 
 class MessageRoutes:
-    """Handles calls about messages. ``reads`` is whether the application may read what people say."""
+    """Handlers of the calls about messages.
+
+    ``reads``: the application may read the content of messages that do not concern the bot.
+    """
 
     def __init__(
-        self, world: World, rooms: Rooms, views: Views, drafts: Drafts, figures: Figures, *, reads: bool
+        self, world: World, chats: Chats, views: Views, drafts: Drafts, figures: Figures, *, reads: bool
     ) -> None:
         self._world = world
-        self._rooms = rooms
+        self._chats = chats
         self._views = views
         self._drafts = drafts
         self._figures = figures
@@ -508,7 +511,7 @@ class MessageRoutes:
         self._old_edits: dict[int, Window] = {}
 
     def handlers(self) -> Mapping[str, Handler]:
-        """The calls that are handled here."""
+        """Return the handlers of these calls, by name."""
         return {
             f"GET {_CHANNEL}/messages": self._list,
             f"POST {_CHANNEL}/messages": self._create,
@@ -559,14 +562,14 @@ class MessageRoutes:
             components=draft.components,
             attachments=draft.attachments,
         )
-        message = self._rooms.post(replace(message, **self._drafts.replied(draft, body, other)))
+        message = self._chats.post(replace(message, **self._drafts.replied(draft, body, other)))
         if nonce is not None:
             self._nonces[str(nonce)] = (now, channel.id, message.id)
         answer = self._view(message)
         return Answer(200, answer if nonce is None else {**answer, "nonce": nonce}, draft.problem)
 
     def _standing(self, nonce: object) -> Message | None:
-        """The message that the bot sent with this nonce in the last few minutes."""
+        """Return the message that the bot sent with this nonce in the last few minutes."""
         at, channel, message = self._nonces.get(str(nonce), (0.0, 0, 0))
         if nonce is None or at + self._figures.nonces < self._world.clock.now():
             return None
@@ -580,7 +583,7 @@ class MessageRoutes:
         self._access.demand_active(channel)
         draft = self._drafts.edit(call.body or {}, call.files, message)
         self._count_old(message)
-        message = self._rooms.change(
+        message = self._chats.change(
             replace(
                 message,
                 content=draft.content,
@@ -594,7 +597,7 @@ class MessageRoutes:
         return Answer(200, self._view(message), draft.problem)
 
     def _count_old(self, message: Message) -> None:
-        """Messages older than an hour may only be edited now and then."""
+        """Limit how often messages older than an hour are edited. Raises ApiError."""
         if not self._figures.limits or self._world.clock.now() - message.at < _HOUR:
             return
         window = Window(self._world.clock, self._figures.old_edits, self._figures.old_edits_window)
@@ -608,7 +611,7 @@ class MessageRoutes:
         message = self._access.message(call, channel)
         if message.author != self._world.bot.id:
             self._demand_moderation(channel)
-        self._rooms.remove(message)
+        self._chats.remove(message)
         return Answer()
 
     def _delete_many(self, call: ApiCall) -> Answer:
@@ -617,10 +620,10 @@ class MessageRoutes:
         ids = [int(key) for key in call.body["messages"]]
         if any(made(key) < self._world.clock.now() - _FORTNIGHT for key in ids):
             raise ApiError(TOO_OLD_TO_DELETE)
-        room = self._world.messages[channel.id]
-        found = [room[key] for key in ids if key in room]
+        chat = self._world.messages[channel.id]
+        found = [chat[key] for key in ids if key in chat]
         if found:
-            self._rooms.remove(*found, bulk=True)
+            self._chats.remove(*found, bulk=True)
         return Answer()
 
     def _demand_moderation(self, channel: Channel) -> None:
@@ -633,7 +636,7 @@ class MessageRoutes:
 
 
 def _window(history: Sequence[Message], query: Mapping[str, int], limit: int) -> Sequence[Message]:
-    """Part of a room's history, oldest first: next to an id on one side or both, or the newest."""
+    """Return a part of a history, oldest first: around, before or after an id, or the newest messages."""
     if "after" in query:
         return [message for message in history if message.id > query["after"]][:limit]
     if "around" in query:

@@ -1,4 +1,4 @@
-"""JSON of users, guilds, channels and messages, as the platform writes it."""
+"""JSON objects of the fake: users, guilds, channels and messages as Discord writes them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OVERWRITE_MEMBER = 1
 
 
 class Views:
-    """Writes nouns as JSON. ``files_url`` is where files are served, ``secret`` signs links to them."""
+    """Writer of JSON objects. ``files_url`` is the URL of files, ``secret`` signs the links to them."""
 
     def __init__(self, world: World, link_life: float) -> None:
         self._world = world
@@ -41,7 +41,7 @@ class Views:
         self.files_url = ""
 
     def user(self, user: User) -> dict[str, Any]:
-        """A user object."""
+        """Return a user object."""
         return {
             "id": str(user.id),
             "username": user.name,
@@ -58,7 +58,7 @@ class Views:
         }
 
     def myself(self) -> dict[str, Any]:
-        """The bot, as it sees itself."""
+        """Return the bot's own user object."""
         return {
             **self.user(self._world.bot),
             "mfa_enabled": True,
@@ -69,7 +69,7 @@ class Views:
         }
 
     def member(self, guild: Guild, user: User, *, whole: bool = True) -> dict[str, Any]:
-        """A member object; in a message it comes without the user."""
+        """Return a member object; ``whole=False`` leaves out the user, as in a message."""
         roles = [str(role.id) for role in guild.roles if role.managed] if user.bot else []
         member = {
             "avatar": None,
@@ -87,7 +87,7 @@ class Views:
         return {**member, "user": self.user(user)} if whole else member
 
     def role(self, role: Role, position: int) -> dict[str, Any]:
-        """A role object."""
+        """Return a role object."""
         return {
             "id": str(role.id),
             "name": role.name,
@@ -157,7 +157,7 @@ class Views:
         return view
 
     def thread_member(self, channel: Channel, user: User) -> dict[str, Any]:
-        """A person's place in a thread."""
+        """Return the member object of a thread."""
         made = channel.thread.made if channel.thread is not None else 0
         return {
             "id": str(channel.id),
@@ -167,7 +167,7 @@ class Views:
         }
 
     def attachment(self, channel: int, attachment: Attachment, *, ephemeral: bool = False) -> dict[str, Any]:
-        """An attachment object, with links that work for a day."""
+        """Return an attachment object, with signed links."""
         url = self.link(channel, attachment)
         view: dict[str, Any] = {
             "id": str(attachment.id),
@@ -188,7 +188,7 @@ class Views:
         return {**view, "ephemeral": True} if ephemeral else view
 
     def link(self, channel: int, attachment: Attachment) -> str:
-        """A signed address of a file."""
+        """Return a signed URL of a file."""
         now = int(self._world.clock.now())
         issued, expires = f"{now:x}", f"{int(now + self._link_life):x}"
         path = f"attachments/{channel}/{attachment.id}/{quote(attachment.filename)}"
@@ -200,11 +200,11 @@ class Views:
         return hmac.digest(self._secret, f"{attachment}/{expires}/{issued}".encode(), "sha256").hex()
 
     def emoji(self, emoji: Emoji) -> dict[str, Any]:
-        """A partial emoji object."""
+        """Return a partial emoji object."""
         return {"id": None if emoji.id is None else str(emoji.id), "name": emoji.name}
 
     def reaction(self, reaction: Reaction) -> dict[str, Any]:
-        """A sign under a message, counted."""
+        """Return the count of a reaction."""
         return {
             "emoji": self.emoji(reaction.emoji),
             "count": len(reaction.users),
@@ -217,7 +217,7 @@ class Views:
         }
 
     def message(self, message: Message, *, redacted: bool = False, nested: bool = False) -> dict[str, Any]:
-        """A message object. ``redacted`` is what a bot sees that may not read what people say."""
+        """Return a message object; a redacted one lacks the content that a bot may not read."""
         hidden = redacted and self.hides(message)
         mentioned = [self.user(self._world.users[user]) for user in message.mentions.users]
         files = [
@@ -264,12 +264,12 @@ class Views:
     def _reference(self, message: Message, *, redacted: bool, nested: bool) -> dict[str, Any]:
         reference = message.reference
         assert reference is not None
-        told: dict[str, Any] = {"type": 0, "channel_id": str(reference.channel)}
+        payload: dict[str, Any] = {"type": 0, "channel_id": str(reference.channel)}
         if reference.message is not None:
-            told["message_id"] = str(reference.message)
+            payload["message_id"] = str(reference.message)
         if reference.guild is not None:
-            told["guild_id"] = str(reference.guild)
-        view: dict[str, Any] = {"message_reference": told}
+            payload["guild_id"] = str(reference.guild)
+        view: dict[str, Any] = {"message_reference": payload}
         if message.kind >= REPLY and not nested:
             other = self._world.messages.get(reference.channel, {}).get(reference.message or 0)
             view["referenced_message"] = (
@@ -299,7 +299,7 @@ class Views:
         return {"interaction_metadata": metadata, "interaction": said}
 
     def roles(self, guild: Guild) -> Sequence[Json]:
-        """A guild's roles."""
+        """Return the role objects of a guild."""
         return [self.role(role, position) for position, role in enumerate(guild.roles)]
 
     def interaction_origin(self, interaction: Interaction) -> Origin:
@@ -331,7 +331,7 @@ _ZERO = (
 
 
 class GuildViews:
-    """Writes guilds, and what the platform says of the application. ``privileged`` is what it may read."""
+    """Writer of guild and application objects. ``privileged`` are the application's privileged intents."""
 
     def __init__(self, world: World, views: Views, privileged: frozenset[str]) -> None:
         self._world = world
@@ -339,7 +339,7 @@ class GuildViews:
         self._privileged = privileged
 
     def guild(self, guild: Guild) -> dict[str, Any]:
-        """A guild object."""
+        """Return a guild object."""
         return {
             **dict.fromkeys(_NOTHING.split()),
             **dict.fromkeys(_ZERO.split(), 0),
@@ -362,11 +362,11 @@ class GuildViews:
         }
 
     def partial(self, guild: Guild) -> dict[str, Any]:
-        """A guild as an interaction mentions it."""
+        """Return the guild object of an interaction."""
         return {"id": str(guild.id), "features": [], "locale": "en-US"}
 
     def listed(self, guild: Guild) -> dict[str, Any]:
-        """A guild in the list of the bot's guilds."""
+        """Return the guild object of the list of the bot's guilds."""
         return {
             "id": str(guild.id),
             "name": guild.name,
@@ -378,16 +378,16 @@ class GuildViews:
         }
 
     def created(self, guild: Guild) -> dict[str, Any]:
-        """Return the event of a guild that becomes available, with all that is in it."""
-        rooms = [room for room in self._world.channels.values() if room.guild == guild.id]
+        """Return the data of GUILD_CREATE: the guild with members, channels and active threads."""
+        chats = [chat for chat in self._world.channels.values() if chat.guild == guild.id]
         bot = self._world.bot.id
         threads = [
-            room
-            for room in rooms
-            if room.thread is not None
-            and not room.thread.archived
-            and (room.kind != PRIVATE_THREAD or bot in room.thread.members)
-            and self._world.may(room, "VIEW_CHANNEL")
+            chat
+            for chat in chats
+            if chat.thread is not None
+            and not chat.thread.archived
+            and (chat.kind != PRIVATE_THREAD or bot in chat.thread.members)
+            and self._world.may(chat, "VIEW_CHANNEL")
         ]
         return {
             **self.guild(guild),
@@ -396,8 +396,8 @@ class GuildViews:
             "unavailable": False,
             "member_count": len(guild.members),
             "members": [self._views.member(guild, self._world.users[user]) for user in guild.members],
-            "channels": [self._views.channel(room) for room in rooms if room.thread is None],
-            "threads": [self._views.channel(room) for room in threads],
+            "channels": [self._views.channel(chat) for chat in chats if chat.thread is None],
+            "threads": [self._views.channel(chat) for chat in threads],
             "presences": [],
             "voice_states": [],
             "stage_instances": [],
@@ -406,11 +406,11 @@ class GuildViews:
         }
 
     def flags(self) -> int:
-        """The application's flags."""
+        """Return the flags of the application."""
         return sum(flag for name, flag in PRIVILEGED.items() if name in self._privileged)
 
     def application(self) -> dict[str, Any]:
-        """The application object, with what only its owner sees."""
+        """Return the application object."""
         bot = self._world.bot
         return {
             "id": str(bot.id),
@@ -440,7 +440,7 @@ class GuildViews:
         }
 
     def ready(self, session: str, shard: tuple[int, int], resume_url: str) -> dict[str, Any]:
-        """The first event of a session."""
+        """Return the data of READY, the first event of a session."""
         return {
             "v": 10,
             "user": self._views.myself(),
@@ -466,5 +466,5 @@ class GuildViews:
 
 
 def on_shard(guild: int | None, shard: tuple[int, int]) -> bool:
-    """Return whether a shard receives the events of a guild (or of no guild)."""
+    """Return whether a shard receives the events of a guild, or of direct messages (None)."""
     return ((guild or 0) >> 22) % shard[1] == shard[0] if guild else shard[0] == 0

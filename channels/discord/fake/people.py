@@ -1,4 +1,4 @@
-"""The users of the platform: what tests do as users, and what they see."""
+"""Users of the fake: what tests do as users, and what they can see."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from channels.discord.fake.chats import Rooms, emoji_from
-from channels.discord.fake.gateway import Event, Tell
+from channels.discord.fake.chats import Chats, emoji_from
+from channels.discord.fake.gateway import Event, Publish
 from channels.discord.fake.interactions import CHAT, MESSAGE, USER, Commands, Interactions
 from channels.discord.fake.limits import Figures
 from channels.discord.fake.messages import attached, find, mentioned
@@ -20,12 +20,12 @@ from channels.discord.fake.state import (
     REPLY,
     VOICE_MESSAGE,
     Channel,
+    ChatName,
     Interaction,
     Mentions,
     Message,
     Permission,
     Reference,
-    Room,
     User,
     World,
     bits,
@@ -36,17 +36,19 @@ _DAY_MINUTES = 1440
 
 
 class People:
-    """People, by name; a name that is new is a new person. Rooms go by id or by name: ``general``.
+    """Actions of users. A user goes by name, and a new name makes a new user.
 
-    Everything raises LookupError for what does not exist, as a person cannot do it.
+    A chat goes by its id or its name, such as ``general``. The methods raise LookupError for unknown things.
     """
 
-    def __init__(self, world: World, views: Views, guilds: GuildViews, figures: Figures, tell: Tell) -> None:
+    def __init__(
+        self, world: World, views: Views, guilds: GuildViews, figures: Figures, publish: Publish
+    ) -> None:
         self._world = world
         self._guilds = guilds
-        self._tell = tell
-        self._rooms = Rooms(world, views, tell)
-        self._interactions = Interactions(world, views, guilds, figures, tell)
+        self._publish = publish
+        self._chats = Chats(world, views, publish)
+        self._interactions = Interactions(world, views, guilds, figures, publish)
         self._commands = Commands(world, figures)
 
     # What can be seen.
@@ -56,25 +58,25 @@ class People:
         """Return the text that addresses the bot."""
         return f"<@{self._world.bot.id}>"
 
-    def messages(self, chat: Room) -> Sequence[Message]:
+    def messages(self, chat: ChatName) -> Sequence[Message]:
         """Return the messages of a chat, oldest first, with those that only one user sees."""
-        return self._world.history(self._world.room(chat).id)
+        return self._world.history(self._world.chat(chat).id)
 
-    def answers(self, chat: Room) -> list[str]:
+    def answers(self, chat: ChatName) -> list[str]:
         """Return the current texts of the bot's messages in a chat."""
         return [said.content for said in self.messages(chat) if said.author == self._world.bot.id]
 
-    def message(self, chat: Room, key: int) -> Message:
-        """One message."""
-        return self._world.messages[self._world.room(chat).id][key]
+    def message(self, chat: ChatName, key: int) -> Message:
+        """Return a message."""
+        return self._world.messages[self._world.chat(chat).id][key]
 
-    def channel(self, chat: Room) -> Channel:
-        """A room."""
-        return self._world.room(chat)
+    def channel(self, chat: ChatName) -> Channel:
+        """Return a channel, a thread or a direct chat."""
+        return self._world.chat(chat)
 
-    def threads(self, chat: Room) -> Sequence[Channel]:
-        """The threads of a channel that are not archived."""
-        return self._world.threads(self._world.room(chat).id)
+    def threads(self, chat: ChatName) -> Sequence[Channel]:
+        """Return the threads of a channel that are not archived."""
+        return self._world.threads(self._world.chat(chat).id)
 
     def interaction(self, key: int) -> Interaction:
         """Return an interaction in its current state."""
@@ -88,23 +90,23 @@ class People:
         """Return how far the bot has answered an interaction, such as ``waiting`` or ``answered``."""
         return self._world.interactions[key].state
 
-    def is_typing(self, chat: Room) -> bool:
+    def is_typing(self, chat: ChatName) -> bool:
         """Return whether the bot is shown as typing."""
-        return self._rooms.is_typing(self._world.room(chat), self._world.bot)
+        return self._chats.is_typing(self._world.chat(chat), self._world.bot)
 
     def user(self, name: str) -> User:
-        """A person by name."""
+        """Return a user by name."""
         return self._world.user(name)
 
     async def until(self, true: Callable[[], bool], seconds: float = 10) -> None:
-        """Return as soon as something is true on the platform. Raises TimeoutError."""
+        """Wait until a condition about the platform's state is true. Raises TimeoutError."""
         await self._world.changes.until(true, seconds)
 
     # What people do.
 
     def say(
         self,
-        chat: Room,
+        chat: ChatName,
         text: str,
         user: str = "ada",
         *,
@@ -112,10 +114,10 @@ class People:
         attach: Mapping[str, bytes] | None = None,
         spoken: bool = False,
     ) -> int:
-        """A person writes; ``attach`` are files by name, or if ``spoken`` a voice message. Returns its id."""
+        """Write a message; ``attach`` are files by name, with ``spoken`` a voice message. Returns its id."""
         if len(text) > _LONGEST:
             raise ValueError(f"people can write {_LONGEST} characters, not {len(text)}")
-        channel, author = self._world.room(chat), self._world.user(user)
+        channel, author = self._world.chat(chat), self._world.user(user)
         found = self._mentioned(text, channel)
         given = [attached(self._world.ids.new(), name, data) for name, data in (attach or {}).items()]
         if spoken:
@@ -136,110 +138,110 @@ class People:
             pinged = Mentions((*found.users, other.author), found.roles, found.everyone)
             reference = Reference(other.id, channel.id, channel.guild)
             message = replace(message, reference=reference, mentions=pinged)
-        return self._rooms.post(message).id
+        return self._chats.post(message).id
 
-    def edit(self, chat: Room, key: int, text: str) -> None:
-        """A person changes what they wrote."""
+    def edit(self, chat: ChatName, key: int, text: str) -> None:
+        """Edit a message."""
         message = self.message(chat, key)
-        found = self._mentioned(text, self._world.room(chat))
-        self._rooms.change(replace(message, content=text.strip(), mentions=found))
+        found = self._mentioned(text, self._world.chat(chat))
+        self._chats.change(replace(message, content=text.strip(), mentions=found))
 
-    def delete(self, chat: Room, key: int) -> None:
-        """Delete a message as a user."""
-        self._rooms.remove(self.message(chat, key))
+    def delete(self, chat: ChatName, key: int) -> None:
+        """Delete a message."""
+        self._chats.remove(self.message(chat, key))
 
-    def react(self, chat: Room, key: int, sign: str, user: str = "ada", *, on: bool = True) -> None:
-        """A person puts a sign under a message, or takes it away."""
-        self._rooms.react(self.message(chat, key), emoji_from(sign), self._world.user(user), on=on)
+    def react(self, chat: ChatName, key: int, sign: str, user: str = "ada", *, on: bool = True) -> None:
+        """Add a reaction to a message, or remove it."""
+        self._chats.react(self.message(chat, key), emoji_from(sign), self._world.user(user), on=on)
 
-    def type(self, chat: Room, user: str = "ada") -> None:
-        """A person begins to write."""
-        self._rooms.type(self._world.room(chat), self._world.user(user))
+    def type(self, chat: ChatName, user: str = "ada") -> None:
+        """Begin to type."""
+        self._chats.type(self._world.chat(chat), self._world.user(user))
 
     def slash(
-        self, chat: Room, command: str, options: Mapping[str, Any] | None = None, user: str = "ada"
+        self, chat: ChatName, command: str, options: Mapping[str, Any] | None = None, user: str = "ada"
     ) -> int:
-        """A person types a command: ``ask``, or ``admin ban`` for one in a group. Returns the interaction."""
-        channel, names = self._world.room(chat), command.removeprefix("/").split()
+        """Run a slash command: ``ask``, or ``admin ban`` for a subcommand. Returns the interaction's id."""
+        channel, names = self._world.chat(chat), command.removeprefix("/").split()
         found = self._commands.named(names[0], CHAT, channel.guild)
         return self._interactions.type(found, names, options or {}, self._world.user(user), channel)
 
-    def pick(self, chat: Room, command: str, target: User | int, user: str = "ada") -> int:
-        """A person picks a command from the menu of a person, or of a message by its id."""
-        channel = self._world.room(chat)
+    def pick(self, chat: ChatName, command: str, target: User | int, user: str = "ada") -> int:
+        """Run a command from the context menu of a user, or of a message id. Returns the interaction's id."""
+        channel = self._world.chat(chat)
         kind = USER if isinstance(target, User) else MESSAGE
         found = self._commands.named(command, kind, channel.guild)
         aimed = target if isinstance(target, User) else self.message(channel, target)
         return self._interactions.pick(found, self._world.user(user), channel, aimed)
 
     def press(
-        self, chat: Room, key: int, custom_id: str, user: str = "ada", *, values: Sequence[str] = ()
+        self, chat: ChatName, key: int, custom_id: str, user: str = "ada", *, values: Sequence[str] = ()
     ) -> int:
-        """A person presses a button, or chooses ``values`` from a menu. Returns the interaction."""
+        """Press a button, or choose ``values`` from a menu. Returns the interaction's id."""
         message = self.message(chat, key)
         if message.reader not in (None, self._world.user(user).id):
             raise LookupError("only its reader sees this message")
         component = find(message.components, custom_id)
         return self._interactions.press(component, values, self._world.user(user), message)
 
-    def start_thread(self, chat: Room, name: str, user: str = "ada", *, at: int | None = None) -> int:
-        """A person starts a thread, at a message or beside the others. Returns its id."""
-        parent = self._world.room(chat)
+    def start_thread(self, chat: ChatName, name: str, user: str = "ada", *, at: int | None = None) -> int:
+        """Start a thread, on the message ``at`` or on none. Returns its id."""
+        parent = self._world.chat(chat)
         starter = None if at is None else self.message(parent, at)
         person = self._world.user(user)
-        return self._rooms.start_thread(
+        return self._chats.start_thread(
             parent, name, person, kind=PUBLIC_THREAD, minutes=_DAY_MINUTES, starter=starter
         ).id
 
-    def archive(self, thread: Room, *, archived: bool = True, locked: bool = False) -> None:
-        """A thread goes into the archive, or comes out of it."""
-        self._rooms.change_thread(self._world.room(thread), archived=archived, locked=locked)
+    def archive(self, thread: ChatName, *, archived: bool = True, locked: bool = False) -> None:
+        """Archive a thread or take it out of the archive; ``locked`` also locks it."""
+        self._chats.change_thread(self._world.chat(thread), archived=archived, locked=locked)
 
     # How the platform is furnished.
 
     def dm(self, user: str = "ada") -> int:
-        """The direct conversation of a person with the bot."""
+        """Return the id of a user's direct chat with the bot."""
         return self._world.dm(self._world.user(user)).id
 
     def refuse_dms(self, user: str = "ada") -> None:
-        """A person takes no direct messages any more."""
+        """Make a user refuse direct messages."""
         self._world.refusing.add(self._world.user(user).id)
 
     def add_guild(self, name: str) -> int:
-        """The bot is invited to one more guild."""
+        """Add a guild with the bot. Returns its id."""
         guild = self._world.add_guild(name)
-        self._tell(Event(name="GUILD_CREATE", data=self._guilds.created(guild), guild=guild.id))
+        self._publish(Event(name="GUILD_CREATE", data=self._guilds.created(guild), guild=guild.id))
         return guild.id
 
     def add_channel(self, name: str, guild: int | None = None) -> int:
-        """A new text channel, in the first guild if none is named."""
+        """Add a text channel, by default to the first guild. Returns its id."""
         key = guild or next(iter(self._world.guilds))
-        return self._rooms.add_channel(self._world.add_channel(name, self._world.guilds[key])).id
+        return self._chats.add_channel(self._world.add_channel(name, self._world.guilds[key])).id
 
-    def add_private_thread(self, chat: Room, name: str, user: str = "ada") -> int:
-        """A thread that only those see who were invited; the bot was not."""
+    def add_private_thread(self, chat: ChatName, name: str, user: str = "ada") -> int:
+        """Start a private thread without the bot. Returns its id."""
         person = self._world.user(user)
-        parent = self._world.room(chat)
-        return self._rooms.start_thread(
+        parent = self._world.chat(chat)
+        return self._chats.start_thread(
             parent, name, person, kind=PRIVATE_THREAD, minutes=_DAY_MINUTES, starter=None
         ).id
 
-    def remove_channel(self, chat: Room) -> None:
-        """Delete a channel or a thread as a user."""
-        self._rooms.remove_channel(self._world.room(chat))
+    def remove_channel(self, chat: ChatName) -> None:
+        """Delete a channel or a thread."""
+        self._chats.remove_channel(self._world.chat(chat))
 
-    def forbid(self, chat: Room, *names: Permission) -> None:
-        """The bot may not do this in a channel any more."""
-        channel = self._world.room(chat)
-        self._rooms.change_channel(replace(channel, denied=channel.denied | bits(*names)))
+    def forbid(self, chat: ChatName, *names: Permission) -> None:
+        """Take permissions in a channel from the bot."""
+        channel = self._world.chat(chat)
+        self._chats.change_channel(replace(channel, denied=channel.denied | bits(*names)))
 
-    def permit(self, chat: Room, *names: Permission) -> None:
-        """The bot may do this in a channel again."""
-        channel = self._world.room(chat)
-        self._rooms.change_channel(replace(channel, denied=channel.denied & ~bits(*names)))
+    def permit(self, chat: ChatName, *names: Permission) -> None:
+        """Give permissions in a channel back to the bot."""
+        channel = self._world.chat(chat)
+        self._chats.change_channel(replace(channel, denied=channel.denied & ~bits(*names)))
 
     def promote(self, *names: Permission) -> None:
-        """The bot's role gets more permissions in every guild."""
+        """Add permissions to the bot's role in every guild."""
         for guild in list(self._world.guilds.values()):
             everyone, role, *rest = guild.roles
             role = replace(role, permissions=role.permissions | bits(*names))

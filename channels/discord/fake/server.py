@@ -22,9 +22,9 @@ from aiohttp import web
 
 from channels.discord.fake.api import PREFIXES, Account, AccountRoutes, Api
 from channels.discord.fake.calls import Handler
-from channels.discord.fake.chats import RoomRoutes
+from channels.discord.fake.chats import ChatRoutes
 from channels.discord.fake.gateway import Gateway
-from channels.discord.fake.interactions import CommandRoutes, HookRoutes
+from channels.discord.fake.interactions import CommandRoutes, ResponseRoutes
 from channels.discord.fake.limits import Figures, RateLimits, Scope, relaxed
 from channels.discord.fake.messages import Cdn, Drafts, MessageRoutes
 from channels.discord.fake.payloads import GuildViews, Views
@@ -39,8 +39,8 @@ def control_of(fake: FakeDiscord, world: World) -> Control:
     """Return the page and the control interface of a fake."""
     people = (fake.say, fake.edit, fake.delete, fake.react, fake.type, fake.slash, fake.press, fake.pick)
     people = (*people, fake.response)
-    rooms = (fake.start_thread, fake.archive, fake.dm, fake.add_channel, fake.add_guild, fake.refuse_dms)
-    rooms = (*rooms, fake.forbid, fake.permit, fake.remove_channel, fake.add_private_thread)
+    chats = (fake.start_thread, fake.archive, fake.dm, fake.add_channel, fake.add_guild, fake.refuse_dms)
+    chats = (*chats, fake.forbid, fake.permit, fake.remove_channel, fake.add_private_thread)
     trouble = (fake.slow_down, fake.advance, fake.sever, fake.freeze, fake.close, fake.ask_reconnect)
     trouble = (*trouble, fake.invalidate, fake.expire_sessions, fake.deliver_raw)
     views = fake.views
@@ -50,18 +50,18 @@ def control_of(fake: FakeDiscord, world: World) -> Control:
             "bot": views.user(world.bot),
             "people": [views.user(user) for user in world.users.values()],
             "rooms": [
-                {**_room(world, views, room, most), "bot_types": fake.is_typing(room)}
-                for room in world.channels.values()
+                {**_chat(world, views, chat, most), "bot_types": fake.is_typing(chat)}
+                for chat in world.channels.values()
             ],
             "commands": [{"kind": command.kind, **command.body} for command in world.commands.values()],
             "bots": len(fake.gateway.connections),
         }
 
     folder = Path(__file__).with_name("page")
-    return Control(fake, folder, state, (*people, *rooms, *trouble), _argument)
+    return Control(fake, folder, state, (*people, *chats, *trouble), _argument)
 
 
-def _room(world: World, views: Views, channel: Channel, most: int) -> dict[str, Any]:
+def _chat(world: World, views: Views, channel: Channel, most: int) -> dict[str, Any]:
     person = world.users.get(channel.recipient or 0)
     return {
         **views.channel(channel),
@@ -110,7 +110,7 @@ class FakeDiscord(People, FakeServer):
         self.views = Views(world, figures.link_life)
         guilds = GuildViews(world, self.views, self.account.privileged)
         self.gateway = Gateway(self, world, self.views, guilds, self.account, figures)
-        People.__init__(self, world, self.views, guilds, figures, self.gateway.tell)
+        People.__init__(self, world, self.views, guilds, figures, self.gateway.publish)
         self.guild = world.add_guild("Workshop").id
         world.add_channel("general", world.guilds[self.guild])
         self._account_routes = AccountRoutes(world, self.views, guilds, self.account, figures)
@@ -119,67 +119,67 @@ class FakeDiscord(People, FakeServer):
 
     @property
     def token(self) -> str:
-        """The bot's token, as it is valid now."""
+        """Return the bot token that is valid now."""
         return self.account.token
 
     @property
     def bot_id(self) -> int:
-        """The bot, and the application."""
+        """Return the id of the bot, which is also that of the application."""
         return self._world.bot.id
 
     @property
     def api_url(self) -> str:
-        """The address of the REST API."""
+        """Return the base URL of the REST API."""
         return f"{self.url}{PREFIXES[0]}"
 
     @property
     def gateway_url(self) -> str:
-        """The address of the gateway."""
+        """Return the URL of the gateway."""
         return f"ws{self.url.removeprefix('http')}/gw/"
 
     @property
     def cdn_url(self) -> str:
-        """The address of files."""
+        """Return the base URL of files."""
         return f"{self.url}/cdn"
 
     async def start(self, stack: AsyncExitStack) -> None:
-        """Set the addresses that the platform tells bots."""
+        """Set the URLs that the platform returns to bots."""
         self.views.files_url = self.cdn_url
         self.gateway.url = self._account_routes.gateway_url = self.gateway_url
         stack.callback(self.sever)
 
     def slow_down(self, method: str, seconds: float = 1, scope: Scope = "user") -> None:
-        """The next call of a method is answered with a 429 that asks to wait."""
+        """Refuse the next call with a name, with a 429 that asks to wait."""
         self.limits.script(method, seconds, scope)
 
     def advance(self, seconds: float) -> None:
-        """Time passes on the platform, and only there: messages grow old, tokens end, its clock is ahead."""
+        """Advance the platform's clock, and no other: messages become older, tokens expire."""
         self.clock.advance(seconds)
 
     def sever(self) -> None:
-        """Every connection to the gateway breaks, without a word."""
+        """Cut every gateway connection without a close frame."""
         for connection in list(self.gateway.connections):
             connection.abort()
 
     def freeze(self) -> None:
-        """Connections stand, and nothing comes through them any more: zombies. New ones work."""
+        """Stop sending on all present connections, which stay open as zombies. New ones work."""
         for connection in self.gateway.connections:
             connection.mute = True
 
     def close(self, code: int) -> None:
-        """The gateway closes every connection with one of its codes."""
+        """Close every gateway connection with a close code."""
         self.gateway.close_all(code)
 
     def ask_reconnect(self) -> None:
-        """The gateway asks bots to come back on another connection: opcode 7."""
+        """Ask every bot to reconnect (opcode 7)."""
         self.gateway.ask_reconnect()
 
     def invalidate(self, *, resumable: bool = False) -> None:
-        """The gateway calls every session invalid: opcode 9."""
+        """Declare every session invalid (opcode 9)."""
         self.gateway.invalidate(resumable=resumable)
 
     def expire_sessions(self) -> None:
-        """No session of before can be resumed; what happens meanwhile is lost to it."""
+        """Make all present sessions impossible to resume; bots do not receive their later events."""
         for session in self.gateway.sessions.values():
             session.expired = True
 
@@ -196,10 +196,10 @@ class FakeDiscord(People, FakeServer):
         """Send anything to every bot: an event ``{"t": …, "d": …}`` in its sequence, or text as it is."""
         for session in self.gateway.sessions.values():
             if isinstance(payload, str):
-                if session.reader is not None:
-                    session.reader.send(payload)
+                if session.connection is not None:
+                    session.connection.send(payload)
             else:
-                session.tell(payload["t"], msgspec.to_builtins(payload["d"]))
+                session.add_event(payload["t"], msgspec.to_builtins(payload["d"]))
 
     def routes(self) -> web.Application:
         """Return the application that serves the platform."""
@@ -213,14 +213,14 @@ class FakeDiscord(People, FakeServer):
         return app
 
     def _handlers(self) -> Mapping[str, Handler]:
-        world, rooms, views, figures = self._world, self._rooms, self.views, self.figures
+        world, chats, views, figures = self._world, self._chats, self.views, self.figures
         drafts = Drafts(world, figures)
         reads = "MESSAGE_CONTENT" in self.account.privileged
         return {
-            **MessageRoutes(world, rooms, views, drafts, figures, reads=reads).handlers(),
-            **RoomRoutes(world, rooms, views).handlers(),
+            **MessageRoutes(world, chats, views, drafts, figures, reads=reads).handlers(),
+            **ChatRoutes(world, chats, views).handlers(),
             **CommandRoutes(world, self._commands).handlers(),
-            **HookRoutes(world, rooms, views, drafts, self._interactions).handlers(),
+            **ResponseRoutes(world, chats, views, drafts, self._interactions).handlers(),
         }
 
 

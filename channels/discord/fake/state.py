@@ -1,4 +1,4 @@
-"""The state of the platform: users, guilds, channels, messages, commands, interactions."""
+"""State of the fake: users, guilds, channels, messages, commands and interactions."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from msgspec import Struct
 from gateway.testing.fake_platform import Changes, Clock
 
 EPOCH = 1_420_070_400_000
-"""The first millisecond of 2015, where ids begin to count."""
+"""Unix time at which the time in ids begins, 2015-01-01, in milliseconds."""
 
 
 class Snowflakes:
-    """Makes ids. Each is greater than all before it."""
+    """Generator of ids. Each is greater than all before it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last = 0
 
     def new(self) -> int:
-        """A new id."""
+        """Return a new id."""
         self._last = max(self._last + 1, at(self._clock.now()))
         return self._last
 
 
 def at(seconds: float) -> int:
-    """The smallest id that can have been made at a time."""
+    """Return the smallest id of a time."""
     return (int(seconds * 1000) - EPOCH) << 22
 
 
 def made(snowflake: int) -> float:
-    """When an id was made."""
+    """Return the time of an id, in seconds."""
     return ((snowflake >> 22) + EPOCH) / 1000
 
 
@@ -77,11 +77,11 @@ BITS: Final[dict[Permission, int]] = {
 EVERYTHING: Final = sum(BITS.values())
 MODERATION: Final = BITS["MANAGE_CHANNELS"] | BITS["MANAGE_MESSAGES"] | BITS["MANAGE_THREADS"]
 INVITED: Final = EVERYTHING & ~MODERATION
-"""What a bot has that was invited to talk: everything but moderating."""
+"""Permissions of an invited bot: all except moderation."""
 
 
 def bits(*names: Permission) -> int:
-    """Some permissions as a number."""
+    """Return permissions as a number."""
     return sum(BITS[name] for name in set(names))
 
 
@@ -100,12 +100,12 @@ Json = Mapping[str, Any]
 
 
 def stamp(seconds: float) -> str:
-    """A time as the platform writes it."""
+    """Return a time as Discord writes it."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
 
 
 class User(Struct, frozen=True):
-    """A person, or the bot."""
+    """User, or the bot."""
 
     id: int
     name: str
@@ -113,7 +113,7 @@ class User(Struct, frozen=True):
 
 
 class Role(Struct, frozen=True):
-    """A role in a guild. The guild's own id is that of @everyone."""
+    """Role in a guild. The role @everyone has the guild's id."""
 
     id: int
     name: str
@@ -122,7 +122,7 @@ class Role(Struct, frozen=True):
 
 
 class Guild(Struct, frozen=True):
-    """A server, with the people in it."""
+    """Guild (server) with its members."""
 
     id: int
     name: str
@@ -133,7 +133,7 @@ class Guild(Struct, frozen=True):
 
 
 class ThreadState(Struct, frozen=True):
-    """The part of a channel that only a thread has. ``changed`` is when its archive state changed."""
+    """Fields of a channel that only a thread has. ``changed`` is when it was last archived or taken out."""
 
     made: float
     changed: float
@@ -147,7 +147,7 @@ class ThreadState(Struct, frozen=True):
 
 
 class Channel(Struct, frozen=True, kw_only=True):
-    """A room: of a guild, a thread, or a direct conversation with ``recipient``.
+    """Channel of a guild, thread, or direct chat with ``recipient``.
 
     ``denied`` are permissions that the bot lacks here.
     """
@@ -168,7 +168,7 @@ class Channel(Struct, frozen=True, kw_only=True):
 
 
 class Attachment(Struct, frozen=True, kw_only=True):
-    """A file that hangs on a message. ``title`` is its name before the platform tidied it."""
+    """File of a message. ``title`` is the original name, if the platform tidied it."""
 
     id: int
     filename: str
@@ -183,21 +183,21 @@ class Attachment(Struct, frozen=True, kw_only=True):
 
 
 class Emoji(Struct, frozen=True):
-    """A sign to react with: a character, or a guild's own one with an id."""
+    """Emoji of a reaction: a character, or one of a guild with an id."""
 
     name: str
     id: int | None = None
 
 
 class Reaction(Struct, frozen=True):
-    """A sign under a message, and who put it there."""
+    """Reaction to a message, with the users who added it."""
 
     emoji: Emoji
     users: tuple[int, ...]
 
 
 class Mentions(Struct, frozen=True):
-    """The users and roles that a text pings."""
+    """Users and roles that a text mentions or pings."""
 
     users: tuple[int, ...] = ()
     roles: tuple[int, ...] = ()
@@ -208,7 +208,7 @@ class Mentions(Struct, frozen=True):
 
 
 class Reference(Struct, frozen=True):
-    """The message that a message answers. It may be gone."""
+    """Message that another one replies to; it may be deleted."""
 
     message: int | None
     channel: int
@@ -216,7 +216,7 @@ class Reference(Struct, frozen=True):
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """The interaction that a message answers. ``command`` is the whole name of a command."""
+    """Interaction that a message responds to. ``command`` is the command's whole name."""
 
     id: int
     kind: int
@@ -229,10 +229,7 @@ class Origin(Struct, frozen=True, kw_only=True):
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """A message. ``versions`` are its texts before it was edited.
-
-    An ephemeral message is only seen by ``reader``.
-    """
+    """Message. ``versions`` are its texts before each edit; only ``reader`` sees an ephemeral one."""
 
     id: int
     channel: int
@@ -267,7 +264,7 @@ class Message(Struct, frozen=True, kw_only=True):
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """A registered command: 1 is typed, 2 is in a person's menu, 3 in a message's."""
+    """Registered command. ``kind`` is 1 for a slash command, 2 and 3 for the menu of a user or a message."""
 
     id: int
     kind: int
@@ -281,9 +278,9 @@ InteractionState = Literal["waiting", "deferred", "deferred update", "answered"]
 
 
 class Interaction(Struct, frozen=True, kw_only=True):
-    """A command (kind 2) or a component of ``pressed`` (kind 3) that a user activated.
+    """Use of a command (``kind`` 2), or of a component of the message ``pressed`` (``kind`` 3).
 
-    ``response`` is the message that answers it, ``followups`` those after.
+    ``response`` is the id of the message that responds, ``followups`` are those of later ones.
     """
 
     id: int
@@ -302,12 +299,12 @@ class Interaction(Struct, frozen=True, kw_only=True):
     followups: tuple[int, ...] = ()
 
 
-Room = int | str | Channel
-"""A room as tests name it: its id, the name of a channel, or the room itself."""
+ChatName = int | str | Channel
+"""A chat as tests name it: its id, the name of a channel, or the channel itself."""
 
 
 class World:
-    """The store. What is put here replaces what stood under the same id."""
+    """Store of the platform's state, by id. A put replaces the value with the same id."""
 
     def __init__(self, clock: Clock, changes: Changes, bot: str) -> None:
         self.clock = clock
@@ -323,7 +320,7 @@ class World:
         self.interactions: dict[int, Interaction] = {}
         self.files: dict[int, tuple[int, Attachment]] = {}
         self.refusing: set[int] = set()
-        """People who take no direct messages."""
+        """Ids of users who refuse direct messages."""
 
     def user(self, who: str | int) -> User:
         """Return a user by name or id. A new name makes a user, who joins all guilds."""
@@ -340,7 +337,7 @@ class World:
         return user
 
     def add_guild(self, name: str) -> Guild:
-        """A guild with everybody in it, and with the bot's own role."""
+        """Add a guild with all users, and with a role for the bot."""
         key = self.ids.new()
         roles = (
             Role(key, "@everyone", INVITED),
@@ -352,50 +349,50 @@ class World:
         return guild
 
     def put_guild(self, guild: Guild) -> None:
-        """A guild changed."""
+        """Add or replace a guild."""
         self.guilds[guild.id] = guild
         self.changes.bump()
 
     def add_channel(self, name: str, guild: Guild) -> Channel:
-        """A text channel."""
+        """Add a text channel to a guild."""
         position = sum(channel.guild == guild.id for channel in self.channels.values())
         return self.put_channel(
             Channel(id=self.ids.new(), kind=TEXT, name=name, guild=guild.id, position=position)
         )
 
     def dm(self, user: User) -> Channel:
-        """The direct conversation of a person with the bot; made when it is first asked for."""
+        """Return the direct chat of a user with the bot; create it at the first call."""
         for channel in self.channels.values():
             if channel.kind == DM and channel.recipient == user.id:
                 return channel
         return self.put_channel(Channel(id=self.ids.new(), kind=DM, recipient=user.id))
 
     def put_channel(self, channel: Channel) -> Channel:
-        """A room is new, or changed."""
+        """Add or replace a channel."""
         self.channels[channel.id] = channel
         self.messages.setdefault(channel.id, {})
         self.changes.bump()
         return channel
 
     def remove_channel(self, channel: Channel) -> None:
-        """A room and its messages are gone."""
+        """Remove a channel and its messages."""
         self.channels.pop(channel.id, None)
         self.messages.pop(channel.id, None)
         self.changes.bump()
 
-    def room(self, room: Room) -> Channel:
-        """A room by id or name. Raises LookupError."""
-        if isinstance(room, Channel):
-            return self.channels[room.id]
-        if isinstance(room, int) or room.isdecimal():
-            return self.channels[int(room)]
+    def chat(self, chat: ChatName) -> Channel:
+        """Return a chat by id, name or itself. Raises LookupError."""
+        if isinstance(chat, Channel):
+            return self.channels[chat.id]
+        if isinstance(chat, int) or chat.isdecimal():
+            return self.channels[int(chat)]
         for channel in self.channels.values():
-            if channel.name == room.removeprefix("#"):
+            if channel.name == chat.removeprefix("#"):
                 return channel
-        raise LookupError(f"no room named {room!r}")
+        raise LookupError(f"no chat named {chat!r}")
 
     def put(self, message: Message) -> Message:
-        """A message is new, or changed."""
+        """Add or replace a message."""
         self.messages[message.channel][message.id] = message
         for attachment in message.attachments:
             self.files[attachment.id] = (message.channel, attachment)
@@ -403,16 +400,16 @@ class World:
         return message
 
     def remove(self, message: Message) -> None:
-        """A message is gone."""
+        """Remove a message."""
         self.messages[message.channel].pop(message.id, None)
         self.changes.bump()
 
     def history(self, channel: int) -> Sequence[Message]:
-        """The messages of a room, oldest first."""
+        """Return the messages of a chat, oldest first."""
         return [message for _, message in sorted(self.messages.get(channel, {}).items())]
 
     def threads(self, parent: int | None = None, *, archived: bool = False) -> Sequence[Channel]:
-        """The threads (of one channel, or of all) that are archived, or not."""
+        """Return the threads, of one channel or of all, that are archived or not."""
         return [
             channel
             for channel in self.channels.values()
@@ -422,7 +419,7 @@ class World:
         ]
 
     def put_thread(self, channel: Channel, state: ThreadState) -> Channel:
-        """A thread's own state changed."""
+        """Replace the state of a thread."""
         return self.put_channel(msgspec.structs.replace(channel, thread=state))
 
     def may(self, channel: Channel, *names: Permission) -> bool:
@@ -433,7 +430,7 @@ class World:
         return self.bot_permissions(channel) & wanted == wanted
 
     def bot_permissions(self, channel: Channel) -> int:
-        """The bot's permissions in a room."""
+        """Return the bot's permissions in a channel."""
         if channel.guild is None:
             return INVITED
         given = 0

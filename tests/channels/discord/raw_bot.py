@@ -178,8 +178,8 @@ def misfits(fake: FakeDiscord) -> list[str]:
             wrong = check(ANSWERS, call.answer, "calls", call.method).wrong
             found += [f"{call.method}: {wrong}"] if wrong else []
     for session in fake.gateway.sessions.values():
-        for told in session.told:
-            if told.name in ANSWERS.at("events"):
-                wrong = check(ANSWERS, msgspec.to_builtins(told.data), "events", told.name).wrong
-                found += [f"{told.name}: {wrong}"] if wrong else []
+        for event in session.events:
+            if event.name in ANSWERS.at("events"):
+                wrong = check(ANSWERS, msgspec.to_builtins(event.data), "events", event.name).wrong
+                found += [f"{event.name}: {wrong}"] if wrong else []
     return found

@@ -89,7 +89,7 @@ async def test_whatever_events_come_the_channel_goes_on(tmp_path: Path) -> None:
             for _ in range(6 if name not in ("READY", "GUILD_CREATE") else 1):
                 data = spoiled(invented(name, dice), dice)
                 for session in fake.gateway.sessions.values():
-                    session.tell(name, data)
+                    session.add_event(name, data)
         fake.say(fake.dm("ada"), "still there?")
         await until(lambda: "You said: still there?" in fake.answers(fake.dm("ada")))
         assert gateway.health()["discord"][0]

@@ -260,9 +260,9 @@ async def test_a_malformed_event_goes_into_quarantine_and_stops_nothing(tmp_path
         session = next(iter(fake.gateway.sessions.values()))
         for name in ("MESSAGE_CREATE", "MESSAGE_UPDATE", "MESSAGE_DELETE", "INTERACTION_CREATE"):
             for data in ({"id": 5, "author": 1, "content": "lost"}, {}, None, [1], "text"):
-                session.tell(name, data)  # pyright: ignore[reportArgumentType]
+                session.add_event(name, data)  # pyright: ignore[reportArgumentType]
         for name in ("GUILD_CREATE", "GUILD_DELETE", "CHANNEL_CREATE", "THREAD_MEMBERS_UPDATE", "NEW", ""):
-            session.tell(name, {"id": "x" * 70_000, "added_members": [1], "\0": "\0"})
+            session.add_event(name, {"id": "x" * 70_000, "added_members": [1], "\0": "\0"})
         fake.deliver_raw("no JSON at all")
         fake.deliver_raw('{"op": 0}')
         fake.deliver_raw("[]")

@@ -1,4 +1,4 @@
-/** The page: rooms on the left, one of them open, and what goes wrong on demand. */
+/** The page: a list of chats, the open chat, and buttons that inject faults. */
 
 import { find, h } from "/_fake/page/dom.js";
 import { act, follow, onRefusal } from "/_fake/page/fake.js";
@@ -19,7 +19,7 @@ let wanted = location.hash.slice(1);
 const shown = new Map();
 
 const user = () => find("#say [name=user]").value.trim() || "ada";
-/** The room that is open: the wanted one as soon as it is known. */
+/** Return the open chat: the selected one, or the first until that is known. */
 const room = () => state.rooms.find((one) => one.id === wanted) ?? state.rooms[0];
 
 onRefusal((text) => {
@@ -96,7 +96,7 @@ async function say(event) {
   answer(null);
 }
 
-/** A file as the control interface takes it: base64. */
+/** Return a file as base64, for the control interface. */
 async function packed(file) {
   const bytes = new Uint8Array(await file.arrayBuffer());
   let text = "";
@@ -110,7 +110,7 @@ async function message(text, files) {
   return act("say", { chat: room().id, text: spoken, user: user(), attach, reply_to: answering?.id ?? null });
 }
 
-/** `/ask why is it so`: the first word names the command, the rest is its first option. */
+/** Run `/ask why is it so`: the first word is the command, the rest the value of its first option. */
 async function command(text) {
   const [name, ...rest] = text.slice(1).split(" ");
   const found = state.commands.find((one) => one.name === name && one.kind === 1);

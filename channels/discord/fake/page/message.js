@@ -1,4 +1,4 @@
-/** One message: who, what, files, embeds, buttons, signs; and its versions before it was edited. */
+/** One message: author, text, files, embeds, buttons, reactions, and its versions before each edit. */
 
 import { h } from "/_fake/page/dom.js";
 import { act } from "/_fake/page/fake.js";

@@ -1,4 +1,4 @@
-/** The platform's Markdown, as much of it as a look at a bot needs. */
+/** Discord's Markdown, as far as the page shows it. */
 
 import { h } from "/_fake/page/dom.js";
 
@@ -6,12 +6,12 @@ const BLOCKS = /```(?:[\w+-]*\n)?([\s\S]*?)```/g;
 const INLINE =
   /`([^`\n]+)`|\*\*([\s\S]+?)\*\*|__([\s\S]+?)__|~~([\s\S]+?)~~|\|\|([\s\S]+?)\|\||\*([^*\n]+)\*|_([^_\n]+)_|\[([^\]\n]+)\]\((https?:[^)\s]+)\)|<@!?(\d+)>|<(https?:[^>\s]+)>|(https?:\S+)|(@everyone|@here)/g;
 
-/** A message's text in one line, without its marks. */
+/** Return a message's text in one line, without markup. */
 export function plain(text, names) {
   return written(text, names).map((node) => (typeof node === "string" ? node : node.textContent)).join("").replaceAll("\n", " ");
 }
 
-/** A message's text as nodes. `names` are people by id. */
+/** Return a message's text as nodes. `names` are user names by id. */
 export function written(text, names) {
   const nodes = [];
   let from = 0;
