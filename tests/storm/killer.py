@@ -101,13 +101,16 @@ class Killer:
                 self._life.gone.set()
                 self._life.begun.set()
 
-    async def rage(self, over: Callable[[], bool]) -> None:
-        """Kill until it is over; first of all the life that there is."""
+    async def rage(self, over: Callable[[], bool], insist: Callable[[], bool]) -> None:
+        """Kill until it is over, first the present life. ``insist``: only at failpoints, with patience."""
         self._raging = True
         if self._life is not None:
             await self._end(self._life)
         while not over():
-            if self.lives and self._dice.random() < 0.6:
+            if insist():
+                self._to_come = [point for point in self._to_come if not self._failpoints.hits()[point]]
+                await self._at_a_failpoint(_LONGEST_PATIENCE)
+            elif self.lives and self._dice.random() < 0.6:
                 await self._at_a_failpoint()
             else:
                 await self._at_random()
@@ -160,7 +163,7 @@ class Killer:
         await life.ends_within(self._dice.uniform(*seconds))
         await self._end(life)
 
-    async def _at_a_failpoint(self) -> None:
+    async def _at_a_failpoint(self, least: float = _PATIENCE) -> None:
         if not self._to_come:
             hits = self._failpoints.hits()
             points = [point for point in self._points if not hits[point]] or self._points
@@ -172,7 +175,7 @@ class Killer:
         else:
             life = await self.start()
             self._failpoints.arm(point)
-        patience = min(_LONGEST_PATIENCE, _PATIENCE * (1 + self._missed[point]))
+        patience = max(least, min(_LONGEST_PATIENCE, _PATIENCE * (1 + self._missed[point])))
         self._missed[point] += not await life.ends_within(patience)
         self._failpoints.disarm()
         await self._end(life)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 from chat_platform import Platform, Question
 from checker import check, check_deletions, lines_of, words_of
 from client import Client, Hooks
@@ -116,6 +117,7 @@ class Storm:
                 transcript = self._directory / f"{platform.name}.transcript.json"
                 transcript.write_bytes(await platform.transcript(http))
             record = Record.read(engine)
+            (self._directory / "record.json").write_bytes(msgspec.json.encode(record, enc_hook=str))
             verdict = check(record, self._clients, self._persons, rooms, self._directory / "effects")
             effects = words_of(self._directory / "effects")
             check_decisions(verdict, record, self._clients, self._persons, self._pressed, effects)
@@ -220,7 +222,7 @@ class Storm:
         async with asyncio.TaskGroup() as tasks:
             for writer in (*self._clients, *self._persons):
                 tasks.create_task(writer.write(pace, self._is_over))
-            await self._killer.rage(self._is_over)
+            await self._killer.rage(self._is_over, self._lacks_failpoints)
         self.progress.phase = "drain"
         begun = time.monotonic()
         await self._killer.relent()
@@ -249,6 +251,10 @@ class Storm:
         if self.plan.needs_every_failpoint and not all(self._failpoints.hits()[p] for p in self._points):
             return False
         return self._killer.kills >= self.plan.fewest_kills
+
+    def _lacks_failpoints(self) -> bool:
+        """Return whether all that is left to prove is a kill at each failpoint."""
+        return self._elapsed > self.plan.seconds and self._killer.kills >= self.plan.fewest_kills
 
     def _is_accepted(self, engine: Engine) -> bool:
         """Whether everything that persons said was accepted, in its last wording."""
