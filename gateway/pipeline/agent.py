@@ -79,11 +79,13 @@ class Agent:
         """Answer a turn's message. An abort or an error ends it as ``cancelled``, with its output so far."""
         self._activity.emit("agent_start", turn.ctx.agent, turn.session.id)
         try:
-            if turn.aborted:  # stopped before a restart: show the recorded steps, and run nothing more
+            stop = await turn.run_abortable(self._answer(turn))
+            if stop is None:
                 await self._tool_calls.recall(turn)
-            return await turn.run_abortable(self._answer(turn)) or "cancelled"
+            return stop or "cancelled"
         except TrunklineError as error:
             log.warning("a turn failed", error=error.name, reason=str(error), session=turn.session.id)
+            await self._tool_calls.recall(turn)
             turn.emit_part(error_part(error))
             return "cancelled"
         finally:
@@ -97,8 +99,7 @@ class Agent:
             turn.overrides = RunOverrides(tools=profile.tools)
         route = await self._models.resolve(self._model_name(turn, profile))
         prompt = await self._system_prompt(turn)
-        # Only a message that was attempted before can have recorded steps: others are spared the query.
-        if turn.entry.attempts > 1 or turn.entry.recovered:
+        if turn.is_repeated:
             await self._tool_calls.resume(turn, await self._tools(turn))
         loop = self._registry.get_agent_loop()
         own_tools = turn.options.tools is not None

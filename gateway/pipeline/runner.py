@@ -240,9 +240,7 @@ class Runner:
         answer = msgspec.structs.replace(turn.build_message(stop), for_model=for_model)
         # An earlier attempt may have left steps that this one did not load, if it was stopped, refused or
         # intercepted first. A first attempt without tools is spared the two statements.
-        if outcome == "done" and (
-            turn.steps_written or turn.decisions.asked or entry.attempts > 1 or entry.recovered
-        ):
+        if outcome == "done" and (turn.steps_written or turn.decisions.asked or turn.is_repeated):
             extra = [*extra, *self._drop_recorded(entry)]
         seq = await delivery.commit(turn, answer, extra, outcome)
         self._complete(turn, answer, seq, stop)

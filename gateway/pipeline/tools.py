@@ -99,7 +99,12 @@ class ToolCalls:
                 await self._report_unknown(turn, calls[step.key], step.number)
 
     async def recall(self, turn: Turn) -> None:
-        """Show the steps of an earlier attempt without running any tool."""
+        """Show the steps of an earlier attempt without running any tool, unless they were restored already.
+
+        A repeated turn may be stopped, or fail, before it restores them; its answer still says what was done.
+        """
+        if turn.steps_written or not turn.is_repeated:
+            return
         calls: dict[str, ToolCallPart] = {}
         for step in await self._steps.load(turn.entry.id):
             for part in step.parts:

@@ -171,7 +171,7 @@ class Turn:
         self._task: asyncio.Task[object] | None = None
         self._event_mapper = AgentEventMapper()
         self.asked: dict[str, ApprovalAsked] = {}
-        self.decisions = ToolDecisions(entry.id, repeated=entry.attempts > 1 or entry.recovered)
+        self.decisions = ToolDecisions(entry.id, repeated=self.is_repeated)
         self.overrides = RunOverrides()
         self.options = entry.inbound.options or TurnOptions()
         """Options of its model calls, as the sender's message sets them."""
@@ -195,6 +195,11 @@ class Turn:
         """Number of its deltas."""
         self.first_text_seconds: float | None = None
         """Seconds from the start of the turn to the first text of the answer."""
+
+    @property
+    def is_repeated(self) -> bool:
+        """Return whether an earlier attempt may have recorded tool steps and decisions."""
+        return self.entry.attempts > 1 or self.entry.recovered
 
     @property
     def sender(self) -> Sender:

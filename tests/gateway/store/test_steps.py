@@ -13,6 +13,7 @@ from sqlalchemy import select, update
 from gateway import (
     AgentEvent,
     ContentEvent,
+    ErrorPart,
     Intercept,
     LoopRun,
     Message,
@@ -219,6 +220,33 @@ async def test_nothing_is_left_of_a_turn_whose_next_attempt_ends_before_its_step
     async with chatting(tmp_path, plugin) as chat:
         await chat.answer(answer_id)
         assert await recorded(chat) == 0
+
+
+async def test_a_repeated_turn_that_fails_before_its_steps_shows_them(tmp_path: Path) -> None:
+    answer_id, _ = await cut_off_at(tmp_path, 7)
+    async with chatting(tmp_path, Failing()) as chat:
+        answer = await chat.answer(answer_id)
+    assert results(answer.parts) == [("charged 5", False), (OUTCOME_UNKNOWN, True)]
+    assert isinstance(answer.parts[-1], ErrorPart)
+
+
+async def test_a_repeated_turn_that_is_stopped_before_its_steps_shows_them(tmp_path: Path) -> None:
+    class Slow(Plugin):
+        name = "slow"
+        begun = asyncio.Event()
+
+        async def transform_system_prompt(self, prompt: str, ctx: Any) -> str:
+            self.begun.set()
+            return await asyncio.get_running_loop().create_future()
+
+    answer_id, _ = await cut_off_at(tmp_path, 7)
+    slow = Slow()
+    async with chatting(tmp_path, slow) as chat:
+        await slow.begun.wait()
+        assert await chat.host.abort("s")
+        answer = await chat.answer(answer_id)
+    assert results(answer.parts) == [("charged 5", False), (OUTCOME_UNKNOWN, True)]
+    assert answer.metadata.stop_reason == "cancelled"
 
 
 async def test_a_turn_that_ran_a_tool_is_not_merged_into_a_backlog(tmp_path: Path) -> None:
