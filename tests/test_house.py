@@ -59,7 +59,6 @@ MOST_OPENINGS = 0.02
 """Share of docstrings whose first line may open with one of these words."""
 UNREVISED = (
     "channels/slack/",
-    "channels/telegram/fake/",
     "gateway/markdown/",
     "gateway/testing/",
 )

@@ -144,7 +144,7 @@ class Delivery:
         return None if number is None else Placed(str(self._known.add_own(chat, number)))
 
     async def show_draft(self, outbound: OutboundMessage, draft_id: int) -> None:
-        """Show a show_draft. Raises the errors of ``Channel.send``."""
+        """Show a draft. Raises the errors of ``Channel.send``."""
         address, page = outbound.address, outbound.page
         if not isinstance(page, TextPage):
             return

@@ -239,7 +239,7 @@ def _is_later_in_chat(message: InboundMessage, piece: _Piece) -> bool:
 
 
 def _join_albums(pieces: Sequence[_Piece]) -> list[InboundMessage]:
-    """Return each album as one message with the bot of its first piece."""
+    """Return each album as one message with the ids of its first piece."""
     albums: dict[str, list[InboundMessage]] = {}
     for piece in sorted(pieces, key=lambda piece: piece.message.order):
         albums.setdefault(piece.album, []).append(piece.message)

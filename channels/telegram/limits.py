@@ -20,8 +20,8 @@ _LIMITS: Mapping[str, Limit] = {
     "previews": Limit(10, 66.0),
     "drafts": Limit(4, 5.5),
 }
-"""Calls per seconds. Previews in groups and drafts in private chats have lower limits, which leaves capacity
-for the answers."""
+"""Maximum calls in a number of seconds. Previews in groups and drafts in private chats have lower limits,
+which leaves capacity for the answers."""
 
 
 class RateLimiter:

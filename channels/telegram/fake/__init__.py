@@ -1,4 +1,5 @@
-"""A fake Telegram, to develop and test bots against: ``FakeTelegram``, or ``serve`` to run it alone."""
+"""Fake Telegram server for the development and tests of bots: ``FakeTelegram``, or ``serve`` to run it
+alone."""
 
 from channels.telegram.fake.calls import problems
 from channels.telegram.fake.limits import Figures, Rate

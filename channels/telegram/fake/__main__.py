@@ -1,4 +1,4 @@
-"""``python -m channels.telegram.fake``."""
+"""Entry point of ``python -m channels.telegram.fake``."""
 
 from channels.telegram.fake.server import serve
 from gateway.testing.fake_platform import main

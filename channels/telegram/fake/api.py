@@ -1,4 +1,4 @@
-"""The Bot API: serves a call, from its bytes to its answer."""
+"""Bot API: handles a call, from its bytes to its response."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 
 from channels.telegram.fake import chats, messages, text
-from channels.telegram.fake.calls import Refused, Request, Upload, from_json, read, spelling, understood
+from channels.telegram.fake.calls import Refused, Request, Upload, from_json, method_names, parse_call, read
 from channels.telegram.fake.delivery import Address, Webhook
 from channels.telegram.fake.limits import Limits
 from channels.telegram.fake.state import World
@@ -17,7 +17,7 @@ from gateway.testing.fake_platform import FakeServer, Fault, as_json, cut
 
 _HANDLERS = {**messages.METHODS, **chats.METHODS}
 _WRITES = ("send", "edit", "delete", "set", "create", "close", "reopen", "answer")
-_NOT_PLAYED = (
+_NOT_SUPPORTED = (
     "business_connection_id",
     "direct_messages_topic_id",
     "ephemeral_message_parameters",
@@ -27,18 +27,18 @@ _NOT_IN_ANSWERS = ("deleteWebhook", "setWebhook", "close", "logOut")
 
 
 class Api:
-    """Serves ``/bot{token}/{method}`` and ``/file/bot{token}/{path}``."""
+    """Handler of ``/bot{token}/{method}`` and ``/file/bot{token}/{path}``."""
 
     def __init__(self, fake: FakeServer, world: World, limits: Limits, retry_after: int) -> None:
-        self.webhook = Webhook(world.clock, world.changes, world.updates, self._called_back)
+        self.webhook = Webhook(world.clock, world.changes, world.updates, self._call_from_webhook)
         self.retry_after = retry_after
         self._fake = fake
         self._world = world
         self._limits = limits
 
     async def serve(self, http: web.Request) -> web.StreamResponse:
-        """Serve one call."""
-        method = spelling().get(http.match_info["method"].lower(), http.match_info["method"])
+        """Handle one call."""
+        method = method_names().get(http.match_info["method"].lower(), http.match_info["method"])
         if http.match_info["token"] != self._world.token:
             return _refusal(Refused("Unauthorized", 401))
         try:
@@ -53,7 +53,7 @@ class Api:
         return answer
 
     async def file(self, http: web.Request) -> web.StreamResponse:
-        """Serve a file by the link that ``getFile`` returned."""
+        """Return a file by the link that ``getFile`` returned."""
         is_known = http.match_info["token"] == self._world.token
         upload = self._world.files.at(http.match_info["path"]) if is_known else None
         if upload is None:
@@ -63,14 +63,16 @@ class Api:
     async def _call(
         self, method: str, texts: Mapping[str, str], uploads: Mapping[str, Upload], fault: Fault = "none"
     ) -> web.Response:
-        """Check a call, do what it asks unless a fault prevents it, and record it."""
+        """Check a call, apply it unless a fault prevents that, and record it in the transcript."""
         given: Mapping[str, Any] = texts
         remarks: list[str] = []
         try:
-            asked = understood(method, texts, uploads)
+            asked = parse_call(method, texts, uploads)
             given, method = asked.arguments, asked.method
             remarks = [*asked.remarks, *text.remarks(asked)]
-            remarks += [f"this fake does not play {name}" for name in _NOT_PLAYED if name in asked.arguments]
+            remarks += [
+                f"this fake does not support {name}" for name in _NOT_SUPPORTED if name in asked.arguments
+            ]
             self._limits.check(asked)
             if fault == "slow_down":
                 raise self._limits.slow_down(asked, self.retry_after)
@@ -104,7 +106,7 @@ class Api:
                     self._fake.applied()
                 return result
             case method:
-                raise Refused("Not Found: method not found", 404, f"this fake does not play {method}")
+                raise Refused("Not Found: method not found", 404, f"this fake does not support {method}")
 
     async def _updates(self, asked: Request) -> list[dict[str, Any]]:
         batch = await self._world.updates.poll(
@@ -129,8 +131,8 @@ class Api:
             updates.terminate("setWebhook request")
         return True
 
-    async def _called_back(self, body: bytes, content_type: str) -> None:
-        """Call the method that an answer to a webhook may carry; its result is not reported."""
+    async def _call_from_webhook(self, body: bytes, content_type: str) -> None:
+        """Make the call that a webhook response may contain; its result is not reported to the bot."""
         if content_type == "application/json":
             texts = from_json(body) if body.lstrip().startswith(b"{") else {}
         else:

@@ -19,9 +19,9 @@ from gateway.testing.fake_platform import Finding, Refusal, Schemas
 
 
 class Refused(Refusal):
-    """An answer with ``ok: false``.
+    """An error response: ``ok: false``.
 
-    ``parameters`` are the platform's hints: ``retry_after`` (seconds), ``migrate_to_chat_id``.
+    ``parameters`` are the platform's hints: ``retry_after`` in seconds, ``migrate_to_chat_id``.
     """
 
     is_counted = True
@@ -37,10 +37,8 @@ class Refused(Refusal):
 
 
 class NotReached(Refused):
-    """A refusal by the server of the Bot API, before the call reaches the chat and its rate limits.
-
-    That server looks a message up before it asks for it to be edited.
-    """
+    """Refusal by the Bot API server before the call reaches the chat and its rate limits, such as of an
+    unknown message."""
 
     is_counted = False
 
@@ -51,21 +49,21 @@ def bad(text: str) -> Refused:
 
 
 def mistaken(text: str, rule: str | None = None) -> Refused:
-    """Return the refusal of a request that breaks a rule; ``rule`` names it where ``text`` does not."""
+    """Return the refusal of a request that breaks a rule; ``rule`` names it if ``text`` does not."""
     return Refused(f"Bad Request: {text}", problem=rule or text)
 
 
 def forbidden(text: str) -> Refused:
-    """Return the refusal of something that the bot may not do."""
+    """Return the refusal of an action that the bot may not do."""
     return Refused(f"Forbidden: {text}", 403)
 
 
-MOST_BYTES = 50 * 1024 * 1024
-"""The most that a bot may upload in one request."""
+MAX_BYTES = 50 * 1024 * 1024
+"""Maximum size of the uploads in one request."""
 
 
 class Upload(Struct, frozen=True):
-    """A file in a request. ``name`` is what the client calls it."""
+    """A file in a request, with the client's ``name`` for it."""
 
     name: str
     data: bytes
@@ -105,13 +103,13 @@ async def read(request: web.Request) -> tuple[dict[str, str], dict[str, Upload]]
                 texts[name] = value if isinstance(value, str) else value.decode()
     except web.HTTPRequestEntityTooLarge:
         raise Refused("Request Entity Too Large", 413, problem="more than 50 MB in one request") from None
-    if sum(len(upload.data) for upload in uploads.values()) > MOST_BYTES:
+    if sum(len(upload.data) for upload in uploads.values()) > MAX_BYTES:
         raise Refused("Request Entity Too Large", 413, problem="more than 50 MB in one request")
     return texts, uploads
 
 
 def from_json(body: bytes) -> dict[str, str]:
-    """Return the arguments of a JSON body as a form would hold them. Raises Refused."""
+    """Return the arguments of a JSON body as text, as in a form. Raises Refused."""
     try:
         given = msgspec.json.decode(body, type=dict[str, Any]) if body.strip() else {}
     except msgspec.DecodeError:
@@ -165,7 +163,7 @@ _CODES = {
 
 
 class _Bytes:
-    """The keyword ``bytes`` of a schema."""
+    """Keyword ``bytes`` of a schema."""
 
     def __init__(self, _parent: object, value: Any, _path: object) -> None:
         self._least, self._most = value
@@ -179,20 +177,20 @@ class _Bytes:
 
 @cache
 def schemas() -> Schemas:
-    """Return the Bot API, as committed."""
+    """Return the schema of the Bot API."""
     return Schemas.beside(__file__, keywords={"bytes": _Bytes})
 
 
 @cache
-def spelling() -> Mapping[str, str]:
-    """Return the names of all methods by their lower case: the platform takes them in any case."""
+def method_names() -> Mapping[str, str]:
+    """Return the names of all methods by their lower case; the platform ignores case."""
     return {name.lower(): name for name in schemas().at("methods")}
 
 
-def understood(method: str, texts: Mapping[str, str], uploads: Mapping[str, Upload] | None = None) -> Request:
+def parse_call(method: str, texts: Mapping[str, str], uploads: Mapping[str, Upload] | None = None) -> Request:
     """Return a call with its arguments in the types of the method. Raises Refused."""
     uploads = uploads or {}
-    name = spelling().get(method.lower())
+    name = method_names().get(method.lower())
     if name is None:
         raise Refused("Not Found: method not found", 404, f"there is no method {method}")
     schema = schemas().at("methods", name)
@@ -202,8 +200,8 @@ def understood(method: str, texts: Mapping[str, str], uploads: Mapping[str, Uplo
         if key in uploads and "contentMediaType" in field:
             arguments[key] = f"attach://{key}"
         elif texts.get(key, "") != "":
-            arguments[key] = _value(key, field, texts[key])
-            remarks += _checked(name, key, arguments[key], is_formatted="parse_mode" in schema["properties"])
+            arguments[key] = _parse_value(key, field, texts[key])
+            remarks += _check(name, key, arguments[key], is_formatted="parse_mode" in schema["properties"])
         elif key in schema.get("required", ()):
             raise _missing(key, field)
     known = {*schema["properties"], "method"}
@@ -212,12 +210,12 @@ def understood(method: str, texts: Mapping[str, str], uploads: Mapping[str, Uplo
 
 
 def problems(kind: str, value: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with an object of a type, for tests of what the fake sends."""
-    return [line(found, kind) for found in schemas().check(_without_nulls(value), "$defs", kind)]
+    """Return the errors of an object of a type, for tests of what the fake sends."""
+    return [describe(found, kind) for found in schemas().check(_without_nulls(value), "$defs", kind)]
 
 
-def _value(name: str, schema: Mapping[str, Any], text: str) -> Any:
-    """Return what a text means by the types that a parameter may have."""
+def _parse_value(name: str, schema: Mapping[str, Any], text: str) -> Any:
+    """Convert a text to one of the types that a parameter may have."""
     kinds = schema.get("type", "string" if {"enum", "const"} & schema.keys() else ())
     if "integer" in kinds and _NUMBER.fullmatch(text):
         return int(text)
@@ -240,24 +238,24 @@ def _value(name: str, schema: Mapping[str, Any], text: str) -> Any:
         raise mistaken(f"can't parse {_LABELS.get(name, name)} JSON object") from None
 
 
-def _checked(method: str, name: str, value: Any, *, is_formatted: bool) -> list[str]:
-    """Return what is wrong with an argument although it passes. Raises Refused for what does not."""
+def _check(method: str, name: str, value: Any, *, is_formatted: bool) -> list[str]:
+    """Return remarks about an argument that the platform accepts. Raises Refused for one that it refuses."""
     if name in ("text", "caption") and is_formatted:
-        return []  # its length counts after its entities were read
+        return []  # the length is checked after the entities were parsed
     remarks: list[str] = []
     for found in schemas().check(_without_nulls(value), "methods", method, "properties", name):
         is_album = name == "media" and not found.at and found.keyword in _LENGTHS
         is_caption = found.field == "caption" and found.owner.startswith("InputMedia")
         if (is_album and len(value) != 1) or is_caption:
-            continue  # refused later, in words of its own
-        # The platform sends an album of one as no album.
+            continue  # refused later, with an error of its own
+        # The platform sends an album of one file as a single message.
         if not (is_album or found.keyword == "unknown"):
-            raise mistaken(_words(found), line(found, name))
-        remarks.append(line(found, name))
+            raise mistaken(_platform_error(found), describe(found, name))
+        remarks.append(describe(found, name))
     return remarks
 
 
-def _says(found: Finding) -> str:
+def _explain(found: Finding) -> str:
     match found.keyword:
         case "required":
             return f'Can\'t find field "{found.field}"'
@@ -284,19 +282,19 @@ def _says(found: Finding) -> str:
             return found.message
 
 
-def line(found: Finding, name: str) -> str:
-    """Return a finding with its place in a value of this name, for the transcript."""
+def describe(found: Finding, name: str) -> str:
+    """Return a finding with its path in the value ``name``, for the transcript."""
     spot = found.at[:-1] if found.keyword == "required" else found.at
     place = name + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in spot)
-    return f"{place}: {_says(found)}"
+    return f"{place}: {_explain(found)}"
 
 
-def _words(found: Finding) -> str:
-    """Return a finding as the platform words it."""
+def _platform_error(found: Finding) -> str:
+    """Return a finding in the platform's words."""
     code = _CODES.get((found.owner, found.field))
     if code and found.keyword != "required":
         return code
-    says = "invalid button style specified" if found.field == "style" else _says(found)
+    says = "invalid button style specified" if found.field == "style" else _explain(found)
     for owner, label in _PARSED:
         if found.owner.startswith(owner):
             return f"can't parse {label}: {says}"
@@ -311,7 +309,7 @@ def _missing(name: str, schema: Mapping[str, Any]) -> Refused:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Return a value without the fields that are null, which mean the same as fields that are missing."""
+    """Return a value without the fields that are null, which mean the same as missing ones."""
     if isinstance(value, dict):
         fields = cast(dict[str, Any], value)
         return {key: _without_nulls(inner) for key, inner in fields.items() if inner is not None}

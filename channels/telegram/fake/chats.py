@@ -1,4 +1,4 @@
-"""The methods about the bot, its chats and topics, its commands and its files."""
+"""Methods about the bot, its chats, topics, commands and files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _RIGHTS = (
     "can_send_welcome_messages",
     "can_manage_topics",
 )
-_OFF = ("can_be_edited", "is_anonymous")
+_RIGHTS_NOT_GRANTED = ("can_be_edited", "is_anonymous")
 
 
 def get_chat(world: World, request: Request) -> Any:
@@ -70,7 +70,7 @@ def get_chat_member(world: World, request: Request) -> Any:
 
 
 def get_chat_administrators(world: World, request: Request) -> Any:
-    """``getChatAdministrators``: the bot, if it is one."""
+    """``getChatAdministrators``: the bot, if it is an administrator."""
     chat = world.chat(request["chat_id"])
     if not chat.is_group:
         raise bad("there are no administrators in the private chat")
@@ -78,7 +78,7 @@ def get_chat_administrators(world: World, request: Request) -> Any:
 
 
 def get_chat_member_count(world: World, request: Request) -> Any:
-    """``getChatMemberCount``, the bot counted."""
+    """``getChatMemberCount``, with the bot."""
     return len(world.chat(request["chat_id"]).members) + 1
 
 
@@ -90,37 +90,37 @@ def leave_chat(world: World, request: Request) -> Any:
 
 
 def create_forum_topic(world: World, request: Request) -> Any:
-    """``createForumTopic``: in a forum where the bot is an administrator, or in a private chat of a bot with
+    """``createForumTopic``: requires a forum where the bot is an administrator, or a private chat with
     topics."""
-    chat = _with_topics(world, request, "create a topic")
+    chat = _chat_with_topics(world, request, "create a topic")
     topic = open_topic(world, chat, request["name"], world.bot, request.get("icon_color", ICON_COLOURS[0]))
     return {"message_thread_id": topic.id, "name": topic.name, "icon_color": topic.colour}
 
 
 def edit_forum_topic(world: World, request: Request) -> Any:
-    """``editForumTopic``: another name."""
-    chat = _with_topics(world, request, "edit the topic")
+    """``editForumTopic``: changes the name."""
+    chat = _chat_with_topics(world, request, "edit the topic")
     topic = _topic(chat, request)
     if request.get("name", topic.name) == topic.name:
         raise bad("TOPIC_NOT_MODIFIED")
     topic.name = request["name"]
-    told(world, chat, world.bot, {"forum_topic_edited": {"name": topic.name}}, topic)
+    add_service_message(world, chat, world.bot, {"forum_topic_edited": {"name": topic.name}}, topic)
     return True
 
 
 def close_forum_topic(world: World, request: Request) -> Any:
     """``closeForumTopic``."""
-    return _toggled(world, request, closed=True)
+    return _set_closed(world, request, closed=True)
 
 
 def reopen_forum_topic(world: World, request: Request) -> Any:
     """``reopenForumTopic``."""
-    return _toggled(world, request, closed=False)
+    return _set_closed(world, request, closed=False)
 
 
 def delete_forum_topic(world: World, request: Request) -> Any:
     """``deleteForumTopic``, with all its messages."""
-    chat = _with_topics(world, request, "delete the topic")
+    chat = _chat_with_topics(world, request, "delete the topic")
     topic = _topic(chat, request)
     del chat.topics[topic.id]
     for message in [one for one in chat.messages.values() if one.in_topic and one.thread == topic.id]:
@@ -132,18 +132,18 @@ def delete_forum_topic(world: World, request: Request) -> Any:
 def open_topic(
     world: World, chat: Chat, name: str, by: Person, colour: int = ICON_COLOURS[0], *, implicit: bool = False
 ) -> Topic:
-    """A new topic, with the message that tells of it."""
+    """Create a topic with its service message."""
     number = world.next_id(chat)
     topic = Topic(id=world.next_topic_id(chat, number), name=name, colour=colour)
     chat.topics[topic.id] = topic
     content: dict[str, Any] = {"name": name, "icon_color": colour}
     if implicit:
         content["is_name_implicit"] = True
-    told(world, chat, by, {"forum_topic_created": content}, topic, number=number)
+    add_service_message(world, chat, by, {"forum_topic_created": content}, topic, number=number)
     return topic
 
 
-def told(
+def add_service_message(
     world: World,
     chat: Chat,
     by: Person,
@@ -164,12 +164,12 @@ def told(
             in_topic=topic is not None,
         )
     )
-    world.tell("message", world.json(message), chat)
+    world.queue_update("message", world.json(message), chat)
     return message
 
 
 def set_my_commands(world: World, request: Request) -> Any:
-    """``setMyCommands``, of one scope and language."""
+    """``setMyCommands`` for one scope and language."""
     for command in request["commands"]:
         if not _COMMAND.fullmatch(command["command"]):
             raise mistaken("BOT_COMMAND_INVALID", f"a command {command['command']!r}")
@@ -190,7 +190,7 @@ def delete_my_commands(world: World, request: Request) -> Any:
 
 
 def answer_callback_query(world: World, request: Request) -> Any:
-    """``answerCallbackQuery``: once, and soon."""
+    """``answerCallbackQuery``: accepted once, before the query expires."""
     query = world.queries.get(request["callback_query_id"])
     if query is None or query.answer is not None or world.clock.now() > query.until:
         raise bad("query is too old and response timeout expired or query ID is invalid")
@@ -199,7 +199,7 @@ def answer_callback_query(world: World, request: Request) -> Any:
     return True
 
 
-def _set(field: str) -> Handler:
+def _setter(field: str) -> Handler:
     def change(world: World, request: Request) -> Any:
         world.profile[f"{field}:{request.get('language_code', '')}"] = request.get(field, "")
         return True
@@ -207,7 +207,7 @@ def _set(field: str) -> Handler:
     return change
 
 
-def _get(field: str) -> Handler:
+def _getter(field: str) -> Handler:
     def look(world: World, request: Request) -> Any:
         return {field: world.profile.get(f"{field}:{request.get('language_code', '')}", "")}
 
@@ -215,14 +215,14 @@ def _get(field: str) -> Handler:
 
 
 def member_json(person: Person, status: str) -> dict[str, Any]:
-    """A ``ChatMember``."""
+    """Return the ``ChatMember`` of a user."""
     shown: dict[str, Any] = {"user": person_json(person), "status": status}
     if status == "administrator":
-        shown |= {right: right not in _OFF for right in _RIGHTS}
+        shown |= {right: right not in _RIGHTS_NOT_GRANTED for right in _RIGHTS}
     return shown | ({"until_date": 0} if status == "kicked" else {})
 
 
-def _with_topics(world: World, request: Request, what: str) -> Chat:
+def _chat_with_topics(world: World, request: Request, what: str) -> Chat:
     chat = world.writable(request["chat_id"])
     if chat.kind == "private" and world.traits.topics:
         return chat
@@ -240,18 +240,20 @@ def _topic(chat: Chat, request: Request) -> Topic:
     return topic
 
 
-def _toggled(world: World, request: Request, *, closed: bool) -> Any:
-    chat = _with_topics(world, request, "close the topic")
+def _set_closed(world: World, request: Request, *, closed: bool) -> Any:
+    chat = _chat_with_topics(world, request, "close the topic")
     topic = _topic(chat, request)
     if topic.closed == closed:
         raise bad("TOPIC_NOT_MODIFIED")
     topic.closed = closed
-    told(world, chat, world.bot, {"forum_topic_closed" if closed else "forum_topic_reopened": {}}, topic)
+    add_service_message(
+        world, chat, world.bot, {"forum_topic_closed" if closed else "forum_topic_reopened": {}}, topic
+    )
     return True
 
 
 def _scope(world: World, request: Request) -> tuple[str, str]:
-    """A scope and a language under which commands are kept. Raises Refused for a room that is not there."""
+    """Return the scope and language that commands are stored under. Raises Refused for an unknown chat."""
     scope = request.get("scope") or {"type": "default"}
     if "chat_id" in scope:
         world.chat(scope["chat_id"])
@@ -275,11 +277,11 @@ METHODS: dict[str, Handler] = {
     "deleteMyCommands": delete_my_commands,
     "answerCallbackQuery": answer_callback_query,
     "getFile": lambda world, request: world.files.link(request["file_id"]),
-    "setMyName": _set("name"),
-    "getMyName": _get("name"),
-    "setMyDescription": _set("description"),
-    "getMyDescription": _get("description"),
-    "setMyShortDescription": _set("short_description"),
-    "getMyShortDescription": _get("short_description"),
+    "setMyName": _setter("name"),
+    "getMyName": _getter("name"),
+    "setMyDescription": _setter("description"),
+    "getMyDescription": _getter("description"),
+    "setMyShortDescription": _setter("short_description"),
+    "getMyShortDescription": _getter("short_description"),
     "setChatMenuButton": lambda _world, _request: True,
 }

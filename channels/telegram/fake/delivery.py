@@ -1,4 +1,4 @@
-"""Delivery of updates to the bot: a queue that it polls, and a webhook that is called until it answers."""
+"""Delivery of updates to the bot: a queue that the bot polls, and a webhook."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from channels.telegram.fake.calls import Refused, mistaken, schemas
 from gateway.testing.fake_platform import Changes, Clock
 
 ASKED_FOR = ("chat_member", "message_reaction", "message_reaction_count")
-"""Kinds that come only to a bot that asks for them by name."""
+"""Kinds of updates that a bot receives only if it names them."""
 
 _LONGEST_POLL = 50
 _TERMINATED = "Conflict: terminated by {}"
@@ -29,8 +29,7 @@ _WEBHOOK_ACTIVE = (
 
 
 class Update(Struct, frozen=True):
-    """One update. Those of one ``queue`` are delivered to a webhook one after the other; it is gone after
-    ``until``."""
+    """An update. A webhook receives those of one ``queue`` in order. It expires at ``until``."""
 
     id: int
     kind: str
@@ -40,20 +39,19 @@ class Update(Struct, frozen=True):
 
     @property
     def json(self) -> dict[str, Any]:
-        """Return the update as the Bot API writes it."""
+        """Return the update as a Bot API object."""
         return {"update_id": self.id, **({self.kind: self.content} if self.kind else self.content)}
 
 
 class Poll:
-    """A ``getUpdates`` that waits. ``ended`` says what put an end to it from outside."""
+    """A ``getUpdates`` call that waits. ``ended`` is the reason why another call ended it."""
 
     def __init__(self) -> None:
         self.ended = ""
 
 
 class Updates:
-    """The queue. At first everything but ``ASKED_FOR`` is allowed; ``allowed`` is empty as long as that is
-    so."""
+    """Queue of updates. An empty ``allowed`` means all kinds except ``ASKED_FOR``."""
 
     def __init__(self, clock: Clock, changes: Changes) -> None:
         self._clock = clock
@@ -69,7 +67,7 @@ class Updates:
         self.reversed = False
 
     def push(self, kind: str, content: Mapping[str, Any], *, queue: str, seconds: float) -> None:
-        """Add an update. Without a ``kind`` the content is the update itself."""
+        """Add an update. Without a ``kind``, the content is the whole update."""
         if kind and not self._wanted(kind):
             return
         self._waiting.append(Update(self._next_id, kind, content, queue, self._clock.now() + seconds))
@@ -77,29 +75,29 @@ class Updates:
         self._changes.bump()
 
     def jump(self, update_id: int) -> None:
-        """Go on counting elsewhere, as the platform does after a week without updates."""
+        """Set the next update id, as the platform does after a week without updates."""
         self._next_id = update_id
 
     def forget(self) -> int:
-        """Drop all that waits, as after 24 hours. Returns how many."""
+        """Drop all waiting updates, as the platform does after 24 hours. Returns their number."""
         count = len(self._waiting)
         self._waiting.clear()
         return count
 
     def confirm(self, update_id: int) -> None:
-        """This one was taken, by a webhook."""
+        """Remove an update that the webhook accepted."""
         self._waiting = [update for update in self._waiting if update.id != update_id]
 
     @property
     def waiting(self) -> list[Update]:
-        """The updates that are not confirmed, in order."""
+        """Return the updates that are not confirmed, in order."""
         now = self._clock.now()
         self._waiting = [update for update in self._waiting if update.until > now]
         return list(self._waiting)
 
     @property
     def polled(self) -> bool:
-        """Return whether a poll waits."""
+        """Return whether a poll is waiting."""
         return self._poll is not None
 
     def allow(self, kinds: Sequence[str] | None) -> None:
@@ -109,7 +107,7 @@ class Updates:
             self.allowed = tuple(kind for kind in kinds if kind in known)
 
     def terminate(self, why: str) -> None:
-        """End the poll that waits."""
+        """End the waiting poll."""
         if self._poll is not None:
             self._poll.ended = _TERMINATED.format(why)
             self._poll = None
@@ -118,12 +116,12 @@ class Updates:
     async def poll(
         self, offset: int = 0, limit: int = 100, wait: int = 0, allowed: Sequence[str] | None = None
     ) -> list[Update]:
-        """``getUpdates``: confirms what is below ``offset``, and waits for more. Raises Refused (409) in a
-        conflict."""
+        """Handle ``getUpdates``: confirm the updates below ``offset``, and wait for more. Raises Refused
+        (409) for a conflict."""
         if self.webhook:
             await self._conflict(_WEBHOOK_ACTIVE)
         self.allow(allowed)
-        limit, wait = self._calmed(offset, max(1, min(100, limit)), max(0, min(_LONGEST_POLL, wait)))
+        limit, wait = self._slow_down(offset, max(1, min(100, limit)), max(0, min(_LONGEST_POLL, wait)))
         self._confirm_below(offset)
         if not self.waiting and wait:
             await self._wait(wait)
@@ -148,7 +146,7 @@ class Updates:
             await self._conflict(poll.ended)
 
     async def _conflict(self, text: str) -> None:
-        """Only one conflict in three seconds is answered at once."""
+        """Raise Refused (409). Responses after the first one within three seconds are delayed."""
         now = self._clock.now()
         if now < self._next_conflict:
             await self._clock.sleep(3)
@@ -156,8 +154,8 @@ class Updates:
             self._next_conflict = now + 3
         raise Refused(text, 409)
 
-    def _calmed(self, offset: int, limit: int, wait: int) -> tuple[int, int]:
-        """Slow down a caller that repeats the same request."""
+    def _slow_down(self, offset: int, limit: int, wait: int) -> tuple[int, int]:
+        """Delay a caller that repeats the same request. Returns the new limit and wait."""
         now, again = self._clock.now(), offset == self._last_offset
         if again and wait < 3 and now < self._last_poll + 3:
             wait = 3
@@ -167,7 +165,7 @@ class Updates:
         return limit, wait
 
     def _confirm_below(self, offset: int) -> None:
-        """An offset that no update has reached yet confirms nothing: numbers may have jumped back."""
+        """Confirm updates. An offset above the next id confirms nothing, because ids may have restarted."""
         if offset < 0:
             self._waiting = self._waiting[offset:]
         elif offset <= self._next_id:
@@ -179,13 +177,13 @@ class Updates:
 
 _PORTS = (443, 80, 88, 8443)
 _LONGEST_PAUSE = 60
-_LONGEST_WISH = 3600
+_LONGEST_RETRY_AFTER = 3600
 _GONE_SECONDS = 23 * 3600
-_PATIENCE = 30
+_TIMEOUT = 30
 _SECRET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 OnCall = Callable[[bytes, str], Awaitable[None]]
-"""Makes the call that an answer may carry: its body, and its content type."""
+"""Function that makes the call in a webhook response, given its body and content type."""
 
 
 class Address(Struct, frozen=True, kw_only=True):
@@ -197,17 +195,17 @@ class Address(Struct, frozen=True, kw_only=True):
 
 
 class Failure(Struct, frozen=True):
-    """Why the last delivery did not work, and when."""
+    """Reason and time of the last failed delivery."""
 
     text: str
     at: int
 
 
 class Webhook:
-    """Delivers for as long as an address is set.
+    """Webhook that calls the bot while an address is set.
 
-    What is not taken comes again at once, then after 2 seconds, 4, up to 60; an address may wish for longer.
-    One that answers 410 for 23 hours is given up.
+    A failed delivery is repeated at once, then after 2 seconds, 4, up to 60; ``Retry-After`` may ask for
+    more. The address is removed if it responds 410 for 23 hours.
     """
 
     def __init__(self, clock: Clock, changes: Changes, updates: Updates, on_call: OnCall) -> None:
@@ -221,8 +219,7 @@ class Webhook:
         self.failure: Failure | None = None
 
     def set(self, address: Address | None) -> None:
-        """Deliver there from now on, or nowhere. Raises Refused for an address that no updates are sent
-        to."""
+        """Set or remove the address. Raises Refused for an address that the platform does not accept."""
         if address is not None:
             _check(address)
         self.address = address
@@ -240,7 +237,7 @@ class Webhook:
                 await self._changes.next()
 
     def _start(self, http: aiohttp.ClientSession, tasks: asyncio.TaskGroup, address: Address) -> None:
-        """One task for each room that something waits for."""
+        """Start one task for each queue that has updates."""
         for update in self._updates.waiting:
             if update.queue not in self._tasks and len(self._tasks) < address.connections:
                 task = tasks.create_task(self._deliver(http, update.queue))
@@ -252,39 +249,39 @@ class Webhook:
         self._changes.bump()
 
     async def _deliver(self, http: aiohttp.ClientSession, queue: str) -> None:
-        """All that waits for one room, in order."""
+        """Deliver the updates of one queue, in order."""
         while (address := self.address) is not None:
             update = next((one for one in self._updates.waiting if one.queue == queue), None)
             if update is None:
                 return
-            await self._insist(http, update, address)
+            await self._deliver_update(http, update, address)
 
-    async def _insist(self, http: aiohttp.ClientSession, update: Update, address: Address) -> None:
-        """One update, until it is taken, too old, or to be taken elsewhere."""
+    async def _deliver_update(self, http: aiohttp.ClientSession, update: Update, address: Address) -> None:
+        """Deliver one update until it is accepted, expires, or the address changes."""
         pause, failures = 1, 0
         while address is self.address and any(one.id == update.id for one in self._updates.waiting):
-            failed, wish = await self._post(http, update, address)
+            failed, retry_after = await self._post(http, update, address)
             if not failed:
                 self._updates.confirm(update.id)
                 return
             self.failure = Failure(failed, self._clock.date())
-            if failures and not wish:
+            if failures and not retry_after:
                 pause = min(_LONGEST_PAUSE, pause * 2)
             failures += 1
             with contextlib.suppress(TimeoutError):
-                async with self._clock.within(wish or (pause if failures > 1 else 0)):
+                async with self._clock.within(retry_after or (pause if failures > 1 else 0)):
                     while self.address is address:
                         await self._changes.next()
 
     async def _post(self, http: aiohttp.ClientSession, update: Update, address: Address) -> tuple[str, int]:
-        """Why it was not taken ("" if it was), and the seconds that the address wants to be left alone."""
+        """Post an update. Returns the error (empty if it was accepted) and the seconds of ``Retry-After``."""
         headers = {"Content-Type": "application/json"}
         if address.secret:
             headers["X-Telegram-Bot-Api-Secret-Token"] = address.secret
         body = msgspec.json.encode(update.json)
         try:
             async with (
-                asyncio.timeout(_PATIENCE),
+                asyncio.timeout(_TIMEOUT),
                 http.post(address.url, data=body, headers=headers) as answer,
             ):
                 content = await answer.read()
@@ -296,9 +293,9 @@ class Webhook:
                 await self._on_call(content, answer.content_type)
             return "", 0
         self._gone(answer.status)
-        wish = answer.headers.get("Retry-After", "")
+        retry_after = answer.headers.get("Retry-After", "")
         said = f"Wrong response from the webhook: {answer.status} {answer.reason}"
-        return said, min(_LONGEST_WISH, int(wish)) if wish.isdigit() else 0
+        return said, min(_LONGEST_RETRY_AFTER, int(retry_after)) if retry_after.isdigit() else 0
 
     def _gone(self, status: int) -> None:
         now = self._clock.now()
@@ -326,7 +323,7 @@ class Webhook:
 
 
 def _check(address: Address) -> None:
-    """The rules for addresses. This machine's own need no TLS and no special port."""
+    """Raise Refused if an address breaks a rule. Addresses of this machine may use HTTP and any port."""
     parts = urlsplit(address.url if "://" in address.url else f"https://{address.url}")
     if not parts.hostname:
         raise mistaken("invalid webhook URL specified")

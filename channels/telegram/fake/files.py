@@ -1,4 +1,4 @@
-"""Files of messages: their ids, the links that serve them, and the sizes of pictures."""
+"""Files of messages: their ids, their download links, and the sizes of pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.testing.fake_platform import Clock
 
 
 def size_of(data: bytes) -> tuple[int, int] | None:
-    """Width and height in pixels of a PNG, GIF, WebP or JPEG; None for anything else."""
+    """Return width and height of a PNG, GIF, WebP or JPEG in pixels; None for other data."""
     if data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) >= 24:
         return struct.unpack(">II", data[16:24])
     if data[:6] in (b"GIF87a", b"GIF89a") and len(data) >= 10:
@@ -40,7 +40,7 @@ def _webp(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg(data: bytes) -> tuple[int, int] | None:
-    """The frame header is the first segment from C0 to CF that is no table."""
+    """Return the size from the frame header: the first segment C0 to CF that is not a table."""
     at = 2
     while at + 9 <= len(data) and data[at] == 0xFF:
         marker = data[at + 1]
@@ -51,8 +51,8 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-MOST_FETCHED = 20 * 1024 * 1024
-MOST_PHOTO = 10 * 1024 * 1024
+MAX_FETCHED = 20 * 1024 * 1024
+MAX_PHOTO = 10 * 1024 * 1024
 _LINK_SECONDS = 3600
 _SIZES = ((90, "s"), (320, "m"), (800, "x"), (1280, "y"))
 _FOLDERS = {
@@ -68,7 +68,7 @@ _FOLDERS = {
 
 
 class Stored(Struct, frozen=True):
-    """A file on the platform. ``kind`` is what it was sent as: it can be sent again as that only."""
+    """A file on the platform. It can be sent again only as the same ``kind``."""
 
     id: str
     unique_id: str
@@ -79,7 +79,7 @@ class Stored(Struct, frozen=True):
 
 
 class Files:
-    """The platform's files. Ids of different kinds never meet, and a link to a file holds for one hour."""
+    """The platform's files. Each kind has its own ids; a link expires after one hour."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -87,12 +87,12 @@ class Files:
         self._links: dict[str, tuple[Stored, float]] = {}
 
     def store(self, kind: str, upload: Upload, attributes: Mapping[str, Any] | None = None) -> Stored:
-        """Take a file in. Raises Refused for what the platform does not take as that kind."""
+        """Store a file. Raises Refused if the platform does not accept it as that kind."""
         if not upload.data:
             raise mistaken("file must be non-empty")
         more = dict(attributes or {})
         if kind == "photo":
-            more |= _picture(upload.data)
+            more |= _photo_size(upload.data)
         number = len(self._known) + 1
         suffix = PurePosixPath(upload.name).suffix or mimetypes.guess_extension(upload.mime) or ""
         stored = Stored(
@@ -106,8 +106,8 @@ class Files:
         self._known[stored.id] = stored
         return stored
 
-    def sent_again(self, kind: str, file_id: str) -> Stored:
-        """A file that is known under its id. Raises Refused if it is not, or is of another kind."""
+    def by_id(self, kind: str, file_id: str) -> Stored:
+        """Return the file with an id. Raises Refused if it is unknown or of another kind."""
         if "." in file_id:
             raise Refused(
                 "Bad Request: failed to get HTTP URL content",
@@ -120,11 +120,11 @@ class Files:
         return stored
 
     def link(self, file_id: str) -> dict[str, Any]:
-        """Return the result of ``getFile``: for the next hour its path leads to the bytes."""
+        """Return the result of ``getFile``; its path is valid for one hour."""
         if (stored := self._known.get(_bare(file_id))) is None:
             raise mistaken("invalid file_id")
         size = len(stored.upload.data)
-        if size > MOST_FETCHED:
+        if size > MAX_FETCHED:
             raise bad("file is too big")
         self._links[stored.path] = stored, self._clock.now() + _LINK_SECONDS
         return {
@@ -135,29 +135,29 @@ class Files:
         }
 
     def at(self, path: str) -> Upload | None:
-        """The bytes behind a link, unless it has ended or never was."""
+        """Return the file of a link; None if the link is unknown or expired."""
         stored, until = self._links.get(path, (None, 0.0))
         return stored.upload if stored is not None and self._clock.now() < until else None
 
     def data(self, file_id: str) -> bytes:
-        """The bytes of a file, for tests. Raises KeyError if there is none."""
+        """Return the bytes of a file, for tests. Raises KeyError if it is unknown."""
         return self._known[_bare(file_id)].upload.data
 
 
 def check_voice(data: bytes) -> None:
-    """Raises Refused for what cannot be played as a voice message: it is Opus in Ogg, MP3 or M4A."""
+    """Raise Refused unless the data can be a voice message: Opus in Ogg, MP3 or M4A."""
     opus = data.startswith(b"OggS") and b"OpusHead" in data[:64]
     mp3 = data.startswith(b"ID3") or (data[:1] == b"\xff" and data[1:2] >= b"\xe0")
     if not (opus or mp3 or data[4:8] == b"ftyp"):
         raise mistaken("wrong file type", "a voice message is Opus in an Ogg file, MP3 or M4A")
 
 
-def shown(stored: Stored) -> Any:
-    """Return the field of a message for a file: a list of sizes for a picture, else one object."""
+def file_json(stored: Stored) -> Any:
+    """Return the field of a message for a file: a list of sizes for a picture, otherwise one object."""
     size = len(stored.upload.data)
     common = {"file_id": stored.id, "file_unique_id": stored.unique_id, "file_size": size}
     if stored.kind == "photo":
-        return _sizes(stored, size)
+        return _photo_sizes(stored, size)
     if stored.kind == "voice":
         mime = {"mime_type": stored.upload.mime or "audio/ogg"}
         return common | {"duration": 0} | mime | dict(stored.attributes)
@@ -170,8 +170,8 @@ def shown(stored: Stored) -> Any:
     return common | named | more
 
 
-def _sizes(stored: Stored, size: int) -> list[dict[str, Any]]:
-    """Smaller ones first; all lead to the same bytes."""
+def _photo_sizes(stored: Stored, size: int) -> list[dict[str, Any]]:
+    """Return the sizes of a photo, smallest first; all have the same bytes."""
     width, height = stored.attributes["width"], stored.attributes["height"]
     longest = max(width, height)
     found: list[dict[str, Any]] = []
@@ -191,11 +191,11 @@ def _sizes(stored: Stored, size: int) -> list[dict[str, Any]]:
     return found
 
 
-def _picture(data: bytes) -> dict[str, int]:
-    """The size of a picture in pixels. Raises Refused where it makes no photo."""
-    if len(data) > MOST_PHOTO:
+def _photo_size(data: bytes) -> dict[str, int]:
+    """Return the size of a picture in pixels. Raises Refused if it cannot be a photo."""
+    if len(data) > MAX_PHOTO:
         raise mistaken(
-            f"file of size {len(data)} bytes is too big for a photo; the maximum size is {MOST_PHOTO} bytes"
+            f"file of size {len(data)} bytes is too big for a photo; the maximum size is {MAX_PHOTO} bytes"
         )
     if (found := size_of(data)) is None:
         raise mistaken("IMAGE_PROCESS_FAILED", "a photo that is no picture")
@@ -206,5 +206,5 @@ def _picture(data: bytes) -> dict[str, int]:
 
 
 def _bare(file_id: str) -> str:
-    """The id of a file, whichever of its sizes is meant."""
+    """Return the id of a file without the suffix of one of its sizes."""
     return file_id.partition("-")[0]

@@ -1,4 +1,4 @@
-"""The methods that send, change or delete messages, or show that one is on its way."""
+"""Methods that send, change or delete messages, and those that show drafts and actions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from channels.telegram.fake import files, text
 from channels.telegram.fake.calls import NotReached, Refused, Request, bad, forbidden, mistaken
 from channels.telegram.fake.files import Stored
-from channels.telegram.fake.state import GENERAL, Chat, Draft, Message, World, person_json
+from channels.telegram.fake.state import GENERAL_TOPIC, Chat, Draft, Message, World, person_json
 from channels.telegram.fake.text import Entity, Styled
 
-_MOST_BUTTONS = 100
+_MAX_BUTTONS = 100
 
 
 class Content(Struct, frozen=True, kw_only=True):
-    """The content of a message: text or caption, files, and further fields of its JSON."""
+    """Content of a message: text or caption, files, and further fields of its JSON."""
 
     text: str = ""
     entities: tuple[Entity, ...] = ()
@@ -27,7 +27,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
 
 def content_of(world: World, styled: Styled, media: Mapping[str, Any] | None = None) -> Content:
-    """Return a text or a caption with its files; mentioned users get their names."""
+    """Return a text or caption with its files; entities that mention users get the users' data."""
     people = {person.id: person for person in world.people.values()}
     entities: list[Entity] = []
     for entity in styled.entities:
@@ -38,11 +38,11 @@ def content_of(world: World, styled: Styled, media: Mapping[str, Any] | None = N
     return Content(text=styled.text, entities=tuple(entities), media=media or {})
 
 
-def placed(world: World, request: Request, content: Content, *, album: str | None = None) -> Message:
-    """A new message of the bot, with what every send method takes besides its content."""
+def add_message(world: World, request: Request, content: Content, *, album: str | None = None) -> Message:
+    """Add a message of the bot, with the parameters that all send methods share."""
     markup, keyboard = markup_of(request)
     chat = world.writable(request["chat_id"])
-    answered = _answered(chat, request)
+    answered = _reply_target(chat, request)
     thread, in_topic = thread_of(world, chat, request.get("message_thread_id"), answered)
     protected = {"has_protected_content": True} if request.get("protect_content") else {}
     for draft in [draft for draft in chat.drafts.values() if draft.thread == thread]:
@@ -69,11 +69,11 @@ def placed(world: World, request: Request, content: Content, *, album: str | Non
 def thread_of(
     world: World, chat: Chat, wanted: int | None, answered: Message | None
 ) -> tuple[int | None, bool]:
-    """The thread that a message belongs to, and whether it is a topic. Raises Refused for one that is not
-    there."""
+    """Return the thread of a message, and whether it is a topic. Raises Refused for an unknown or closed
+    topic."""
     has_topics = chat.forum or (chat.kind == "private" and world.traits.topics)
     if wanted and (chat.forum or chat.kind == "private"):
-        topic = chat.topics.get(wanted) if has_topics and wanted != GENERAL else None
+        topic = chat.topics.get(wanted) if has_topics and wanted != GENERAL_TOPIC else None
         if topic is None:
             raise bad("message thread not found")
         if topic.closed and chat.status != "administrator":
@@ -89,8 +89,8 @@ def thread_of(
 
 
 def markup_of(request: Request) -> tuple[Mapping[str, Any] | None, bool]:
-    """The buttons under a message, and whether it has another keyboard instead, so that it is never
-    edited."""
+    """Return the inline keyboard, and whether the message has another kind of keyboard, which prevents
+    edits."""
     given: Mapping[str, Any] = request.get("reply_markup") or {}
     rows = [row for row in given.get("inline_keyboard", ()) if row]
     for row in rows:
@@ -98,15 +98,15 @@ def markup_of(request: Request) -> tuple[Mapping[str, Any] | None, bool]:
             if len(button) < 2 or not button["text"]:
                 text = "can't parse inline keyboard button: Text buttons are unallowed in the inline keyboard"
                 raise mistaken(text)
-    if sum(map(len, rows)) > _MOST_BUTTONS:
-        raise mistaken("reply markup is too long", f"more than {_MOST_BUTTONS} buttons")
+    if sum(map(len, rows)) > _MAX_BUTTONS:
+        raise mistaken("reply markup is too long", f"more than {_MAX_BUTTONS} buttons")
     if rows:
         return {"inline_keyboard": rows}, False
     return None, any(given.get(name) for name in ("keyboard", "remove_keyboard", "force_reply"))
 
 
-def _answered(chat: Chat, request: Request) -> Message | None:
-    """The message that is replied to. Raises Refused if it does not stand, unless it may be missing."""
+def _reply_target(chat: Chat, request: Request) -> Message | None:
+    """Return the message that is replied to. Raises Refused if it is missing and may not be."""
     given: Mapping[str, Any] = request.get("reply_parameters") or {}
     if not given.get("message_id"):
         return None
@@ -121,34 +121,34 @@ def _answered(chat: Chat, request: Request) -> Message | None:
 Handler = Callable[[World, Request], Any]
 
 DRAFT_SECONDS = 30
-_MOST_IN_ALBUM = 10
-_ATTRIBUTES = ("duration", "width", "height", "performer", "title")
+_MAX_IN_ALBUM = 10
+_FILE_ATTRIBUTES = ("duration", "width", "height", "performer", "title")
 
 
 def send_message(world: World, request: Request) -> Any:
     """``sendMessage``."""
-    content = content_of(world, text.of_message(request))
+    content = content_of(world, text.message_text(request))
     if options := request.get("link_preview_options"):
         content = replace(content, more={"link_preview_options": options})
-    return world.json(placed(world, request, content))
+    return world.json(add_message(world, request, content))
 
 
 def send_rich_message(world: World, request: Request) -> Any:
-    """``sendRichMessage``: kept as it was written, as one paragraph."""
-    return world.json(placed(world, request, rich(request["rich_message"])))
+    """``sendRichMessage``: the source is stored as one paragraph."""
+    return world.json(add_message(world, request, rich_content(request["rich_message"])))
 
 
 def send_media_group(world: World, request: Request) -> Any:
-    """``sendMediaGroup``: all of it or nothing. One file alone makes no album."""
+    """``sendMediaGroup``: sends all files or none. A single file is not an album."""
     items: list[Mapping[str, Any]] = request["media"]
-    _fits_together(items)
+    _check_album(items)
     captions = [text.caption(item) for item in items]
     contents = [
-        _with_file(world, caption, _of_album(world, request, place, item), item)
+        _with_file(world, caption, _album_file(world, request, place, item), item)
         for place, (caption, item) in enumerate(zip(captions, items, strict=True), 1)
     ]
     album = str(13_000_000_000 + world.number()) if len(items) > 1 else None
-    return [world.json(placed(world, request, content, album=album)) for content in contents]
+    return [world.json(add_message(world, request, content, album=album)) for content in contents]
 
 
 def send_chat_action(world: World, request: Request) -> Any:
@@ -159,22 +159,23 @@ def send_chat_action(world: World, request: Request) -> Any:
 
 
 def send_message_draft(world: World, request: Request) -> Any:
-    """``sendMessageDraft``; empty text shows that the bot thinks."""
-    return _drafted(world, request, text.of_message(request, empty=True))
+    """``sendMessageDraft``; an empty text shows that the bot thinks."""
+    return _show_draft(world, request, text.message_text(request, empty=True))
 
 
 def send_rich_message_draft(world: World, request: Request) -> Any:
     """``sendRichMessageDraft``."""
-    return _drafted(world, request, Styled(rich(request["rich_message"], empty=True).text))
+    return _show_draft(world, request, Styled(rich_content(request["rich_message"], empty=True).text))
 
 
-def rich(given: Mapping[str, Any], *, empty: bool = False) -> Content:
-    """A rich message, with its source for a text. Raises Refused unless it has exactly one source."""
+def rich_content(given: Mapping[str, Any], *, empty: bool = False) -> Content:
+    """Return the content of a rich message, with its source as text. Raises Refused unless it has one
+    source."""
     sources = [given[name] for name in ("html", "markdown", "blocks") if name in given]
     if len(sources) != 1:
         raise mistaken("exactly one of html, markdown and blocks must be specified in a rich message")
     source = sources[0] if isinstance(sources[0], str) else ""
-    if len(source) > text.MOST_RICH:
+    if len(source) > text.MAX_RICH:
         raise mistaken("message is too long", f"a rich message of {len(source)} characters")
     if not sources[0] and not empty:
         raise mistaken("message text is empty")
@@ -182,19 +183,21 @@ def rich(given: Mapping[str, Any], *, empty: bool = False) -> Content:
     return Content(text=source, media={"rich_message": {"blocks": blocks}})
 
 
-def file_of(world: World, request: Request, kind: str, reference: str, given: Mapping[str, Any]) -> Stored:
-    """The file that a parameter names: one in the request, or one that was sent before."""
+def resolve_file(
+    world: World, request: Request, kind: str, reference: str, given: Mapping[str, Any]
+) -> Stored:
+    """Return the file of a parameter: an upload in the request, or a file that was sent before."""
     if not reference.startswith("attach://"):
-        return world.files.sent_again(kind, reference)
+        return world.files.by_id(kind, reference)
     upload = request.uploads.get(reference.removeprefix("attach://"))
     if upload is None:
         raise mistaken(f"there is no {kind} in the request")
-    return world.files.store(kind, upload, {name: given[name] for name in _ATTRIBUTES if name in given})
+    return world.files.store(kind, upload, {name: given[name] for name in _FILE_ATTRIBUTES if name in given})
 
 
 def media_of(stored: Stored) -> dict[str, Any]:
-    """A file as fields of a message; an animation is shown as a document too."""
-    shown = {stored.kind: files.shown(stored)}
+    """Return the fields of a message for a file; an animation is also a document."""
+    shown = {stored.kind: files.file_json(stored)}
     if stored.kind == "animation":
         shown["document"] = {
             name: value
@@ -204,17 +207,17 @@ def media_of(stored: Stored) -> dict[str, Any]:
     return shown
 
 
-def _sender(kind: str) -> Handler:
+def _file_handler(kind: str) -> Handler:
     def send(world: World, request: Request) -> Any:
-        caption = text.of_caption(request)
-        stored = file_of(world, request, kind, request[kind], request.arguments)
+        caption = text.request_caption(request)
+        stored = resolve_file(world, request, kind, request[kind], request.arguments)
         if kind == "voice":
             files.check_voice(stored.upload.data)
-            if world.writable(request["chat_id"]).unspoken:
+            if world.writable(request["chat_id"]).refuses_voice:
                 raise bad("VOICE_MESSAGES_FORBIDDEN")
-        if kind == "document" and world.writable(request["chat_id"]).unfiled:
+        if kind == "document" and world.writable(request["chat_id"]).refuses_documents:
             raise bad("not enough rights to send documents to the chat")
-        return world.json(placed(world, request, _with_file(world, caption, stored, request.arguments)))
+        return world.json(add_message(world, request, _with_file(world, caption, stored, request.arguments)))
 
     return send
 
@@ -228,11 +231,11 @@ def _with_file(world: World, caption: Styled, stored: Stored, given: Mapping[str
     return replace(content_of(world, caption, media_of(stored)), more=more)
 
 
-def _fits_together(items: list[Mapping[str, Any]]) -> None:
-    """Raises Refused for files that make no album."""
+def _check_album(items: list[Mapping[str, Any]]) -> None:
+    """Raise Refused for files that cannot form an album."""
     if not items:
         raise mistaken("there are no messages to send")
-    if len(items) > _MOST_IN_ALBUM:
+    if len(items) > _MAX_IN_ALBUM:
         raise mistaken("too many messages to send as an album", f"an album of {len(items)}")
     kinds = {item["type"] for item in items}
     for alone in ("document", "audio"):
@@ -240,18 +243,18 @@ def _fits_together(items: list[Mapping[str, Any]]) -> None:
             raise mistaken(f"{alone} can't be mixed with other media types")
 
 
-def _of_album(world: World, request: Request, place: int, item: Mapping[str, Any]) -> Stored:
+def _album_file(world: World, request: Request, place: int, item: Mapping[str, Any]) -> Stored:
     reference: str = item["media"]
     if reference.startswith("attach://") and reference.removeprefix("attach://") not in request.uploads:
         raise mistaken("can't parse InputMedia: media not found")
     try:
-        return file_of(world, request, item["type"], reference, item)
+        return resolve_file(world, request, item["type"], reference, item)
     except Refused as refused:
         said = refused.description.removeprefix("Bad Request: ")
         raise mistaken(f'failed to send message #{place} with the error message "{said}"') from None
 
 
-def _drafted(world: World, request: Request, content: Styled) -> Any:
+def _show_draft(world: World, request: Request, content: Styled) -> Any:
     chat = world.writable(request["chat_id"])
     if chat.kind != "private":
         raise mistaken("TEXTDRAFT_PEER_INVALID", "a draft outside private chats")
@@ -275,7 +278,7 @@ def _drafted(world: World, request: Request, content: Styled) -> Any:
 
 
 def shown_drafts(world: World, chat: Chat) -> list[Draft]:
-    """The drafts that have not gone yet."""
+    """Return the drafts that are not expired, and not stopped unless they have ``keep_on_stop``."""
     now = world.clock.now()
     return [d for d in chat.drafts.values() if d.until > now and (not d.stopped or d.keep_on_stop)]
 
@@ -288,40 +291,40 @@ _SAME = (
 
 
 def edit_message_text(world: World, request: Request) -> Any:
-    """``editMessageText``. Without ``reply_markup`` the buttons go."""
+    """``editMessageText``. Without ``reply_markup`` the buttons are removed."""
     if "rich_message" in request.arguments:
-        content = rich(request["rich_message"])
+        content = rich_content(request["rich_message"])
     else:
-        content = content_of(world, text.of_message(request))
-    message = _editable(world, request)
+        content = content_of(world, text.message_text(request))
+    message = _message_to_edit(world, request)
     if message.media and "rich_message" not in message.media:
         raise bad("there is no text in the message to edit")
-    return _changed(world, request, message, content)
+    return _edit(world, request, message, content)
 
 
 def edit_message_caption(world: World, request: Request) -> Any:
-    """``editMessageCaption``; without a caption it is taken away."""
-    caption = text.of_caption(request)
-    message = _editable(world, request)
+    """``editMessageCaption``; without a caption the present one is removed."""
+    caption = text.request_caption(request)
+    message = _message_to_edit(world, request)
     if not message.media or "rich_message" in message.media:
         raise bad("there is no caption in the message to edit")
-    return _changed(world, request, message, content_of(world, caption, message.media))
+    return _edit(world, request, message, content_of(world, caption, message.media))
 
 
 def edit_message_media(world: World, request: Request) -> Any:
-    """``editMessageMedia``: another file, with its caption."""
-    message = _editable(world, request)
+    """``editMessageMedia``: replaces the file and its caption."""
+    message = _message_to_edit(world, request)
     if "voice" in message.media:
         raise bad("there is no media in the message to edit")
     given = request["media"]
-    stored = file_of(world, request, given["type"], given["media"], given)
-    return _changed(world, request, message, content_of(world, text.caption(given), media_of(stored)))
+    stored = resolve_file(world, request, given["type"], given["media"], given)
+    return _edit(world, request, message, content_of(world, text.caption(given), media_of(stored)))
 
 
 def edit_message_reply_markup(world: World, request: Request) -> Any:
-    """``editMessageReplyMarkup``; without ``reply_markup`` the buttons go."""
-    message = _editable(world, request)
-    markup = _inline(request)
+    """``editMessageReplyMarkup``; without ``reply_markup`` the buttons are removed."""
+    message = _message_to_edit(world, request)
+    markup = _inline_keyboard(request)
     if markup == message.markup:
         raise bad(_SAME)
     return world.json(world.change(message, markup=markup))
@@ -331,18 +334,18 @@ def delete_message(world: World, request: Request) -> Any:
     """``deleteMessage``."""
     chat = world.chat(request["chat_id"])
     message = world.message(chat, request["message_id"], "message to delete")
-    _deletable(world, chat, message)
+    _check_deletable(world, chat, message)
     del chat.messages[message.id]
     world.changes.bump()
     return True
 
 
 def delete_messages(world: World, request: Request) -> Any:
-    """``deleteMessages``; those that do not stand are passed over."""
+    """``deleteMessages``; unknown ids are ignored."""
     chat = world.chat(request["chat_id"])
     found = [chat.messages[number] for number in request["message_ids"] if number in chat.messages]
     for message in found:
-        _deletable(world, chat, message)
+        _check_deletable(world, chat, message)
     for message in found:
         del chat.messages[message.id]
     world.changes.bump()
@@ -350,7 +353,7 @@ def delete_messages(world: World, request: Request) -> Any:
 
 
 def set_message_reaction(world: World, request: Request) -> Any:
-    """``setMessageReaction``: one at most; none takes it back."""
+    """``setMessageReaction``: one reaction at most; an empty list removes it."""
     chat = world.chat(request["chat_id"])
     message = world.message(chat, request["message_id"], "message to react")
     given: list[Mapping[str, Any]] = request.get("reaction", [])
@@ -360,8 +363,8 @@ def set_message_reaction(world: World, request: Request) -> Any:
     return True
 
 
-def _editable(world: World, request: Request) -> Message:
-    """The message that is to be changed. Raises Refused unless it is the bot's own and can be."""
+def _message_to_edit(world: World, request: Request) -> Message:
+    """Return the message to edit. Raises Refused unless the bot sent it and it can be edited."""
     if "chat_id" not in request.arguments:
         raise mistaken("chat_id is empty")
     chat = world.chat(request["chat_id"])
@@ -375,9 +378,9 @@ def _editable(world: World, request: Request) -> Message:
     return message
 
 
-def _changed(world: World, request: Request, message: Message, content: Content) -> Any:
-    """The message with its new content and buttons. Raises Refused if nothing is new about it."""
-    markup = _inline(request)
+def _edit(world: World, request: Request, message: Message, content: Content) -> Any:
+    """Replace content and buttons of a message. Raises Refused if both are unchanged."""
+    markup = _inline_keyboard(request)
     before = message.text, message.entities, message.media, message.markup
     if before == (content.text, content.entities, content.media, markup):
         raise bad(_SAME)
@@ -393,14 +396,14 @@ def _changed(world: World, request: Request, message: Message, content: Content)
     )
 
 
-def _inline(request: Request) -> Mapping[str, Any] | None:
+def _inline_keyboard(request: Request) -> Mapping[str, Any] | None:
     markup, keyboard = markup_of(request)
     if keyboard:
         raise mistaken("inline keyboard expected")
     return markup
 
 
-def _deletable(world: World, chat: Chat, message: Message) -> None:
+def _check_deletable(world: World, chat: Chat, message: Message) -> None:
     own = message.sender.id == world.bot.id
     if chat.status == "administrator":
         return
@@ -423,6 +426,6 @@ METHODS: dict[str, Handler] = {
     "sendMessageDraft": send_message_draft,
     "sendRichMessageDraft": send_rich_message_draft,
 } | {
-    f"send{kind.title()}": _sender(kind)
+    f"send{kind.title()}": _file_handler(kind)
     for kind in ("photo", "document", "voice", "audio", "video", "animation")
 }

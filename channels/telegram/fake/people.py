@@ -1,4 +1,4 @@
-"""The users of the platform: what tests do as users, and which messages the bot receives."""
+"""Users of the platform: what tests do as users, and which messages the bot receives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from channels.telegram.fake import chats
 from channels.telegram.fake.calls import Upload
-from channels.telegram.fake.chats import told
+from channels.telegram.fake.chats import add_service_message
 from channels.telegram.fake.files import Stored
 from channels.telegram.fake.messages import media_of, shown_drafts, thread_of
 from channels.telegram.fake.state import (
@@ -27,12 +27,12 @@ from channels.telegram.fake.state import (
 from channels.telegram.fake.text import Entity, styled
 
 
-def heard(world: World, chat: Chat, message: Message) -> bool:
+def is_delivered(world: World, chat: Chat, message: Message) -> bool:
     """Return whether the bot receives a user's message.
 
-    Never of another bot's; of everything in private chats and where it is an administrator. Else privacy mode
-    leaves commands that name it, commands that name nobody if it was the last bot to write, and replies to
-    what it wrote.
+    It receives no messages of other bots, and all others in private chats and where it is an administrator.
+    In other groups, privacy mode leaves replies to its own messages, commands with its name, and commands
+    without a name if it was the last bot that wrote.
     """
     if message.sender.is_bot or chat.status in ("left", "kicked"):
         return False
@@ -41,10 +41,10 @@ def heard(world: World, chat: Chat, message: Message) -> bool:
     answered = chat.messages.get(message.reply_to or 0)
     if answered is not None and answered.sender.id == world.bot.id and not answered.service:
         return True
-    return _commanded(world, chat, message)
+    return _is_command_for_bot(world, chat, message)
 
 
-def _commanded(world: World, chat: Chat, message: Message) -> bool:
+def _is_command_for_bot(world: World, chat: Chat, message: Message) -> bool:
     first = next((entity for entity in message.entities if entity["type"] == "bot_command"), None)
     if first is None or first["offset"] != 0:
         return False
@@ -52,36 +52,36 @@ def _commanded(world: World, chat: Chat, message: Message) -> bool:
     return named.lower() == world.traits.username.lower() if named else chat.spoke_last
 
 
-Who = Person | str
-"""Somebody, or the first name under which they are known."""
+User = Person | str
+"""A user, or the first name of one."""
 
 ANSWER_SECONDS = 15
-"""How long the platform waits for the bot's answer to a button that was pressed."""
+"""Seconds in which the bot may answer a pressed button."""
 
 
 class People:
-    """The users. Chats and messages are identified by their numbers."""
+    """The users. Chats and messages are given by id."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
     def person(self, name: str = "Ada", *, username: str = "", is_bot: bool = False) -> Person:
-        """Return a user by first name, the same one each time."""
+        """Return the user with a first name; the same name is the same user."""
         return self.world.person(name, username=username, is_bot=is_bot)
 
-    def private(self, who: Who = "Ada") -> int:
-        """Return the private chat of a user with the bot. From now on the bot may write there."""
+    def private(self, who: User = "Ada") -> int:
+        """Return the private chat of a user with the bot, where the bot may write from now on."""
         return self.world.private(self._person(who)).id
 
     def group(
         self,
         title: str = "Lab",
-        *people: Who,
+        *people: User,
         kind: Kind = "supergroup",
         forum: bool = False,
         admin: bool = False,
     ) -> int:
-        """A group with the bot in it; as an ``admin`` it hears everything."""
+        """Create a group with the bot in it; an ``admin`` bot receives all messages."""
         members = {person.id: person for person in map(self._person, people)}
         status: Status = "administrator" if admin else "member"
         return self.world.open(kind, title, forum=forum, status=status, members=members).id
@@ -90,20 +90,20 @@ class People:
         self,
         chat: int,
         text: str,
-        user: Who | None = None,
+        user: User | None = None,
         *,
         reply_to: int | None = None,
         thread: int | None = None,
         entities: Iterable[Entity] = (),
     ) -> int:
-        """Write as a user, by default the first one of the chat. Returns the number of the message."""
-        return self._placed(chat, user, text, reply_to, thread, entities=entities).id
+        """Write as a user, by default the first one of the chat. Returns the message id."""
+        return self._write(chat, user, text, reply_to, thread, entities=entities).id
 
     def send(
         self,
         chat: int,
         data: bytes,
-        user: Who | None = None,
+        user: User | None = None,
         *,
         kind: str = "photo",
         name: str = "",
@@ -112,53 +112,55 @@ class People:
         thread: int | None = None,
         **attributes: Any,
     ) -> int:
-        """Send a file as a user; ``kind`` is photo, document, voice, audio, video or animation."""
+        """Send a file as a user; ``kind`` is photo, document, voice, audio, video or animation. Returns the
+        message id."""
         stored = self.world.files.store(kind, Upload(name, data, mime), attributes)
-        return self._placed(chat, user, caption, None, thread, stored=stored).id
+        return self._write(chat, user, caption, None, thread, stored=stored).id
 
     def album(
         self,
         chat: int,
         files: Sequence[bytes],
-        user: Who | None = None,
+        user: User | None = None,
         *,
         kind: str = "photo",
         caption: str = "",
     ) -> list[int]:
-        """Send several files as a user: one message each, the first with the caption."""
+        """Send several files as a user: one message each, the first with the caption. Returns the message
+        ids."""
         album = str(13_000_000_000 + self.world.number())
         stored = [self.world.files.store(kind, Upload("", data, "")) for data in files]
         captions = [caption, *[""] * len(files)]
         return [
-            self._placed(chat, user, text, None, None, stored=file, album=album).id
+            self._write(chat, user, text, None, None, stored=file, album=album).id
             for file, text in zip(stored, captions, strict=False)
         ]
 
     def edit(self, chat: int, message: int, text: str) -> None:
-        """Change the text of a user's message."""
-        room = self.world.chats[chat]
+        """Edit the text of a user's message."""
+        chat_state = self.world.chats[chat]
         content = styled(text)
         changed = self.world.change(
-            room.messages[message],
+            chat_state.messages[message],
             text=content.text,
             entities=content.entities,
             edited=self.world.clock.date(),
         )
-        if heard(self.world, room, changed):
-            self.world.tell("edited_message", self.world.json(changed), room)
+        if is_delivered(self.world, chat_state, changed):
+            self.world.queue_update("edited_message", self.world.json(changed), chat_state)
 
     def delete(self, chat: int, message: int) -> None:
-        """Delete a message as a user. Bots receive no update of that."""
+        """Delete a message as a user. Bots receive no update about that."""
         del self.world.chats[chat].messages[message]
         self.world.changes.bump()
 
-    def press(self, chat: int, message: int, button: str, user: Who | None = None) -> Query:
-        """Press a button, found by its text or its data. ``answer`` of the result is the bot's answer.
+    def press(self, chat: int, message: int, button: str, user: User | None = None) -> Query:
+        """Press a button, given by its text or its data. ``answer`` of the result becomes the bot's answer.
 
-        Raises LookupError if there is no such button.
+        Raises LookupError for an unknown button.
         """
-        room = self.world.chats[chat]
-        pressed = room.messages[message]
+        chat_state = self.world.chats[chat]
+        pressed = chat_state.messages[message]
         data = next(
             (
                 one["callback_data"]
@@ -169,7 +171,7 @@ class People:
         )
         if data is None:
             raise LookupError(f"message {message} has no button {button}")
-        sender = self._sender(room, user)
+        sender = self._sender(chat_state, user)
         query = Query(
             id=f"77{self.world.number():016}",
             chat=chat,
@@ -186,112 +188,121 @@ class People:
             "chat_instance": str(chat),
             "data": data,
         }
-        self.world.tell("callback_query", content, room, seconds=150)
+        self.world.queue_update("callback_query", content, chat_state, seconds=150)
         return query
 
-    def react(self, chat: int, message: int, emoji: str | None, user: Who | None = None) -> None:
-        """React to a message, or take it back. An administrator bot that asks for it gets an update."""
-        room = self.world.chats[chat]
-        sender = self._sender(room, user)
-        before = room.messages[message].reactions.get(sender.id, ())
+    def react(self, chat: int, message: int, emoji: str | None, user: User | None = None) -> None:
+        """Set or remove the reaction of a user. The bot gets an update in private chats and where it is an
+        administrator, if it asked for that kind."""
+        chat_state = self.world.chats[chat]
+        sender = self._sender(chat_state, user)
+        before = chat_state.messages[message].reactions.get(sender.id, ())
         after = ({"type": "emoji", "emoji": emoji},) if emoji else ()
         self.world.change(
-            room.messages[message], reactions={**room.messages[message].reactions, sender.id: after}
+            chat_state.messages[message],
+            reactions={**chat_state.messages[message].reactions, sender.id: after},
         )
-        if room.status == "administrator" or room.kind == "private":
+        if chat_state.status == "administrator" or chat_state.kind == "private":
             content = {
-                "chat": chat_json(room),
+                "chat": chat_json(chat_state),
                 "message_id": message,
                 "user": person_json(sender),
                 "date": self.world.clock.date(),
                 "old_reaction": list(before),
                 "new_reaction": list(after),
             }
-            self.world.tell("message_reaction", content, room)
+            self.world.queue_update("message_reaction", content, chat_state)
 
     def stop(self, chat: int, draft: int | None = None) -> None:
-        """Press Stop under a draft (the newest). Raises LookupError if none can be stopped."""
-        room = self.world.chats[chat]
-        for key, shown in reversed(room.drafts.items()):
-            if shown.can_stop and shown in shown_drafts(self.world, room) and draft in (None, shown.id):
-                self._stopped(room, key, shown)
+        """Press Stop under a draft, by default the newest. Raises LookupError if no draft can be stopped."""
+        chat_state = self.world.chats[chat]
+        for key, shown in reversed(chat_state.drafts.items()):
+            if shown.can_stop and shown in shown_drafts(self.world, chat_state) and draft in (None, shown.id):
+                self._send_stop(chat_state, key, shown)
                 return
         raise LookupError(f"no draft in {chat} can be stopped")
 
-    def topic(self, chat: int, name: str, user: Who | None = None) -> int:
-        """Open a topic as a user. Returns its number."""
-        room = self.world.chats[chat]
-        return chats.open_topic(self.world, room, name, self._sender(room, user)).id
+    def topic(self, chat: int, name: str, user: User | None = None) -> int:
+        """Open a topic as a user. Returns its id."""
+        chat_state = self.world.chats[chat]
+        return chats.open_topic(self.world, chat_state, name, self._sender(chat_state, user)).id
 
-    def close_topic(self, chat: int, topic: int, user: Who | None = None) -> None:
+    def close_topic(self, chat: int, topic: int, user: User | None = None) -> None:
         """Close a topic as a user."""
-        room = self.world.chats[chat]
-        room.topics[topic].closed = True
-        told(self.world, room, self._sender(room, user), {"forum_topic_closed": {}}, room.topics[topic])
+        chat_state = self.world.chats[chat]
+        chat_state.topics[topic].closed = True
+        add_service_message(
+            self.world,
+            chat_state,
+            self._sender(chat_state, user),
+            {"forum_topic_closed": {}},
+            chat_state.topics[topic],
+        )
 
-    def join(self, chat: int, user: Who) -> None:
-        """Let a user join a group."""
-        room, person = self.world.chats[chat], self._person(user)
-        room.members[person.id] = person
-        told(self.world, room, person, {"new_chat_members": [person_json(person)]})
+    def join(self, chat: int, user: User) -> None:
+        """Add a user to a group."""
+        chat_state, person = self.world.chats[chat], self._person(user)
+        chat_state.members[person.id] = person
+        add_service_message(self.world, chat_state, person, {"new_chat_members": [person_json(person)]})
 
-    def block(self, who: Who = "Ada") -> None:
+    def block(self, who: User = "Ada") -> None:
         """Block the bot as a user."""
-        self._standing(self.world.private(self._person(who)), "kicked", blocked=True)
+        self._set_blocked(self.world.private(self._person(who)), "kicked", blocked=True)
 
-    def unblock(self, who: Who = "Ada") -> None:
+    def unblock(self, who: User = "Ada") -> None:
         """Unblock the bot as a user."""
-        self._standing(self.world.private(self._person(who)), "member", blocked=False)
+        self._set_blocked(self.world.private(self._person(who)), "member", blocked=False)
 
-    def kick(self, chat: int, by: Who = "Ada") -> None:
+    def kick(self, chat: int, by: User = "Ada") -> None:
         """Remove the bot from a group."""
-        room = self.world.chats[chat]
-        before, room.status = room.status, "kicked"
-        self._member_changed(room, self._person(by), before, "kicked")
+        chat_state = self.world.chats[chat]
+        before, chat_state.status = chat_state.status, "kicked"
+        self._send_membership(chat_state, self._person(by), before, "kicked")
 
-    def promote(self, chat: int, status: Status = "administrator", by: Who = "Ada") -> None:
-        """Make the bot an administrator, or a member again; also after it was removed."""
-        room = self.world.chats[chat]
-        before, room.status = room.status, status
-        self._member_changed(room, self._person(by), before, status)
+    def promote(self, chat: int, status: Status = "administrator", by: User = "Ada") -> None:
+        """Set the bot's status in a group, also after it was removed."""
+        chat_state = self.world.chats[chat]
+        before, chat_state.status = chat_state.status, status
+        self._send_membership(chat_state, self._person(by), before, status)
 
     def migrate(self, chat: int) -> int:
-        """A small group becomes a supergroup with another number, which is returned."""
+        """Turn a small group into a supergroup. Returns the new chat id."""
         old = self.world.chats[chat]
         new = self.world.open("supergroup", old.title, members=dict(old.members), status=old.status)
         by = next(iter(old.members.values()))
-        told(self.world, old, by, {"migrate_to_chat_id": new.id})
+        add_service_message(self.world, old, by, {"migrate_to_chat_id": new.id})
         old.migrated_to = new.id
-        told(self.world, new, by, {"migrate_from_chat_id": old.id})
+        add_service_message(self.world, new, by, {"migrate_from_chat_id": old.id})
         return new.id
 
     def messages(self, chat: int) -> list[Message]:
         """Return the messages of a chat, in order."""
-        room = self.world.chats[chat]
-        return [room.messages[number] for number in sorted(room.messages)]
+        chat_state = self.world.chats[chat]
+        return [chat_state.messages[number] for number in sorted(chat_state.messages)]
 
     def answers(self, chat: int) -> list[str]:
-        """The texts of the bot in a room, as they stand now."""
+        """Return the texts of the bot in a chat, as they are now."""
         return [
             one.text for one in self.messages(chat) if one.sender.id == self.world.bot.id and not one.service
         ]
 
     def drafts(self, chat: int) -> list[Draft]:
-        """Return the drafts that a chat shows while an answer is made."""
+        """Return the drafts that a chat shows."""
         return shown_drafts(self.world, self.world.chats[chat])
 
     def actions(self, chat: int) -> list[str]:
-        """All that ``sendChatAction`` was called with for a room."""
+        """Return the actions of all ``sendChatAction`` calls in a chat."""
         return list(self.world.chats[chat].actions)
 
     def chat(self, chat: int) -> Chat:
-        """A room, to look at or to change: ``refused``, ``muted`` and the like make it refuse the bot."""
+        """Return a chat. ``refused``, ``muted`` and similar fields may be set, to make it refuse the bot's
+        messages."""
         return self.world.chats[chat]
 
-    def _placed(
+    def _write(
         self,
         chat: int,
-        user: Who | None,
+        user: User | None,
         text: str,
         reply_to: int | None,
         thread: int | None,
@@ -300,65 +311,65 @@ class People:
         stored: Stored | None = None,
         album: str | None = None,
     ) -> Message:
-        room = self.world.chats[chat]
-        sender = self._sender(room, user)
+        chat_state = self.world.chats[chat]
+        sender = self._sender(chat_state, user)
         content = styled(text, "", entities)
-        answered = room.messages[reply_to] if reply_to is not None else None
-        if thread is None and answered is None and self._opens_topic(room):
+        answered = chat_state.messages[reply_to] if reply_to is not None else None
+        if thread is None and answered is None and self._opens_topic(chat_state):
             thread = chats.open_topic(
-                self.world, room, content.text[:128] or "New chat", sender, implicit=True
+                self.world, chat_state, content.text[:128] or "New chat", sender, implicit=True
             ).id
-        place, in_topic = thread_of(self.world, room, thread, answered)
+        thread_id, in_topic = thread_of(self.world, chat_state, thread, answered)
         message = Message(
-            id=self.world.next_id(room),
-            chat=room.id,
+            id=self.world.next_id(chat_state),
+            chat=chat_state.id,
             date=self.world.clock.date(),
             sender=sender,
             text=content.text,
             entities=content.entities,
             media=media_of(stored) if stored else {},
-            thread=place,
+            thread=thread_id,
             in_topic=in_topic,
             reply_to=reply_to,
             album=album,
         )
         self.world.place(message)
-        if heard(self.world, room, message):
-            self.world.tell("message", self.world.json(message), room)
+        if is_delivered(self.world, chat_state, message):
+            self.world.queue_update("message", self.world.json(message), chat_state)
         return message
 
-    def _opens_topic(self, room: Chat) -> bool:
+    def _opens_topic(self, chat_state: Chat) -> bool:
         """Return whether a message outside of a topic opens one, as in private chats with topics."""
         traits = self.world.traits
-        return room.kind == "private" and traits.topics and traits.people_make_topics
+        return chat_state.kind == "private" and traits.topics and traits.people_make_topics
 
-    def _stopped(self, room: Chat, key: tuple[int | None, int], shown: Draft) -> None:
-        room.drafts[key] = replace(shown, stopped=True)
-        content: dict[str, Any] = {"chat": chat_json(room), "draft_id": shown.id}
+    def _send_stop(self, chat_state: Chat, key: tuple[int | None, int], shown: Draft) -> None:
+        chat_state.drafts[key] = replace(shown, stopped=True)
+        content: dict[str, Any] = {"chat": chat_json(chat_state), "draft_id": shown.id}
         if shown.thread is not None:
             content["message_thread_id"] = shown.thread
-        self.world.tell("stopped_message_generation", content, room)
+        self.world.queue_update("stopped_message_generation", content, chat_state)
 
-    def _standing(self, room: Chat, status: Status, *, blocked: bool) -> None:
-        before: Status = "kicked" if room.blocked else "member"
-        room.blocked = blocked
-        self._member_changed(room, next(iter(room.members.values())), before, status)
+    def _set_blocked(self, chat_state: Chat, status: Status, *, blocked: bool) -> None:
+        before: Status = "kicked" if chat_state.blocked else "member"
+        chat_state.blocked = blocked
+        self._send_membership(chat_state, next(iter(chat_state.members.values())), before, status)
 
-    def _member_changed(self, room: Chat, by: Person, before: Status, after: Status) -> None:
+    def _send_membership(self, chat_state: Chat, by: Person, before: Status, after: Status) -> None:
         content: Mapping[str, Any] = {
-            "chat": chat_json(room),
+            "chat": chat_json(chat_state),
             "from": person_json(by),
             "date": self.world.clock.date(),
             "old_chat_member": chats.member_json(self.world.bot, before),
             "new_chat_member": chats.member_json(self.world.bot, after),
         }
-        self.world.tell("my_chat_member", content, room)
+        self.world.queue_update("my_chat_member", content, chat_state)
 
-    def _person(self, who: Who) -> Person:
+    def _person(self, who: User) -> Person:
         return who if isinstance(who, Person) else self.world.person(who)
 
-    def _sender(self, room: Chat, user: Who | None) -> Person:
-        """Return the acting user, by default the first one of the chat, and add them to the chat."""
-        person = self._person(user) if user is not None else next(iter(room.members.values()))
-        room.members.setdefault(person.id, person)
+    def _sender(self, chat_state: Chat, user: User | None) -> Person:
+        """Return the acting user, by default the first of the chat, after adding the user to the chat."""
+        person = self._person(user) if user is not None else next(iter(chat_state.members.values()))
+        chat_state.members.setdefault(person.id, person)
         return person

@@ -1,4 +1,4 @@
-"""A fake Telegram on a real socket: the Bot API, and people who write to the bot.
+"""Fake Telegram on a real socket: the Bot API, and users that write to the bot.
 
 ::
 
@@ -23,21 +23,21 @@ from typing import Any, Unpack
 from aiohttp import web
 
 from channels.telegram.fake.api import Api
-from channels.telegram.fake.calls import MOST_BYTES
+from channels.telegram.fake.calls import MAX_BYTES
 from channels.telegram.fake.limits import Figures, Limits
 from channels.telegram.fake.messages import shown_drafts
 from channels.telegram.fake.people import People
-from channels.telegram.fake.state import Chat, Kind, Message, Traits, World, chat_json, message_json
+from channels.telegram.fake.state import BotSettings, Chat, Kind, Message, World, chat_json, message_json
 from gateway.testing.fake_platform import Clock, Control, FakeServer, ServerOptions, announce, options
 
 TOKEN = "123456789:AAFakeTokenForTestsOnly-0123456789abcdef"  # noqa: S105 - of a bot that does not exist
 
 
 class FakeTelegram(People, FakeServer):
-    """The Bot API at ``url``, for the bot with ``token``, and a page to write to the bot.
+    """Bot API at ``url`` for the bot with ``token``, and a page for writing to the bot.
 
-    ``limits`` turns the platform's rate limits on; ``retry_after`` is the wait in whole seconds that a call
-    slowed down by script is asked for. ``skew`` shifts the dates that the platform writes, in seconds.
+    ``limits`` enables the platform's rate limits. ``retry_after`` is the wait, in whole seconds, of calls
+    that a test slows down. ``skew`` shifts the platform's dates, in seconds.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class FakeTelegram(People, FakeServer):
         **server: Unpack[ServerOptions],
     ) -> None:
         FakeServer.__init__(self, Clock(skew=skew), server)
-        traits = Traits(
+        traits = BotSettings(
             token=token,
             name=name,
             username=username,
@@ -71,7 +71,7 @@ class FakeTelegram(People, FakeServer):
 
     @property
     def token(self) -> str:
-        """The token that the platform accepts; it may be replaced while a bot is connected."""
+        """Return the token that the platform accepts; it may be replaced while a bot is connected."""
         return self.world.token
 
     @token.setter
@@ -80,47 +80,47 @@ class FakeTelegram(People, FakeServer):
 
     @property
     def base_url(self) -> str:
-        """The address of a method up to its token, as python-telegram-bot takes it."""
+        """Return the address of a method up to its token, as python-telegram-bot takes it."""
         return f"{self.url}/bot"
 
     @property
     def base_file_url(self) -> str:
-        """The address of a file up to its token, as python-telegram-bot takes it."""
+        """Return the address of a file up to its token, as python-telegram-bot takes it."""
         return f"{self.url}/file/bot"
 
     def deliver_raw(self, payload: Mapping[str, Any]) -> None:
-        """Put an update into the queue as it is, without its number."""
+        """Queue an update as it is, without its id."""
         self.world.updates.push("", payload, queue="raw", seconds=86_400)
 
     def reorder(self) -> None:
-        """Hand out the next batch of updates backwards."""
+        """Reverse the next batch of updates."""
         self.world.updates.reversed = True
 
     def forget_updates(self) -> int:
-        """Drop all updates that wait, as the platform does after 24 hours. Returns how many."""
+        """Drop all waiting updates, as the platform does after 24 hours. Returns their number."""
         return self.world.updates.forget()
 
     def jump(self, update_id: int) -> None:
-        """Number the next update so, as the platform picks a random number after a week without any."""
+        """Set the next update id; the platform picks a random one after a week without updates."""
         self.world.updates.jump(update_id)
 
     def routes(self) -> web.Application:
         """Return the application that serves the platform."""
-        app = web.Application(client_max_size=MOST_BYTES + 1024 * 1024)
+        app = web.Application(client_max_size=MAX_BYTES + 1024 * 1024)
         app.router.add_route("*", "/bot{token}/{method}", self._api.serve)
         app.router.add_get("/file/bot{token}/{path:.+}", self._api.file)
         TelegramControl(self).add_to(app)
         return app
 
     async def start(self, stack: AsyncExitStack) -> None:
-        """Deliver to the webhook while the platform runs."""
+        """Run the webhook while the server runs."""
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         stack.callback(tasks.create_task(self.webhook.run()).cancel)
 
 
 async def serve(argv: Sequence[str] | None = None, on_applied: Callable[[], None] | None = None) -> None:
-    """Run until cancelled, with some people and rooms. The first line of the output is the address."""
-    parser = options("A fake Telegram: the Bot API, and a page to write to the bot.")
+    """Run until cancelled, with some users and chats. The first line of the output is the address."""
+    parser = options("Fake Telegram: the Bot API, and a page to write to the bot.")
     parser.add_argument("--token", default=TOKEN, help="token of the bot")
     parser.add_argument("--limits", action="store_true", help="enforce the platform's rate limits")
     parser.add_argument("--topics", action="store_true", help="give private chats topics")
@@ -136,7 +136,7 @@ async def serve(argv: Sequence[str] | None = None, on_applied: Callable[[], None
 
 
 class TelegramControl(Control):
-    """The control interface, with the files that were sent: ``GET /_fake/file/{id}``."""
+    """Control interface of the page, with the files of messages at ``/_fake/file/{id}``."""
 
     def __init__(self, fake: FakeTelegram) -> None:
         def block(user: str, *, blocked: bool = True) -> None:
@@ -154,8 +154,8 @@ class TelegramControl(Control):
         def press(**given: Any) -> str:
             return fake.press(**given).id
 
-        acts = (fake.say, send, press, fake.react, fake.stop, fake.edit, fake.topic, block, open)
-        super().__init__(fake, Path(__file__).with_name("page"), self._rooms, acts)
+        actions = (fake.say, send, press, fake.react, fake.stop, fake.edit, fake.topic, block, open)
+        super().__init__(fake, Path(__file__).with_name("page"), self._chats, actions)
         self._world = fake.world
 
     def add_to(self, app: web.Application) -> None:
@@ -171,13 +171,13 @@ class TelegramControl(Control):
         nosniff = {"X-Content-Type-Options": "nosniff"}
         return web.Response(body=data, content_type="application/octet-stream", headers=nosniff)
 
-    def _rooms(self, most: int) -> Mapping[str, Any]:
+    def _chats(self, most: int) -> Mapping[str, Any]:
         world = self._world
-        rooms = [_room(world, chat, most) for chat in world.chats.values() if chat.migrated_to is None]
+        rooms = [_chat_json(world, chat, most) for chat in world.chats.values() if chat.migrated_to is None]
         return {"bot": {"name": world.bot.first_name, "username": world.bot.username}, "rooms": rooms}
 
 
-def _room(world: World, chat: Chat, most: int) -> dict[str, Any]:
+def _chat_json(world: World, chat: Chat, most: int) -> dict[str, Any]:
     shown = sorted(chat.messages)[-most:]
     return {
         "chat": chat_json(chat),

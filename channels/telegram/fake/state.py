@@ -1,4 +1,4 @@
-"""The state of the platform: users, chats, topics, messages, and their JSON."""
+"""State of the platform: users, chats, topics, messages, and their JSON."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gateway.testing.fake_platform import Changes, Clock
 Kind = Literal["private", "group", "supergroup"]
 Status = Literal["member", "administrator", "left", "kicked"]
 
-GENERAL = 1
+GENERAL_TOPIC = 1
 """The topic that every forum has. Its messages carry no thread."""
 
 ICON_COLOURS = (7322096, 16766590, 13338331, 9367192, 16749490, 16478047)
 
 
 class Person(Struct, frozen=True, kw_only=True):
-    """A user; another bot too."""
+    """A user or a bot."""
 
     id: int
     first_name: str
@@ -37,10 +37,9 @@ class Person(Struct, frozen=True, kw_only=True):
 class Message(Struct, frozen=True, kw_only=True):
     """A message in a chat.
 
-    ``text`` is its text, or the caption of what ``media`` holds; ``media`` is what else stands in its JSON:
-    files, or what a service message tells. ``keyboard`` marks one that came with a reply keyboard: it is
-    never edited. ``thread`` is the topic, or in a supergroup without topics the message that a line of
-    replies began with.
+    ``text`` is the text, or the caption of a file. ``media`` has the other fields of the JSON: files, or the
+    content of a service message. ``keyboard`` marks a message with a reply keyboard, which cannot be edited.
+    ``thread`` is the topic; in a supergroup without topics it is the first message of a chain of replies.
     """
 
     id: int
@@ -63,13 +62,13 @@ class Message(Struct, frozen=True, kw_only=True):
 
     @property
     def buttons(self) -> list[Mapping[str, Any]]:
-        """The buttons under it, row by row."""
+        """Return the inline buttons, row by row."""
         rows = (self.markup or {}).get("inline_keyboard", ())
         return [button for row in rows for button in row]
 
 
 class Topic(Struct, kw_only=True):
-    """A topic of a forum, or of a private chat."""
+    """A topic of a forum or a private chat."""
 
     id: int
     name: str
@@ -78,7 +77,7 @@ class Topic(Struct, kw_only=True):
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """A draft that a user sees. It ends after 30 seconds, or with the next message."""
+    """A draft that a user sees. It ends after 30 seconds, or with the next message in its thread."""
 
     id: int
     text: str
@@ -93,10 +92,10 @@ class Draft(Struct, frozen=True, kw_only=True):
 class Chat(Struct, kw_only=True):
     """A chat with its messages.
 
-    ``refused`` is the answer to everything that the bot sends, for a room that refuses for a reason of its
-    own; ``muted`` is the usual one, ``unspoken`` one for voice messages alone, ``unfiled`` one for documents
-    alone. ``spoke_last`` tells whether of all bots it was this one that wrote last.
-    Message 1 of a supergroup told of its making.
+    ``refused`` is the error for every message of the bot; ``muted`` refuses them for missing rights,
+    ``refuses_voice`` only voice messages, ``refuses_documents`` only documents. ``spoke_last`` is whether
+    this bot was the last bot that wrote. Ids in a supergroup begin with 2, because message 1 reported its
+    creation.
     """
 
     id: int
@@ -106,8 +105,8 @@ class Chat(Struct, kw_only=True):
     status: Status = "member"
     blocked: bool = False
     refused: str = ""
-    unspoken: bool = False
-    unfiled: bool = False
+    refuses_voice: bool = False
+    refuses_documents: bool = False
     forum: bool = False
     muted: bool = False
     spoke_last: bool = False
@@ -124,7 +123,7 @@ class Chat(Struct, kw_only=True):
         return self.kind != "private"
 
     def newest(self) -> Message:
-        """Return the message with the highest number. Raises LookupError if there is none."""
+        """Return the message with the highest id. Raises LookupError if there is none."""
         if not self.messages:
             raise LookupError(f"nothing stands in {self.id}")
         return self.messages[max(self.messages)]
@@ -136,7 +135,7 @@ _FIRST_SUPERGROUP = -1_002_000_000_001
 
 
 def person_json(person: Person) -> dict[str, Any]:
-    """A ``User``."""
+    """Return a ``User``."""
     shown: dict[str, Any] = {"id": person.id, "is_bot": person.is_bot, "first_name": person.first_name}
     if person.last_name:
         shown["last_name"] = person.last_name
@@ -148,7 +147,7 @@ def person_json(person: Person) -> dict[str, Any]:
 
 
 def chat_json(chat: Chat) -> dict[str, Any]:
-    """A ``Chat``."""
+    """Return a ``Chat``."""
     if chat.kind == "private":
         person = next(iter(chat.members.values()))
         shown: dict[str, Any] = {"id": chat.id, "first_name": person.first_name, "type": "private"}
@@ -158,8 +157,8 @@ def chat_json(chat: Chat) -> dict[str, Any]:
 
 
 def message_json(chat: Chat, message: Message, *, with_reply: bool = True) -> dict[str, Any]:
-    """A ``Message``. In a topic of a group one that answers nothing answers the message that opened the
-    topic."""
+    """Return a ``Message``. In a topic of a group, a message that is not a reply replies to the topic's first
+    message."""
     shown: dict[str, Any] = {
         "message_id": message.id,
         "from": person_json(message.sender),
@@ -170,7 +169,7 @@ def message_json(chat: Chat, message: Message, *, with_reply: bool = True) -> di
         shown["edit_date"] = message.edited
     if message.thread is not None:
         shown["message_thread_id"] = message.thread
-    if with_reply and (answered := chat.messages.get(_answered(chat, message))) is not None:
+    if with_reply and (answered := chat.messages.get(_reply_target(chat, message))) is not None:
         shown["reply_to_message"] = message_json(chat, answered, with_reply=False)
     if message.album is not None:
         shown["media_group_id"] = message.album
@@ -183,8 +182,8 @@ def message_json(chat: Chat, message: Message, *, with_reply: bool = True) -> di
     return shown
 
 
-def _answered(chat: Chat, message: Message) -> int:
-    """The number of the message that this one answers; 0 for none."""
+def _reply_target(chat: Chat, message: Message) -> int:
+    """Return the id of the message that this one replies to; 0 for none."""
     if message.reply_to is not None:
         return message.reply_to
     implied = message.thread if chat.kind == "supergroup" else None
@@ -203,7 +202,7 @@ def _content(message: Message) -> dict[str, Any]:
     return shown
 
 
-class Traits(Struct, frozen=True, kw_only=True):
+class BotSettings(Struct, frozen=True, kw_only=True):
     """The bot's settings: ``privacy`` hides group messages, ``topics`` gives private chats topics."""
 
     token: str
@@ -215,10 +214,13 @@ class Traits(Struct, frozen=True, kw_only=True):
 
 
 class World:
-    """Everything there is. Message numbers are one row for all private chats and small groups of the bot, and
-    one row for each supergroup; numbers are never used twice."""
+    """State of the whole platform.
 
-    def __init__(self, traits: Traits, clock: Clock, changes: Changes) -> None:
+    All private chats and small groups of the bot share one sequence of message ids; each supergroup has its
+    own. Ids are never used twice.
+    """
+
+    def __init__(self, traits: BotSettings, clock: Clock, changes: Changes) -> None:
         self.traits = traits
         self.token = traits.token
         self.clock = clock
@@ -241,12 +243,12 @@ class World:
         self._count = 0
 
     def number(self) -> int:
-        """A number that was never given before: of an album, a query."""
+        """Return a number that was not used before, for an album or a query."""
         self._count += 1
         return self._count
 
     def person(self, name: str, *, username: str = "", is_bot: bool = False) -> Person:
-        """Somebody by their first name; the same one each time."""
+        """Return the user with a first name; the same name is the same user."""
         if name not in self.people:
             made = Person(
                 id=_FIRST_PERSON + len(self.people), first_name=name, username=username or "", is_bot=is_bot
@@ -255,7 +257,7 @@ class World:
         return self.people[name]
 
     def open(self, kind: Kind, title: str = "", **traits: Any) -> Chat:
-        """A new room."""
+        """Create a chat."""
         place = sum(chat.kind == kind for chat in self.chats.values())
         first = _FIRST_GROUP if kind == "group" else _FIRST_SUPERGROUP
         chat = Chat(id=first - place, kind=kind, title=title, **traits)
@@ -264,14 +266,14 @@ class World:
         return chat
 
     def private(self, person: Person) -> Chat:
-        """The chat of one person with the bot; it has the person's number."""
+        """Return the private chat of a user with the bot; its id is the user's id."""
         if person.id not in self.chats:
             self.chats[person.id] = Chat(id=person.id, kind="private", members={person.id: person})
             self.changes.bump()
         return self.chats[person.id]
 
     def next_id(self, chat: Chat) -> int:
-        """The number of the next message."""
+        """Return the id of the next message."""
         if chat.kind == "supergroup":
             chat.last_id += 1
             return chat.last_id
@@ -279,15 +281,15 @@ class World:
         return self._shared_id
 
     def next_topic_id(self, chat: Chat, message_id: int) -> int:
-        """The number of a new topic: of the message that tells of it; in private chats it is the person's own
-        count."""
+        """Return the id of a new topic: in a supergroup the id of its service message, in private chats a
+        separate count."""
         if chat.kind == "supergroup":
             return message_id
         self._topic_id += 1
         return 100_000 + self._topic_id
 
     def chat(self, given: int | str) -> Chat:
-        """The room that the bot means. Raises Refused where it may not do anything."""
+        """Return the chat of a call. Raises Refused if it is unknown, or the bot has no access to it."""
         chat = self.chats.get(given) if isinstance(given, int) else None
         if chat is None:
             if any(person.id == given for person in self.people.values()):
@@ -303,7 +305,7 @@ class World:
         return chat
 
     def writable(self, given: int | str) -> Chat:
-        """The room that the bot wants to write in."""
+        """Return the chat to write in. Raises Refused if the bot may not write there."""
         chat = self.chat(given)
         if chat.blocked:
             raise forbidden("bot was blocked by the user")
@@ -314,13 +316,13 @@ class World:
         return chat
 
     def message(self, chat: Chat, message_id: int, label: str) -> Message:
-        """Return a message of a chat. Raises Refused, naming it by ``label``, if there is none."""
+        """Return a message of a chat. Raises Refused with ``label`` if it is unknown."""
         if (message := chat.messages.get(message_id)) is None:
             raise bad(f"{label} not found")
         return message
 
     def place(self, message: Message) -> Message:
-        """Put a message into its room."""
+        """Store a message in its chat."""
         chat = self.chats[message.chat]
         chat.messages[message.id] = message
         if message.sender.is_bot:
@@ -329,20 +331,22 @@ class World:
         return message
 
     def change(self, message: Message, **changes: Any) -> Message:
-        """Put a changed message in its place."""
+        """Store a message with changed fields."""
         return self.place(replace(message, **changes))
 
-    def tell(self, kind: str, content: Mapping[str, Any], chat: Chat, *, seconds: float = 86_400) -> None:
-        """Let the bot know of something, within so many seconds or never."""
+    def queue_update(
+        self, kind: str, content: Mapping[str, Any], chat: Chat, *, seconds: float = 86_400
+    ) -> None:
+        """Queue an update for the bot, which expires after ``seconds``."""
         queue = "message" if kind == "edited_message" else kind
         self.updates.push(kind, content, queue=f"{queue}:{chat.id}", seconds=seconds)
 
     def json(self, message: Message) -> dict[str, Any]:
-        """A message as the Bot API writes it."""
+        """Return a message as a Bot API object."""
         return message_json(self.chats[message.chat], message)
 
     def chat_json(self, chat: Chat) -> dict[str, Any]:
-        """A room as the Bot API writes it inside other things."""
+        """Return a chat as a Bot API object."""
         return chat_json(chat)
 
     def me(self) -> dict[str, Any]:
@@ -360,7 +364,7 @@ class World:
 
 
 class Query(Struct, kw_only=True):
-    """A button that was pressed. ``answer`` is what the bot said to it, None as long as it said nothing."""
+    """A press of a button. ``answer`` is the bot's answer, None until it answers."""
 
     id: str
     chat: int

@@ -1,4 +1,4 @@
-"""Text of messages: cleaned, parsed into entities, within its limits. Limits count code points."""
+"""Texts of messages: cleaned, with entities, and within the limits. Limits count code points."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ _TYPES = {
     "EmailAddress": "email",
     "PhoneNumber": "phone_number",
 }
-_BACK = {written: kind for kind, written in _TYPES.items() if kind != "PreCode"}
+_TDLIB_TYPES = {written: kind for kind, written in _TYPES.items() if kind != "PreCode"}
 _PLAIN = re.compile(
     r"(?P<bot_command>(?<![\w/])/\w{1,64}(?:@\w{3,32})?)|(?P<mention>(?<!\w)@\w{4,32})|(?P<url>https?://[^\s<>\"]+)"
 )
 _MARKED = re.compile(r"[*_~|`\[\]]")
 
 
-def installed() -> bool:
-    """Return whether the platform's own parser is there."""
+def has_parser() -> bool:
+    """Return whether tdjson, the platform's own parser, is installed."""
     return _execute() is not None
 
 
-def parsed(text: str, mode: str) -> tuple[str, list[Entity]]:
-    """A text without its markup, and the entities it stood for. Raises Refused for malformed markup."""
+def parse_markup(text: str, mode: str) -> tuple[str, list[Entity]]:
+    """Return a text without markup, and the entities of the markup. Raises Refused for malformed markup."""
     if mode not in ("markdown", "markdownv2", "html"):
         raise mistaken("unsupported parse_mode", f"there is no parse mode {mode}")
-    if not installed():
+    if not has_parser():
         raise Refused(
             "Bad Request: parse modes are read where tdjson is installed",
             501,
@@ -63,52 +63,52 @@ def parsed(text: str, mode: str) -> tuple[str, list[Entity]]:
     kind: dict[str, Any] = {"@type": "textParseModeHTML"}
     if mode != "html":
         kind = {"@type": "textParseModeMarkdown", "version": 2 if mode == "markdownv2" else 1}
-    answer = _ask({"@type": "parseTextEntities", "text": text, "parse_mode": kind})
+    answer = _call_parser({"@type": "parseTextEntities", "text": text, "parse_mode": kind})
     return answer["text"], [_entity(item) for item in answer["entities"] if _kind(item) in _TYPES]
 
 
-def found(text: str) -> list[Entity]:
-    """Return the entities that a text has without markup: commands, mentions, addresses, tags."""
-    if not installed():
+def detect_entities(text: str) -> list[Entity]:
+    """Return the entities of plain text: commands, mentions, addresses, tags."""
+    if not has_parser():
         return [
             {"type": match.lastgroup, "offset": utf16(text[: match.start()]), "length": utf16(match[0])}
             for match in _PLAIN.finditer(text)
         ]
-    answer = _ask({"@type": "getTextEntities", "text": text})
+    answer = _call_parser({"@type": "getTextEntities", "text": text})
     return [_entity(item) for item in answer["entities"] if _kind(item) in _TYPES]
 
 
-def fixed(text: str, entities: Iterable[Entity]) -> list[Entity]:
-    """Entities as the platform keeps them: in order, overlaps resolved. Raises Refused for impossible
-    ones."""
+def normalize_entities(text: str, entities: Iterable[Entity]) -> list[Entity]:
+    """Return entities in order and with overlaps resolved, as the platform does. Raises Refused for
+    impossible ones."""
     given = list(entities)
     if not given:
         return []
-    if not installed():
-        return _bounded(text, given)
+    if not has_parser():
+        return _check_bounds(text, given)
     own: list[dict[str, Any]] = []
     for entity in given:
-        kind = _BACK.get(entity["type"])
+        kind = _TDLIB_TYPES.get(entity["type"])
         if kind is not None:
             own.append({"@type": "textEntity", "offset": entity["offset"], "length": entity["length"]})
             own[-1]["type"] = {"@type": f"textEntityType{'PreCode' if entity.get('language') else kind}"}
             own[-1]["type"] |= _details(entity)
-    # Only its entities are wanted here, so whatever it would take for markup is covered first.
+    # The parser is used for the entities only, so markup characters are replaced first.
     covered = _MARKED.sub("x", text)
-    answer = _ask(
+    answer = _call_parser(
         {"@type": "parseMarkdown", "text": {"@type": "formattedText", "text": covered, "entities": own}}
     )
     return [_entity(item) for item in answer["entities"] if _kind(item) in _TYPES]
 
 
 def utf16(text: str) -> int:
-    """Length in UTF-16 units, in which the platform counts offsets."""
+    """Return the length in UTF-16 units, which entities count."""
     return len(text.encode("utf-16-le")) // 2
 
 
 @cache
 def _execute() -> Any:
-    # For tests, and for those who want exact answers; too large to ask of everybody.
+    # An optional dependency, because it is large.
     try:
         from tdjson import td_execute
     except ImportError:
@@ -117,7 +117,7 @@ def _execute() -> Any:
     return td_execute
 
 
-def _ask(request: dict[str, Any]) -> dict[str, Any]:
+def _call_parser(request: dict[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = msgspec.json.decode(_execute()(msgspec.json.encode(request)))
     if answer["@type"] == "error":
         said: str = answer["message"]
@@ -152,7 +152,7 @@ def _details(entity: Entity) -> dict[str, Any]:
     return details
 
 
-def _bounded(text: str, entities: list[Entity]) -> list[Entity]:
+def _check_bounds(text: str, entities: list[Entity]) -> list[Entity]:
     end = utf16(text)
     for entity in entities:
         if entity["offset"] < 0 or entity["offset"] + entity["length"] > end:
@@ -160,11 +160,11 @@ def _bounded(text: str, entities: list[Entity]) -> list[Entity]:
     return sorted(entities, key=lambda entity: (entity["offset"], -entity["length"]))
 
 
-MOST_TEXT = 4096
-MOST_CAPTION = 1024
-MOST_RICH = 32_768
-MOST_BYTES = 1 << 15
-MOST_ENTITIES = 100
+MAX_TEXT = 4096
+MAX_CAPTION = 1024
+MAX_RICH = 32_768
+MAX_BYTES = 1 << 15
+MAX_ENTITIES = 100
 
 _CLEANED: dict[int, str | None] = {
     **{code: " " for code in range(32) if code != ord("\n")},
@@ -175,59 +175,59 @@ _CLOSED = ("code", "pre", "text_link", "text_mention")
 
 
 class Styled(Struct, frozen=True):
-    """A text and what is special about parts of it."""
+    """A text with its entities."""
 
     text: str = ""
     entities: tuple[Entity, ...] = ()
 
 
 def styled(text: str, mode: str = "", entities: Iterable[Entity] = ()) -> Styled:
-    """A text as the platform keeps it. Raises Refused for malformed markup and impossible entities."""
-    if len(text.encode()) > MOST_BYTES:
+    """Return a text as the platform stores it. Raises Refused for malformed markup or impossible entities."""
+    if len(text.encode()) > MAX_BYTES:
         raise mistaken("text is too long")
     if text and mode.lower() not in ("", "none"):
-        text, read = parsed(text, mode.lower())
+        text, read = parse_markup(text, mode.lower())
     else:
         read = list(entities)
-    text, read = _cleaned(text, read)
-    return _trimmed(text, _joined(fixed(text, read), found(text))[:MOST_ENTITIES])
+    text, read = _clean(text, read)
+    return _strip(text, _merge_entities(normalize_entities(text, read), detect_entities(text))[:MAX_ENTITIES])
 
 
-def of_message(request: Request, *, empty: bool = False) -> Styled:
-    """The text of a message to send. Raises Refused unless it has 1 to 4096 characters (or none, if
+def message_text(request: Request, *, empty: bool = False) -> Styled:
+    """Return the text of a message to send. Raises Refused unless it has 1 to 4096 characters (0 if
     ``empty``)."""
     content = styled(request.get("text", ""), request.get("parse_mode", ""), request.get("entities", ()))
     if not content.text and not empty:
         raise mistaken("message text is empty")
-    if len(content.text) > MOST_TEXT:
+    if len(content.text) > MAX_TEXT:
         raise mistaken("message is too long", f"a text of {len(content.text)} characters")
     return content
 
 
-def of_caption(request: Request) -> Styled:
-    """The caption of a file to send. Raises Refused when it has more than 1024 characters."""
+def request_caption(request: Request) -> Styled:
+    """Return the caption of a file to send. Raises Refused if it has more than 1024 characters."""
     return caption(request.arguments)
 
 
 def caption(given: Any) -> Styled:
-    """Return the caption of one file of an album."""
+    """Return the caption of one file of an album. Raises Refused if it has more than 1024 characters."""
     content = styled(given.get("caption", ""), given.get("parse_mode", ""), given.get("caption_entities", ()))
-    if len(content.text) > MOST_CAPTION:
+    if len(content.text) > MAX_CAPTION:
         raise mistaken("message caption is too long", f"a caption of {len(content.text)} characters")
     return content
 
 
 def remarks(request: Request) -> list[str]:
-    """Return what the platform accepts but does not show: entities after the hundredth."""
+    """Return remarks about entities after the hundredth, which the platform accepts but does not show."""
     return [
-        f"{len(request[name])} {name}, of which {MOST_ENTITIES} are shown"
+        f"{len(request[name])} {name}, of which {MAX_ENTITIES} are shown"
         for name in ("entities", "caption_entities")
-        if len(request.get(name, ())) > MOST_ENTITIES
+        if len(request.get(name, ())) > MAX_ENTITIES
     ]
 
 
-def _cleaned(text: str, entities: Iterable[Entity]) -> tuple[str, list[Entity]]:
-    """Without what the platform takes out of every text; entities move along."""
+def _clean(text: str, entities: Iterable[Entity]) -> tuple[str, list[Entity]]:
+    """Remove the characters that the platform removes from every text, and shift the entities."""
     gone = [utf16(text[:at]) for at, letter in enumerate(text) if _CLEANED.get(ord(letter), "") is None]
     if not gone:
         return text.translate(_CLEANED), list(entities)
@@ -239,21 +239,21 @@ def _cleaned(text: str, entities: Iterable[Entity]) -> tuple[str, list[Entity]]:
     return text.translate(_CLEANED), moved
 
 
-def _joined(given: list[Entity], found: list[Entity]) -> list[Entity]:
-    """Given entities, and of the found ones those that are not within code or a link."""
+def _merge_entities(given: list[Entity], found: list[Entity]) -> list[Entity]:
+    """Return the given entities, and the detected ones that do not overlap code or links."""
     closed = [entity for entity in given if entity["type"] in _CLOSED]
-    free = [entity for entity in found if not any(_meet(entity, other) for other in closed)]
+    free = [entity for entity in found if not any(_overlap(entity, other) for other in closed)]
     return sorted([*given, *free], key=lambda entity: (entity["offset"], -entity["length"]))
 
 
-def _meet(one: Entity, other: Entity) -> bool:
+def _overlap(one: Entity, other: Entity) -> bool:
     return (
         one["offset"] < other["offset"] + other["length"] and other["offset"] < one["offset"] + one["length"]
     )
 
 
-def _trimmed(text: str, entities: list[Entity]) -> Styled:
-    """Without the space around it; entities move along, and those of nothing but space go."""
+def _strip(text: str, entities: list[Entity]) -> Styled:
+    """Remove surrounding whitespace, shift the entities, and drop those of whitespace only."""
     cut = utf16(text) - utf16(text.lstrip())
     kept = text.strip()
     end = utf16(kept)

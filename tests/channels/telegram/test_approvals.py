@@ -281,7 +281,7 @@ async def test_a_question_that_cannot_be_shown_whole_is_denied_and_says_where_it
     tmp_path: Path, fake: FakeTelegram, reason: str
 ) -> None:
     chat, shell = fake.private(), Shell()
-    fake.chat(chat).unfiled = reason == "no files"
+    fake.chat(chat).refuses_documents = reason == "no files"
     arguments = {"command": LONG} if reason == "no files" else {f"key{n}": "v" * 20 for n in range(200)}
     async with lab(tmp_path, fake, shell, settings=ASK, streaming=False) as running:
         running.models.then(Reply((Use("shell", json.dumps(arguments)),), "tools"))

@@ -170,7 +170,7 @@ async def test_what_is_spoken_comes_as_a_voice_message(tmp_path: Path, fake: Fak
 
 async def test_who_takes_no_voice_messages_gets_a_file(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
-    fake.chat(chat).unspoken = True
+    fake.chat(chat).refuses_voice = True
     async with lab(tmp_path, fake, Speaking(("audio/ogg", ogg_opus(), "said.ogg"))) as running:
         running.models.then(Reply((Use("speak"),), "tools"))
         fake.say(chat, "say it aloud")

@@ -280,8 +280,8 @@ def test_every_page_is_what_the_platform_takes(text: str, final: bool) -> None:
     for page in pages_of(answer(TextPart(text)), final=final, most=50):
         if isinstance(page, FilePage):
             continue
-        assert 1 <= len(page.text) <= platform.MOST_TEXT
-        assert len(page.entities) <= platform.MOST_ENTITIES
+        assert 1 <= len(page.text) <= platform.MAX_TEXT
+        assert len(page.entities) <= platform.MAX_ENTITIES
         entities = [dict(entity) for entity in page.entities]
         kept = platform.styled(page.text, "", entities)
         assert kept.text == page.text

@@ -1,4 +1,4 @@
-/** The page: rooms on one side, the room that is open on the other. */
+/** The page: the list of chats, and the open chat. */
 
 import { find, h } from "/_fake/page/dom.js";
 import { act, follow, onRefusal } from "/_fake/page/fake.js";
@@ -10,7 +10,7 @@ let open = Number(location.hash.slice(1)) || null;
 let answering = null;
 let shown = "";
 
-const room = () => now.rooms.find((one) => one.chat.id === open) ?? now.rooms[0];
+const openChat = () => now.rooms.find((one) => one.chat.id === open) ?? now.rooms[0];
 const nameOf = (one) => one.chat.title ?? one.chat.first_name;
 
 onRefusal((text) => {
@@ -18,21 +18,21 @@ onRefusal((text) => {
   $("notice").hidden = !text;
 });
 
-function drawRooms() {
+function drawChats() {
   $("bot").textContent = `${now.bot.name} · @${now.bot.username} · ${now.calls} calls`;
   $("rooms").replaceChildren(...now.rooms.map((one) => {
     const last = one.messages.at(-1);
-    return h("li", {}, h("button", { type: "button", "aria-current": String(one === room()), onclick: () => choose(one) },
+    return h("li", {}, h("button", { type: "button", "aria-current": String(one === openChat()), onclick: () => choose(one) },
       h("span", {}, nameOf(one)), h("span", {}, one.chat.type === "private" ? "" : one.chat.is_forum ? "forum" : "group"),
       h("small", {}, last?.source ?? last?.text ?? last?.caption ?? (last ? "…" : "nothing yet"))));
   }));
   $("problems").hidden = now.problems.length === 0;
-  $("problems").firstElementChild.textContent = `The platform objects (${now.problems.length})`;
+  $("problems").firstElementChild.textContent = `Problems (${now.problems.length})`;
   $("problems").lastElementChild.replaceChildren(...now.problems.map((problem) => h("li", {}, problem)));
 }
 
-function drawRoom() {
-  const one = room();
+function drawChat() {
+  const one = openChat();
   if (!one) return;
   $("title").textContent = nameOf(one);
   $("about").textContent = [one.chat.type, one.admin && "the bot is an administrator", one.people.join(", ")].filter(Boolean).join(" · ");
@@ -41,7 +41,7 @@ function drawRoom() {
   fill($("who"), one.people.map((name) => [name, name]));
   fill($("thread"), [["", one.chat.is_forum ? "General" : "New topic"], ...one.topics.map((topic) => [String(topic.id), topic.name])]);
   $("thread").hidden = one.topics.length === 0;
-  $("action").textContent = one.drafts.length ? "" : acting(one);
+  $("action").textContent = one.drafts.length ? "" : currentAction(one);
   const drawn = JSON.stringify([one.chat.id, one.messages, one.drafts]);
   if (drawn === shown) return;
   shown = drawn;
@@ -53,17 +53,17 @@ function drawRoom() {
   if (atEnd) list.scrollTop = list.scrollHeight;
 }
 
-const acts = new Map();
+const lastActions = new Map();
 
-/** What the bot was last seen to do, for the five seconds that it is shown. */
-function acting(one) {
-  const before = acts.get(one.chat.id) ?? { count: one.actions, until: 0 };
+/** Return the bot's last action, such as typing, as text. It is shown for five seconds. */
+function currentAction(one) {
+  const before = lastActions.get(one.chat.id) ?? { count: one.actions, until: 0 };
   if (one.actions > before.count) {
     before.count = one.actions;
     before.until = Date.now() + 5000;
-    setTimeout(drawRoom, 5100);
+    setTimeout(drawChat, 5100);
   }
-  acts.set(one.chat.id, before);
+  lastActions.set(one.chat.id, before);
   return Date.now() < before.until ? `${now.bot.name}: ${one.action.replaceAll("_", " ")}…` : "";
 }
 
@@ -80,14 +80,14 @@ function choose(one) {
   open = one.chat.id;
   location.hash = String(open);
   reply(null);
-  drawRooms();
-  drawRoom();
+  drawChats();
+  drawChat();
   $("messages").scrollTop = $("messages").scrollHeight;
   $("text").focus();
 }
 
 function press(message, button) {
-  act("press", { chat: room().chat.id, message: message.message_id, button: button.callback_data, user: $("who").value });
+  act("press", { chat: openChat().chat.id, message: message.message_id, button: button.callback_data, user: $("who").value });
 }
 
 function reply(message) {
@@ -99,10 +99,10 @@ function reply(message) {
 $("composer").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = $("text").value.trim();
-  if (!text || !room()) return;
+  if (!text || !openChat()) return;
   $("text").value = "";
   act("say", {
-    chat: room().chat.id, text, user: $("who").value || null,
+    chat: openChat().chat.id, text, user: $("who").value || null,
     reply_to: answering?.message_id ?? null, thread: Number($("thread").value) || null,
   });
   reply(null);
@@ -114,7 +114,7 @@ $("text").addEventListener("keydown", (event) => {
   }
 });
 $("replying").lastElementChild.addEventListener("click", () => reply(null));
-$("block").addEventListener("click", () => act("block", { user: room().chat.first_name, blocked: !room().blocked }));
+$("block").addEventListener("click", () => act("block", { user: openChat().chat.first_name, blocked: !openChat().blocked }));
 $("open").addEventListener("submit", async (event) => {
   event.preventDefault();
   const field = event.target.elements.title;
@@ -124,6 +124,6 @@ $("open").addEventListener("submit", async (event) => {
 
 follow((next) => {
   now = next;
-  drawRooms();
-  drawRoom();
+  drawChats();
+  drawChat();
 });

@@ -1,4 +1,4 @@
-/** Text with its entities as elements. Offsets count UTF-16 units, as strings here do. */
+/** Conversion of a text with entities to DOM nodes. Offsets count UTF-16 units, as JavaScript strings do. */
 
 import { h } from "/_fake/page/dom.js";
 

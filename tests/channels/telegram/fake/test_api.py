@@ -128,7 +128,7 @@ async def test_methods_that_are_not_there_are_refused(
         assert (answer["error_code"], answer["description"]) == (404, "Not Found: method not found")
     assert fake.transcript.problems == [
         "sendMesage: there is no method sendMesage",
-        "sendPoll: this fake does not play sendPoll",
+        "sendPoll: this fake does not support sendPoll",
     ]
 
 
@@ -152,7 +152,9 @@ async def test_what_the_platform_overlooks_is_found_out_too(
 async def test_what_the_fake_does_not_play_is_said(fake: FakeTelegram, http: aiohttp.ClientSession) -> None:
     given = {"chat_id": fake.private(), "text": "Hi", "ephemeral_message_parameters": {"receiver_user_id": 1}}
     assert (await ask(http, fake, "sendMessage", json=given))["ok"]
-    assert fake.transcript.problems == ["sendMessage: this fake does not play ephemeral_message_parameters"]
+    assert fake.transcript.problems == [
+        "sendMessage: this fake does not support ephemeral_message_parameters"
+    ]
 
 
 async def test_another_token_and_another_path_are_refused(

@@ -15,7 +15,7 @@ from telegram import Bot, InlineKeyboardButton, InlineKeyboardMarkup
 from channels.telegram.fake import FakeTelegram
 from tests.channels.telegram.pictures import png
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 BUTTONS = InlineKeyboardMarkup([[InlineKeyboardButton("Allow", callback_data="y")]])
 
 
@@ -59,7 +59,7 @@ async def test_the_page_shows_what_the_platform_objects_to(fake: FakeTelegram, b
     await page.goto(fake.url)
     async with aiohttp.ClientSession() as http:
         await http.post(f"{fake.base_url}{fake.token}/sendMessage", json={"chat_id": 1})
-    await expect(page.locator("#problems summary")).to_have_text("The platform objects (1)")
+    await expect(page.locator("#problems summary")).to_have_text("Problems (1)")
     await page.get_by_label("New private chat with").fill("Cleo")
     await page.get_by_role("button", name="Open").click()
     await expect(page.get_by_role("heading", name="Cleo")).to_be_visible()

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from channels.telegram.fake import chats, messages, problems
-from channels.telegram.fake.calls import line, schemas
+from channels.telegram.fake.calls import describe, schemas
 from gateway.testing.fake_platform import Schemas
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def field(name: str, kind: str, description: str, *, required: bool = False) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def test_a_later_document_replaces_what_an_earlier_one_says(tmp_path: Path) -> N
 def test_values_are_held_against_their_field(tmp_path: Path, value: object, found: list[str]) -> None:
     place = ("methods", "sendIt", "properties", "shapes")
     findings = derived(tmp_path).check(value, *place)
-    assert [line(finding, "shapes") for finding in findings] == found
+    assert [describe(finding, "shapes") for finding in findings] == found
 
 
 def test_everything_that_is_played_is_in_the_bot_api() -> None:
