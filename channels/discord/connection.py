@@ -200,7 +200,10 @@ async def gateway_of(rest: Rest) -> tuple[str, int, float]:
 
 
 class Connection:
-    """Connection of a bot that is opened again whenever it breaks. Interactions are tasks of ``tasks``."""
+    """Connection of a bot that is opened again whenever it breaks. Interactions are tasks of ``tasks``.
+
+    ``position`` is the session and the last event that was queued.
+    """
 
     def __init__(
         self,
@@ -221,7 +224,7 @@ class Connection:
         self._receive = receive
         self._interact = interact
         self._tasks = tasks
-        self._position = state.position
+        self.position = state.position
         self._budget = state.budget
         self._socket: Socket | None = None
         self._started = False
@@ -248,7 +251,7 @@ class Connection:
             except Disconnected as end:
                 self._reason = str(end)
                 if not end.resumable:
-                    self._position = Position()
+                    self.position = Position()
                     # Discord requires a random pause before a new session.
                     await asyncio.sleep(_NEW_SESSION_SECONDS * (1 + random.random()))  # noqa: S311 - no secret
             except UNREACHABLE as error:
@@ -256,7 +259,7 @@ class Connection:
             failures = 1 if self._started else failures + 1
             self._started = False
             if failures % _RESUME_FAILURES == 0:
-                self._position = Position()
+                self.position = Position()
             log.info("reconnecting to Discord", reason=self._reason)
             if failures > 1:
                 await asyncio.sleep(_BACKOFF.pause(failures))
@@ -264,13 +267,13 @@ class Connection:
     async def _run_once(self) -> None:
         """Process the frames of one connection. Raises Disconnected and the other errors that end it."""
         async with self._api.opened() as rest:
-            resume = self._position if self._position.resumable else None
+            resume = self.position if self.position.resumable else None
             url = self._options.gateway_url or (resume.url if resume is not None else None)
             if resume is None:
                 url = await self._spend_login(rest, url)
             token = self._options.token.get_secret_value()
             self._socket = socket = await connect(
-                rest, url or "", token, resume, self._on_event, self._on_invalid
+                rest, url or "", token, resume, self.on_event, self._on_invalid
             )
             try:
                 while True:
@@ -296,18 +299,19 @@ class Connection:
         await self._receive(cursor=self._state.cursor(self._budget))
         return url or named
 
-    def _on_event(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Queue an event; process an interaction at once, too. Raises Disconnected if the queue is full."""
+        if self._inflow.queued >= MAX_QUEUED:
+            # Before the position moves on: the resumed session has to repeat this event.
+            raise Disconnected("too many events are waiting to be stored", resumable=True)
         if event.name in _STARTED:
             self._started = True
         if event.name == "READY":
             data = cast("dict[str, Any]", event.data)
-            self._position = Position(data["session_id"], event.seq, data["resume_gateway_url"])
+            self.position = Position(data["session_id"], event.seq, data["resume_gateway_url"])
         elif event.seq is not None:
-            session = self._position
-            self._position = Position(session.session, event.seq, session.url)
-        if self._inflow.queued >= MAX_QUEUED:
-            raise Disconnected("too many events are waiting to be stored", resumable=True)
+            session = self.position
+            self.position = Position(session.session, event.seq, session.url)
         if event.name == "INTERACTION_CREATE":
             durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._tasks.create_task(self._process_interaction(event.data, durable))

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from channels.discord.cursor import LoginBudget
+from channels.discord.api import Api
+from channels.discord.connection import Connection, Disconnected
+from channels.discord.cursor import LoginBudget, StoredState
+from channels.discord.delivery import Delivery
 from channels.discord.fake import FakeDiscord, relaxed
+from channels.discord.inflow import MAX_QUEUED, Chats, Event, EventReader, History, Inflow
+from channels.discord.options import Options
+from channels.discord.parse import BotProfile
 from gateway.app import Gateway
+from gateway.channel import Cursor, InboundMessage, Receipt, Receive, Rejected, Signal
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_platform import Fault
@@ -120,3 +129,39 @@ def test_a_login_waits_no_longer_though_the_clock_was_wrong(jump: int) -> None:
     assert spent.spend(now).wait(now) == 5
     used_up = LoginBudget(0.0, now + jump)
     assert used_up.wait(now) <= 86_400 / 850 + 1
+
+
+async def test_an_event_that_the_full_queue_refuses_is_repeated_by_the_resumed_session(
+    fake: FakeDiscord,
+) -> None:
+    options = Options.model_validate({"token": "t"})
+    api, state = Api(fake.api_url, lambda: fake.token), StoredState((), "1")
+    delivery, chats = Delivery(api, by_user=False), Chats(_fetch_nothing)
+    reader = EventReader(api, chats, delivery, BotProfile("discord", "1", options))
+    inflow = Inflow(_accept, reader, chats, History(api), state)
+    async with asyncio.TaskGroup() as tasks:
+        connection = Connection(api, options, inflow, reader, state, _accept, _ignore, tasks)
+        ready = {"session_id": "s", "resume_gateway_url": "ws://localhost"}
+        connection.on_event(Event("READY", ready, 1))
+        for seq in range(2, MAX_QUEUED + 1):
+            connection.on_event(Event("TYPING_START", {}, seq))
+        with pytest.raises(Disconnected):
+            connection.on_event(Event("MESSAGE_CREATE", {}, MAX_QUEUED + 1))
+    assert connection.position.seq == MAX_QUEUED
+
+
+async def _fetch_nothing(key: str) -> Any:
+    raise LookupError(key)
+
+
+async def _accept(
+    *messages: InboundMessage,
+    cursor: Cursor | None = None,
+    rejected: Sequence[Rejected] = (),
+    signals: Sequence[Signal] = (),
+) -> Sequence[Receipt]:
+    return ()
+
+
+async def _ignore(data: Any, receive: Receive) -> None:
+    pass
