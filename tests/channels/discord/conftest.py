@@ -1,4 +1,4 @@
-"""A fake Discord for every test, held against the platform's own descriptions when the test is over."""
+"""A fake Discord for every test; after the test its output is checked against Discord's schema."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.channels.discord.raw_bot import RawBot, misfits
 
 @pytest.fixture
 async def fake() -> AsyncIterator[FakeDiscord]:
-    """A platform without limits on the rate of calls."""
+    """Return a platform without rate limits."""
     async with FakeDiscord(figures=relaxed()) as fake:
         yield fake
     assert misfits(fake) == []
@@ -21,12 +21,12 @@ async def fake() -> AsyncIterator[FakeDiscord]:
 
 @pytest.fixture
 async def bot(fake: FakeDiscord) -> AsyncIterator[RawBot]:
-    """A bot that only does what it is told."""
+    """Return a bot that acts only when a test calls it."""
     async with aiohttp.ClientSession() as http:
         yield RawBot(fake, http)
 
 
 @pytest.fixture
 def general(fake: FakeDiscord) -> int:
-    """The channel of the guild."""
+    """Return the id of the guild's channel."""
     return fake.channel("general").id

@@ -1,4 +1,4 @@
-"""A bot that does nothing by itself: plain HTTP and plain websockets, for tests of what the fake answers."""
+"""Bot that does nothing by itself: plain HTTP and plain websockets, for tests of the fake."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ANSWERS = Schemas(json.loads((Path(__file__).parent / "answers.json").read_text(
 
 
 class Said:
-    """What a call was answered."""
+    """Response to a call."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: Any) -> None:
         self.status = status
@@ -37,12 +37,12 @@ class Said:
 
     @property
     def code(self) -> int:
-        """The platform's error code."""
+        """Return Discord's error code."""
         return self.body["code"]
 
 
 class RawBot:
-    """Makes calls, with the fake's token."""
+    """Client of the REST API, with the fake's token."""
 
     def __init__(self, fake: FakeDiscord, http: aiohttp.ClientSession) -> None:
         self.fake = fake
@@ -58,7 +58,7 @@ class RawBot:
         headers: Mapping[str, str] | None = None,
         raw: bytes | None = None,
     ) -> Said:
-        """One call, and its answer."""
+        """Make a call and return its response."""
         sent: Any = raw if raw is not None else (None if body is None else msgspec.json.encode(body))
         given = {"User-Agent": _AGENT, "Authorization": f"Bot {self.fake.token}", **(headers or {})}
         if files is not None:
@@ -81,14 +81,14 @@ class RawBot:
 
     @asynccontextmanager
     async def socket(self, **query: str) -> AsyncGenerator[Socket]:
-        """A connection to the gateway, greeted."""
+        """Connect to the gateway and read its greeting."""
         asked = {"v": "10", "encoding": "json", **query}
         async with self.http.ws_connect(self.fake.gateway_url, params=asked, max_msg_size=0) as socket:
             yield Socket(self.fake, socket, query.get("compress", ""))
 
     @asynccontextmanager
     async def session(self, intents: int = EVERYTHING, **query: str) -> AsyncGenerator[Socket]:
-        """A connection that is logged in and has read all guilds."""
+        """Connect, log in and read all guilds."""
         async with self.socket(**query) as socket:
             await socket.identify(intents)
             ready = await socket.until("READY")
@@ -100,7 +100,7 @@ class RawBot:
 
 
 class Socket:
-    """Reads and writes payloads. ``seq`` is that of the last event."""
+    """Connection to the gateway. ``seq`` is the number of the last event."""
 
     def __init__(self, fake: FakeDiscord, socket: aiohttp.ClientWebSocketResponse, compress: str) -> None:
         self.fake = fake
@@ -123,11 +123,11 @@ class Socket:
         await self.send(2, {**token, **more})
 
     async def resume(self, session: str, seq: int | None) -> None:
-        """Go on with a session."""
+        """Resume a session."""
         await self.send(6, {"token": self.fake.token, "session_id": session, "seq": seq})
 
     async def read(self) -> dict[str, Any]:
-        """The next payload. Raises ConnectionError when the connection was closed instead."""
+        """Return the next payload. Raises ConnectionError if the connection is closed."""
         async with asyncio.timeout(_PATIENCE):
             frame = await self.socket.receive()
         if frame.type not in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
@@ -142,21 +142,21 @@ class Socket:
         return payload
 
     async def until(self, name: str) -> Any:
-        """The data of the next event of a name."""
+        """Return the data of the next event with a name."""
         while True:
             payload = await self.read()
             if payload["t"] == name:
                 return payload["d"]
 
     async def until_op(self, op: int) -> Any:
-        """The data of the next payload of an opcode."""
+        """Return the data of the next payload with an opcode."""
         while True:
             payload = await self.read()
             if payload["op"] == op:
                 return payload["d"]
 
     async def close_code(self) -> int | None:
-        """Read until the other side closes; its code."""
+        """Read until the other side closes, and return its code."""
         try:
             while True:
                 await self.read()
@@ -164,14 +164,14 @@ class Socket:
             return self.socket.close_code
 
     async def settled(self) -> list[dict[str, Any]]:
-        """Everything that was sent up to now: a heartbeat is answered behind it."""
+        """Return everything that was sent up to now: the answer to a heartbeat comes after it."""
         await self.send(1, self.seq)
         await self.until_op(11)
         return self.payloads
 
 
 def misfits(fake: FakeDiscord) -> list[str]:
-    """Where the fake's answers and events differ from what the platform describes."""
+    """Return where the fake's responses and events differ from Discord's schema."""
     found: list[str] = []
     for call in fake.transcript.calls:
         if call.method in ANSWERS.at("calls") and call.status < 300 and call.answer is not None:

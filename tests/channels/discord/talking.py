@@ -1,4 +1,4 @@
-"""A whole gateway at the fake Discord, for tests from end to end."""
+"""A complete gateway connected to the fake Discord, for end-to-end tests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def settings_for(directory: Path, models: FakeModels, channel: dict[str, Any], *
 
 
 def later(directory: Path, seconds: float = 6) -> None:
-    """As if so much time had passed since the bot of a gateway that has ended logged in last."""
+    """Move the stored time of the bot's last login back, as if that much time had passed."""
     engine = create_engine(f"sqlite:///{directory / 'trunkline.db'}")
     kept = and_(t.cursor.c.channel == "discord", t.cursor.c.shard == "identify")
     with engine.begin() as connection:
@@ -63,7 +63,7 @@ async def gateway_at(
     more: dict[str, Any] | None = None,
     **options: Any,
 ) -> AsyncGenerator[Gateway]:
-    """A gateway whose only channel is Discord; connected when it is handed out."""
+    """Run a gateway whose only channel is Discord; yield it once it is connected."""
     async with FakeModels() as own:
         settings = settings_for(directory, models or own, bot_at(fake, **options), **(more or {}))
         gateway = Gateway(settings, plugins=plugins)
@@ -83,7 +83,7 @@ async def until(true: Any, seconds: float = 20) -> None:
 
 
 async def states(gateway: Gateway) -> list[str]:
-    """What became of the messages that were accepted, in order."""
+    """Return the states of the accepted messages, in order."""
     # Deletions of messages that were not accepted have no session.
     accepted = select(t.inbox.c.state).where(t.inbox.c.session != "")
     query = accepted.order_by(t.inbox.c.received_at, t.inbox.c.ord)
@@ -91,7 +91,7 @@ async def states(gateway: Gateway) -> list[str]:
 
 
 async def settled(gateway: Gateway, count: int, seconds: float = 30) -> None:
-    """Wait until so many messages are answered or replaced, and none waits."""
+    """Wait until that many messages are answered or replaced, and no other one waits."""
     async with asyncio.timeout(seconds):
         while len(found := await states(gateway)) < count or not {*found} <= {"done", "merged"}:
             assert len(found) <= count, found
@@ -107,7 +107,7 @@ async def sessions(gateway: Gateway) -> int:
 
 
 class Measuring(Plugin):
-    """Two tools: one that says something, and one that draws."""
+    """Plugin with two tools: one returns text, one an image."""
 
     name = "measuring"
 

@@ -1,4 +1,4 @@
-"""Calls take turns within Discord's limit on all of them together; what can be left out is, before that."""
+"""Calls take turns within Discord's total limit; optional calls are left out before it is reached."""
 
 from __future__ import annotations
 

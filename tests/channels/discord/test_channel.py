@@ -27,7 +27,7 @@ from tests.channels.discord.talking import (
 
 
 async def standing(fake: FakeDiscord) -> int:
-    """A message of the bot that people can reply to."""
+    """Return a message of the bot that users can reply to."""
     await fake.until(lambda: bool(fake.transcript.of(REGISTER)))
     fake.slash("general", "ask", {"text": "for later"})
     await fake.until(lambda: bool(fake.answers("general")) and bool(fake.answers("general")[-1]))

@@ -1,4 +1,4 @@
-"""The fake as discord.js meets it: a client that nobody here wrote, in another language."""
+"""The fake with discord.js, a client in another language."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATIENCE = 20.0
 
 @asynccontextmanager
 async def platform(foreign: Path) -> AsyncGenerator[FakeDiscord]:
-    """A platform with a bot of discord.js, which has logged in and registered its command."""
+    """Run a platform with a bot of discord.js that has logged in and registered its command."""
     async with FakeDiscord(figures=Figures(identify_interval=0)) as fake:
         process = await asyncio.create_subprocess_exec(
             "node", str(foreign / "client.mjs"), f"{fake.url}/api", fake.token

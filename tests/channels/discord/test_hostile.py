@@ -1,4 +1,4 @@
-"""Events of every kind that the gateway's schema knows, made up and then spoiled: none stops the channel."""
+"""Random and damaged events of every kind in the gateway's schema: none stops the channel."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ TEXTS = ("hello", "/help", "<@1> hi", "2026-01-01T00:00:00+00:00", "", "x" * 300
 
 
 def invented(name: str, dice: Random) -> Any:
-    """Return the data of an event of a name."""
+    """Return random data for an event."""
     return Inventor(SCHEMA["$defs"], dice, TEXTS).value(SCHEMA["events"][name])
 
 
 def taken(name: str, data: Any) -> None:
-    """What the channel makes of an event before it acts."""
+    """Parse an event as the channel does."""
     match name:
         case "MESSAGE_CREATE" | "MESSAGE_UPDATE":
             said = read(data, Message)

@@ -1,4 +1,4 @@
-"""Discord's events as the gateway understands them: recorded ones, and what they could be mangled to."""
+"""Discord's events as the gateway's messages: recorded events, and damaged variants of them."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def mangled(draw: st.DrawFn) -> tuple[str, Any]:
 
 
 def taken(name: str, payload: Any) -> InboundMessage | None:
-    """What becomes of an event, as the channel takes it."""
+    """Parse an event as the channel does."""
     if name.startswith("message") and name != "message_deleted":
         said = read(payload, Message)
         if parse.is_user_message(said, ME) and parse.should_answer(said, GENERAL, view()):

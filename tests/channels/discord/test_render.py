@@ -1,4 +1,4 @@
-"""Answers as Discord's messages: each kind of part, every limit, and nothing that calls anybody."""
+"""Answers as Discord's messages: every kind of part, every limit, and no pings."""
 
 from __future__ import annotations
 

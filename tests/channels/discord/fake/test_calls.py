@@ -1,4 +1,4 @@
-"""The fake's schema: all of it is handled, and it is made from the specifications as it should be."""
+"""The fake's schema: every call is handled, and the schema is generated as it should be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fake's rooms: threads and their archive, reactions, typing, channels."""
+"""The fake's chats: threads and their archive, reactions, typing, channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fake's gateway: logging in, resuming, heartbeats, intents, and every way to be closed."""
+"""The fake's gateway: logins, resuming, heartbeats, intents and close codes."""
 
 from __future__ import annotations
 

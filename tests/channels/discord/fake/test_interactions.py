@@ -1,4 +1,4 @@
-"""The fake's interactions: commands and their limits, buttons, and how they are answered in time."""
+"""The fake's interactions: commands and their limits, buttons, and responses in time."""
 
 from __future__ import annotations
 

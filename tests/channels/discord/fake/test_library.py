@@ -1,4 +1,4 @@
-"""The fake as discord.py meets it, which knows nothing of it but its addresses."""
+"""The fake with discord.py, which knows only its URLs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OnMessage = Callable[[discord.Message], Awaitable[object]]
 
 @pytest.fixture(autouse=True)
 def addresses() -> Iterator[None]:
-    """Addresses are variables of discord.py's modules; they are put back."""
+    """Restore the URLs, which are variables of discord.py's modules."""
     kept = discord.http.Route.BASE, discord.gateway.DiscordWebSocket.DEFAULT_GATEWAY, discord.asset.Asset.BASE
     yield
     discord.http.Route.BASE, discord.gateway.DiscordWebSocket.DEFAULT_GATEWAY, discord.asset.Asset.BASE = kept
@@ -30,14 +30,14 @@ def addresses() -> Iterator[None]:
 
 @pytest.fixture
 async def fake() -> AsyncIterator[FakeDiscord]:
-    """A platform that asks for patience in nothing."""
+    """Return a platform that asks for no waits."""
     async with FakeDiscord(figures=relaxed()) as fake:
         yield fake
     assert misfits(fake) == []
 
 
 class Bot(discord.Client):
-    """A client that does with each message what a test says."""
+    """Client that handles each message as a test says."""
 
     def __init__(self, on_message: OnMessage | None = None) -> None:
         intents = discord.Intents.default()
@@ -60,7 +60,7 @@ class Bot(discord.Client):
 
 @asynccontextmanager
 async def running(fake: FakeDiscord, bot: Bot) -> AsyncGenerator[Bot]:
-    """A client, logged in."""
+    """Run a client that has logged in."""
     discord.http.Route.BASE = fake.api_url
     discord.gateway.DiscordWebSocket.DEFAULT_GATEWAY = yarl.URL(fake.gateway_url)
     discord.asset.Asset.BASE = fake.cdn_url
@@ -161,7 +161,7 @@ async def test_a_bot_notices_a_zombie() -> None:
 
 
 async def ended_by(fake: FakeDiscord, act: Callable[[], None]) -> None:
-    """Run a client until what is done here ends it."""
+    """Run a client until the test's action ends it."""
     async with running(fake, Bot()), asyncio.timeout(10):
         act()
         await asyncio.get_running_loop().create_future()

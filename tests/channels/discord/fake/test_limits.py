@@ -1,4 +1,4 @@
-"""The fake's limits: buckets, the global one, invalid calls, scripted faults."""
+"""The fake's limits: buckets, the total limit, invalid calls, scripted faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CREATE = "POST /channels/{channel_id}/messages"
 
 @pytest.fixture
 async def fake() -> AsyncIterator[FakeDiscord]:
-    """A platform with its real figures, on which time only passes when a test says so."""
+    """Return a platform with its real limits, whose time passes only when a test says so."""
     async with FakeDiscord() as fake:
         fake.clock.stop()
         yield fake

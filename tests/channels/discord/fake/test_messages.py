@@ -1,4 +1,4 @@
-"""The fake's messages: written, answered, changed, deleted, read again; with the platform's own refusals."""
+"""The fake's messages: sent, replied to, edited, deleted, read again, and refused as Discord does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CREATE = "POST /channels/{channel_id}/messages"
 
 
 def first_error(body: Any) -> tuple[str, str, str]:
-    """Where the first thing is wrong, and the platform's code and sentence."""
+    """Return the place of the first error, and Discord's code and message."""
     at, path = body["errors"], []
     while "_errors" not in at:
         key = next(iter(at))

@@ -1,4 +1,4 @@
-"""The fake's page, and the same for programs: whoever has no account can try a bot by hand."""
+"""The fake's page and its control interface, with which a bot is tried by hand."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_what_cannot_be_done_is_refused(
 
 
 async def test_a_page_of_another_origin_cannot_act(bot: RawBot, fake: FakeDiscord) -> None:
-    """What a page can send without being asked first is not taken."""
+    """A request that a browser sends without a preflight is refused."""
     form = '{"chat": "general", "text": "x"}'
     async with bot.http.post(
         f"{fake.url}/_fake/say", data=form, headers={"Content-Type": "text/plain"}
