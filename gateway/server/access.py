@@ -45,7 +45,7 @@ class AllowedUser(Struct, frozen=True):
 
 
 class PairingList(Struct, frozen=True):
-    """Users who wait and users allowed by pairing, newest first. Users in the settings are not listed."""
+    """Waiting users and users allowed by pairing, newest first. Users in the settings are not listed."""
 
     waiting: list[WaitingUser]
     members: list[AllowedUser]

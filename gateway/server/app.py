@@ -164,7 +164,7 @@ class Server:
 
 
 class _ParserLog(logging.LoggerAdapter[logging.Logger]):
-    """Logs parse errors of aiohttp by their class alone: their text quotes the request."""
+    """Adapter that logs aiohttp's parse errors by their class alone: their text quotes the request."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         cause = kwargs.pop("exc_info", None)

@@ -28,7 +28,7 @@ _REFUSAL = (
 
 
 class Peers:
-    """Counts the open connections of each address. IPv6 clients count by their /64 network.
+    """Counter of the open connections of each address. IPv6 clients count by their /64 network.
 
     A peer may have ``limit`` connections; 0 means no limit.
     """

@@ -110,7 +110,7 @@ class SessionEvents:
 
 
 class EventEncoder:
-    """Encodes the events of one stream. ``characters`` is the length of the text part that the reader has."""
+    """Encoder of one stream. ``characters`` is how much of the current text part the reader has."""
 
     def __init__(self, characters: int = 0) -> None:
         self._characters = characters

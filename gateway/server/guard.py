@@ -42,7 +42,7 @@ _BEGUN = web.RequestKey("begun", bool)
 
 
 class Guard:
-    """Checks every request before its route is called, and turns exceptions into error responses."""
+    """Middleware that checks every request first and turns exceptions into error responses."""
 
     def __init__(self, server: ServerSettings) -> None:
         self._local = is_loopback(server.host)

@@ -40,7 +40,7 @@ KEEP_ALIVE = b": still here\n\n"
 
 
 class ErrorFormat(Protocol):
-    """Renders a named error for the clients of one API."""
+    """Renderer of a named error for the clients of one API."""
 
     def __call__(self, error: TrunklineError, headers: Mapping[str, str] | None = None) -> web.Response: ...
 
@@ -81,7 +81,7 @@ def map_http_exception(error: web.HTTPException, render: ErrorFormat = error_res
 
 
 def error_headers(error: TrunklineError) -> Mapping[str, str]:
-    """Return the headers that tell a client how to react to an error."""
+    """Return the headers that advise a client how to react to an error."""
     if isinstance(error, TooManyRequestsError):
         return {"Retry-After": "60"}
     if isinstance(error, OverloadedError):

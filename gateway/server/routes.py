@@ -107,7 +107,7 @@ class Route(Struct, frozen=True):
 
 
 class Binder:
-    """Turns our routes into aiohttp routes."""
+    """Converter of our routes into aiohttp routes."""
 
     def __init__(self, auth: Auth) -> None:
         self._auth = auth

@@ -157,7 +157,7 @@ class AcceptedMessage(Struct, frozen=True):
 
 
 class AbortResult(Struct, frozen=True):
-    """Whether an answer was running."""
+    """The result of an abort: whether an answer was running."""
 
     aborted: bool
 

@@ -19,7 +19,7 @@ class Liveness(Struct, frozen=True):
 
 
 class Readiness(Struct, frozen=True):
-    """Whether all required parts work, and the state of each part. ``/api/status`` has the details."""
+    """Readiness: whether all required parts work, and the state of each. ``/api/status`` has the details."""
 
     ok: bool
     parts: dict[str, bool]

@@ -106,7 +106,7 @@ class _Chunk(Struct, frozen=True):
 
 
 class ChatEvents:
-    """Renders one answer. ``with_usage`` adds the token counts to a stream."""
+    """Renderer of one answer. ``with_usage`` adds the token counts to a stream."""
 
     def __init__(self, answer_id: str, model: str, created: int, *, with_usage: bool) -> None:
         self._with_usage = with_usage

@@ -25,7 +25,7 @@ _POLL_SECONDS = 1.0
 
 
 class Listener(Protocol):
-    """Receives the text of an answer."""
+    """Receiver of the text of an answer."""
 
     def receive(self, texts: Sequence[str]) -> bool:
         """Take new text. Return whether to call ``ready`` before more."""
@@ -45,7 +45,7 @@ class ClientLeftError(ConnectionError):
 
 
 class AnswerFollower:
-    """Follows answers for requests that wait for them."""
+    """The requests that wait for an answer."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -107,7 +107,7 @@ class AnswerFollower:
 
 
 class _EventReader:
-    """Reads one answer from the events of its session. Each call of ``read`` sets ``heard``."""
+    """Reader of one answer among the events of its session. Each call of ``read`` sets ``heard``."""
 
     def __init__(self, answer_id: str, listener: Listener) -> None:
         self._answer_id = answer_id
@@ -139,7 +139,7 @@ class _EventReader:
 
 
 class TextCollector:
-    """Extracts the text of one answer from the frames of its session. ``begun`` is whether there was any."""
+    """Collector of one answer's text from the frames of its session. ``begun`` is whether there was any."""
 
     def __init__(self, answer_id: str) -> None:
         self._answer_id = answer_id

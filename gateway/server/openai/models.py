@@ -48,7 +48,7 @@ class ModelList(Struct, frozen=True):
 
 
 class ModelListing:
-    """Lists and describes models."""
+    """The models that requests may name, as a list and one by one."""
 
     def __init__(self, models: Models, agents: Agents) -> None:
         self._models = models

@@ -94,7 +94,7 @@ class ResponseAnswer(Struct, frozen=True):
 
 
 class ResponseEvents:
-    """Renders one answer. The events of a stream are numbered in the order of the calls."""
+    """Renderer of one answer. The events of a stream are numbered in the order of the calls."""
 
     def __init__(self, request: ResponseRequest, receipt: Receipt, model: str, created: int) -> None:
         self._item_id = f"msg_{receipt.answer_id}"

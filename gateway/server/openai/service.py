@@ -1,4 +1,4 @@
-"""The service behind the completion endpoints: accepts a conversation, follows its answer, and sends it."""
+"""The service of the completion endpoints: accepts a conversation, follows its answer, and sends it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KEEP_ALIVE_POLLS = 15
 
 
 class AnswerFormat(Protocol):
-    """Renders one answer: as a whole, or as the events of a stream."""
+    """Renderer of one answer: as a whole, or as the events of a stream."""
 
     def whole(self, answer: Message | None) -> object: ...
 
@@ -65,7 +65,7 @@ class AnswerRequest(Struct, frozen=True):
 
 
 class ConversationService:
-    """Answers conversations."""
+    """Service that answers conversations."""
 
     def __init__(self, host: Host, models: Models, agents: Agents) -> None:
         self._host = host
