@@ -1,7 +1,7 @@
-"""The Markdown that is understood, bounded so that hostile text costs no more than its length.
+"""The supported Markdown, with limits so that parsing a hostile text takes time in proportion to its length.
 
-CommonMark with tables, strikethrough, task lists and formulas. Raw HTML is text. Definitions of links are
-off: one at the end would change what was already shown, and as text its address stays readable.
+CommonMark with tables, strikethrough, task lists and formulas. Raw HTML is text. Link reference definitions
+are off: one at the end of a text would change what was already shown, and as text its URL stays readable.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from markdown_it.token import Token
 
 from gateway.markdown.math import add_math
 
-DEEPEST = 16
-"""How deep blocks may nest, counting a list as two; what is deeper is text. Emphasis may nest as deep."""
+MAX_DEPTH = 16
+"""Nesting depth of blocks (a list counts as two) and of emphasis; deeper blocks are text."""
 
-LONGEST_PARSED = 8_000
-"""A paragraph with more characters than this stays text: markup costs some 10 µs each."""
+_MAX_PARSED = 8_000
+"""Characters of a paragraph; a longer one stays text, because markup takes about 10 µs per character."""
 
 FENCES = ("```", "~~~")
-"""What each fence begins with."""
+"""The beginnings of fences."""
 
-MOST_CELLS = 1_000
-"""Cells of a table; the rows behind them are shown as text. A cell costs some 20 µs."""
+_MAX_CELLS = 1_000
+"""Cells of a table; the rows after them are text. A cell takes about 20 µs."""
 
-_MOST_BRACKETS = 256
-_MOST_MARKS = 2_000
-_MOST_FILLED_UP = 200
-"""Cells of a table that its short rows leave out. Without a bound a row of three characters makes twenty."""
-_WIDEST_TABLE = 20
-_TOO_LONG_A_FENCE = re.compile(r"`{33}|~{33}")
-_ENDS = re.compile(r"\r\n?")
+_MAX_BRACKETS = 256
+_MAX_MARKS = 2_000
+_MAX_FILLED_CELLS = 200
+"""Empty cells that fill up short rows. Without a limit, a row of three characters makes twenty cells."""
+_MAX_COLUMNS = 20
+_OVERLONG_FENCE = re.compile(r"`{33}|~{33}")
+_CARRIAGE_RETURN = re.compile(r"\r\n?")
 
 
 def normal(text: str) -> str:
-    """The text with bare newlines and without NUL characters, as the parser takes it."""
+    """Return a text with plain newlines and without NUL characters, as the parser requires."""
     if "\r" in text:
-        text = _ENDS.sub("\n", text)
+        text = _CARRIAGE_RETURN.sub("\n", text)
     return text.replace("\0", "\ufffd")
 
 
 def parsed_blocks(text: str) -> Sequence[Token]:
-    """The blocks of a normal text, their words not yet parsed."""
+    """Return the block tokens of a normal text. Their inline content is not parsed."""
     tokens: list[Token] = []
     parser = _parser()
     parser.block.parse(text, parser, {}, tokens)
@@ -53,7 +53,7 @@ def parsed_blocks(text: str) -> Sequence[Token]:
 
 
 def inline_tokens(content: str) -> list[Token] | None:
-    """What a paragraph holds; None if it is too long to be anything but text."""
+    """Return the inline tokens of a paragraph; None if it is too long to be parsed and stays text."""
     if stays_text(content):
         return None
     tokens: list[Token] = []
@@ -63,33 +63,33 @@ def inline_tokens(content: str) -> list[Token] | None:
 
 
 def stays_text(content: str) -> bool:
-    """Return whether a paragraph or cell has too many characters or marks to be anything but text."""
+    """Return whether a paragraph or cell has too many characters or marks to be parsed."""
     return (
-        len(content) > LONGEST_PARSED
-        or content.count("[") > _MOST_BRACKETS
-        or sum(map(content.count, "*_~")) > _MOST_MARKS
+        len(content) > _MAX_PARSED
+        or content.count("[") > _MAX_BRACKETS
+        or sum(map(content.count, "*_~")) > _MAX_MARKS
     )
 
 
 def bound_tables(parser: MarkdownIt) -> None:
-    """Let a parser know tables of a bounded number of columns and cells, as its rule ``table``."""
+    """Enable tables in a parser, with a limited number of columns and cells."""
     parser.enable("table").block.ruler.at("table", _table, {"alt": ["paragraph", "reference"]})
 
 
 def normal_address(href: str) -> str:
-    """A web address as links written in Markdown have it: nothing in it that is not ASCII."""
+    """Return a URL in ASCII, as it is in Markdown links."""
     return _parser().normalizeLink(href)
 
 
 def readable_address(href: str) -> str:
-    """An address as it was probably written, to be read as text."""
+    """Return a URL as it was probably written, for readers."""
     return _parser().normalizeLinkText(href)
 
 
 @cache
 def _parser() -> MarkdownIt:
-    """The one parser: it holds rules, never a text, so all answers share it."""
-    options = {"html": False, "linkify": False, "tasklists": True, "maxNesting": DEEPEST + 4}
+    """Return the one parser. It has rules and no state, so all texts share it."""
+    options = {"html": False, "linkify": False, "tasklists": True, "maxNesting": MAX_DEPTH + 4}
     parser = MarkdownIt("commonmark", options)
     parser.enable("strikethrough")
     parser.disable(["reference", "html_block", "html_inline"])
@@ -103,28 +103,28 @@ def _parser() -> MarkdownIt:
 
 
 def _every_link(url: str) -> bool:
-    """Let the parser see every link; ``links`` decides."""
+    """Accept every link in the parser: ``links.host_of`` decides later."""
     return True
 
 
 def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Take a table, unless it is absurdly wide. It ends with the row that has its last allowed cell."""
+    """Parse a table unless it has too many columns. It ends before the row that exceeds a limit of cells."""
     if start + 1 >= end:
         return False
     columns = state.src.count("|", state.bMarks[start + 1], state.eMarks[start + 1])
-    if columns > _WIDEST_TABLE or not table(state, start, end, True):
+    if columns > _MAX_COLUMNS or not table(state, start, end, True):
         return False
     return silent or table(state, start, _end_of_cells(state, start, end), False)
 
 
 def _end_of_cells(state: StateBlock, start: int, end: int) -> int:
-    """Return the line before which a table has to end for the number of its cells."""
+    """Return the line before which a table must end because of its number of cells."""
     columns = len(_row(state, start).split("|"))
     cells, filled_up = columns, 0
     for number in range(start + 2, end):
         cells += columns
         filled_up += max(0, columns - len(_row(state, number).split("|")))
-        if cells > MOST_CELLS or filled_up > _MOST_FILLED_UP:
+        if cells > _MAX_CELLS or filled_up > _MAX_FILLED_CELLS:
             return number
         if state.isEmpty(number):
             break
@@ -136,16 +136,16 @@ def _row(state: StateBlock, number: int) -> str:
 
 
 def _fence(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """A fence, unless it is too long to be repeated around every piece of its code."""
+    """Parse a fence, unless it is too long to be repeated in every piece of its code."""
     at = state.bMarks[start] + state.tShift[start]
-    if not state.src.startswith(FENCES, at) or _TOO_LONG_A_FENCE.match(state.src, at):
+    if not state.src.startswith(FENCES, at) or _OVERLONG_FENCE.match(state.src, at):
         return False
     return fence(state, start, end, silent)
 
 
 def _too_deep(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Take what is nested too deep as one paragraph, so that it is shown at all."""
-    if silent or state.level < DEEPEST:
+    """Parse blocks that are nested too deep as one paragraph of text, so that they are shown at all."""
+    if silent or state.level < MAX_DEPTH:
         return False
     line = start + 1
     while line < end and (state.isEmpty(line) or state.sCount[line] >= state.blkIndent):

@@ -1,4 +1,4 @@
-"""Where links really lead, and whether their words say so."""
+"""Links: the hosts that they lead to, and whether their text names another one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _ADDRESS = re.compile(r"https?://([^/?#\s]*)\S*")
 _WORD = re.compile(r"[\w.-]+")
 _GAP = re.compile(r"\.{2,}")
 _PORT = re.compile(r":\d*$")
-_END_MARKS = ".,;:!?*_~"
+_END_PUNCTUATION = ".,;:!?*_~"
 _DOTS = str.maketrans("\u3002\uff61", "..")
 
 
 def host_of(href: str) -> str | None:
-    """The host an address leads to, in lower case; None if the address may not be a link.
+    """Return the host of a URL in lower case; None if the URL must not be a link.
 
-    For mail it is the mail address, for a ``tg:`` address all of it.
+    For mail the host is the mail address, for a ``tg:`` URL the whole URL.
     """
     try:
         url = urlsplit(href)
@@ -35,7 +35,7 @@ def host_of(href: str) -> str | None:
 
 
 def names_another_host(label: str, host: str) -> bool:
-    """Whether the words of a link read like a host that is not the link's own."""
+    """Return whether the text of a link looks like another host than the link's own."""
     shown = "".join(mark for mark in label if unicodedata.category(mark) != "Cf")
     plain = unicodedata.normalize("NFKC", shown).translate(_DOTS).lower()
     if plain == host:
@@ -47,10 +47,10 @@ def names_another_host(label: str, host: str) -> bool:
 def _hosts_in(plain: str) -> Iterator[str]:
     yield from _ADDRESS.findall(plain)
     for word in _WORD.findall(_ADDRESS.sub(" ", plain)):
-        yield from filter(_like_host, _GAP.split(word.strip(".-")))
+        yield from filter(_looks_like_host, _GAP.split(word.strip(".-")))
 
 
-def _like_host(name: str) -> bool:
+def _looks_like_host(name: str) -> bool:
     labels = name.split(".")
     if len(labels) == 4 and name.replace(".", "").isdecimal():
         return all(labels)
@@ -58,17 +58,17 @@ def _like_host(name: str) -> bool:
 
 
 def bare_addresses(text: str) -> Iterator[tuple[int, int]]:
-    """Where web addresses stand in plain text: from, to. Marks that end the sentence are not part of them."""
+    """Yield start and end of the URLs in plain text, without punctuation that ends the sentence."""
     for match in _BARE.finditer(text):
-        address = _without_end_marks(match.group())
+        address = _strip_punctuation(match.group())
         if host_of(address):
             yield match.start(), match.start() + len(address)
 
 
-def _without_end_marks(address: str) -> str:
-    """Drop what belongs to the sentence: end marks, and brackets that were not opened in the address."""
+def _strip_punctuation(address: str) -> str:
+    """Return a URL without trailing punctuation, and without brackets that are not opened in it."""
     end, surplus = len(address), address.count(")") - address.count("(")
-    while end and (address[end - 1] in _END_MARKS or (surplus > 0 and address[end - 1] == ")")):
+    while end and (address[end - 1] in _END_PUNCTUATION or (surplus > 0 and address[end - 1] == ")")):
         end -= 1
         surplus -= address[end] == ")"
     return address[:end]

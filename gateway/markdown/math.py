@@ -1,9 +1,8 @@
-"""Formulas in Markdown: spans that stay literally as they are written.
+"""Formulas in Markdown: rules for markdown-it parsers whose tokens hold the LaTeX source with its delimiters.
 
-``$…$`` by Pandoc's rule (no space next to a ``$`` on its inside, no digit after the closing one, so that
-"$5 and $10" stays text), ``$$…$$``, ``\\(…\\)`` and ``\\[…\\]``. A formula that begins a line with ``$$`` or
-``\\[`` and ends one is a block of its own: lines in it that look like items of a list are not. It holds no
-blank line. The rules are for any markdown-it parser; their tokens hold the source, delimiters included.
+``$…$`` by Pandoc's rule (no space inside next to a ``$``, no digit after the closing one, so that "$5 and
+$10" stays text), ``$$…$$``, ``\\(…\\)`` and ``\\[…\\]``. A formula that begins a line with ``$$`` or
+``\\[`` and ends a line is a block: its lines are not parsed as list items. It contains no blank line.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
 
-LONGEST_FORMULA = 2_000
-"""Characters of a formula; what is longer is text."""
+_MAX_LENGTH = 2_000
+"""Characters of a formula; a longer one is text."""
 
 GROWING = "growing"
-"""Set in the parser's environment, it says that more text may come: a block without its end is still open."""
+"""Key of the parser's environment for a text that grows: a formula block without its end is still open."""
 
 _PAIRS = {"$$": "$$", "\\[": "\\]", "\\(": "\\)"}
 _BLOCKS = ("$$", "\\[")
@@ -26,7 +25,7 @@ _DOLLARS = re.compile(r"\$(?![\s$])(?:[^$\\]|\\.)*(?<!\s)\$(?![\d$])", re.DOTALL
 
 
 def add_math(parser: MarkdownIt) -> None:
-    """Let a parser know formulas, as tokens ``math_block`` and ``math_inline``."""
+    """Enable formulas in a parser, as tokens ``math_block`` and ``math_inline``."""
     ruler = parser.block.ruler
     ruler.before(
         "fence", "math_block", _math_block, {"alt": ["paragraph", "reference", "blockquote", "list"]}
@@ -35,7 +34,7 @@ def add_math(parser: MarkdownIt) -> None:
 
 
 def is_display(source: str) -> bool:
-    """Return whether a formula stands on a line of its own."""
+    """Return whether a formula is displayed on its own line."""
     return source.startswith(_BLOCKS)
 
 
@@ -59,7 +58,7 @@ def _math_inline(state: StateInline, silent: bool) -> bool:
 def _end_of_inline(text: str, start: int, maximum: int) -> int | None:
     if text[start] not in "$\\":
         return None
-    limit = min(maximum, start + LONGEST_FORMULA)
+    limit = min(maximum, start + _MAX_LENGTH)
     closing = _PAIRS.get(text[start : start + 2])
     if closing is not None:
         end = _find(text, closing, start + 2, limit)
@@ -71,7 +70,7 @@ def _end_of_inline(text: str, start: int, maximum: int) -> int | None:
 
 
 def _find(text: str, closing: str, start: int, limit: int) -> int:
-    """Return where the closing delimiter is, or -1. A delimiter behind an odd backslash is none."""
+    """Return the offset of the closing delimiter, or -1. An odd number of backslashes escapes it."""
     at = text.find(closing, start, limit)
     while at >= 0 and (at - len(text[start:at].rstrip("\\")) - start) % 2:
         at = text.find(closing, at + 1, limit)
@@ -88,7 +87,7 @@ def _math_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     if not closed and not (state.env.get(GROWING) and start + len(lines) >= len(state.bMarks) - 1):
         return False
     source = "\n".join(lines)
-    if len(source) > LONGEST_FORMULA or (closed and not formula_of(source)):
+    if len(source) > _MAX_LENGTH or (closed and not formula_of(source)):
         return False
     if silent:
         return True
@@ -102,7 +101,7 @@ def _math_block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 
 def _block_lines(state: StateBlock, start: int, end: int, closing: str) -> tuple[list[str], bool]:
-    """Return the lines of a block as far as it may go, and whether its last one closes it."""
+    """Return the lines of a block up to its limit, and whether the last line closes it."""
     lines: list[str] = []
     for number in range(start, end):
         if number > start and (state.isEmpty(number) or state.sCount[number] < state.blkIndent):
@@ -113,6 +112,6 @@ def _block_lines(state: StateBlock, start: int, end: int, closing: str) -> tuple
         at = _find(inside, closing, 0, len(inside))
         if at >= 0:
             return lines, at + len(closing) == len(inside)
-        if len(lines) > LONGEST_FORMULA:
+        if len(lines) > _MAX_LENGTH:
             break
     return lines, False

@@ -1,4 +1,4 @@
-"""Markdown to its tree."""
+"""The parser: Markdown to its tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from markdown_it.common.utils import unescapeAll
 from markdown_it.token import Token
 
 from gateway.markdown.grammar import (
-    DEEPEST,
+    MAX_DEPTH,
     inline_tokens,
     normal,
     normal_address,
@@ -46,16 +46,16 @@ from gateway.markdown.tree import (
 )
 
 _MARKUP = re.compile(r"[\\`*_~\[\]!<&$]|[ \t]\n|\n[ \t]")
-_REMEMBERED = 1_000
+_MAX_CACHED = 1_000
 
 
 def parse_markdown(text: str) -> Tree:
-    """The tree of a text: any text has one, also one whose end is still to come."""
+    """Return the tree of a text. Every text has one, an unfinished one, too."""
     return tuple(_blocks(block_tokens(normal(text))))
 
 
 def _blocks(tokens: Iterator[Token], seen: list[Token] | None = None) -> Iterator[Block]:
-    """The blocks up to the end of what encloses them; the tokens that open them are added to ``seen``."""
+    """Yield the blocks up to the end of their container. Append their opening tokens to ``seen``."""
     for token in tokens:
         if token.nesting < 0:
             return
@@ -73,7 +73,7 @@ def _heading(token: Token, tokens: Iterator[Token]) -> Block:
 
 
 def _content(tokens: Iterator[Token]) -> tuple[Inline, ...]:
-    """What stands between an opening token, which was taken, and its closing one."""
+    """Return the inlines up to the closing token. The opening token was consumed before."""
     inlines = _inlines(next(tokens).content)
     next(tokens)
     return inlines
@@ -139,22 +139,22 @@ _BLOCKS: Mapping[str, Callable[[Token, Iterator[Token]], Block]] = {
 
 
 def _inlines(content: str) -> tuple[Inline, ...]:
-    # While an answer grows its finished paragraphs come again and again; most of the time goes into inlines.
-    return _remembered(content) if len(content) <= _REMEMBERED else _parsed(content)
+    # An answer that grows is parsed again and again, and most of the time is spent on inlines.
+    return _parse_cached(content) if len(content) <= _MAX_CACHED else _parse_inlines(content)
 
 
-def _parsed(content: str) -> tuple[Inline, ...]:
+def _parse_inlines(content: str) -> tuple[Inline, ...]:
     tokens = inline_tokens(content) if _MARKUP.search(content) else None
     if tokens is None:
         return tuple(_lines(content))
     return _nested(tokens)
 
 
-_remembered = lru_cache(maxsize=1024)(_parsed)
+_parse_cached = lru_cache(maxsize=1024)(_parse_inlines)
 
 
 def _lines(content: str) -> Iterator[Inline]:
-    """Words without markup."""
+    """Yield text without markup."""
     first, *others = content.split("\n")
     yield from _linked(first.strip())
     for line in others:
@@ -163,14 +163,14 @@ def _lines(content: str) -> Iterator[Inline]:
 
 
 def _nested(tokens: Iterable[Token]) -> tuple[Inline, ...]:
-    """The tokens as nodes. Emphasis that is nested too deep is dropped, never its words."""
+    """Return the tokens as nodes. Emphasis that is nested too deep becomes plain text."""
     opened: list[tuple[Token, _Line]] = []
     line = _Line(linking=True)
     for token in tokens:
         if token.nesting > 0:
             opened.append((token, line))
             is_link = token.type == "link_open"
-            if is_link or len(opened) < DEEPEST:
+            if is_link or len(opened) < MAX_DEPTH:
                 line = _Line(linking=line.linking and not is_link)
         elif token.nesting < 0:
             opening, outer = opened.pop()
@@ -211,7 +211,7 @@ def _wrapped(opening: Token, children: tuple[Inline, ...]) -> Iterable[Inline | 
 
 
 def _link(href: str, children: tuple[Inline, ...]) -> Iterable[Inline | str]:
-    """The link; one that leads nowhere allowed becomes its words, with the address behind them."""
+    """Return a link. If its URL is not allowed, return its text followed by the URL."""
     host, label = host_of(href), inline_text(children)
     if not host:
         address = readable_address(href)
@@ -228,50 +228,50 @@ def _image(token: Token) -> Inline | str:
 
 
 class _Line:
-    """Nodes in a row: words that touch become one text, and addresses in them links."""
+    """A row of nodes. Adjacent texts are joined, and URLs in them become links."""
 
     def __init__(self, linking: bool) -> None:
         self.linking = linking
         self._nodes: list[Inline] = []
-        self._words: list[str] = []
+        self._texts: list[str] = []
 
     def add(self, node: Inline | str) -> None:
-        """Put a node at the end, or words."""
+        """Append a node, or text."""
         if isinstance(node, str):
-            self._words.append(node)
+            self._texts.append(node)
         elif isinstance(node, Text):
-            self._words.append(node.text)
+            self._texts.append(node.text)
         else:
             self._flush()
             self._nodes.append(node)
 
     def nodes(self) -> tuple[Inline, ...]:
-        """All of them."""
+        """Return the nodes."""
         self._flush()
         return tuple(self._nodes)
 
     def _flush(self) -> None:
-        if self._words:
-            words = "".join(self._words)
-            self._words.clear()
-            self._nodes += _linked(words) if self.linking else filter(_says_something, (Text(words),))
+        if self._texts:
+            text = "".join(self._texts)
+            self._texts.clear()
+            self._nodes += _linked(text) if self.linking else filter(_is_not_empty, (Text(text),))
 
 
-def _says_something(text: Text) -> bool:
+def _is_not_empty(text: Text) -> bool:
     return bool(text.text)
 
 
-def _linked(words: str) -> Iterator[Inline]:
-    """Words as text, web addresses in them as links."""
+def _linked(text: str) -> Iterator[Inline]:
+    """Yield text with its URLs as links."""
     done = 0
-    if "://" in words:
-        for start, end in bare_addresses(words):
-            address = words[start:end]
+    if "://" in text:
+        for start, end in bare_addresses(text):
+            address = text[start:end]
             href = normal_address(address)
             if host := host_of(href):
                 if done < start:
-                    yield Text(words[done:start])
+                    yield Text(text[done:start])
                 yield Link((Text(address),), href, host, names_another_host(address, host))
                 done = end
-    if done < len(words):
-        yield Text(words[done:])
+    if done < len(text):
+        yield Text(text[done:])

@@ -1,19 +1,18 @@
-"""Markdown as a tree of frozen nodes, which each channel writes in its platform's own way.
+"""The tree of a Markdown text: frozen nodes, which each channel renders for its platform.
 
-A renderer is a function over blocks and one over inlines, each a ``match`` with a case for every kind::
+A renderer is one function for blocks and one for inlines, each a ``match`` with a case for every class::
 
     match inline:
         case Text(text): ...
         case Strong(children): ...
 
-Texts are as they are to be read, nothing in them is escaped. The tree is at most some twenty nodes deep, so
-a renderer may call itself.
+Texts are not escaped. The depth of a tree is limited to about twenty nodes, so a renderer may be recursive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, assert_never
 
 from msgspec import Struct
 
@@ -21,56 +20,53 @@ Align = Literal["", "left", "center", "right"]
 
 
 class Text(Struct, frozen=True, gc=False):
-    """Words, without line breaks."""
+    """Text without line breaks."""
 
     text: str
 
 
 class Code(Struct, frozen=True, gc=False):
-    """Code within a line."""
+    """Inline code."""
 
     text: str
 
 
 class Math(Struct, frozen=True, gc=False):
-    """A formula in LaTeX as it was written: ``source`` has its delimiters, and may have several lines.
-
-    Platforms show the source unchanged.
-    """
+    """A LaTeX formula. ``source`` is unchanged: it has its delimiters and may have several lines."""
 
     source: str
 
 
 class Break(Struct, frozen=True, gc=False):
-    """The end of a line within a paragraph. Of a ``hard`` one the author was explicit."""
+    """A line break within a paragraph. A ``hard`` one is explicit in the Markdown."""
 
     hard: bool = False
 
 
 class Strong(Struct, frozen=True, gc=False):
-    """Usually bold."""
+    """Strong emphasis, usually bold."""
 
     children: tuple[Inline, ...]
 
 
 class Emphasis(Struct, frozen=True, gc=False):
-    """Usually italic."""
+    """Emphasis, usually italic."""
 
     children: tuple[Inline, ...]
 
 
 class Strike(Struct, frozen=True, gc=False):
-    """Struck through."""
+    """Struck-through text."""
 
     children: tuple[Inline, ...]
 
 
 class Link(Struct, frozen=True, gc=False):
-    """A link to a web page, a mail address or a place in Telegram; holds no other link.
+    """A link to a web page, a mail address or a place in Telegram; contains no other link.
 
-    ``host`` is where it really leads: the host of a web address, the mail address, or the whole of a
-    ``tg:`` address. When the words read like another place ``shown_differs``: then show the host, too.
-    Addresses that may not be links are text already.
+    ``host`` is the real destination: the host of the URL, the mail address, or the whole ``tg:`` URL. If
+    ``shown_differs``, the text looks like another destination: then show the host, too. URLs that must not be
+    links are text in the tree.
     """
 
     children: tuple[Inline, ...]
@@ -80,9 +76,9 @@ class Link(Struct, frozen=True, gc=False):
 
 
 class Image(Struct, frozen=True, gc=False):
-    """A picture by its web address. To load it tells its host who reads, so a link is safer.
+    """An image by its URL. Loading it reveals the reader to its host, so a link is safer.
 
-    ``alt`` says what it shows, or is empty.
+    ``alt`` is its description, or empty.
     """
 
     alt: str
@@ -94,7 +90,7 @@ Inline = Text | Code | Math | Break | Strong | Emphasis | Strike | Link | Image
 
 
 class Paragraph(Struct, frozen=True, gc=False):
-    """Inlines that belong together."""
+    """A paragraph."""
 
     children: tuple[Inline, ...]
 
@@ -107,14 +103,14 @@ class Heading(Struct, frozen=True, gc=False):
 
 
 class CodeBlock(Struct, frozen=True, gc=False):
-    """Lines of code, the last one without its line end. ``language`` is what it was called, or empty."""
+    """A block of code, without the newline at its end. ``language`` may be empty."""
 
     text: str
     language: str = ""
 
 
 class Quote(Struct, frozen=True, gc=False):
-    """What somebody else said."""
+    """A block quote."""
 
     children: tuple[Block, ...]
 
@@ -127,7 +123,7 @@ class Item(Struct, frozen=True, gc=False):
 
 
 class ItemList(Struct, frozen=True, gc=False):
-    """A list; an ordered one counts from ``start``. A ``tight`` one has no space between its items."""
+    """A list. An ordered list counts from ``start``. A ``tight`` list has no space between its items."""
 
     items: tuple[Item, ...]
     ordered: bool = False
@@ -139,7 +135,7 @@ Cell = tuple[Inline, ...]
 
 
 class Table(Struct, frozen=True, gc=False):
-    """A table; every row has as many cells as the header."""
+    """A table. Every row has as many cells as the header."""
 
     header: tuple[Cell, ...]
     rows: tuple[tuple[Cell, ...], ...]
@@ -147,7 +143,7 @@ class Table(Struct, frozen=True, gc=False):
 
 
 class Rule(Struct, frozen=True, gc=False):
-    """A line across."""
+    """A horizontal rule."""
 
 
 Block = Paragraph | Heading | CodeBlock | Quote | ItemList | Table | Rule
@@ -156,21 +152,21 @@ Tree = tuple[Block, ...]
 
 
 def plain_text(tree: Iterable[Block]) -> str:
-    """The tree as text without markup, for where a platform shows none: nothing that can be read is lost."""
-    return "\n\n".join(_plain(block) for block in tree)
+    """Return the tree as text without markup. No readable text is lost."""
+    return "\n\n".join(_block_text(block) for block in tree)
 
 
 def inline_text(inlines: Iterable[Inline]) -> str:
-    """The words of inlines alone; an address that they do not tell follows in brackets."""
-    return "".join(map(_words, inlines))
+    """Return the text of inlines. A URL that the text does not contain follows in brackets."""
+    return "".join(map(_inline_text, inlines))
 
 
 def label_of(link: Link) -> str:
-    """What is shown of a link, without its address."""
+    """Return the text of a link, without its URL."""
     return inline_text(link.children)
 
 
-def _words(inline: Inline) -> str:
+def _inline_text(inline: Inline) -> str:
     match inline:
         case Text(text) | Code(text) | Math(text):
             return text
@@ -183,22 +179,26 @@ def _words(inline: Inline) -> str:
             return f"{alt} ({href})" if alt else href
         case Strong(children) | Emphasis(children) | Strike(children):
             return inline_text(children)
+        case _:
+            assert_never(inline)
 
 
-def _plain(block: Block) -> str:
+def _block_text(block: Block) -> str:
     match block:
         case Paragraph(children) | Heading(_, children):
             return inline_text(children)
         case CodeBlock(text):
             return text
         case Quote(children):
-            return _led(plain_text(children), "> ", "> ")
+            return _prefix_lines(plain_text(children), "> ", "> ")
         case ItemList():
             return ("\n" if block.tight else "\n\n").join(_items(block))
         case Table(header, rows):
             return "\n".join(map(_row, (header, *rows)))
         case Rule():
             return "---"
+        case _:
+            assert_never(block)
 
 
 def _items(block: ItemList) -> Iterable[str]:
@@ -206,13 +206,13 @@ def _items(block: ItemList) -> Iterable[str]:
         mark = f"{number}. " if block.ordered else "• "
         task = "" if item.checked is None else "[x] " if item.checked else "[ ] "
         between = "\n" if block.tight else "\n\n"
-        yield _led(task + between.join(map(_plain, item.children)), mark, " " * len(mark))
+        yield _prefix_lines(task + between.join(map(_block_text, item.children)), mark, " " * len(mark))
 
 
 def _row(cells: Sequence[Cell]) -> str:
     return " | ".join(inline_text(cell) for cell in cells)
 
 
-def _led(text: str, first: str, further: str) -> str:
-    """The lines of a text behind what leads the first one, and what leads the others."""
+def _prefix_lines(text: str, first: str, further: str) -> str:
+    """Return a text with one prefix for its first line and one for the others."""
     return first + text.replace("\n", "\n" + further)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.markdown.borders import stretches_of
 from gateway.markdown.grammar import normal
 from gateway.markdown.parse import parse_markdown
+from gateway.markdown.segments import segment_text
 from gateway.markdown.source import Source
 from gateway.markdown.split import _Splitter, split_markdown  # pyright: ignore[reportPrivateUsage]
 from gateway.markdown.tree import CodeBlock, Table, plain_text
@@ -47,7 +47,7 @@ def code(count: int) -> str:
 
 def is_balanced(piece: str) -> bool:
     """Whether no code is open at its end."""
-    return not stretches_of(piece)[1][-1].closing
+    return not segment_text(piece)[1][-1].closing
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n\n", " \t\n"])

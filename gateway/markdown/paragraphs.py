@@ -1,6 +1,7 @@
-"""Where a paragraph may be cut: at the end of a line, a sentence or a word, or else between two characters.
+"""Cuts within a paragraph: at the end of a line, a sentence or a word, or else between two characters.
 
-Markup that is open at a cut is closed before it and opened again behind it. Links are not cut.
+Markup that is open at a cut is closed before it and reopened after it. Links, images and formulas are not
+cut.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from itertools import islice
 
 from msgspec import Struct
 
-from gateway.markdown.clusters import tears_a_cluster
 from gateway.markdown.grammar import FENCES, inline_tokens
+from gateway.markdown.graphemes import splits_grapheme
 
 _SENTENCE = re.compile(
     r"[.!?…][\"'\u201d\u2019»)\]*_~`]*(?=\s)|[\u3002\uff01\uff1f][\u201d\u2019」』\uff09*_~`]*"
 )
 _SPACE = re.compile(r"\s+")
 _PROBES = "\u2005\u2006\u2004\u2008"
-_DEEPEST_MARKS = 8
+"""Rare kinds of space; one that the text does not contain marks the places to ask the parser about."""
+_MAX_OPEN_MARKS = 8
 _UNSTRUCTURED = frozenset(("text", "softbreak", "hardbreak"))
 
 _BLOCK_START = re.compile(
@@ -30,8 +32,8 @@ _FENCE_LINE = re.compile(r"[ \t>]*(?:(?:[-+*]|\d{1,9}[.)])[ \t>]+)*(?=`{3,}[^`\n
 _TABLE_START = re.compile(r"[^\n|]*\|[^\n]*\n[ \t>]*[|:-][ \t|:-]*$", re.MULTILINE)
 
 
-class WordCut(Struct, frozen=True, gc=False):
-    """What comes before ends at ``at`` with ``closing``; the rest is from ``resume``, behind ``opening``."""
+class ParagraphCut(Struct, frozen=True, gc=False):
+    """A cut: the head ends at ``at`` with ``closing``, the rest begins at ``resume`` with ``opening``."""
 
     at: int
     resume: int
@@ -39,10 +41,10 @@ class WordCut(Struct, frozen=True, gc=False):
     closing: str = ""
 
 
-def word_cuts(window: str, low: int, high: int) -> Iterator[WordCut]:
-    """Places in (low, high] to cut a piece of a paragraph, the better ones first; bounded in number.
+def paragraph_cuts(window: str, low: int, high: int) -> Iterator[ParagraphCut]:
+    """Yield a bounded number of cuts in (low, high] of a part of a paragraph, the better ones first.
 
-    What follows ``high`` in the window tells which markup is ever closed.
+    The window extends beyond ``high``, because only later text shows which markup is closed.
     """
     shape = _shape(window)
     gaps = [m.start() for m in _SPACE.finditer(window, low + 1, high + 1)]
@@ -53,15 +55,15 @@ def word_cuts(window: str, low: int, high: int) -> Iterator[WordCut]:
     for end in [end for end in ends[:-3:-1] if end not in spaced]:
         yield from _cuts(window, [end], shape)
     yield from _cuts(window, gaps[:-9:-1], shape)
-    whole = (at for at in range(high, low, -1) if not tears_a_cluster(window, at))
-    for at in islice(whole, 4):
+    between = (at for at in range(high, low, -1) if not splits_grapheme(window, at))
+    for at in islice(between, 4):
         yield from _cuts(window, [at], shape)
 
 
-def as_words(rest: str) -> tuple[str, int]:
-    """What must stand before the rest of a paragraph so that it does not begin a block, and what it replaces.
+def escape_block_start(rest: str) -> tuple[str, int]:
+    """Return the text that keeps the rest of a paragraph from beginning another block, such as a list.
 
-    The second is a number of characters of ``rest``.
+    It replaces the returned number of characters at the start of ``rest``. Empty if ``rest`` begins no block.
     """
     match = _BLOCK_START.match(rest)
     if match is None:
@@ -70,8 +72,8 @@ def as_words(rest: str) -> tuple[str, int]:
     return digits + "\\", len(digits)
 
 
-def ended(head: str) -> str:
-    """What comes before a cut, such that its last line begins no fence: as a whole it did not, either."""
+def escape_trailing_fence(head: str) -> str:
+    """Escape the text before a cut if its last line now begins a fence, which the whole line did not."""
     match = _FENCE_LINE.match(head, head.rfind("\n") + 1)
     return head if match is None else head[: match.end()] + "\\" + head[match.end() :]
 
@@ -81,8 +83,8 @@ def _gap(window: str, at: int) -> str:
     return match.group() if match else ""
 
 
-def _cuts(window: str, places: Sequence[int], shape: list[str] | None) -> Iterator[WordCut]:
-    """Cuts at those of the places that break nothing; the places are all in space, or only one is given."""
+def _cuts(window: str, places: Sequence[int], shape: list[str] | None) -> Iterator[ParagraphCut]:
+    """Yield cuts at those places that break no markup. All places are in space, or there is only one."""
     if shape is None:
         marks: dict[int, list[str]] = {place: [] for place in places}
     else:
@@ -94,7 +96,7 @@ def _cuts(window: str, places: Sequence[int], shape: list[str] | None) -> Iterat
                 yield cut
 
 
-def _cut(window: str, at: int, marks: list[str]) -> WordCut | None:
+def _cut(window: str, at: int, marks: list[str]) -> ParagraphCut | None:
     gap = _gap(window, at)
     resume = at + len(gap)
     head = window[:at]
@@ -108,13 +110,13 @@ def _cut(window: str, at: int, marks: list[str]) -> WordCut | None:
     in_code = opening.endswith("`") and "`" in (head[-1:], window[resume : resume + 1])
     if in_code or opening.startswith(FENCES) or _TABLE_START.match(window, resume):
         return None
-    return WordCut(at, resume, opening, "".join(reversed(marks)))
+    return ParagraphCut(at, resume, opening, "".join(reversed(marks)))
 
 
 def _marks_at(window: str, places: Sequence[int], shape: list[str]) -> dict[int, list[str]]:
-    """The marks of the emphasis and code that places are in, without places in links and the like.
+    """Return the marks of emphasis and code that are open at each place. Omit places in links and the like.
 
-    Asks the parser, with a space of a rare kind put at each place: it shows up again in what it is in.
+    Finds them by parsing the window with a probe at each place: a probe appears in the token that it is in.
     """
     probe = next((mark for mark in _PROBES if mark not in window), None)
     if probe is None:
@@ -131,7 +133,7 @@ def _marks_at(window: str, places: Sequence[int], shape: list[str]) -> dict[int,
 
 
 def _marks_of(probed: str, probe: str, shape: list[str]) -> list[list[str] | None]:
-    """For each probe in the text what encloses it, None if that may not be cut; none if they changed it."""
+    """Return the open marks at each probe, None where no cut is allowed; [] if probes changed the markup."""
     kinds: list[str] = []
     found: list[list[str] | None] = []
     open_marks: list[str] = []
@@ -144,12 +146,12 @@ def _marks_of(probed: str, probe: str, shape: list[str]) -> list[list[str] | Non
             open_marks.pop()
         else:
             inside = [*open_marks, token.markup] if token.type == "code_inline" else list(open_marks)
-            firm = token.type in ("image", "math_inline") or "" in inside or len(inside) > _DEEPEST_MARKS
+            firm = token.type in ("image", "math_inline") or "" in inside or len(inside) > _MAX_OPEN_MARKS
             found += [None if firm else inside] * token.content.count(probe)
     return found if kinds == shape else []
 
 
 def _shape(window: str) -> list[str] | None:
-    """The markup in a text, in order; None if it is too long to be parsed."""
+    """Return the types of the markup in a text, in order; None if the text is too long to be parsed."""
     tokens = inline_tokens(window)
     return None if tokens is None else [token.type for token in tokens if token.type not in _UNSTRUCTURED]
