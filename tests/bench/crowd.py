@@ -129,7 +129,7 @@ class Slack:
 
     def newest(self, room: str) -> str:
         """The text that stands last in a room."""
-        messages = self.fake.room(f"@{room}").messages
+        messages = self.fake.chat(f"@{room}").messages
         return next(reversed(messages.values())).get("text", "")
 
 

@@ -116,7 +116,7 @@ async def test_a_stopped_answer_stays_stopped_though_the_gateway_is_killed(tmp_p
         telegram, slack = platforms.telegram, platforms.slack
         telegram.say(platforms.chat, "a story")
         thread = slack.say("general", "a story @trunkline")
-        place = slack.room("general").id, thread
+        place = slack.chat("general").id, thread
         async with gateway.client() as client:
             session = (await client.say("a story"))["session"]
         await until(lambda: len(models.requests), 3)

@@ -1,4 +1,4 @@
-"""The users of a workspace, the app's account in it, and its installation by OAuth."""
+"""Users of a workspace, the app's account in it, and its installation by OAuth."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec import Struct
 
-from channels.slack.fake.calls import Asked, RefusalError, methods
-from channels.slack.fake.chats import paged
+from channels.slack.fake.calls import Call, RefusalError, methods
+from channels.slack.fake.chats import page_of
 from channels.slack.fake.delivery import emit
 from channels.slack.fake.state import Grant, Json, State, User, Workspace
 
@@ -20,7 +20,7 @@ CODE_LIFE = 10 * 60
 
 
 class Code(Struct, kw_only=True):
-    """The grant that a ``code`` of an authorized installer stands for."""
+    """Authorization that an OAuth ``code`` can be exchanged for."""
 
     team: str
     user: str
@@ -32,7 +32,9 @@ class Code(Struct, kw_only=True):
 
 
 class Installer:
-    """Hands out codes and tokens. ``redirect_uris`` are those the app registered; with none, any will do."""
+    """OAuth server of the fake. ``redirect_uris`` are those that the app registered; if empty, any is
+    accepted.
+    """
 
     def __init__(self, state: State) -> None:
         self.redirect_uris: list[str] = []
@@ -40,7 +42,7 @@ class Installer:
         self._codes: dict[str, Code] = {}
 
     def page(self, query: Mapping[str, str]) -> tuple[int, str]:
-        """The page that asks a person where to install the app: status and HTML."""
+        """Return the status and HTML of the page that asks where to install the app."""
         wrong = self._wrong(query)
         if wrong:
             return 400, f"<!DOCTYPE html><title>Slack</title><h1>{html.escape(wrong)}</h1>"
@@ -60,9 +62,9 @@ class Installer:
         )
 
     def approve(self, query: Mapping[str, str], team: Workspace | None, user: User | None) -> str:
-        """The address that the person is sent to: with a code, or with ``access_denied`` without a team.
+        """Return the URL to redirect the user to: with a code, or with ``access_denied`` if ``team`` is None.
 
-        Raises ValueError for an address that the platform would not have shown.
+        Raises ValueError if the query is invalid.
         """
         wrong = self._wrong(query)
         if wrong:
@@ -82,23 +84,23 @@ class Installer:
         )
         return _joined(target, {"code": code, **answer})
 
-    def exchange(self, asked: Asked) -> Json:
-        """``oauth.v2.access``: a code becomes tokens, once."""
+    def exchange(self, call: Call) -> Json:
+        """``oauth.v2.access``: exchange a code for tokens, once."""
         app = self._state.app
-        if asked.get("client_id") != app.client_id:
+        if call.get("client_id") != app.client_id:
             raise RefusalError("invalid_client_id", "the client_id is wrong")
-        if asked.get("client_secret") != app.client_secret:
+        if call.get("client_secret") != app.client_secret:
             raise RefusalError("bad_client_secret", "the client_secret is wrong")
-        if asked.get("grant_type") not in (None, "authorization_code"):
+        if call.get("grant_type") not in (None, "authorization_code"):
             raise RefusalError("invalid_grant_type", "only codes are exchanged")
-        code = self._codes.get(asked["code"])
+        code = self._codes.get(call["code"])
         if code is None or code.used or self._state.clock.now() > code.until:
             raise RefusalError("invalid_code")
-        if asked.get("redirect_uri") != code.redirect_uri:
-            raise RefusalError("bad_redirect_uri", "the redirect_uri is not the one the code was made for")
+        if call.get("redirect_uri") != code.redirect_uri:
+            raise RefusalError("bad_redirect_uri", "the redirect_uri differs from that of the code")
         code.used = True
         team = self._state.teams[code.team]
-        return _granted(self._state, install(self._state, team, code.scopes), code)
+        return _token_answer(self._state, install(self._state, team, code.scopes), code)
 
     def _wrong(self, query: Mapping[str, str]) -> str | None:
         if query.get("client_id") != self._state.app.client_id:
@@ -111,8 +113,8 @@ class Installer:
         return None if query.get("scope") or query.get("user_scope") else "no_scopes"
 
 
-def basic(header: str) -> Json:
-    """Client id and secret out of an ``Authorization`` header, if they are there."""
+def basic_credentials(header: str) -> Json:
+    """Return the client id and secret of a Basic ``Authorization`` header; empty if there are none."""
     if not header.startswith("Basic "):
         return {}
     try:
@@ -122,20 +124,20 @@ def basic(header: str) -> Json:
     return {"client_id": name, "client_secret": secret}
 
 
-def every_scope() -> set[str]:
-    """All bot scopes that any method asks for, and those that let an app read and be called."""
+def all_scopes() -> set[str]:
+    """Return all bot scopes of the methods, and those for mentions, commands and posting."""
     more = ("app_mentions:read", "chat:write.public", "chat:write.customize", "commands", "assistant:write")
     return {scope for method in methods().values() for scope in method.scopes} | set(more)
 
 
 def install(state: State, team: Workspace, scopes: Iterable[str]) -> Grant:
-    """The app gets a bot in a workspace, or a further token for the one it has."""
+    """Add the app's bot to a workspace if needed, and grant a new bot token."""
     if team.bot is None:
         known = next((user for user in team.users.values() if user.is_bot), None)
         team.bot = known or _new_bot(state, team)
-        for room in team.rooms.values():
-            if room.name == "general":
-                room.members.add(team.bot.id)
+        for chat in team.chats.values():
+            if chat.name == "general":
+                chat.members.add(team.bot.id)
     token = f"xoxb-{team.id}-{state.names.next('')}"
     grant = Grant(token=token, kind="bot", team=team.id, user=team.bot.id, scopes=set(scopes))
     state.tokens[token] = grant
@@ -145,16 +147,16 @@ def install(state: State, team: Workspace, scopes: Iterable[str]) -> Grant:
 
 
 def uninstall(state: State, team: Workspace) -> None:
-    """Remove the app as a user: its tokens are revoked, and it receives two events."""
+    """Remove the app as a user would: its tokens are revoked, and it receives two events."""
     bots = [grant.user for grant in team.grants if grant.kind == "bot" and grant.revoked is None]
     persons = [grant.user for grant in team.grants if grant.kind == "user" and grant.revoked is None]
     for grant in team.grants:
         grant.revoked = "account_inactive" if grant.kind == "bot" else "token_revoked"
     emit(state, team, {"type": "tokens_revoked", "tokens": {"oauth": persons, "bot": bots[:1]}})
     emit(state, team, {"type": "app_uninstalled"})
-    for room in team.rooms.values():
-        if team.bot is not None and not room.direct:
-            room.members.discard(team.bot.id)
+    for chat in team.chats.values():
+        if team.bot is not None and not chat.direct:
+            chat.members.discard(team.bot.id)
     team.bot = None
     state.changes.bump()
 
@@ -172,7 +174,7 @@ def _new_bot(state: State, team: Workspace) -> User:
     return bot
 
 
-def _granted(state: State, grant: Grant, code: Code) -> Json:
+def _token_answer(state: State, grant: Grant, code: Code) -> Json:
     team = state.teams[code.team]
     person: Json = {"id": code.user}
     if code.user_scopes:
@@ -204,13 +206,13 @@ def _joined(target: str, more: Mapping[str, str]) -> str:
     return parts._replace(query=query).geturl()
 
 
-def auth_test(asked: Asked) -> Json:
-    """``auth.test``: whose token it is."""
-    if asked.grant.kind == "app":
-        return {"app_name": asked.state.app.name, "app_id": asked.state.app.id}
-    team = asked.team
-    user = team.users[asked.grant.user]
-    told = {
+def auth_test(call: Call) -> Json:
+    """``auth.test``: describe the account of a token."""
+    if call.grant.kind == "app":
+        return {"app_name": call.state.app.name, "app_id": call.state.app.id}
+    team = call.team
+    user = team.users[call.grant.user]
+    answer = {
         "url": f"https://{team.name}.slack.example/",
         "team": team.name,
         "user": user.name,
@@ -218,54 +220,54 @@ def auth_test(asked: Asked) -> Json:
         "user_id": user.id,
         "is_enterprise_install": False,
     }
-    return {**told, "bot_id": user.bot_id} if user.bot_id else told
+    return {**answer, "bot_id": user.bot_id} if user.bot_id else answer
 
 
-def auth_revoke(asked: Asked) -> Json:
-    """``auth.revoke``: revoke the token, and send the event of it."""
-    if asked.get("test"):
+def auth_revoke(call: Call) -> Json:
+    """``auth.revoke``: revoke the token, and send its event."""
+    if call.get("test"):
         return {"revoked": False}
-    asked.grant.revoked = "token_revoked"
-    key = "bot" if asked.grant.kind == "bot" else "oauth"
-    emit(asked.state, asked.team, {"type": "tokens_revoked", "tokens": {key: [asked.grant.user]}})
+    call.grant.revoked = "token_revoked"
+    key = "bot" if call.grant.kind == "bot" else "oauth"
+    emit(call.state, call.team, {"type": "tokens_revoked", "tokens": {key: [call.grant.user]}})
     return {"revoked": True}
 
 
-def user_info(asked: Asked) -> Json:
+def user_info(call: Call) -> Json:
     """``users.info``."""
-    user = asked.team.users.get(asked["user"])
+    user = call.team.users.get(call["user"])
     if user is None:
         raise RefusalError("user_not_found")
-    told = described(asked, user)
-    return {"user": {**told, "locale": "en-US"} if asked.get("include_locale") else told}
+    answer = user_object(call, user)
+    return {"user": {**answer, "locale": "en-US"} if call.get("include_locale") else answer}
 
 
-def users_list(asked: Asked) -> Json:
+def users_list(call: Call) -> Json:
     """``users.list``."""
-    rows = [described(asked, user) for user in asked.team.users.values()]
-    return {**paged(asked, "members", rows, 1000), "cache_ts": asked.state.stamps.seconds()}
+    rows = [user_object(call, user) for user in call.team.users.values()]
+    return {**page_of(call, "members", rows, 1000), "cache_ts": call.state.stamps.seconds()}
 
 
-def bot_info(asked: Asked) -> Json:
+def bot_info(call: Call) -> Json:
     """``bots.info``."""
-    bot = asked.team.bot
-    if bot is None or asked.get("bot", bot.bot_id) != bot.bot_id:
+    bot = call.team.bot
+    if bot is None or call.get("bot", bot.bot_id) != bot.bot_id:
         raise RefusalError("bot_not_found")
-    told: Json = {"id": bot.bot_id, "deleted": False, "name": bot.name, "updated": 1, "icons": {}}
-    return {"bot": {**told, "app_id": asked.state.app.id, "user_id": bot.id}}
+    answer: Json = {"id": bot.bot_id, "deleted": False, "name": bot.name, "updated": 1, "icons": {}}
+    return {"bot": {**answer, "app_id": call.state.app.id, "user_id": bot.id}}
 
 
-def team_info(asked: Asked) -> Json:
-    """``team.info``: of the token's workspace only."""
-    team = asked.team
-    if asked.get("team", team.id) != team.id:
+def team_info(call: Call) -> Json:
+    """``team.info``, for the workspace of the token only."""
+    team = call.team
+    if call.get("team", team.id) != team.id:
         raise RefusalError("team_not_found")
-    told: Json = {"id": team.id, "name": team.name, "domain": team.name, "email_domain": "", "icon": {}}
-    return {"team": {**told, "url": f"https://{team.name}.slack.example/", "is_verified": False}}
+    answer: Json = {"id": team.id, "name": team.name, "domain": team.name, "email_domain": "", "icon": {}}
+    return {"team": {**answer, "url": f"https://{team.name}.slack.example/", "is_verified": False}}
 
 
-def described(asked: Asked, user: User) -> Json:
-    """A user as the platform describes one."""
+def user_object(call: Call, user: User) -> Json:
+    """Return a user as an object of the Web API."""
     profile = {
         "real_name": user.real_name,
         "real_name_normalized": user.real_name,
@@ -274,7 +276,7 @@ def described(asked: Asked, user: User) -> Json:
         "status_text": "",
         "status_emoji": "",
         "avatar_hash": "",
-        "image_72": f"{asked.state.url}/icon-72.png",
+        "image_72": f"{call.state.url}/icon-72.png",
         "team": user.team,
     }
     return {

@@ -1,4 +1,4 @@
-"""The Web API: reads a call, applies rate limits and faults, and calls its method."""
+"""Web API of the fake: reads a call, applies rate limits and faults, and calls its method."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from aiohttp import web
 from msgspec import Struct, field
 
 from channels.slack.fake import accounts, chats, files, messages, people
-from channels.slack.fake.accounts import Installer, basic
-from channels.slack.fake.calls import Asked, Method, RefusalError, arguments, methods
+from channels.slack.fake.accounts import Installer, basic_credentials
+from channels.slack.fake.calls import Call, Method, RefusalError, arguments, methods
 from channels.slack.fake.state import Grant, Json, State
 from gateway.testing.fake_platform import Clock, FakeServer, Fault, Patience, Window, as_json, cut
 
-Answer = Callable[[Asked], Json]
+Answer = Callable[[Call], Json]
 
 METHODS: Mapping[str, Answer] = {
     "agents.sessions.rename": chats.rename_session,
@@ -60,13 +60,13 @@ METHODS: Mapping[str, Answer] = {
 }
 
 PLACING = frozenset({"chat.postMessage", "chat.startStream", "files.completeUploadExternal"})
-"""Methods that place a message, so that calling them twice places two."""
+"""Methods that post a message, so that a repeated call posts a second one."""
 
 _FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
-class Read(Struct, kw_only=True):
-    """A call as it came in. ``notes`` says what was wrong with its form."""
+class RawCall(Struct, kw_only=True):
+    """Call as received. ``notes`` lists mistakes in its form."""
 
     method: str
     given: Json
@@ -77,122 +77,122 @@ class Read(Struct, kw_only=True):
 
 
 class WebApi:
-    """Answers ``/api/{method}``."""
+    """Handler of ``/api/{method}``."""
 
     def __init__(self, fake: FakeServer, state: State, installer: Installer, connect: Answer) -> None:
         self._fake = fake
         self._state = state
-        self._limits = Limits(state.clock)
+        self._limits = RateLimits(state.clock)
         self._answers = {**METHODS, "apps.connections.open": connect, "oauth.v2.access": installer.exchange}
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer a call."""
-        read = await _read(request)
-        fault = self._fake.faults.of(read.method)
+        """Answer a call, with the fault that is due."""
+        raw = await _read_call(request)
+        fault = self._fake.faults.of(raw.method)
         if fault in ("fail_before", "drop_before"):
-            return self._spoilt(request, read, fault, {"ok": False, "error": "service_unavailable"}, 503)
-        answer, problem, wait = self._answered(read, fault)
+            return self._fail(request, raw, fault, {"ok": False, "error": "service_unavailable"}, 503)
+        answer, problem, wait = self._answer_or_refuse(raw, fault)
         if wait is not None:
-            self._write(read, answer, 429, fault, problem)
+            self._record(raw, answer, 429, fault, problem)
             return _json(answer, 429, {"Retry-After": str(wait)})
-        if answer["ok"] and read.method in PLACING:
+        if answer["ok"] and raw.method in PLACING:
             self._fake.applied()
         if fault in ("fail_after", "drop_after"):
-            return self._spoilt(request, read, fault, {"ok": False, "error": "fatal_error"}, 500, problem)
+            return self._fail(request, raw, fault, {"ok": False, "error": "fatal_error"}, 500, problem)
         if answer["ok"]:
-            answer = self._fake.faults.answered(read.method, answer)
-        self._write(read, answer, 200, fault, problem)
-        return _json(answer, 200, self._scopes(read))
+            answer = self._fake.faults.answered(raw.method, answer)
+        self._record(raw, answer, 200, fault, problem)
+        return _json(answer, 200, self._scopes(raw))
 
-    def _answered(self, read: Read, fault: Fault) -> tuple[Json, str | None, int | None]:
-        """The answer, the problem, and how long to wait if the call came too early."""
-        asked = None
+    def _answer_or_refuse(self, raw: RawCall, fault: Fault) -> tuple[Json, str | None, int | None]:
+        """Return the answer, the problem to record, and the seconds to wait if the call is rate limited."""
+        call = None
         try:
-            method, answer = self._method(read)
-            asked = self._asked(read, method)
-            wait = self._too_early(asked, fault)
+            method, answer = self._method(raw)
+            call = self._authorize(raw, method)
+            wait = self._rate_limited(call, fault)
             if wait is not None:
-                problem = "; ".join(asked.notes) or None
+                problem = "; ".join(call.notes) or None
                 return {"ok": False, "error": "ratelimited"}, problem, wait
-            asked.arguments = arguments(read.method, read.given, asked.notes)
-            return _good(answer(asked), asked.warnings), "; ".join(asked.notes) or None, None
+            call.arguments = arguments(raw.method, raw.given, call.notes)
+            return _success(answer(call), call.warnings), "; ".join(call.notes) or None, None
         except RefusalError as refusal:
             answer = {"ok": False, "error": refusal.error, **refusal.more}
-            notes = [*(asked.notes if asked else read.notes), *([refusal.problem] if refusal.problem else [])]
+            notes = [*(call.notes if call else raw.notes), *([refusal.problem] if refusal.problem else [])]
             return answer, "; ".join(notes) or None, None
 
-    def _method(self, read: Read) -> tuple[Method, Answer]:
-        facts, answer = methods().get(read.method), self._answers.get(read.method)
+    def _method(self, raw: RawCall) -> tuple[Method, Answer]:
+        facts, answer = methods().get(raw.method), self._answers.get(raw.method)
         if facts is None or answer is None:
-            raise RefusalError("unknown_method", "no such method", req_method=read.method)
+            raise RefusalError("unknown_method", "no such method", req_method=raw.method)
         return facts, answer
 
-    def _asked(self, read: Read, method: Method) -> Asked:
-        """The call with who makes it. Raises RefusalError for tokens that do not do."""
-        given = read.given
-        if read.method == "oauth.v2.access":
-            given = read.given = {**read.basic, **read.given}
+    def _authorize(self, raw: RawCall, method: Method) -> Call:
+        """Return the call with the grant of its token. Raises RefusalError if the token is not accepted."""
+        given = raw.given
+        if raw.method == "oauth.v2.access":
+            given = raw.given = {**raw.basic, **raw.given}
             grant = Grant(token="", kind="app", team="", user="", scopes=set())
         else:
-            grant = self._grant(read)
-        asked = Asked(
+            grant = self._grant(raw)
+        call = Call(
             state=self._state,
-            method=read.method,
+            method=raw.method,
             arguments=given,
             grant=grant,
-            notes=read.notes,
-            warnings=read.warnings,
+            notes=raw.notes,
+            warnings=raw.warnings,
         )
         if method.scopes:
-            asked.need_scope(*method.scopes)
-        return asked
+            call.need_scope(*method.scopes)
+        return call
 
-    def _grant(self, read: Read) -> Grant:
-        if read.token is None:
+    def _grant(self, raw: RawCall) -> Grant:
+        if raw.token is None:
             raise RefusalError("not_authed", "no token")
-        grant = self._state.tokens.get(read.token)
+        grant = self._state.tokens.get(raw.token)
         if grant is None:
-            raise RefusalError("invalid_auth", "a token that was never given out")
+            raise RefusalError("invalid_auth", "unknown token")
         if grant.revoked is not None:
             raise RefusalError(grant.revoked)
-        wanted = ("app",) if read.method == "apps.connections.open" else ("bot", "user")
-        if read.method != "auth.test" and grant.kind not in wanted:
+        wanted = ("app",) if raw.method == "apps.connections.open" else ("bot", "user")
+        if raw.method != "auth.test" and grant.kind not in wanted:
             raise RefusalError("not_allowed_token_type", f"called with the token of a {grant.kind}")
         return grant
 
-    def _too_early(self, asked: Asked, fault: Fault) -> int | None:
-        wait = self._limits.impatient(asked)
+    def _rate_limited(self, call: Call, fault: Fault) -> int | None:
+        wait = self._limits.early_wait(call)
         if wait is not None:
-            asked.notes.append("called before Retry-After was over")
+            call.notes.append("called before Retry-After was over")
             return wait
-        wait = self._state.switches.retry_after if fault == "slow_down" else self._limits.check(asked)
+        wait = self._state.switches.retry_after if fault == "slow_down" else self._limits.check(call)
         if wait is not None:
-            self._limits.refused(asked, wait)
+            self._limits.refused(call, wait)
         return wait
 
-    def _scopes(self, read: Read) -> dict[str, str]:
-        grant = self._state.tokens.get(read.token or "")
+    def _scopes(self, raw: RawCall) -> dict[str, str]:
+        grant = self._state.tokens.get(raw.token or "")
         return {"X-OAuth-Scopes": ",".join(sorted(grant.scopes))} if grant is not None else {}
 
-    def _spoilt(
+    def _fail(
         self,
         request: web.Request,
-        read: Read,
+        raw: RawCall,
         fault: Fault,
         answer: Json,
         status: int,
         problem: str | None = None,
     ) -> web.Response:
-        self._write(read, answer, status, fault, problem)
+        self._record(raw, answer, status, fault, problem)
         if fault.startswith("drop"):
             cut(request)
         return _json(answer, status)
 
-    def _write(self, read: Read, answer: Json, status: int, fault: Fault, problem: str | None) -> None:
-        self._fake.record(read.method, read.given, problem, status=status, answer=answer, fault=fault)
+    def _record(self, raw: RawCall, answer: Json, status: int, fault: Fault, problem: str | None) -> None:
+        self._fake.record(raw.method, raw.given, problem, status=status, answer=answer, fault=fault)
 
 
-def _good(answer: Json, warnings: list[str]) -> Json:
+def _success(answer: Json, warnings: list[str]) -> Json:
     if not warnings:
         return {"ok": True, **answer}
     return {
@@ -203,43 +203,43 @@ def _good(answer: Json, warnings: list[str]) -> Json:
     }
 
 
-async def _read(request: web.Request) -> Read:
-    """The arguments of a call, from its query, a form or JSON, and its token."""
+async def _read_call(request: web.Request) -> RawCall:
+    """Read the arguments of a call from its query, form or JSON body, and its token."""
     method = request.match_info["method"]
     header = request.headers.get("Authorization", "")
     token = header.removeprefix("Bearer ") if header.startswith("Bearer ") else None
-    read = Read(method=method, given=dict(request.query), token=token, basic=basic(header))
+    raw = RawCall(method=method, given=dict(request.query), token=token, basic=basic_credentials(header))
     if request.method == "POST":
-        await _read_body(request, read)
-    formed = read.given.pop("token", None)
-    read.token = read.token or (formed if isinstance(formed, str) else None)
-    return read
+        await _read_body(request, raw)
+    formed = raw.given.pop("token", None)
+    raw.token = raw.token or (formed if isinstance(formed, str) else None)
+    return raw
 
 
-async def _read_body(request: web.Request, read: Read) -> None:
+async def _read_body(request: web.Request, raw: RawCall) -> None:
     kind = request.content_type
     if kind in _FORMS:
         form = await request.post()
-        read.given |= {name: value for name, value in form.items() if isinstance(value, str)}
+        raw.given |= {name: value for name, value in form.items() if isinstance(value, str)}
     elif kind == "application/json":
-        _read_json(request, read, await request.read())
+        _read_json(request, raw, await request.read())
     elif await request.read():
-        read.notes.append(f"content type {kind}")
+        raw.notes.append(f"content type {kind}")
 
 
-def _read_json(request: web.Request, read: Read, body: bytes) -> None:
-    facts = methods().get(read.method)
+def _read_json(request: web.Request, raw: RawCall, body: bytes) -> None:
+    facts = methods().get(raw.method)
     if request.charset is None:
-        read.warnings.append("missing_charset")
+        raw.warnings.append("missing_charset")
     try:
         given = json.loads(body)
     except ValueError:
-        read.notes.append("the body is no JSON")
+        raw.notes.append("the body is not JSON")
         return
     if facts is not None and not facts.json:
-        read.notes.append("this method takes no JSON")
+        raw.notes.append("this method does not accept JSON")
     elif isinstance(given, dict):
-        read.given |= {name: value for name, value in cast(Json, given).items() if name != "token"}
+        raw.given |= {name: value for name, value in cast(Json, given).items() if name != "token"}
 
 
 def _json(answer: Json, status: int, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -248,7 +248,7 @@ def _json(answer: Json, status: int, headers: Mapping[str, str] | None = None) -
 
 WINDOW = 60
 PER_MINUTE: Mapping[int, int] = {1: 1, 2: 20, 3: 50, 4: 100}
-"""Calls a minute by tier, for each method and workspace."""
+"""Calls per minute by tier, for each method and workspace."""
 
 SPECIAL: Mapping[str, int] = {
     "assistant.threads.setStatus": 60,
@@ -257,32 +257,32 @@ SPECIAL: Mapping[str, int] = {
     "chat.postMessage": 60,
     "oauth.v2.access": 100,
 }
-"""Calls a minute of methods with figures of their own, for each room where they name one."""
+"""Calls per minute of methods with their own limits, for each chat if a call names one."""
 
 POSTS_PER_WORKSPACE = 300
-"""Messages a minute in a workspace, in whatever chats."""
+"""Messages per minute in all chats of a workspace."""
 
 SCARCE = frozenset({"conversations.history", "conversations.replies"})
 _IN_FLIGHT = 0.1
-"""Real seconds in which a call may have been on its way before the refusal of another was read."""
+"""Real seconds in which a call may have been sent before the app read the refusal of another."""
 
 Key = tuple[str, str, str]
 
 
-class Limits:
-    """The rate limits of one app."""
+class RateLimits:
+    """Rate limits of the app."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._patience = Patience(clock, _IN_FLIGHT)
         self._windows: dict[Key, Window] = {}
 
-    def check(self, asked: Asked) -> int | None:
-        """Count a call. Returns the real seconds to wait if it may not pass."""
+    def check(self, call: Call) -> int | None:
+        """Count a call. Returns the real seconds to wait if it exceeds a limit."""
         windows: list[Window] = []
-        for key, most in _keys(asked):
+        for key, most in _keys(call):
             windows.append(self._windows.setdefault(key, Window(self._clock, most, WINDOW)))
-            windows[-1].most = most  # a switch may have changed it
+            windows[-1].most = most  # a test may have changed a switch
         wait = max((window.wait() for window in windows), default=0)
         if wait > 0:
             return max(1, ceil(wait / self._clock.pace))
@@ -290,31 +290,31 @@ class Limits:
             window.count()
         return None
 
-    def refused(self, asked: Asked, seconds: int) -> None:
-        """Remember that the app was asked to wait so many real seconds."""
-        self._patience.ask(_key(asked), seconds)
+    def refused(self, call: Call, seconds: int) -> None:
+        """Note that the app was asked to wait for some real seconds."""
+        self._patience.ask(_key(call), seconds)
 
-    def impatient(self, asked: Asked) -> int | None:
-        """Return the seconds that the app should still have waited, if it did not."""
-        key = _key(asked)
+    def early_wait(self, call: Call) -> int | None:
+        """Return the remaining seconds if the app called before a wait was over, else None."""
+        key = _key(call)
         return max(1, ceil(self._patience.left(key))) if self._patience.is_impatient(key) else None
 
 
-def _keys(asked: Asked) -> list[tuple[Key, int]]:
-    """Return the windows of a call, and the most calls that each takes."""
-    scarce = asked.state.switches.scarce_history and asked.method in SCARCE
-    if not asked.state.switches.limited and not scarce:
+def _keys(call: Call) -> list[tuple[Key, int]]:
+    """Return the windows that a call counts in, each with its limit."""
+    scarce = call.state.switches.scarce_history and call.method in SCARCE
+    if not call.state.switches.limited and not scarce:
         return []
-    tier = methods()[asked.method].tier
-    keys = [(_key(asked), 1 if scarce else SPECIAL.get(asked.method) or PER_MINUTE[tier])]
-    if asked.method == "chat.postMessage":
-        keys.append(((asked.method, asked.grant.team, "*"), POSTS_PER_WORKSPACE))
+    tier = methods()[call.method].tier
+    keys = [(_key(call), 1 if scarce else SPECIAL.get(call.method) or PER_MINUTE[tier])]
+    if call.method == "chat.postMessage":
+        keys.append(((call.method, call.grant.team, "*"), POSTS_PER_WORKSPACE))
     return keys
 
 
-def _key(asked: Asked) -> Key:
-    """Return the key of a limit: a method in a workspace; of a special method, in a chat."""
-    room = ""
-    if asked.method in SPECIAL:
-        room = str(asked.arguments.get("channel") or asked.arguments.get("channel_id") or "")
-    return asked.method, asked.grant.team, room
+def _key(call: Call) -> Key:
+    """Return the key of a window: method and workspace, and the chat for special methods."""
+    chat = ""
+    if call.method in SPECIAL:
+        chat = str(call.arguments.get("channel") or call.arguments.get("channel_id") or "")
+    return call.method, call.grant.team, chat

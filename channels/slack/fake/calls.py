@@ -1,4 +1,4 @@
-"""One call of the Web API: its arguments, checked against ``schema.json``, and the errors that answer it."""
+"""Calls of the Web API: arguments checked against ``schema.json``, and the errors that answer them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, cast
 
 from msgspec import Struct, field
 
-from channels.slack.fake.state import SCOPE_FAMILY, Grant, Json, Room, State, Workspace
+from channels.slack.fake.state import SCOPE_FAMILY, Chat, Grant, Json, State, Workspace
 from gateway.testing.fake_platform import Finding, Refusal, Schemas
 
 
 class RefusalError(Refusal):
-    """An answer with ``ok: false``; ``more`` are its further fields.
+    """Answer with ``ok: false``. ``more`` holds its other fields.
 
-    A thing that does not exist (``channel_not_found``) is an answer, not a broken rule.
+    Without ``problem``, it is a normal answer (such as ``channel_not_found``) and not a mistake of the app.
     """
 
     def __init__(self, error: str, problem: str | None = None, **more: Any) -> None:
@@ -26,13 +26,13 @@ class RefusalError(Refusal):
 
 
 def invalid(message: str, error: str = "invalid_arguments") -> RefusalError:
-    """The refusal of an argument, with the message that names it."""
-    told = f"[ERROR] {message}"
-    return RefusalError(error, message, response_metadata={"messages": [told]})
+    """Return the refusal of an argument, with Slack's message about it."""
+    text = f"[ERROR] {message}"
+    return RefusalError(error, message, response_metadata={"messages": [text]})
 
 
 def objects(value: object, name: str) -> list[Json]:
-    """An argument that is a list of objects, with at least one. Raises RefusalError."""
+    """Return an argument that must be a non-empty list of objects. Raises RefusalError."""
     if not isinstance(value, list) or not value:
         raise invalid(f"must provide an array [json-pointer:/{name}]")
     for number, one in enumerate(cast(list[object], value)):
@@ -41,8 +41,8 @@ def objects(value: object, name: str) -> list[Json]:
     return cast(list[Json], value)
 
 
-class Asked(Struct, kw_only=True):
-    """A call. ``notes`` collects what was wrong although it is answered; ``warnings`` go to the app."""
+class Call(Struct, kw_only=True):
+    """Authorized call. ``notes`` collects mistakes that do not refuse it; ``warnings`` go to the app."""
 
     state: State
     method: str
@@ -55,49 +55,51 @@ class Asked(Struct, kw_only=True):
         return self.arguments[name]
 
     def get(self, name: str, otherwise: Any = None) -> Any:
-        """An argument, if it was given."""
+        """Return an argument, or ``otherwise`` if it is not given."""
         return self.arguments.get(name, otherwise)
 
     @property
     def team(self) -> Workspace:
-        """The workspace that the token is for."""
+        """Workspace of the token."""
         return self.state.teams[self.grant.team]
 
-    def room(self, name: str = "channel", *, inside: bool = True) -> Room:
-        """The room that an argument names, by id or ``#name``. ``inside``: the caller has to be in it.
+    def chat(self, name: str = "channel", *, inside: bool = True) -> Chat:
+        """Return the chat that an argument names by id or ``#name``. ``inside`` requires membership.
 
-        Raises RefusalError ``channel_not_found`` or ``not_in_channel``; a private room's existence is no
-        stranger's business.
+        Raises RefusalError ``channel_not_found``, also for private chats without membership, or
+        ``not_in_channel``.
         """
-        room = self.team.named(str(self.arguments.get(name, "")))
-        if room is None or (room.kind != "channel" and self.grant.user not in room.members):
+        chat = self.team.chat_named(str(self.arguments.get(name, "")))
+        if chat is None or (chat.kind != "channel" and self.grant.user not in chat.members):
             raise RefusalError("channel_not_found")
-        if inside and self.grant.user not in room.members:
+        if inside and self.grant.user not in chat.members:
             raise RefusalError("not_in_channel")
-        return room
+        return chat
 
-    def need(self, room: Room, act: str) -> None:
-        """Raises RefusalError ``missing_scope`` without this kind of room's scope, as ``im:history``."""
-        self.need_scope(f"{SCOPE_FAMILY[room.kind]}:{act}")
+    def need(self, chat: Chat, act: str) -> None:
+        """Raise RefusalError ``missing_scope`` unless the token has the chat kind's scope, such as
+        ``im:history``.
+        """
+        self.need_scope(f"{SCOPE_FAMILY[chat.kind]}:{act}")
 
     def need_scope(self, *any_of: str) -> None:
-        """Raises RefusalError ``missing_scope`` without any of these scopes."""
+        """Raise RefusalError ``missing_scope`` unless the token has one of these scopes."""
         if not self.grant.scopes.intersection(any_of):
             provided = ",".join(sorted(self.grant.scopes))
             raise RefusalError("missing_scope", needed=",".join(any_of), provided=provided)
 
-    def own(self, room: Room, ts: str, *, otherwise: str) -> Json:
-        """A message of the caller. Raises RefusalError ``message_not_found`` or ``otherwise``."""
-        message = room.messages.get(ts)
+    def own(self, chat: Chat, ts: str, *, otherwise: str) -> Json:
+        """Return a message of the caller. Raises RefusalError ``message_not_found`` or ``otherwise``."""
+        message = chat.messages.get(ts)
         if message is None or message.get("subtype") == "tombstone":
             raise RefusalError("message_not_found")
         if message.get("user") != self.grant.user:
-            raise RefusalError(otherwise, "the message is another's")
+            raise RefusalError(otherwise, "the message has another author")
         return message
 
 
 UNDOCUMENTED = frozenset({"client_msg_id", "team_id"})
-"""Arguments that official clients send although no description names them."""
+"""Arguments that official clients send although they are not documented."""
 
 _BAD_JSON = {
     "blocks": "invalid_blocks_format",
@@ -110,7 +112,7 @@ _KINDS = {"string": "a string", "boolean": "a boolean", "array": "an array"}
 
 
 class Method(Struct, frozen=True):
-    """A method: its rate tier (5 is special), whether it takes a JSON body, its scopes and its errors."""
+    """Method of the Web API. Tier 5 has its own rate limit; ``json`` is whether it accepts a JSON body."""
 
     tier: int
     json: bool
@@ -134,9 +136,9 @@ def methods() -> Mapping[str, Method]:
 
 
 def arguments(name: str, given: Mapping[str, Any], notes: list[str]) -> Json:
-    """Return the arguments of a call in the types of its method.
+    """Return the arguments of a call, converted to the types of its method.
 
-    The names of unknown arguments go to ``notes``, because the platform ignores them. Raises RefusalError.
+    Unknown arguments are ignored, as by Slack, and added to ``notes``. Raises RefusalError.
     """
     schema = schemas().at("methods", name, "arguments")
     known = schema["properties"]
@@ -148,7 +150,7 @@ def arguments(name: str, given: Mapping[str, Any], notes: list[str]) -> Json:
 
 
 def values(name: str, given: Mapping[str, Any]) -> Json:
-    """Return those arguments that a method knows, in its types. Raises RefusalError."""
+    """Return the known arguments of a method, converted to its types. Raises RefusalError."""
     known = schemas().at("methods", name, "arguments", "properties")
     found: Json = {}
     for key, value in given.items():
@@ -161,7 +163,7 @@ def values(name: str, given: Mapping[str, Any]) -> Json:
 
 
 def _value(name: str, kind: str | None, value: object) -> object:
-    """Return the value that an argument of a form or of JSON stands for; itself if it fits no type."""
+    """Convert an argument from a form or JSON to its type; return it unchanged if it does not fit."""
     match kind:
         case None | "array":
             return _parsed(name, value)
@@ -185,11 +187,11 @@ def _parsed(name: str, value: object) -> object:
         return json.loads(value)
     except ValueError:
         error = _BAD_JSON.get(name, "invalid_arguments")
-        raise RefusalError(error, f"{name} holds no JSON") from None
+        raise RefusalError(error, f"{name} is not JSON") from None
 
 
 def _words(found: Finding) -> str:
-    """Return a finding as the platform words it."""
+    """Return a finding in Slack's words."""
     schema = found.schema
     match found.keyword:
         case "type" if not found.at:

@@ -16,13 +16,13 @@ from urllib.parse import urlencode
 import aiohttp
 from aiohttp import WSMsgType, web
 
-from channels.slack.fake.calls import Asked, RefusalError
+from channels.slack.fake.calls import Call, RefusalError
 from channels.slack.fake.state import (
     SCOPE_FAMILY,
+    Chat,
     Delivery,
     Json,
     ReplyUrl,
-    Room,
     State,
     Trigger,
     User,
@@ -30,12 +30,12 @@ from channels.slack.fake.state import (
 )
 from gateway.testing.fake_platform import FakeServer, FaultScript
 
-PATIENCE = 3
+ACKNOWLEDGE_SECONDS = 3
 """Platform seconds to wait for an acknowledgement."""
 
 
 class Webhooks:
-    """Posts to ``url``. ``refused`` is set for a delivery whose app asked not to be sent it again."""
+    """Sender of signed HTTP requests to ``url``."""
 
     def __init__(self, state: State) -> None:
         self.url: str | None = None
@@ -53,10 +53,10 @@ class Webhooks:
             await self._client.close()
 
     async def attempt(self, delivery: Delivery) -> str | None:
-        """Post a delivery. None once it is acknowledged, else why not; ``no_retry`` ends the attempts."""
+        """Post a delivery. Returns None if acknowledged, else the reason; ``no_retry`` ends the attempts."""
         assert self.url is not None
         try:
-            async with self._state.clock.within(PATIENCE):
+            async with self._state.clock.within(ACKNOWLEDGE_SECONDS):
                 status, headers, answer = await self.post(self.url, *_request(delivery))
         except TimeoutError:
             return "http_timeout"
@@ -68,7 +68,7 @@ class Webhooks:
         return "no_retry" if headers.get("X-Slack-No-Retry") == "1" else "http_error"
 
     async def verify(self, url: str) -> bool:
-        """Return whether an address answers a challenge, which it must before it is registered."""
+        """Return whether a URL answers the challenge that precedes its registration."""
         body = json.dumps(
             {
                 "token": self._state.app.verification_token,
@@ -82,7 +82,9 @@ class Webhooks:
     async def post(
         self, url: str, body: str, headers: Mapping[str, str], *, skew: float = 0
     ) -> tuple[int, Mapping[str, str], Any]:
-        """Post something signed, ``skew`` seconds off the platform's time: status, headers, answer."""
+        """Post a signed body, dated ``skew`` seconds off the platform's time. Returns status, headers and
+        answer.
+        """
         assert self._client is not None
         signed = {**headers, **self.signature(body, skew)}
         async with self._client.post(
@@ -91,7 +93,7 @@ class Webhooks:
             return answer.status, answer.headers, _read(await answer.text())
 
     def signature(self, body: str, skew: float = 0) -> dict[str, str]:
-        """The headers that prove where a body comes from."""
+        """Return the headers that sign a body."""
         stamp = str(int(self._state.stamps.seconds() + skew))
         base = f"v0:{stamp}:{body}".encode()
         digest = hmac.new(self._state.app.signing_secret.encode(), base, hashlib.sha256).hexdigest()
@@ -103,7 +105,7 @@ class Webhooks:
 
 
 def _request(delivery: Delivery) -> tuple[str, dict[str, str]]:
-    """The body and headers of a delivery."""
+    """Return the body and headers of a delivery."""
     if delivery.kind == "events_api":
         headers = {"Content-Type": "application/json"}
         if delivery.reasons:
@@ -124,49 +126,49 @@ def _read(text: str) -> Any:
 
 
 MOST_SOCKETS = 10
-WARNING = 10
-"""Seconds between the warning and the end of a connection."""
+CLOSE_DELAY = 10
+"""Platform seconds between the warning and the close of a connection."""
 TICKET_LIFE = 30
-_LOST = object()
+_ABORTED = object()
 
 
-class Line:
-    """One socket. ``leaving`` ones get nothing any more."""
+class Socket:
+    """Socket Mode connection. One that is ``closing`` receives no further deliveries."""
 
-    def __init__(self, socket: web.WebSocketResponse, request: web.Request) -> None:
-        self.socket = socket
-        self.leaving = False
+    def __init__(self, websocket: web.WebSocketResponse, request: web.Request) -> None:
+        self.websocket = websocket
+        self.closing = False
         self.waiting: dict[str, asyncio.Future[Any]] = {}
         self._request = request
 
     async def send(self, frame: Json) -> None:
-        """Send, whether or not anybody reads."""
+        """Send a frame; abort the connection if that fails."""
         try:
-            await self.socket.send_str(json.dumps(frame))
+            await self.websocket.send_str(json.dumps(frame))
         except ConnectionError:
-            self.lose()
+            self.abort()
 
-    def lose(self) -> None:
-        """The connection is gone, and with it the acknowledgements that were to come."""
-        self.leaving = True
+    def abort(self) -> None:
+        """Break the connection, losing pending acknowledgements."""
+        self.closing = True
         for future in self.waiting.values():
             if not future.done():
-                future.set_result(_LOST)
+                future.set_result(_ABORTED)
         if self._request.transport is not None:
             self._request.transport.abort()
 
-    async def leave(self, reason: str) -> None:
-        """Say goodbye and close."""
-        self.leaving = True
+    async def close_with(self, reason: str) -> None:
+        """Send a disconnect frame with a reason, then close."""
+        self.closing = True
         await self.send({"type": "disconnect", "reason": reason, "debug_info": {"host": "fake"}})
-        await self.socket.close()
+        await self.websocket.close()
 
 
 class Sockets:
-    """The sockets of the app."""
+    """Socket Mode server of the app."""
 
     def __init__(self, state: State, fake: FakeServer) -> None:
-        self.lines: list[Line] = []
+        self.sockets: list[Socket] = []
         self.opened = 0
         self._state = state
         self._fake = fake
@@ -174,122 +176,122 @@ class Sockets:
         self._turn = 0
 
     @property
-    def live(self) -> list[Line]:
-        """Those that deliveries may go to."""
-        return [line for line in self.lines if not line.leaving]
+    def live(self) -> list[Socket]:
+        """Sockets that may receive deliveries."""
+        return [socket for socket in self.sockets if not socket.closing]
 
-    def connect(self, asked: Asked) -> Json:
-        """``apps.connections.open``: the address of one connection."""
+    def connect(self, call: Call) -> Json:
+        """``apps.connections.open``: return the URL of one connection."""
         if not self._state.switches.socket_mode:
             raise RefusalError("forbidden_team")
         ticket = str(uuid.uuid4())
-        # At least 10 real seconds: at a fast pace the life of a ticket is shorter than a handshake.
+        # At least 10 real seconds, because at a fast pace a ticket would expire during the handshake.
         life = max(TICKET_LIFE, 10 * self._state.clock.pace)
         self._tickets[ticket] = self._state.clock.now() + life
         address = self._state.url.replace("http", "ws", 1)
-        return {"url": f"{address}/link/?ticket={ticket}&app_id={asked.state.app.id}"}
+        return {"url": f"{address}/link/?ticket={ticket}&app_id={call.state.app.id}"}
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """A socket, from its greeting to its end."""
+        """Serve a socket from its greeting to its end."""
         until = self._tickets.pop(request.query.get("ticket", ""), 0.0)
         if until < self._state.clock.now():
             self._fake.record("socket.connect", {}, "no valid ticket", status=403)
             return web.Response(status=403, text="invalid ticket")
-        socket = web.WebSocketResponse(max_msg_size=0)
-        await socket.prepare(request)
-        line = Line(socket, request)
-        if len(self.lines) >= MOST_SOCKETS:
+        websocket = web.WebSocketResponse(max_msg_size=0)
+        await websocket.prepare(request)
+        socket = Socket(websocket, request)
+        if len(self.sockets) >= MOST_SOCKETS:
             self._fake.record("socket.connect", {}, "more than ten sockets")
-            await line.leave("too_many_websockets")
-            return socket
-        self.lines.append(line)
+            await socket.close_with("too_many_websockets")
+            return websocket
+        self.sockets.append(socket)
         self.opened += 1
         self._state.changes.bump()
         try:
-            await line.send(self._hello())
-            await self._listen(line)
+            await socket.send(self._hello())
+            await self._listen(socket)
         finally:
-            self.lines.remove(line)
-            line.lose()
+            self.sockets.remove(socket)
+            socket.abort()
             self._state.changes.bump()
-        return socket
+        return websocket
 
     async def attempt(self, delivery: Delivery) -> str | None:
-        """Send a delivery over one of the sockets. None once it is acknowledged, else why it was not."""
+        """Send a delivery over one socket. Returns None if acknowledged, else the reason."""
         live = self.live
         if not live:
             return "timeout"
-        line = live[self._turn % len(live)]
+        socket = live[self._turn % len(live)]
         self._turn += 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        line.waiting[delivery.envelope] = future
+        socket.waiting[delivery.envelope] = future
         try:
-            async with self._state.clock.within(PATIENCE):
-                await line.send(_envelope(delivery))
+            async with self._state.clock.within(ACKNOWLEDGE_SECONDS):
+                await socket.send(_envelope(delivery))
                 answer = await future
         except TimeoutError:
             return "timeout"
         finally:
-            line.waiting.pop(delivery.envelope, None)
-        if answer is _LOST:
+            socket.waiting.pop(delivery.envelope, None)
+        if answer is _ABORTED:
             return "timeout"
         delivery.acknowledge(answer)
         return None
 
     def drop(self) -> None:
-        """Every connection breaks."""
-        for line in list(self.lines):
-            line.lose()
+        """Break all connections."""
+        for socket in list(self.sockets):
+            socket.abort()
 
     async def refresh(self) -> None:
-        """The platform renews all connections: a warning, and ten seconds later the end."""
-        lines = self.live
-        for line in lines:
-            line.leaving = True
-            await line.send({"type": "disconnect", "reason": "warning", "debug_info": {"host": "fake"}})
-        await self._state.clock.sleep(WARNING)
-        for line in lines:
-            await line.leave("refresh_requested")
+        """Replace all connections: send a warning, and close them ten seconds later."""
+        sockets = self.live
+        for socket in sockets:
+            socket.closing = True
+            await socket.send({"type": "disconnect", "reason": "warning", "debug_info": {"host": "fake"}})
+        await self._state.clock.sleep(CLOSE_DELAY)
+        for socket in sockets:
+            await socket.close_with("refresh_requested")
 
     async def disable(self) -> None:
-        """Socket Mode is switched off in the app's registration."""
+        """Disable Socket Mode for the app, and close its connections."""
         self._state.switches.socket_mode = False
-        for line in list(self.lines):
-            await line.leave("link_disabled")
+        for socket in list(self.sockets):
+            await socket.close_with("link_disabled")
 
     def _hello(self) -> Json:
         return {
             "type": "hello",
-            "num_connections": len(self.lines),
+            "num_connections": len(self.sockets),
             "debug_info": {"host": "fake", "build_number": 1, "approximate_connection_time": 18060},
             "connection_info": {"app_id": self._state.app.id},
         }
 
-    async def _listen(self, line: Line) -> None:
-        async for frame in line.socket:
+    async def _listen(self, socket: Socket) -> None:
+        async for frame in socket.websocket:
             if frame.type is not WSMsgType.TEXT:
                 continue
             try:
                 given: Any = json.loads(frame.data)
             except ValueError:
                 given = None
-            problem = self._take(line, cast(Json, given) if isinstance(given, dict) else {})
+            problem = self._acknowledge(socket, cast(Json, given) if isinstance(given, dict) else {})
             if problem:
                 self._fake.record("socket.ack", {"frame": frame.data}, problem)
 
-    def _take(self, line: Line, given: Json) -> str | None:
-        """An acknowledgement. Returns what is wrong with it."""
+    def _acknowledge(self, socket: Socket, given: Json) -> str | None:
+        """Handle an acknowledgement. Returns the mistake in it, if any."""
         known = self._state.envelopes.get(str(given.get("envelope_id")))
         if known is None:
-            return "no acknowledgement of anything that was sent"
+            return "acknowledgement of an unknown delivery"
         answer = given.get("payload")
-        future = line.waiting.get(known.envelope)
+        future = socket.waiting.get(known.envelope)
         if future is not None and not future.done():
             future.set_result(answer)
         else:
             known.acknowledge(answer)
         if answer and not known.answerable:
-            return "an answer where only an acknowledgement is taken"
+            return "a payload where only an acknowledgement is accepted"
         return None
 
 
@@ -306,14 +308,15 @@ def _envelope(delivery: Delivery) -> Json:
     return frame
 
 
-WAITS = (0, 0, 60, 300)
-"""Seconds before each attempt to deliver an event: at once, at once again, a minute, five minutes."""
+RETRY_DELAYS = (0, 0, 60, 300)
+"""Platform seconds before each attempt to deliver an event."""
 
 
-class PostOffice:
-    """Sends over sockets, or by HTTP once an address is registered.
+class DeliveryQueue:
+    """Queue of deliveries, sent over sockets, or by HTTP once a URL is registered.
 
-    ``held`` collects what is sent while it is a list. ``settled`` is called for each delivery in the end.
+    While ``held`` is a list, deliveries are appended to it instead. ``settled`` is called when one is
+    acknowledged or given up.
     """
 
     def __init__(
@@ -334,15 +337,15 @@ class PostOffice:
         self._running: set[asyncio.Task[None]] = set()
 
     def send(self, delivery: Delivery) -> None:
-        """Take a delivery, and an event once more if the script says so."""
+        """Send a delivery; an event twice if the fault script says so."""
         if self.held is not None:
             self.held.append(delivery)
             return
         self._start(delivery)
         if delivery.kind == "events_api" and self._faults.doubles():
-            self._start(self._state.keep(Delivery(delivery.kind, delivery.team, delivery.payload)))
+            self._start(self._state.register(Delivery(delivery.kind, delivery.team, delivery.payload)))
 
-    async def __aenter__(self) -> PostOffice:
+    async def __aenter__(self) -> DeliveryQueue:
         await self._tasks.__aenter__()
         return self
 
@@ -351,7 +354,7 @@ class PostOffice:
     ) -> None:
         for task in self._running:
             task.cancel()
-        await self._tasks.__aexit__(None, None, None)  # what went wrong outside is not a task's failure
+        await self._tasks.__aexit__(None, None, None)  # an error of the block is not a failure of the tasks
 
     def _start(self, delivery: Delivery) -> None:
         task = self._tasks.create_task(self._deliver(delivery))
@@ -359,7 +362,7 @@ class PostOffice:
         task.add_done_callback(self._running.discard)
 
     async def _deliver(self, delivery: Delivery) -> None:
-        for wait in WAITS if delivery.kind == "events_api" else (0,):
+        for wait in RETRY_DELAYS if delivery.kind == "events_api" else (0,):
             if wait:
                 await self._state.clock.sleep(wait)
             if delivery.acknowledged:
@@ -386,28 +389,28 @@ TRIGGER_LIFE = 3
 
 
 def emit(state: State, team: Workspace, event: Json, *, name: str | None = None) -> Delivery | None:
-    """Tell the app of an event, if it is installed there and subscribed to it."""
+    """Send an event to the app, if it is installed there and subscribed to it."""
     if team.bot is None or not state.subscribed(name or event["type"]):
         return None
-    return state.tell("events_api", team.id, event_callback(state, team, event))
+    return state.deliver("events_api", team.id, event_callback(state, team, event))
 
 
-def emit_message(state: State, room: Room, message: Json) -> None:
-    """Tell the app of a message, and again that it was mentioned in it, in the same breath."""
-    team = state.teams[room.team]
+def emit_message(state: State, chat: Chat, message: Json) -> None:
+    """Send the event of a message to the app, and ``app_mention`` if it mentions the app."""
+    team = state.teams[chat.team]
     state.changes.bump()
-    if not team.sees(room) or team.bot is None:
+    if not team.has_app_in(chat) or team.bot is None:
         return
-    event = {**message, "channel": room.id, "event_ts": message["ts"], "channel_type": room.kind}
-    emit(state, team, event, name=f"message.{SCOPE_FAMILY[room.kind]}")
+    event = {**message, "channel": chat.id, "event_ts": message["ts"], "channel_type": chat.kind}
+    emit(state, team, event, name=f"message.{SCOPE_FAMILY[chat.kind]}")
     mentioned = re.search(rf"<@{team.bot.id}(\|[^>]*)?>", message.get("text", ""))
-    if mentioned and not room.direct and message.get("user") != team.bot.id and "hidden" not in message:
+    if mentioned and not chat.direct and message.get("user") != team.bot.id and "hidden" not in message:
         kept = {key: value for key, value in event.items() if key not in ("subtype", "channel_type")}
         emit(state, team, {**kept, "type": "app_mention"})
 
 
 def event_callback(state: State, team: Workspace, event: Json) -> Json:
-    """An event inside what is the same for all of them."""
+    """Wrap an event in the callback object of the Events API."""
     bot = team.bot
     authorized = {
         "enterprise_id": None,
@@ -431,7 +434,7 @@ def event_callback(state: State, team: Workspace, event: Json) -> Json:
 
 
 def interaction(state: State, kind: str, user: User) -> Json:
-    """The part that every interaction begins with, a fresh ``trigger_id`` included."""
+    """Return the common fields of an interaction, with a new ``trigger_id``."""
     team = state.teams[user.team]
     return {
         "type": kind,
@@ -446,22 +449,22 @@ def interaction(state: State, kind: str, user: User) -> Json:
 
 
 def new_trigger(state: State, user: User) -> str:
-    """A ``trigger_id``: opens one view within three seconds."""
+    """Return a new ``trigger_id``, valid for one view within three seconds."""
     trigger = f"{state.names.next('')}.{state.names.next('')}.fake"
     state.triggers[trigger] = Trigger(user=user, until=state.clock.now() + TRIGGER_LIFE)
     return trigger
 
 
-def new_reply_url(state: State, room: Room, user: User, source: str | None, thread: str | None = None) -> str:
-    """A ``response_url`` for what a user did in a room, on a message if ``source`` names one."""
+def new_reply_url(state: State, chat: Chat, user: User, source: str | None, thread: str | None = None) -> str:
+    """Return a new ``response_url`` for a user's act in a chat, on the message ``source`` if given."""
     name = state.names.next("R")
     until = state.clock.now() + REPLY_URL_LIFE
-    state.reply_urls[name] = ReplyUrl(room=room, user=user.id, until=until, source=source, thread=thread)
-    return f"{state.url}/actions/{room.team}/{name}"
+    state.reply_urls[name] = ReplyUrl(chat=chat, user=user.id, until=until, source=source, thread=thread)
+    return f"{state.url}/actions/{chat.team}/{name}"
 
 
 def bot_profile(state: State, bot: User) -> Json:
-    """Return the profile of the app in its messages."""
+    """Return the app's profile for its messages."""
     icons = {f"image_{size}": f"{state.url}/icon-{size}.png" for size in (36, 48, 72)}
     return {
         "id": bot.bot_id,

@@ -1,4 +1,4 @@
-"""Files: the upload in three steps, what is known about them, and getting them."""
+"""Files: their upload in three steps, their description, and their download."""
 
 from __future__ import annotations
 
@@ -8,76 +8,76 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from channels.slack.fake.calls import Asked, RefusalError, objects
+from channels.slack.fake.calls import Call, RefusalError, objects
 from channels.slack.fake.chats import place
 from channels.slack.fake.delivery import emit
-from channels.slack.fake.messages import new_message, plain_text
-from channels.slack.fake.state import Grant, Json, Room, State, StoredFile, User
+from channels.slack.fake.messages import check_text, new_message
+from channels.slack.fake.state import Chat, Grant, Json, State, StoredFile, User
 
 LARGEST_UPLOAD = 1 << 30
 _LOGIN = "<!DOCTYPE html><html><head><title>Slack</title></head><body>Sign in to your workspace</body></html>"
 
 
-def get_upload_url(asked: Asked) -> Json:
-    """``files.getUploadURLExternal``: the first step."""
-    user = asked.team.users[asked.grant.user]
-    file = new_file(asked.state, user, asked["filename"], asked["length"])
-    return {"file_id": file.id, "upload_url": f"{asked.state.url}/upload/v1/{file.ticket}"}
+def get_upload_url(call: Call) -> Json:
+    """``files.getUploadURLExternal``: first step of an upload."""
+    user = call.team.users[call.grant.user]
+    file = new_file(call.state, user, call["filename"], call["length"])
+    return {"file_id": file.id, "upload_url": f"{call.state.url}/upload/v1/{file.ticket}"}
 
 
-def complete_upload(asked: Asked) -> Json:
-    """``files.completeUploadExternal``: the third step. The message that shows the files comes by itself."""
-    files = [_uploaded(asked, one) for one in objects(asked["files"], "files")]
-    names = [name for name in (asked.get("channel_id"), *asked.get("channels", "").split(",")) if name]
+def complete_upload(call: Call) -> Json:
+    """``files.completeUploadExternal``: third step of an upload, which posts the message with the files."""
+    files = [_uploaded(call, one) for one in objects(call["files"], "files")]
+    names = [name for name in (call.get("channel_id"), *call.get("channels", "").split(",")) if name]
     for name in names:
-        asked.arguments["channel"] = name
-        share(asked, asked.room(), files)
+        call.arguments["channel"] = name
+        share(call, call.chat(), files)
     return {"files": [{"id": file.id, "title": file.title} for file in files]}
 
 
-def share(asked: Asked, room: Room, files: list[StoredFile]) -> None:
-    """A message of the app that shows files."""
+def share(call: Call, chat: Chat, files: list[StoredFile]) -> None:
+    """Post a message of the app that shows files."""
     for file in files:
         file.shared = True
-    text = plain_text(asked, asked.get("initial_comment", ""))
+    text = check_text(call, call.get("initial_comment", ""))
     said: Json = {"text": text, "subtype": "file_share", "upload": True}
-    message = new_message(asked, room, said, asked.get("thread_ts"))
+    message = new_message(call, chat, said, call.get("thread_ts"))
     for file in files:
-        file.shares[room.id] = message["ts"]
-    message["files"] = [described(asked.state, file) for file in files]
-    place(asked.state, room, message)
-    announce(asked.state, room, files)
+        file.shares[chat.id] = message["ts"]
+    message["files"] = [file_object(call.state, file) for file in files]
+    place(call.state, chat, message)
+    emit_shared(call.state, chat, files)
 
 
-def announce(state: State, room: Room, files: list[StoredFile]) -> None:
-    """Tell the app that files were shared where it is."""
-    team = state.teams[room.team]
+def emit_shared(state: State, chat: Chat, files: list[StoredFile]) -> None:
+    """Send an event for each shared file, if the app is in the chat."""
+    team = state.teams[chat.team]
     for file in files:
-        event = {"type": "file_shared", "channel_id": room.id, "file_id": file.id, "user_id": file.user}
-        if team.sees(room):
+        event = {"type": "file_shared", "channel_id": chat.id, "file_id": file.id, "user_id": file.user}
+        if team.has_app_in(chat):
             emit(state, team, {**event, "file": {"id": file.id}, "event_ts": state.stamps.next()})
 
 
-def file_info(asked: Asked) -> Json:
+def file_info(call: Call) -> Json:
     """``files.info``."""
     return {
-        "file": described(asked.state, _known(asked)),
+        "file": file_object(call.state, _file_of(call)),
         "comments": [],
         "response_metadata": {"next_cursor": ""},
     }
 
 
-def delete_file(asked: Asked) -> Json:
+def delete_file(call: Call) -> Json:
     """``files.delete``."""
-    file = _known(asked)
-    if file.user != asked.grant.user:
+    file = _file_of(call)
+    if file.user != call.grant.user:
         raise RefusalError("cant_delete_file")
     file.deleted = True
     return {}
 
 
 def new_file(state: State, user: User, name: str, size: int) -> StoredFile:
-    """A file that has yet to be uploaded."""
+    """Register a file whose content is not uploaded yet."""
     file = StoredFile(
         id=state.names.next("F"),
         team=user.team,
@@ -93,11 +93,11 @@ def new_file(state: State, user: User, name: str, size: int) -> StoredFile:
     return file
 
 
-def described(state: State, file: StoredFile) -> Json:
-    """A file as the platform describes it."""
+def file_object(state: State, file: StoredFile) -> Json:
+    """Return a file as an object of the Web API."""
     kind = file.name.rpartition(".")[2].lower() or "binary"
     address = f"{state.url}/files-pri/{file.team}-{file.id}"
-    shares: Json = {room: [{"ts": ts, "channel_name": ""}] for room, ts in file.shares.items()}
+    shares: Json = {chat: [{"ts": ts, "channel_name": ""}] for chat, ts in file.shares.items()}
     return {
         "id": file.id,
         "created": file.created,
@@ -131,12 +131,12 @@ def described(state: State, file: StoredFile) -> Json:
     }
 
 
-async def take(state: State, request: web.Request) -> tuple[web.Response, str | None]:
-    """The second step: the content. Answers in plain text; the problem is the second of the pair."""
+async def receive_content(state: State, request: web.Request) -> tuple[web.Response, str | None]:
+    """Receive the content, the second step of an upload. Returns the answer and the problem to record."""
     ticket = request.match_info["ticket"]
     file = next((one for one in state.files.values() if one.ticket == ticket), None)
     if file is None or file.content is not None:
-        return web.Response(status=404, text="not found"), "an upload address that is not valid (any more)"
+        return web.Response(status=404, text="not found"), "invalid or used upload URL"
     content = await _content(request)
     if len(content) != file.size:
         problem = f"{len(content)} bytes instead of the {file.size} announced"
@@ -145,8 +145,8 @@ async def take(state: State, request: web.Request) -> tuple[web.Response, str | 
     return web.Response(text=f"OK - {len(content)}"), None
 
 
-def give(state: State, request: web.Request) -> tuple[web.StreamResponse, str | None]:
-    """A file's content, for who has a token; anybody else is sent to the sign-in page, with status 200."""
+def serve_content(state: State, request: web.Request) -> tuple[web.StreamResponse, str | None]:
+    """Serve a file to a token that may read it; redirect others to the sign-in page, as Slack does."""
     file = state.files.get(request.match_info["file"].rpartition("-")[2])
     token = request.headers.get("Authorization", "").removeprefix("Bearer ")
     grant = state.tokens.get(token)
@@ -154,13 +154,13 @@ def give(state: State, request: web.Request) -> tuple[web.StreamResponse, str | 
         return web.Response(status=404, text="not found"), None
     if not _may_read(grant, file):
         return web.Response(status=302, headers={"Location": f"{state.url}/?redir={request.path}"}), (
-            "a file is asked for without a token that may read it"
+            "a file was requested without a token that may read it"
         )
     return web.Response(body=file.content, content_type=file.mimetype), None
 
 
 def sign_in() -> web.Response:
-    """The page that those get who are not signed in."""
+    """Return the sign-in page."""
     return web.Response(text=_LOGIN, content_type="text/html")
 
 
@@ -182,20 +182,20 @@ async def _content(request: web.Request) -> bytes:
     return b""
 
 
-def _uploaded(asked: Asked, told: Json) -> StoredFile:
-    file = asked.state.files.get(str(told.get("id")))
-    if file is None or file.team != asked.team.id or file.user != asked.grant.user:
+def _uploaded(call: Call, completed: Json) -> StoredFile:
+    file = call.state.files.get(str(completed.get("id")))
+    if file is None or file.team != call.team.id or file.user != call.grant.user:
         raise RefusalError("file_not_found")
     if file.content is None or file.shared:
-        raise RefusalError("file_not_found", "the file is not uploaded, or was completed before")
-    if isinstance(told.get("title"), str):
-        file.title = told["title"]
+        raise RefusalError("file_not_found", "the file is not uploaded, or already shared")
+    if isinstance(completed.get("title"), str):
+        file.title = completed["title"]
     return file
 
 
-def _known(asked: Asked) -> StoredFile:
-    file = asked.state.files.get(asked["file"])
-    if file is None or file.team != asked.team.id:
+def _file_of(call: Call) -> StoredFile:
+    file = call.state.files.get(call["file"])
+    if file is None or file.team != call.team.id:
         raise RefusalError("file_not_found")
     if file.deleted:
         raise RefusalError("file_deleted")

@@ -11,9 +11,9 @@ from channels.slack.fake.state import Json, Workspace
 MOST_BLOCKS = 50
 MOST_IN_VIEW = 100
 LONGEST_MARKDOWN = 12_000
-"""Of all markdown blocks together."""
+"""Characters of all markdown blocks of a message."""
 LONGEST_BLOCKS = 13_200
-"""Of everything in the blocks of a message; measured, not published."""
+"""Characters of all blocks of a message; measured, not published."""
 
 _UNCHECKED = frozenset(
     {"alert", "call", "card", "carousel", "container", "data_table", "divider", "file", "input", "plan"}
@@ -43,10 +43,10 @@ _Check = Callable[[Json, str], None]
 
 
 class Inspection:
-    """The errors of blocks, in the platform's words.
+    """Check of blocks. ``errors`` are in Slack's words.
 
-    ``mrkdwn`` and ``markdown`` are the texts that are read as one or the other, ``mentions`` the elements of
-    rich text that notify somebody, ``size`` the characters of all texts.
+    ``mrkdwn`` and ``markdown`` collect texts by format, ``mentions`` the elements of rich text that notify
+    users, and ``size`` counts the characters of all texts.
     """
 
     def __init__(self, blocks: Sequence[object], *, root: str = "/blocks", most: int = MOST_BLOCKS) -> None:
@@ -88,7 +88,7 @@ class Inspection:
         if check is not None:
             check(given, at)
         else:
-            self._speech(given)
+            self._collect_texts(given)
 
     def _id(self, block: Json, at: str) -> None:
         name = self._short(block, "block_id", at, 255)
@@ -146,7 +146,7 @@ class Inspection:
         return items
 
     def _items(self, given: Json, key: str, at: str, most: int) -> Iterator[tuple[str, Json]]:
-        """Return the objects in a list, each with its place."""
+        """Yield the objects of a list with their JSON pointers."""
         for number, one in enumerate(self._list(given, key, at, most)):
             if isinstance(one, dict):
                 yield f"{at}/{key}/{number}", cast(Json, one)
@@ -190,7 +190,7 @@ class Inspection:
             if not isinstance(row, list) or len(cast(list[object], row)) > 20:
                 self._wrong("no more than 20 items allowed", f"{at}/rows/{number}")
         before = self.size
-        self._speech(given)
+        self._collect_texts(given)
         if self.size - before > 10_000:
             self._wrong("must be less than 10001 characters", f"{at}/rows")
 
@@ -219,11 +219,11 @@ class Inspection:
             self._text(option, "text", where, 75, plain=given["type"] == "static_select")
             self._short(option, "value", where, 150)
 
-    def _speech(self, value: object) -> None:
+    def _collect_texts(self, value: object) -> None:
         """Collect the texts of blocks that are not checked further."""
         if isinstance(value, list):
             for one in cast(list[object], value):
-                self._speech(one)
+                self._collect_texts(one)
         elif isinstance(value, dict):
             given = cast(Json, value)
             if given.get("type") in ("user", "broadcast", "usergroup"):
@@ -235,30 +235,30 @@ class Inspection:
                     self.size += len(one)
                     self.mrkdwn += [one] if given.get("type") == "mrkdwn" else []
                 else:
-                    self._speech(one)
+                    self._collect_texts(one)
 
 
-def spoken(blocks: Sequence[Json]) -> str:
+def visible_text(blocks: Sequence[Json]) -> str:
     """Return the texts of blocks, one line each."""
-    return "\n".join(line for block in blocks for line in _lines(block))
+    return "\n".join(line for block in blocks for line in _visible_lines(block))
 
 
-def _lines(value: object) -> list[str]:
+def _visible_lines(value: object) -> list[str]:
     if isinstance(value, list):
-        return [line for one in cast(list[object], value) for line in _lines(one)]
+        return [line for one in cast(list[object], value) for line in _visible_lines(one)]
     if not isinstance(value, dict):
         return []
     given = cast(Json, value)
     if given.get("type") == "rich_text_section":
-        return ["".join(_words(one) for one in given.get("elements", ()))]
+        return ["".join(_element_text(one) for one in given.get("elements", ()))]
     if given.get("type") in ("actions", "context_actions"):
         return []
     if isinstance(given.get("text"), str):
         return [given["text"]]
-    return [line for one in given.values() for line in _lines(one)]
+    return [line for one in given.values() for line in _visible_lines(one)]
 
 
-def _words(element: Json) -> str:
+def _element_text(element: Json) -> str:
     if element.get("type") == "user":
         return f"<@{element['user_id']}>"
     if element.get("type") == "broadcast":
@@ -274,58 +274,58 @@ _TYPED = re.compile(r"https?://[^\s<>]*[^\s<>.,;:!?)]|(?<!\w)([@#])([\w-]+(?:\.[
 _BROADCASTS = ("here", "channel", "everyone")
 
 
-def typed(text: str, team: Workspace) -> str:
-    """Return typed text as a client sends it: escaped, with links, ``@name`` and ``#room`` as sequences."""
+def encode_typed(text: str, team: Workspace) -> str:
+    """Return typed text as a client sends it: escaped, with links and mentions as sequences."""
     kept: list[str] = []
     end = 0
     for match in _TYPED.finditer(text):
-        kept += [escaped(text[end : match.start()]), _meant(match, team)]
+        kept += [escape(text[end : match.start()]), _typed_sequence(match, team)]
         end = match.end()
-    return "".join([*kept, escaped(text[end:])])
+    return "".join([*kept, escape(text[end:])])
 
 
-def _meant(match: re.Match[str], team: Workspace) -> str:
+def _typed_sequence(match: re.Match[str], team: Workspace) -> str:
     sign, name = match.groups()
     if sign is None:
-        return f"<{escaped(match.group())}>"
+        return f"<{escape(match.group())}>"
     if sign == "@" and name in _BROADCASTS:
         return f"<!{name}>"
     if sign == "@" and (user := team.user(name)) is not None:
         return f"<@{user.id}>"
-    if sign == "#" and (room := team.named(name)) is not None:
-        return f"<#{room.id}|{room.name}>"
+    if sign == "#" and (chat := team.chat_named(name)) is not None:
+        return f"<#{chat.id}|{chat.name}>"
     return match.group()
 
 
-def escaped(text: str) -> str:
-    """Text without a meaning of its own."""
+def escape(text: str) -> str:
+    """Escape the characters that begin sequences and entities."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def stored(text: str) -> str:
-    """Return an app's text as the platform stores it: escaped, except sequences and entities."""
+def encode_stored(text: str) -> str:
+    """Return an app's text as Slack stores it: escaped, except sequences and entities."""
     kept: list[str] = []
     end = 0
     for match in _SEQUENCE.finditer(text):
-        kept += [_bare(text[end : match.start()]), match.group()]
+        kept += [_escape_rest(text[end : match.start()]), match.group()]
         end = match.end()
-    return "".join([*kept, _bare(text[end:])])
+    return "".join([*kept, _escape_rest(text[end:])])
 
 
-def pings(text: str, allowed: set[str]) -> Iterator[str]:
-    """Return the sequences in a text that notify users who may not be notified."""
+def notifying_mentions(text: str, allowed: set[str]) -> Iterator[str]:
+    """Yield the sequences that notify users, except those ``allowed``."""
     for match in _PING.finditer(text):
         if not any(name in match.group() for name in allowed):
             yield match.group()
 
 
-def stray(text: str) -> bool:
+def has_stray_bracket(text: str) -> bool:
     """Return whether a text has a ``<`` that begins no sequence and should have been escaped."""
     return "<" in _SEQUENCE.sub("", text)
 
 
 def rich_text(text: str) -> list[Json]:
-    """The block that a client makes of what a person typed, given as sequences."""
+    """Return the block that a client makes of typed text, given with sequences."""
     elements: list[Json] = []
     end = 0
     for match in _SEQUENCE.finditer(text):
@@ -337,11 +337,11 @@ def rich_text(text: str) -> list[Json]:
 
 
 def _text(text: str) -> list[Json]:
-    return [{"type": "text", "text": unescaped(text)}] if text else []
+    return [{"type": "text", "text": unescape(text)}] if text else []
 
 
-def unescaped(text: str) -> str:
-    """Text as it is read."""
+def unescape(text: str) -> str:
+    """Replace entities by their characters."""
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 
@@ -356,6 +356,6 @@ def _element(inside: str) -> Json:
     return {"type": "link", "url": name, **({"text": label} if label else {})}
 
 
-def _bare(text: str) -> str:
+def _escape_rest(text: str) -> str:
     text = re.sub(r"&(?!amp;|lt;|gt;)", "&amp;", text)
     return text.replace("<", "&lt;").replace(">", "&gt;")

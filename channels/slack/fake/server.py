@@ -1,4 +1,4 @@
-"""A fake Slack on a real socket: the Web API, sockets, files, OAuth, and a page to write to the app."""
+"""Fake Slack on a real socket: the Web API, sockets, files, OAuth, and a page to write to the app."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import msgspec
 from aiohttp import web
 
 from channels.slack.fake import files
-from channels.slack.fake.accounts import Installer, every_scope, install, uninstall
+from channels.slack.fake.accounts import Installer, all_scopes, install, uninstall
 from channels.slack.fake.api import WebApi
 from channels.slack.fake.calls import RefusalError
-from channels.slack.fake.chats import new_room
-from channels.slack.fake.delivery import PostOffice, Sockets, Webhooks, event_callback
+from channels.slack.fake.chats import new_chat
+from channels.slack.fake.delivery import DeliveryQueue, Sockets, Webhooks, event_callback
 from channels.slack.fake.messages import respond
-from channels.slack.fake.people import Interactions, said
-from channels.slack.fake.state import App, Delivery, Envelope, Grant, Json, Room, State, Switches, Workspace
+from channels.slack.fake.people import People, shown_message
+from channels.slack.fake.state import App, Chat, Delivery, Envelope, Grant, Json, State, Switches, Workspace
 from gateway.testing.fake_platform import (
     Clock,
     Control,
@@ -34,10 +34,10 @@ from gateway.testing.fake_platform import (
 )
 
 
-class FakeSlack(Interactions, FakeServer):
-    """The platform, with the app installed in each workspace unless ``installed`` is false.
+class FakeSlack(People, FakeServer):
+    """Fake platform, with the app installed in each workspace unless ``installed`` is false.
 
-    ``pace`` makes retries, windows and expiries run faster.
+    ``pace`` is the number of platform seconds in a real second, for retries, rate limits and expiries.
     """
 
     def __init__(
@@ -50,46 +50,46 @@ class FakeSlack(Interactions, FakeServer):
         **server: Unpack[ServerOptions],
     ) -> None:
         FakeServer.__init__(self, Clock(pace=pace), server)
-        Interactions.__init__(self, State(app or App(), self.clock, self.changes), self)
+        People.__init__(self, State(app or App(), self.clock, self.changes), self)
         self.installer = Installer(self.state)
         self.sockets = Sockets(self.state, self)
         self.webhooks = Webhooks(self.state)
-        self._office = PostOffice(self.state, self.sockets, self.webhooks, self.faults, self.settled)
+        self._queue = DeliveryQueue(self.state, self.sockets, self.webhooks, self.faults, self.settled)
         self._api = WebApi(self, self.state, self.installer, self.sockets.connect)
         self._begin(teams, installed=installed)
 
     @property
     def api_url(self) -> str:
-        """The base of the Web API, as clients want it."""
+        """Base URL of the Web API."""
         return f"{self.state.url}/api/"
 
     @property
     def app(self) -> App:
-        """The app's registration, with its secrets."""
+        """Registration of the app, with its secrets."""
         return self.state.app
 
     @property
     def app_token(self) -> str:
-        """The token that opens sockets."""
+        """Token that opens sockets."""
         return self.state.app.token
 
     @property
     def bot_token(self) -> str:
-        """The bot's token in the first workspace."""
+        """Bot token in the first workspace."""
         return self.token()
 
     @property
     def switches(self) -> Switches:
-        """The settings that tests may change while it runs."""
+        """Settings that a test may change at any time."""
         return self.state.switches
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """All deliveries to the app, with their state."""
+        """Deliveries to the app so far, with their state."""
         return self.state.deliveries
 
     def token(self, team: str | None = None) -> str:
-        """The bot's newest token in a workspace. Raises LookupError where the app is not installed."""
+        """Return the newest bot token of a workspace. Raises LookupError if there is none."""
         workspace = self.state.team_of(team)
         valid = [grant.token for grant in workspace.grants if grant.kind == "bot" and grant.revoked is None]
         if not valid:
@@ -97,48 +97,48 @@ class FakeSlack(Interactions, FakeServer):
         return valid[-1]
 
     def install(self, team: str | None = None, scopes: Sequence[str] | None = None) -> Grant:
-        """Install the app, by default with every scope there is."""
-        return install(self.state, self.state.team_of(team), every_scope() if scopes is None else scopes)
+        """Install the app, by default with every scope."""
+        return install(self.state, self.state.team_of(team), all_scopes() if scopes is None else scopes)
 
     def uninstall(self, team: str | None = None) -> None:
         """Remove the app: its tokens are revoked, and it receives events."""
         uninstall(self.state, self.state.team_of(team))
 
     def approve(self, address: str, team: str | None = None, user: str = "ada", *, deny: bool = False) -> str:
-        """A person at the OAuth page allows the app, or denies it. Returns where they are sent to."""
+        """Allow or deny the app at the OAuth page, as a user. Returns the URL of the redirect."""
         query = dict(parse_qsl(urlsplit(address).query))
         workspace = None if deny else self.state.team_of(team)
         return self.installer.approve(query, workspace, None if deny else self.user(user, team))
 
     def lose_sockets(self) -> None:
-        """All sockets break, without a word."""
+        """Break all sockets without a close frame."""
         self.sockets.drop()
 
     async def refresh_sockets(self) -> None:
-        """The platform renews the connections: a warning, and ten seconds of its clock later the end."""
+        """Replace the connections: send a warning, and close them ten platform seconds later."""
         await self.sockets.refresh()
 
     async def disable_sockets(self) -> None:
-        """Socket Mode is switched off in the app's registration."""
+        """Disable Socket Mode for the app."""
         await self.sockets.disable()
 
     async def register(self, url: str) -> None:
-        """Send by HTTP from now on. Raises ValueError when the address does not answer the challenge."""
+        """Deliver by HTTP from now on. Raises ValueError if the URL does not answer the challenge."""
         if not await self.webhooks.verify(url):
             raise ValueError(f"{url} does not answer the challenge")
         self.webhooks.url = url
 
     def deliver_raw(self, payload: Json, kind: Envelope = "events_api") -> Delivery:
-        """Send something the platform never sends, or does not send yet."""
-        return self.state.tell(kind, str(payload.get("team_id", "")), payload)
+        """Send any payload, also one that Slack never sends."""
+        return self.state.deliver(kind, str(payload.get("team_id", "")), payload)
 
     def deliver_event(self, event: Json, team: str | None = None) -> Delivery:
-        """Send an event that nothing here brings about, in a callback like any other."""
+        """Send any event, wrapped in the callback object of the Events API."""
         workspace = self.state.team_of(team)
-        return self.state.tell("events_api", workspace.id, event_callback(self.state, workspace, event))
+        return self.state.deliver("events_api", workspace.id, event_callback(self.state, workspace, event))
 
     def limit_events(self, team: str | None = None) -> Delivery:
-        """Send the event that the app exceeds 30,000 events an hour."""
+        """Send the event for more than 30,000 events an hour."""
         payload: Json = {
             "token": self.app.verification_token,
             "type": "app_rate_limited",
@@ -150,29 +150,29 @@ class FakeSlack(Interactions, FakeServer):
 
     @asynccontextmanager
     async def reordered(self) -> AsyncGenerator[None]:
-        """Deliver what happens in the block after its end, the last first."""
-        self._office.held = []
+        """Hold deliveries until the block ends, then send them in reverse order."""
+        self._queue.held = []
         try:
             yield
         finally:
-            held, self._office.held = self._office.held, None
+            held, self._queue.held = self._queue.held, None
             for delivery in reversed(held):
-                self._office.send(delivery)
+                self._queue.send(delivery)
 
     async def start(self, stack: AsyncExitStack) -> None:
-        """Deliver to the app while the platform runs."""
+        """Start to deliver to the app."""
         self.state.url = self.url
         await stack.enter_async_context(self.webhooks)
-        await stack.enter_async_context(self._office)
+        await stack.enter_async_context(self._queue)
         stack.callback(self.sockets.drop)
-        self.state.send = self._office.send
+        self.state.send = self._queue.send
 
     def _begin(self, teams: Sequence[str], *, installed: bool) -> None:
         app = self.state.app
         for name in teams:
             team = Workspace(id=self.state.names.next("T"), name=name)
             self.state.teams[team.id] = team
-            new_room(self.state, team, "channel", "general", set())
+            new_chat(self.state, team, "channel", "general", set())
             if installed:
                 self.install(team.id)
         grant = Grant(token=app.token, kind="app", team="", user="", scopes={"connections:write"})
@@ -196,31 +196,31 @@ class FakeSlack(Interactions, FakeServer):
     async def _upload(self, request: web.Request) -> web.StreamResponse:
         fault = self.faults.of("upload")
         if fault not in ("none", "fail_after", "drop_after"):
-            return self._spoilt(request, "upload", fault)
-        answer, problem = await files.take(self.state, request)
+            return self._fail(request, "upload", fault)
+        answer, problem = await files.receive_content(self.state, request)
         if fault != "none":
-            return self._spoilt(request, "upload", fault, problem)
+            return self._fail(request, "upload", fault, problem)
         self.record("upload", {"ticket": request.match_info["ticket"]}, problem, status=answer.status)
         return answer
 
     async def _download(self, request: web.Request) -> web.StreamResponse:
         fault = self.faults.of("download")
         if fault != "none":
-            return self._spoilt(request, "download", fault)
-        answer, problem = files.give(self.state, request)
+            return self._fail(request, "download", fault)
+        answer, problem = files.serve_content(self.state, request)
         self.record("download", {"file": request.match_info["file"]}, problem, status=answer.status)
         return answer
 
     async def _respond(self, request: web.Request) -> web.StreamResponse:
         fault = self.faults.of("response_url")
         if fault not in ("none", "fail_after", "drop_after"):
-            return self._spoilt(request, "response_url", fault)
+            return self._fail(request, "response_url", fault)
         given: Any = await _json(request)
         notes: list[str] = []
         status, answer = 200, cast(Json, {"ok": True})
         try:
             if not isinstance(given, dict):
-                raise RefusalError("invalid_payload", "the body is no JSON object")
+                raise RefusalError("invalid_payload", "the body is not a JSON object")
             respond(self.state, request.match_info["name"], cast(Json, given), notes)
         except RefusalError as refusal:
             status, answer = (
@@ -230,9 +230,9 @@ class FakeSlack(Interactions, FakeServer):
             notes.append(refusal.problem or refusal.error)
         problem = "; ".join(notes) or None
         if fault != "none":
-            return self._spoilt(request, "response_url", fault, problem)
-        told = cast(Json, given) if isinstance(given, dict) else {}
-        self.record("response_url", told, problem, status=status)
+            return self._fail(request, "response_url", fault, problem)
+        arguments = cast(Json, given) if isinstance(given, dict) else {}
+        self.record("response_url", arguments, problem, status=status)
         return web.Response(text="ok") if status == 200 else web.json_response(answer, status=status)
 
     async def _ask(self, request: web.Request) -> web.StreamResponse:
@@ -249,7 +249,7 @@ class FakeSlack(Interactions, FakeServer):
             return web.Response(text=str(wrong), status=400)
         return web.Response(status=302, headers={"Location": target})
 
-    def _spoilt(
+    def _fail(
         self, request: web.Request, method: str, fault: Fault, problem: str | None = None
     ) -> web.StreamResponse:
         status = 429 if fault == "slow_down" else 503
@@ -268,7 +268,7 @@ async def _json(request: web.Request) -> Any:
 
 
 async def serve(argv: Sequence[str] | None = None, on_applied: Callable[[], None] | None = None) -> None:
-    """Run until cancelled. The first line of the output is the address; what an app needs follows."""
+    """Run until cancelled. Prints the address, then the tokens and settings of an app."""
     parser = options("A fake Slack, and a page to write to the app.")
     parser.add_argument("--teams", default="acme", help="names of the workspaces, separated by commas")
     parser.add_argument("--uninstalled", action="store_true", help="do not install the app")
@@ -291,7 +291,9 @@ async def serve(argv: Sequence[str] | None = None, on_applied: Callable[[], None
 
 
 def _facts(fake: FakeSlack) -> list[str]:
-    """Return what an app needs; if it is installed, open a direct message with each of two people."""
+    """Return the tokens and addresses for an app; open a direct chat with each of two users where it is
+    installed.
+    """
     facts = [
         f"api {fake.api_url}",
         f"app_token {fake.app_token}",
@@ -301,14 +303,14 @@ def _facts(fake: FakeSlack) -> list[str]:
     ]
     for team in fake.state.teams.values():
         if team.bot is not None:
-            fake.room("@ada", team.id)
-            fake.room("@ben", team.id)
+            fake.chat("@ada", team.id)
+            fake.chat("@ben", team.id)
             facts.append(f"bot_token {fake.token(team.id)} {team.name}")
     return facts
 
 
 def _settings(fake: FakeSlack, *, by_http: bool) -> dict[str, str]:
-    """Return the settings that connect a gateway to the first workspace; none while no app is installed."""
+    """Return the settings that connect a gateway to the first workspace; empty if no app is installed."""
     tokens = [fake.token(team.id) for team in fake.state.teams.values() if team.bot is not None]
     if not tokens:
         return {}
@@ -321,11 +323,11 @@ def _settings(fake: FakeSlack, *, by_http: bool) -> dict[str, str]:
 
 
 class SlackControl(Control):
-    """The control interface. Who is sent to ``/?redir=`` gets the sign-in page."""
+    """Page and control interface of the fake. ``/?redir=`` serves the sign-in page."""
 
     def __init__(self, fake: FakeSlack) -> None:
         def open(chat: str, team: str | None = None) -> str:
-            return fake.room(chat, team).id
+            return fake.chat(chat, team).id
 
         def say(chat: str, text: str, files: Mapping[str, str] | None = None, **given: Any) -> str:
             pairs = (files or {}).items()
@@ -342,7 +344,7 @@ class SlackControl(Control):
         super().__init__(
             fake,
             Path(__file__).with_name("page"),
-            lambda _most: _teams(fake),
+            lambda _most: _page_state(fake),
             (*acts, fake.lose_sockets, open),
         )
 
@@ -351,42 +353,44 @@ class SlackControl(Control):
         return files.sign_in() if "redir" in request.query else await super().page(request)
 
 
-def _teams(fake: FakeSlack) -> Json:
-    teams = [_team(fake, team) for team in fake.state.teams.values()]
+def _page_state(fake: FakeSlack) -> Json:
+    teams = [_team_view(fake, team) for team in fake.state.teams.values()]
     failure = fake.notices[-1][1] if fake.notices else None
     return {"teams": teams, "failures": len(fake.notices), "failure": failure}
 
 
-def _team(fake: FakeSlack, team: Workspace) -> Json:
-    rooms = [_room(fake, team, room) for room in team.rooms.values()]
+def _team_view(fake: FakeSlack, team: Workspace) -> Json:
+    chats = [_chat_view(fake, team, chat) for chat in team.chats.values()]
     names = {user.id: user.name for user in team.users.values()}
     persons = [user.name for user in team.users.values() if not user.is_bot]
     bot = team.bot.name if team.bot else None
-    return {"id": team.id, "name": team.name, "bot": bot, "users": persons, "names": names, "rooms": rooms}
+    return {"id": team.id, "name": team.name, "bot": bot, "users": persons, "names": names, "rooms": chats}
 
 
-def _room(fake: FakeSlack, team: Workspace, room: Room) -> Json:
-    members = [team.users[one].name for one in sorted(room.members) if one in team.users]
-    shown = [msgspec.to_builtins(said(fake.state, room, message)) for message in room.messages.values()]
+def _chat_view(fake: FakeSlack, team: Workspace, chat: Chat) -> Json:
+    members = [team.users[one].name for one in sorted(chat.members) if one in team.users]
+    shown = [
+        msgspec.to_builtins(shown_message(fake.state, chat, message)) for message in chat.messages.values()
+    ]
     hidden = [
-        {**msgspec.to_builtins(said(fake.state, room, one)), "only_for": team.users[user].name}
-        for user, ones in room.hidden.items()
+        {**msgspec.to_builtins(shown_message(fake.state, chat, one)), "only_for": team.users[user].name}
+        for user, ones in chat.hidden.items()
         for one in ones
     ]
     status = {
         root: text
         for (where, root), (text, until) in fake.state.statuses.items()
-        if where == room.id and fake.clock.now() < until
+        if where == chat.id and fake.clock.now() < until
     }
     sessions = {
         root: {"status": session.status, "title": session.title}
         for (where, root), session in fake.state.sessions.items()
-        if where == room.id
+        if where == chat.id
     }
     return {
-        "id": room.id,
-        "name": room.name,
-        "kind": room.kind,
+        "id": chat.id,
+        "name": chat.name,
+        "kind": chat.kind,
         "members": members,
         "messages": sorted([*shown, *hidden], key=lambda one: one["ts"]),
         "status": status,

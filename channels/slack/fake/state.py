@@ -1,4 +1,4 @@
-"""The state of the workspaces: users, conversations, messages, files, grants, deliveries."""
+"""State of the workspaces: users, chats, messages, files, grants and deliveries."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gateway.testing.fake_platform import Changes, Clock
 
 Json = dict[str, Any]
 Kind = Literal["channel", "group", "im", "mpim"]
-"""Public channel, private channel, direct message, direct message of several."""
+"""Public channel, private channel, direct chat, direct chat of several users."""
 
 SCOPE_FAMILY: Mapping[Kind, str] = {"channel": "channels", "group": "groups", "im": "im", "mpim": "mpim"}
 
 
 class User(Struct, frozen=True, kw_only=True):
-    """A person, or the app's bot."""
+    """Human user or bot."""
 
     id: str
     team: str
@@ -30,8 +30,8 @@ class User(Struct, frozen=True, kw_only=True):
     bot_id: str | None = None
 
 
-class Room(Struct, kw_only=True):
-    """A conversation. ``messages`` are in the order of their ``ts``; ``hidden`` ephemeral ones, by user."""
+class Chat(Struct, kw_only=True):
+    """Chat with its messages by ``ts``, in order. ``hidden`` holds ephemeral messages by user id."""
 
     id: str
     team: str
@@ -45,15 +45,15 @@ class Room(Struct, kw_only=True):
 
     @property
     def direct(self) -> bool:
-        """Return whether it is a direct message, of two or several."""
+        """Return whether this is a direct chat, of two or more users."""
         return self.kind in ("im", "mpim")
 
     def thread(self, root: str) -> list[Json]:
-        """A thread's first message and its replies."""
+        """Return the root and the replies of a thread."""
         return [message for ts, message in self.messages.items() if root in (ts, message.get("thread_ts"))]
 
     def top(self) -> list[Json]:
-        """Return the messages of the conversation itself: no replies, except broadcast ones."""
+        """Return the messages of the chat itself, without replies except broadcast ones."""
         return [
             message
             for ts, message in self.messages.items()
@@ -62,9 +62,9 @@ class Room(Struct, kw_only=True):
 
 
 class StoredFile(Struct, kw_only=True):
-    """A file. ``content`` is None until it was uploaded; ``shares`` maps rooms to messages that show it.
+    """File. ``content`` is None until uploaded; ``shares`` maps chat ids to the messages that show it.
 
-    What is ``spoken`` into the platform is an audio clip.
+    A ``spoken`` file is an audio clip recorded in Slack.
     """
 
     id: str
@@ -84,7 +84,7 @@ class StoredFile(Struct, kw_only=True):
 
 
 class Grant(Struct, kw_only=True):
-    """A token. ``revoked`` is the error that calls with it get from then on."""
+    """Token with its scopes. ``revoked`` is the error code for calls with it from then on."""
 
     token: str
     kind: Literal["bot", "user", "app"]
@@ -95,58 +95,58 @@ class Grant(Struct, kw_only=True):
 
 
 class Workspace(Struct, kw_only=True):
-    """A team. ``bot`` is the app's user in it, None while the app is not installed."""
+    """Workspace. ``bot`` is the app's user; None if the app is not installed."""
 
     id: str
     name: str
     users: dict[str, User] = field(default_factory=dict[str, User])
-    rooms: dict[str, Room] = field(default_factory=dict[str, Room])
+    chats: dict[str, Chat] = field(default_factory=dict[str, Chat])
     bot: User | None = None
     grants: list[Grant] = field(default_factory=list[Grant])
 
     def user(self, name: str) -> User | None:
-        """A user by id or name."""
+        """Return a user by id or name."""
         return self.users.get(name) or next((user for user in self.users.values() if user.name == name), None)
 
-    def named(self, name: str) -> Room | None:
-        """A room by id or name, with or without ``#``."""
+    def chat_named(self, name: str) -> Chat | None:
+        """Return a chat by id or name, with or without ``#``."""
         plain = name.removeprefix("#")
-        found = (room for room in self.rooms.values() if room.name == plain) if plain else iter(())
-        return self.rooms.get(name) or next(found, None)
+        found = (chat for chat in self.chats.values() if chat.name == plain) if plain else iter(())
+        return self.chats.get(name) or next(found, None)
 
-    def between(self, *users: str) -> Room | None:
-        """The direct message of exactly these users."""
-        return next((r for r in self.rooms.values() if r.direct and r.members == set(users)), None)
+    def direct_chat_of(self, *users: str) -> Chat | None:
+        """Return the direct chat of exactly these users."""
+        return next((r for r in self.chats.values() if r.direct and r.members == set(users)), None)
 
-    def sees(self, room: Room) -> bool:
-        """Return whether the app takes part in a room."""
-        return self.bot is not None and self.bot.id in room.members
+    def has_app_in(self, chat: Chat) -> bool:
+        """Return whether the app is a member of a chat."""
+        return self.bot is not None and self.bot.id in chat.members
 
 
-class Names:
-    """Makes ids that look like Slack's, the same ones in every run."""
+class IdGenerator:
+    """Generator of ids that look like Slack's and are the same in every run."""
 
     def __init__(self) -> None:
         self._numbers: Iterator[int] = iter(range(1, 1_000_000_000))
 
     def next(self, prefix: str) -> str:
-        """``prefix`` and ten characters of A-Z and 0-9."""
+        """Return ``prefix`` followed by ten digits."""
         return f"{prefix}0{next(self._numbers):09d}"
 
 
-class Stamps:
-    """Timestamps in Slack's form, each later than the one before. ``skew`` shifts them, in seconds."""
+class TimestampGenerator:
+    """Generator of increasing timestamps in Slack's form. ``skew`` shifts them, in seconds."""
 
     def __init__(self) -> None:
         self.skew = 0.0
         self._last = 0
 
     def seconds(self) -> int:
-        """The platform's idea of the Unix time."""
+        """Return the platform's Unix time."""
         return int(time.time() + self.skew)
 
     def next(self) -> str:
-        """A ``ts`` that nothing has had before."""
+        """Return a new, unique ``ts``."""
         self._last = max(self._last + 1, int((time.time() + self.skew) * 1_000_000))
         return f"{self._last // 1_000_000}.{self._last % 1_000_000:06}"
 
@@ -155,10 +155,10 @@ Envelope = Literal["events_api", "interactive", "slash_commands"]
 
 
 class Delivery:
-    """``attempts`` counts how often it was tried, ``reasons`` says why each failed.
+    """Delivery to the app. ``reasons`` lists why attempts failed.
 
-    ``answer`` is what the app sent along with its acknowledgement, ``refused`` names what the person sees who
-    acted in vain (``operation_timeout`` or ``dispatch_failed``).
+    ``answer`` is the payload of the acknowledgement. ``refused`` is the error that the user sees:
+    ``operation_timeout`` or ``dispatch_failed``.
     """
 
     def __init__(self, kind: Envelope, team: str, payload: Json, *, answerable: bool = False) -> None:
@@ -180,7 +180,7 @@ class Delivery:
         return self._settled.is_set() and not self.acknowledged
 
     def acknowledge(self, answer: object = None) -> None:
-        """The app has it. Only the first time counts."""
+        """Acknowledge the delivery. Only the first call counts."""
         if not self._settled.is_set():
             self.acknowledged, self.answer = True, answer
             self._settled.set()
@@ -190,25 +190,25 @@ class Delivery:
         self._settled.set()
 
     async def settled(self) -> Delivery:
-        """Wait until it is acknowledged or lost."""
+        """Wait until the delivery is acknowledged or lost."""
         await self._settled.wait()
         return self
 
 
 class App(Struct, frozen=True, kw_only=True):
-    """The app as it is registered with the platform."""
+    """Registration of the app at the platform."""
 
     id: str = "A0000000000"
     name: str = "trunkline"
     client_id: str = "1000000000.2000000000"
-    client_secret: str = "client-secret-of-the-fake"  # noqa: S105 - worth nothing, like all here
+    client_secret: str = "client-secret-of-the-fake"  # noqa: S105 - a secret of the fake only
     signing_secret: str = "signing-secret-of-the-fake"  # noqa: S105
     verification_token: str = "verification-token-of-the-fake"  # noqa: S105
     token: str = "xapp-1-A0000000000-fake"  # noqa: S105
 
 
 class Stream(Struct, kw_only=True):
-    """A message that is being streamed. ``size`` counts characters; ``closed`` is why it takes no more."""
+    """Message that is being streamed. ``size`` is in characters; ``closed`` is why it takes no more."""
 
     ts: str
     until: float
@@ -217,16 +217,16 @@ class Stream(Struct, kw_only=True):
 
 
 class Session(Struct, kw_only=True):
-    """An agent session: one thread's status and title."""
+    """Agent session: status and title of one thread."""
 
     status: str
     title: str | None = None
 
 
 class ReplyUrl(Struct, kw_only=True):
-    """A ``response_url``: five uses within half an hour. ``source`` is the message that was acted on."""
+    """``response_url``: five uses within 30 minutes. ``source`` is the message that the user acted on."""
 
-    room: Room
+    chat: Chat
     user: str
     until: float
     source: str | None = None
@@ -235,7 +235,7 @@ class ReplyUrl(Struct, kw_only=True):
 
 
 class Trigger(Struct, kw_only=True):
-    """A ``trigger_id``: the user for whom it may open a view."""
+    """``trigger_id``, with the user for whom it may open a view."""
 
     user: User
     until: float
@@ -243,11 +243,11 @@ class Trigger(Struct, kw_only=True):
 
 
 class Switches(Struct, kw_only=True):
-    """The settings that a test may change: the app's registration, and the platform's behaviour.
+    """Settings that a test may change: the app's registration, and the platform's behaviour.
 
-    ``subscribed`` None means every event. ``may_ping`` are the users and groups the bot may mention.
-    ``edit_window`` is in seconds, None for ever. ``scarce_history``: one call a minute and 15 rows, as for
-    apps that are distributed outside the marketplace. ``limited`` turns the published rate limits on.
+    ``subscribed`` None means every event. ``may_ping`` are the users and groups that the bot may mention.
+    ``edit_window`` is in seconds, None without limit. ``scarce_history`` allows one call a minute and 15
+    rows, as for apps distributed outside the marketplace. ``limited`` enforces the published rate limits.
     """
 
     subscribed: frozenset[str] | None = None
@@ -261,15 +261,15 @@ class Switches(Struct, kw_only=True):
 
 
 class State:
-    """The platform's memory. ``send`` hands a delivery to the sockets or the webhook."""
+    """State of the platform. ``send`` passes a delivery to the queue."""
 
     def __init__(self, app: App, clock: Clock, changes: Changes) -> None:
         self.app = app
         self.clock = clock
         self.changes = changes
         self.url = ""
-        self.stamps = Stamps()
-        self.names = Names()
+        self.stamps = TimestampGenerator()
+        self.names = IdGenerator()
         self.switches = Switches()
         self.teams: dict[str, Workspace] = {}
         self.tokens: dict[str, Grant] = {}
@@ -284,30 +284,30 @@ class State:
         self.reply_urls: dict[str, ReplyUrl] = {}
         self.deliveries: list[Delivery] = []
         self.envelopes: dict[str, Delivery] = {}
-        self.send: Callable[[Delivery], None] = _nowhere
+        self.send: Callable[[Delivery], None] = _discard
 
     def team_of(self, name: str | None) -> Workspace:
-        """A workspace by id or name; the first one without. Raises KeyError."""
+        """Return a workspace by id or name, by default the first. Raises KeyError."""
         if name is None:
             return next(iter(self.teams.values()))
         return self.teams.get(name) or {team.name: team for team in self.teams.values()}[name]
 
     def subscribed(self, event: str) -> bool:
-        """Return whether the app asked for an event, by its name in the app's registration."""
+        """Return whether the app subscribed to an event, by its name in the registration."""
         return self.switches.subscribed is None or event in self.switches.subscribed
 
-    def tell(self, kind: Envelope, team: str, payload: Json, *, answerable: bool = False) -> Delivery:
-        """Send something to the app."""
-        delivery = self.keep(Delivery(kind, team, payload, answerable=answerable))
+    def deliver(self, kind: Envelope, team: str, payload: Json, *, answerable: bool = False) -> Delivery:
+        """Send a payload to the app."""
+        delivery = self.register(Delivery(kind, team, payload, answerable=answerable))
         self.send(delivery)
         return delivery
 
-    def keep(self, delivery: Delivery) -> Delivery:
-        """Remember a delivery, so that it can be acknowledged."""
+    def register(self, delivery: Delivery) -> Delivery:
+        """Store a delivery, so that it can be acknowledged."""
         self.deliveries.append(delivery)
         self.envelopes[delivery.envelope] = delivery
         return delivery
 
 
-def _nowhere(_delivery: Delivery) -> None:
+def _discard(_delivery: Delivery) -> None:
     """Drop deliveries while the fake does not run."""

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import select
 
 from channels.slack.fake import FakeSlack
-from channels.slack.fake.accounts import every_scope
-from channels.slack.fake.people import Said
+from channels.slack.fake.accounts import all_scopes
+from channels.slack.fake.people import ShownMessage
 from gateway import Plugin, Tool, tool_from
 from gateway.app import Gateway
 from gateway.store import schema as t
@@ -85,7 +85,7 @@ async def test_an_answer_is_streamed_in_a_thread(tmp_path: Path) -> None:
 
 
 def shown_room(fake: FakeSlack, chat: str) -> str:
-    return fake.room(chat).id
+    return fake.chat(chat).id
 
 
 async def test_an_answer_is_edited_where_nothing_streams(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ async def test_the_stop_button_works_before_the_first_word(tmp_path: Path) -> No
     async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
         models.then(Reply((Gate(opened), Say("One"))))
         ts = fake.say("general", "count @trunkline")
-        place = fake.room("general").id, ts
+        place = fake.chat("general").id, ts
         await fake.until(lambda: place in fake.state.sessions)
         fake.stop("general", ts)
         await settled(gateway, "done")
@@ -272,7 +272,7 @@ async def test_a_refresh_leaves_no_gap(tmp_path: Path) -> None:
     async with FakeSlack(pace=10) as fake, gateway_at(fake, tmp_path) as gateway:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(fake.refresh_sockets())
-            await fake.until(lambda: len(fake.sockets.lines) == 2)
+            await fake.until(lambda: len(fake.sockets.sockets) == 2)
             fake.say("@ada", "hello")
             await settled(gateway, "done")
         assert fake.deliveries[-1].attempts == 1
@@ -350,7 +350,7 @@ async def test_a_button_from_before_a_restart_says_that_it_expired(tmp_path: Pat
             prompt = next(said for said in fake.messages("@ada") if "May I run" in said.text)
             raw = prompt.raw
             gateway.parts.dispatcher.cancel()
-        fake.room("@ada").messages[prompt.ts] = raw
+        fake.chat("@ada").messages[prompt.ts] = raw
         async with gateway_at(fake, tmp_path, models, (Shell(),), permissions={"shell": "ask"}):
             await fake.press("@ada", prompt.ts, "Deny").settled()
             await fake.until(lambda: any("expired" in text for text in fake.answers("@ada")))
@@ -365,7 +365,7 @@ def argument_files(fake: FakeSlack, chat: str) -> dict[str, object]:
     return {name: json.loads(file.content or b"") for name, file in found.items() if not file.deleted}
 
 
-async def prompt_in(fake: FakeSlack, chat: str, newest: int = 1) -> Said:
+async def prompt_in(fake: FakeSlack, chat: str, newest: int = 1) -> ShownMessage:
     """Wait for so many questions in a room. Returns the newest."""
     await fake.until(lambda: sum("May I run" in text for text in fake.answers(chat)) == newest)
     return [said for said in fake.messages(chat) if "May I run" in said.text][-1]
@@ -418,7 +418,7 @@ async def test_a_question_that_cannot_be_shown_whole_is_denied_and_says_where_it
     async with FakeSlack() as fake, FakeModels() as models:
         options: dict[str, str] = {}
         if reason == "no scope":
-            options["bot_token"] = fake.install(scopes=every_scope() - {"files:write"}).token
+            options["bot_token"] = fake.install(scopes=all_scopes() - {"files:write"}).token
         asking = gateway_at(fake, tmp_path, models, (Shell(),), permissions={"shell": "ask"}, **options)
         async with asking as gateway:
             models.then(Reply((Use("shell", json.dumps(arguments)),), "tools"), Reply((Say("Done."),)))
@@ -443,7 +443,7 @@ async def test_a_question_with_a_file_from_before_a_restart_does_not_confuse_the
             old = await prompt_in(fake, "@ada")
             gateway.parts.dispatcher.cancel()
         # A process that is killed takes nothing back.
-        fake.room("@ada").messages[old.ts] = old.raw
+        fake.chat("@ada").messages[old.ts] = old.raw
         for file in fake.state.files.values():
             file.deleted = False
         async with gateway_at(fake, tmp_path, models, (Shell(),), **asking) as gateway:

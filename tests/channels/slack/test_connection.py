@@ -40,7 +40,7 @@ async def served(directory: Path, **fake_options: Any) -> AsyncGenerator[tuple[F
 
 def an_event(fake: FakeSlack, text: str = "hello") -> str:
     team = fake.state.team_of(None)
-    room, user = fake.room("@ada"), fake.user("ada")
+    room, user = fake.chat("@ada"), fake.user("ada")
     event = {
         "type": "message",
         "channel": room.id,

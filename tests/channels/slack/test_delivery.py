@@ -28,7 +28,7 @@ async def test_a_status_is_set_anew_before_it_goes_by_itself() -> None:
         clock, api = Hands(), Api(fake.bot_token, fake.api_url)
         indicators = Indicators(api, "eyes", clock)
         ts = fake.say("general", "hello")
-        address = Address("slack", "T", fake.room("general").id, ts, ts)
+        address = Address("slack", "T", fake.chat("general").id, ts, ts)
         for now in range(0, 100, 4):
             clock.now = float(now)
             await indicators.show(address)
@@ -43,8 +43,8 @@ async def test_what_nobody_asks_for_any_more_is_taken_back() -> None:
         clock, api = Hands(), Api(fake.bot_token, fake.api_url)
         indicators = Indicators(api, "eyes", clock)
         root, other = fake.say("general", "hello"), fake.say("@ada", "hello")
-        thread = Address("slack", "T", fake.room("general").id, root, root)
-        direct = Address("slack", "T", fake.room("@ada").id, None, other)
+        thread = Address("slack", "T", fake.chat("general").id, root, root)
+        direct = Address("slack", "T", fake.chat("@ada").id, None, other)
         await indicators.show(thread)
         await indicators.show(direct)
         clock.now = 10
@@ -64,7 +64,7 @@ async def test_what_the_app_may_not_do_it_is_not_asked_again() -> None:
         indicators = Indicators(api, "eyes")
         for text in ("one", "two"):
             ts = fake.say("@ada", text)
-            address = Address("slack", "T", fake.room("@ada").id, None, ts)
+            address = Address("slack", "T", fake.chat("@ada").id, None, ts)
             await indicators.show(address)
             await indicators.clear(address)
         assert len(fake.transcript.of("reactions.add")) == 1
@@ -83,7 +83,7 @@ def outbound_to(chat: str, nonce: str) -> OutboundMessage:
 async def test_before_it_is_signed_in_it_cannot_say_that_a_message_does_not_stand() -> None:
     async with FakeSlack() as fake:
         delivery = Delivery(Api(fake.bot_token, fake.api_url), streams=True)
-        chat = fake.room("@ada").id
+        chat = fake.chat("@ada").id
         with pytest.raises(PlacementDeferred):
             await delivery.find(outbound_to(chat, "n1"))
         assert not fake.transcript.of("conversations.history")
@@ -97,7 +97,7 @@ async def test_answers_that_are_begun_can_all_be_finished_though_slack_takes_few
         delivery = Delivery(Api(fake.bot_token, fake.api_url), streams=False)
         begun: list[tuple[Placed, OutboundMessage]] = []
         for number in range(50):
-            asked = outbound_to(fake.room(f"@user{number}").id, f"n{number}")
+            asked = outbound_to(fake.chat(f"@user{number}").id, f"n{number}")
             try:
                 shown = replace(asked, page=Text("so far", "so far"), final=False)
                 begun.append((await delivery.send(shown), asked))
@@ -114,7 +114,7 @@ async def test_answers_that_are_begun_can_all_be_finished_though_slack_takes_few
 async def test_signs_of_thinking_that_could_not_be_taken_back_are_left_out() -> None:
     async with FakeSlack() as fake:
         indicators = Indicators(Api(fake.bot_token, fake.api_url), "eyes")
-        room = fake.room("@ada")
+        room = fake.chat("@ada")
         asked = [Address("slack", "T1", room.id, reply_to=fake.say("@ada", "hello")) for _ in range(30)]
         for address in asked:
             await indicators.show(address)

@@ -182,7 +182,7 @@ async def test_a_token_can_be_revoked_by_its_owner() -> None:
 
 async def test_workspaces_do_not_see_one_another() -> None:
     async with plain(teams=("acme", "globex")) as (fake, api):
-        there = fake.room("general", "globex").id
+        there = fake.chat("general", "globex").id
         assert (await api.call("chat.postMessage", channel=there, text="hi"))["error"] == "channel_not_found"
         stranger = fake.user("eve", "globex").id
         assert (await api.form("users.info", user=stranger))["error"] == "user_not_found"

@@ -46,7 +46,7 @@ def fields(method: str) -> dict[str, Any]:
 
 async def test_a_call_comes_as_json_as_a_form_or_in_the_query() -> None:
     async with plain() as (fake, api):
-        room = fake.room("general").id
+        room = fake.chat("general").id
         posted = await api.call("chat.postMessage", channel=room, text="one")
         blocks = json.dumps([{"type": "divider"}])
         formed = await api.form("chat.postMessage", channel=room, text="two", blocks=blocks)
@@ -137,18 +137,18 @@ async def test_a_method_that_takes_no_json_does_not_see_its_arguments() -> None:
     async with plain() as (fake, api):
         told = await api.call("users.info", user=fake.user("ada").id)
         assert "missing required field: user" in told["response_metadata"]["messages"][0]
-        assert "takes no JSON" in fake.transcript.problems[0]
+        assert "does not accept JSON" in fake.transcript.problems[0]
 
 
 async def test_a_scope_that_was_not_granted_is_named() -> None:
     async with plain(installed=False) as (fake, api):
         token = fake.install(scopes=["chat:write", "channels:read"]).token
-        room = fake.room("general").id
+        room = fake.chat("general").id
         told = await api.form("files.getUploadURLExternal", token, filename="a", length="1")
         assert (told["error"], told["needed"]) == ("missing_scope", "files:write")
         assert told["provided"] == "channels:read,chat:write"
         assert (await api.call("chat.postMessage", token, channel=room, text="hi"))["ok"]
-        direct = fake.room("@ada").id
+        direct = fake.chat("@ada").id
         assert (await api.form("conversations.info", token, channel=direct))["needed"] == "im:read"
 
 
@@ -156,7 +156,7 @@ async def test_every_answer_to_a_refused_call_is_a_documented_one() -> None:
     """What the fake may answer stands in its schema: the errors are Slack's, not its own."""
     assert set(METHODS) | {"apps.connections.open", "oauth.v2.access"} == set(methods())
     async with plain() as (fake, api):
-        here = fake.room("general").id
+        here = fake.chat("general").id
         strange = {"channel": "C9", "channel_id": "C9", "ts": "1.000000", "timestamp": "1.000000"}
         strange |= {"thread_ts": "1.000000", "user": "U9", "users": "U9", "text": "x", "file": "F9"}
         strange |= {"files": [{"id": "F9"}], "name": "eyes", "status": "active", "title": "t"}
@@ -181,7 +181,7 @@ async def test_every_answer_to_a_refused_call_is_a_documented_one() -> None:
 async def test_each_method_has_its_figure_for_a_minute(method: str, figure: int) -> None:
     async with plain() as (fake, api):
         fake.switches.limited = True
-        thread = {"channel_id": fake.room("general").id, "thread_ts": fake.say("general", "hi")}
+        thread = {"channel_id": fake.chat("general").id, "thread_ts": fake.say("general", "hi")}
         given = {"user": fake.user("ada").id, **thread, "status": ""}
         known = {name: given[name] for name in fields(method) if name in given}
         told = [(await api.form(method, None, **known)).get("error") for _ in range(figure + 1)]
@@ -206,7 +206,7 @@ async def test_a_call_that_comes_too_often_is_told_to_wait() -> None:
 async def test_messages_are_counted_for_each_room() -> None:
     async with plain() as (fake, api):
         fake.switches.limited = True
-        first, second = fake.room("general").id, fake.open_room("other")
+        first, second = fake.chat("general").id, fake.open_chat("other")
         for number in range(60):
             assert (await api.call("chat.postMessage", channel=first, text=str(number)))["ok"]
         assert (await api.call("chat.postMessage", channel=first, text="x"))["error"] == "ratelimited"
@@ -216,12 +216,12 @@ async def test_messages_are_counted_for_each_room() -> None:
 async def test_messages_are_counted_for_each_workspace() -> None:
     async with plain(teams=("acme", "globex")) as (fake, api):
         fake.switches.limited = True
-        rooms = [fake.open_room(f"room-{number}") for number in range(6)]
+        rooms = [fake.open_chat(f"room-{number}") for number in range(6)]
         sent = [
             await api.call("chat.postMessage", channel=rooms[number % 6], text="x") for number in range(301)
         ]
         assert [one["ok"] for one in sent] == [True] * 300 + [False]
-        there = fake.room("general", "globex").id
+        there = fake.chat("general", "globex").id
         assert (await api.call("chat.postMessage", fake.token("globex"), channel=there, text="x"))["ok"]
 
 
@@ -296,9 +296,9 @@ async def test_whatever_an_app_sends_is_answered() -> None:
     async with plain() as (fake, api):
         root = fake.say("general", "hi")
         posted = await api.call("chat.postMessage", channel="general", text="x", thread_ts=root)
-        direct = fake.room("@ada").id
+        direct = fake.chat("@ada").id
         stream = await api.call("chat.startStream", channel=direct, thread_ts=fake.say("@ada", "x"))
-        known = [fake.room("general").id, direct, root, posted["ts"], stream["ts"], fake.user("ada").id]
+        known = [fake.chat("general").id, direct, root, posted["ts"], stream["ts"], fake.user("ada").id]
         pools = {"string": known * 3 + TEXTS, "any": VALUES, "array": VALUES, "boolean": [True, False]}
         numbers = [0, 1, 10, -1]
         names = [name for name in methods() if name != "auth.revoke"]
@@ -336,7 +336,7 @@ async def test_listings_come_in_pages() -> None:
     async with plain() as (fake, api):
         for number in range(7):
             fake.say("general", f"message {number}", f"user{number}")
-        room = fake.room("general").id
+        room = fake.chat("general").id
         members = await _each_page(api, "conversations.members", "members", channel=room, limit="3")
         assert len(members) == len(set(members)) == 8
         history = await _each_page(api, "conversations.history", "messages", channel=room, limit="3")

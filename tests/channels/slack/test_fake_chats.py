@@ -12,7 +12,7 @@ async def test_a_history_is_newest_first_and_within_its_bounds() -> None:
     async with plain() as (fake, api):
         stamps = [fake.say("general", str(number)) for number in range(5)]
         fake.say("general", "reply", thread=stamps[0])
-        room = fake.room("general").id
+        room = fake.chat("general").id
 
         async def texts(**bounds: object) -> list[str]:
             told = await api.call("conversations.history", channel=room, **bounds)
@@ -32,7 +32,7 @@ async def test_a_thread_begins_with_its_first_message_whatever_the_bounds() -> N
     async with plain() as (fake, api):
         root = fake.say("general", "root")
         stamps = [fake.say("general", str(number), thread=root) for number in range(4)]
-        room = fake.room("general").id
+        room = fake.chat("general").id
         told = await api.form("conversations.replies", channel=room, ts=root, oldest=stamps[1])
         assert [one["text"] for one in told["messages"]] == ["root", "2", "3"]
         inside = await api.form("conversations.replies", channel=room, ts=stamps[0])
@@ -46,7 +46,7 @@ async def test_history_can_be_scarce() -> None:
         for number in range(20):
             fake.say("general", str(number))
         fake.switches.scarce_history = True
-        room = fake.room("general").id
+        room = fake.chat("general").id
         told = await api.call("conversations.history", channel=room)
         assert (len(told["messages"]), told["has_more"]) == (15, True)
         assert (await api.call("conversations.history", channel=room))["error"] == "ratelimited"
@@ -55,20 +55,20 @@ async def test_history_can_be_scarce() -> None:
 async def test_a_history_is_for_members_with_the_scope() -> None:
     async with plain(installed=False) as (fake, api):
         token = fake.install(scopes=["channels:history"]).token
-        room = fake.open_room("lounge", with_bot=False)
+        room = fake.open_chat("lounge", with_bot=False)
         assert (await api.call("conversations.history", token, channel=room))["error"] == "not_in_channel"
-        direct = fake.room("@ada").id
+        direct = fake.chat("@ada").id
         told = await api.call("conversations.history", token, channel=direct)
         assert (told["error"], told["needed"]) == ("missing_scope", "im:history")
 
 
 async def test_rooms_are_listed_by_type() -> None:
     async with plain() as (fake, api):
-        fake.open_room("secret", "ada", kind="group")
-        fake.open_room("hidden", "ada", kind="group", with_bot=False)
-        fake.open_room("lounge", with_bot=False)
-        fake.open_room("old", archived=True)
-        fake.room("@ada")
+        fake.open_chat("secret", "ada", kind="group")
+        fake.open_chat("hidden", "ada", kind="group", with_bot=False)
+        fake.open_chat("lounge", with_bot=False)
+        fake.open_chat("old", archived=True)
+        fake.chat("@ada")
 
         async def names(types: str, **more: str) -> list[str]:
             told = await api.form("conversations.list", types=types, **more)
@@ -90,7 +90,7 @@ async def test_rooms_are_listed_by_type() -> None:
 
 async def test_a_room_describes_itself() -> None:
     async with plain() as (fake, api):
-        room, direct = fake.room("general"), fake.room("@ada")
+        room, direct = fake.chat("general"), fake.chat("@ada")
         told = await api.form("conversations.info", channel=room.id, include_num_members="true")
         channel = told["channel"]
         assert (channel["name"], channel["is_channel"], channel["is_member"]) == ("general", True, True)
@@ -114,7 +114,7 @@ async def test_direct_messages_are_opened_once() -> None:
 
 async def test_the_bot_joins_a_public_channel() -> None:
     async with plain() as (fake, api):
-        room = fake.open_room("lounge", with_bot=False)
+        room = fake.open_chat("lounge", with_bot=False)
         assert (await api.call("conversations.join", channel=room))["channel"]["is_member"]
         assert (await api.call("conversations.join", channel=room))["warning"] == "already_in_channel"
         assert fake.deliveries[0].payload["event"]["type"] == "member_joined_channel"
@@ -140,14 +140,14 @@ async def test_a_file_goes_up_in_three_steps() -> None:
     async with FakeSlack() as fake:
         root = fake.say("general", "send it")
         slack = client(fake)
-        upload = {"channel": fake.room("general").id, "thread_ts": root, "initial_comment": "here"}
+        upload = {"channel": fake.chat("general").id, "thread_ts": root, "initial_comment": "here"}
         told = await slack.files_upload_v2(content="abc", filename="a.txt", title="A", **upload)
         assert told["file"]["title"] == "A"
         assert "shares" not in told["file"]
         message = fake.messages("general", thread=root)[-1]
         assert (message.text, message.files, message.bot) == ("here", ("a.txt",), True)
         info = await slack.files_info(file=told["file"]["id"])
-        assert info["file"]["shares"]["public"][fake.room("general").id][0]["ts"] == message.ts
+        assert info["file"]["shares"]["public"][fake.chat("general").id][0]["ts"] == message.ts
         methods = [call.method for call in fake.transcript.calls]
         assert methods[:3] == ["files.getUploadURLExternal", "upload", "files.completeUploadExternal"]
         fake.transcript.check()
@@ -155,7 +155,7 @@ async def test_a_file_goes_up_in_three_steps() -> None:
 
 async def test_a_files_comment_pings_like_any_text() -> None:
     async with FakeSlack() as fake:
-        room = fake.room("general").id
+        room = fake.chat("general").id
         await client(fake).files_upload_v2(
             content="abc", filename="a.txt", channel=room, initial_comment="<!here> look"
         )
@@ -210,4 +210,4 @@ async def test_a_deleted_file_is_gone() -> None:
 @pytest.mark.parametrize("chat", ["general", "#general"])
 async def test_a_room_can_be_named(chat: str) -> None:
     async with plain() as (fake, api):
-        assert (await api.call("chat.postMessage", channel=chat, text="hi"))["channel"] == fake.room(chat).id
+        assert (await api.call("chat.postMessage", channel=chat, text="hi"))["channel"] == fake.chat(chat).id

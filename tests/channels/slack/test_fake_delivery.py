@@ -133,7 +133,7 @@ async def test_an_event_whose_socket_breaks_goes_to_another_at_once() -> None:
         fake.say("general", "hi")
         await first.read()
         second = await connect(fake, api)
-        fake.sockets.lines[0].lose()
+        fake.sockets.sockets[0].abort()
         frame = await second.read()
         assert (frame["retry_attempt"], frame["payload"]["event"]["text"]) == (1, "hi")
 
@@ -169,7 +169,7 @@ async def test_an_acknowledgement_of_nothing_is_noted(text: str) -> None:
         fake.say("general", "hi")
         await socket.ack(await socket.read())
         await fake.deliveries[0].settled()
-        assert fake.transcript.problems == ["socket.ack: no acknowledgement of anything that was sent"]
+        assert fake.transcript.problems == ["socket.ack: acknowledgement of an unknown delivery"]
 
 
 async def test_an_answer_is_only_taken_where_one_is_expected() -> None:

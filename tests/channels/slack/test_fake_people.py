@@ -56,7 +56,7 @@ async def test_in_a_direct_message_a_mention_is_a_message_only() -> None:
 async def test_what_is_typed_is_sent_as_slack_sends_it() -> None:
     async with FakeSlack() as fake:
         bob = fake.user("bob").id
-        room = fake.room("general").id
+        room = fake.chat("general").id
         fake.say("general", "1 < 2 & @bob, see #general. @here @nobody")
         fake.say("general", "is <https://a.example/?x=1&y=2>, b@c.example?")
         texts = [event["text"] for event in events(fake)]
@@ -77,7 +77,7 @@ async def test_what_is_typed_is_sent_as_slack_sends_it() -> None:
 
 async def test_an_app_hears_only_of_rooms_that_it_is_in() -> None:
     async with FakeSlack() as fake:
-        fake.open_room("lounge", "ada", with_bot=False)
+        fake.open_chat("lounge", "ada", with_bot=False)
         fake.say("lounge", "about @trunkline")
         assert events(fake) == []
         fake.invite("lounge")
@@ -105,7 +105,7 @@ async def test_a_deleted_message_with_replies_leaves_a_tombstone() -> None:
         fake.say("general", "two", thread=root)
         fake.delete("general", root)
         assert events(fake)[-1]["message"]["subtype"] == "tombstone"
-        room = fake.room("general").id
+        room = fake.chat("general").id
         told = await api.form("conversations.replies", channel=room, ts=root)
         assert [one["text"] for one in told["messages"]] == ["This message was deleted.", "two"]
 
@@ -157,7 +157,7 @@ async def test_reactions_are_told() -> None:
         fake.react("general", ts, "eyes", add=False)
         added, removed = events(fake)[1:]
         assert (added["type"], removed["type"]) == ("reaction_added", "reaction_removed")
-        assert added["item"] == {"type": "message", "channel": fake.room("general").id, "ts": ts}
+        assert added["item"] == {"type": "message", "channel": fake.chat("general").id, "ts": ts}
         assert added["item_user"] == fake.user("bob").id
 
 
@@ -165,7 +165,7 @@ async def test_the_home_tab_and_a_group_are_there() -> None:
     async with FakeSlack() as fake:
         fake.open_app("ada", "home")
         assert (events(fake)[0]["type"], events(fake)[0]["tab"]) == ("app_home_opened", "home")
-        fake.say(fake.open_room("pals", "ada", "bob", kind="mpim"), "hi")
+        fake.say(fake.open_chat("pals", "ada", "bob", kind="mpim"), "hi")
         assert events(fake)[1]["channel_type"] == "mpim"
 
 
@@ -188,7 +188,7 @@ async def test_a_button_tells_where_it_was_pressed() -> None:
         assert payload["container"] == {
             "type": "message",
             "message_ts": ts,
-            "channel_id": fake.room("general").id,
+            "channel_id": fake.chat("general").id,
             "is_ephemeral": False,
             "thread_ts": root,
         }
@@ -272,7 +272,7 @@ async def test_an_ephemeral_message_has_buttons_too() -> None:
     async with plain() as (fake, api):
         fake.say("general", "hi")
         blocks = [{"type": "actions", "elements": [button("go")]}]
-        room, ada = fake.room("general").id, fake.user("ada").id
+        room, ada = fake.chat("general").id, fake.user("ada").id
         told = await api.call("chat.postEphemeral", channel=room, user=ada, text="?", blocks=blocks)
         payload = fake.press("general", told["message_ts"], "go").payload
         assert payload["container"]["is_ephemeral"]

@@ -15,7 +15,7 @@ def place(fake: FakeSlack, chat: str = "general") -> dict[str, str]:
     root = fake.say(chat, "question")
     ada = fake.user("ada")
     return {
-        "channel": fake.room(chat).id,
+        "channel": fake.chat(chat).id,
         "thread_ts": root,
         "recipient_user_id": ada.id,
         "recipient_team_id": ada.team,

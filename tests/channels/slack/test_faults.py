@@ -192,7 +192,7 @@ async def test_a_slack_that_is_away_is_waited_for(tmp_path: Path) -> None:
 async def test_a_room_where_somebody_writes_is_read_before_the_others(tmp_path: Path) -> None:
     async with FakeSlack() as fake:
         for number in range(60):
-            fake.open_room(f"room{number}")
+            fake.open_chat(f"room{number}")
         async with gateway_at(fake, tmp_path) as gateway:
             fake.say("room59", "hello @trunkline")
             await settled(gateway, "done")
@@ -239,7 +239,7 @@ async def test_all_limits_are_kept(tmp_path: Path) -> None:
 async def test_whatever_comes_the_channel_goes_on(tmp_path: Path) -> None:
     dice = random.Random(7)
     async with FakeSlack() as fake, gateway_at(fake, tmp_path, groups="always") as gateway:
-        fake.room("general")
+        fake.chat("general")
         odd = [fake.deliver_raw(_mutated(dice)) for _ in range(200)]
         ours = [one for one in odd if team_of(one.payload) in ("", fake.state.team_of(None).id)]
         assert len(ours) > 150

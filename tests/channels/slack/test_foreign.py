@@ -90,4 +90,4 @@ async def _play(fake: FakeSlack) -> None:
     assert [said.text for said in fake.hidden(chat, "bob")] == ["about everything"]
     await fake.shortcut("open", "bob").settled()
     await fake.until(lambda: fake.state.views)
-    assert fake.transcript.problems == ["chat.update: the message is another's"]
+    assert fake.transcript.problems == ["chat.update: the message has another author"]

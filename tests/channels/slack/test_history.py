@@ -67,7 +67,7 @@ def test_a_cursor_does_not_pass_a_message_that_is_not_durable() -> None:
 async def test_a_history_is_read_however_often_that_fails() -> None:
     async with FakeSlack() as fake:
         fake.say("@ada", "hello")
-        room = fake.room("@ada").id
+        room = fake.chat("@ada").id
         fake.then(*[FAILS] * 20, method="conversations.history")
         api, taken = Api(fake.bot_token, fake.api_url, 1000), list[UserMessage]()
         async with api.connected(), asyncio.TaskGroup() as tasks:

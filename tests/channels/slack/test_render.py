@@ -11,7 +11,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from channels.slack import render
-from channels.slack.fake.markup import LONGEST_BLOCKS, Inspection, pings, spoken, stray
+from channels.slack.fake.markup import (
+    LONGEST_BLOCKS,
+    Inspection,
+    has_stray_bracket,
+    notifying_mentions,
+    visible_text,
+)
 from channels.slack.render import File, Text, blocks, notification_text, pages, safe_name, stream_text
 from gateway import (
     Attachment,
@@ -68,7 +74,7 @@ def message(*parts: Part) -> Message:
 
 def said(*parts: Part, final: bool = True) -> list[str]:
     return [
-        spoken(blocks(page.markdown))
+        visible_text(blocks(page.markdown))
         for page in pages(message(*parts), final=final)
         if isinstance(page, Text)
     ]
@@ -90,13 +96,13 @@ def check(page: Text) -> None:
     assert found.size <= LONGEST_BLOCKS
     assert all(text for text in texts(blocks(page.markdown)))
     assert len(notification_text(page.markdown)) < 4_000
-    assert not list(pings(notification_text(page.markdown), set()))
-    assert not stray(notification_text(page.markdown))
+    assert not list(notifying_mentions(notification_text(page.markdown), set()))
+    assert not has_stray_bracket(notification_text(page.markdown))
     shown = stream_text(page.live)
     if shown is not None:
         assert len(shown) < 10_000
         assert len(shown.encode(errors="replace")) < 10_240
-        assert not list(pings(shown, set()))
+        assert not list(notifying_mentions(shown, set()))
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -168,7 +174,7 @@ def test_all_six_parts_show() -> None:
     )
     text, *files = found
     assert isinstance(text, Text)
-    assert spoken(blocks(text.markdown)).split("\n\n") == [
+    assert visible_text(blocks(text.markdown)).split("\n\n") == [
         "Look:",
         "▫️ never\n✅ shell ls -la 1.2 s\n❌ search",
         "⚠️ slow *down* please",
@@ -186,7 +192,9 @@ def test_tools_are_told_only_if_so_wished() -> None:
         final=True,
         tools=False,
     )
-    assert [spoken(blocks(page.markdown)) for page in found if isinstance(page, Text)] == ["Look:\n\nDone."]
+    assert [visible_text(blocks(page.markdown)) for page in found if isinstance(page, Text)] == [
+        "Look:\n\nDone."
+    ]
 
 
 def test_tools_that_run_are_not_shown_yet_and_files_wait_for_the_end() -> None:
