@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
@@ -63,6 +63,8 @@ class _Draft:
                 return None
             case PartDelta():
                 return start.part
+            case _:
+                assert_never(start)
 
     def snapshot(self) -> list[Delta]:
         start, text = self.start, "".join(self.chunks)
@@ -76,6 +78,8 @@ class _Draft:
                 return [start, more] if self.end is None else [start, more, self.end]
             case PartDelta():
                 return [start]
+            case _:
+                assert_never(start)
 
 
 def _result(start: ToolResultStart, output: str, end: ToolResultEnd | None) -> ToolResultPart:
@@ -151,6 +155,8 @@ class Assembler:
             case Complete():
                 self._end = delta
                 self.metadata, self.stop_reason = delta.final_metadata, delta.stop_reason
+            case _:
+                assert_never(delta)
 
     def snapshot(self) -> list[Delta]:
         """Return the fewest deltas that produce the current state; later deltas continue from there.

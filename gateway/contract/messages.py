@@ -10,7 +10,7 @@ import random
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, assert_never, cast
 
 import msgspec
 from msgspec import Struct
@@ -242,6 +242,8 @@ def _content_size(part: Part) -> int:
             return len(part.content or "")
         case ErrorPart():
             return len(part.message)
+        case _:
+            assert_never(part)
 
 
 _part_decoder = msgspec.json.Decoder(Part)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import assert_never
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
@@ -24,6 +25,8 @@ from gateway.contract.messages import (
     ImagePart,
     Message,
     Part,
+    TextPart,
+    ToolCallPart,
     ToolResultPart,
 )
 
@@ -47,6 +50,8 @@ def drawn(piece: Piece) -> RenderableType:
             return _tool(piece)
         case Whole():
             return _part(piece.part)
+        case _:
+            assert_never(piece)
 
 
 def footer(message: Message) -> Text | None:
@@ -180,8 +185,10 @@ def _part(part: Part) -> RenderableType:
             return Group(Text(f"[file: {plain(part.path)}]", style="dim"), Text(plain(part.content or "")))
         case ToolResultPart():
             return Group(*_output(part))
-        case _:
+        case TextPart() | ToolCallPart():
             return Text("")
+        case _:
+            assert_never(part)
 
 
 class Screen:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Literal, NoReturn, assert_never
 from urllib.parse import quote
 
 import msgspec
@@ -380,6 +380,8 @@ def _part(part: Part) -> str:
             return f"![{part.alt_text or 'picture'}](data:{part.mime_type};base64,{part.data})"
         case FilePart():
             return f"**File** `{part.path}`\n\n{_fenced(part.content or '', part.language or '')}"
+        case _:
+            assert_never(part)
 
 
 def _quoted(text: str) -> str:
