@@ -317,6 +317,7 @@ _PAUSE = 0.2
 _LONGEST_PAUSE = 5.0
 _NO_TEXT = "no text in the message"
 """Telegram's error when the text of a message with a file is edited."""
+_MAX_SEEN = 1_000
 _BUTTON: Mapping[str, Any] = {"inline_keyboard": [[{"text": "…", "callback_data": "-"}]]}
 
 BotMessage = Mapping[str, Any]
@@ -346,6 +347,9 @@ class MessageSearch:
         self._known = known
         self._lock_named = lock_named
         self._progress: dict[str, tuple[int, int]] = {}
+        self._seen: OrderedDict[tuple[str, int], BotMessage] = OrderedDict()
+        """Messages of the bot that an earlier search read. Reading one takes up to three calls, and a group
+        allows 20 a minute."""
 
     async def find(self, outbound: OutboundMessage, chat: str) -> int | None:
         """Return the id of the message of a page in a chat; None if there is none.
@@ -382,8 +386,10 @@ class MessageSearch:
         The content is not compared, because a preview may show less of the answer; but a text page is never
         found in a message with a file.
         """
-        shown = await self._read_own(chat, number)
-        has_button = shown == {}
+        shown, has_button = self._seen.get((chat, number)), False
+        if shown is None:
+            shown = await self._read_own(chat, number)
+            has_button = shown == {}
         if has_button:
             shown = await self._set_buttons(chat, number, reply_markup=_BUTTON)
         if shown is None:
@@ -401,6 +407,10 @@ class MessageSearch:
         # The edit that follows removes the button, but a voice message cannot be edited.
         if has_button and (not found or _is_voice(outbound.page)):
             await self._set_buttons(chat, number)
+        # Kept only now: an interrupted search has to remove the button before anything else.
+        self._seen[chat, number] = shown
+        while len(self._seen) > _MAX_SEEN:
+            self._seen.popitem(last=False)
         return found
 
     async def _takes_text(self, outbound: OutboundMessage, chat: str, number: int) -> bool:

@@ -16,7 +16,7 @@ from channels.telegram.api import Client
 from channels.telegram.delivery import Delivery
 from channels.telegram.fake import FakeTelegram
 from channels.telegram.limits import RateLimiter
-from channels.telegram.render import FilePage, Page, TextPage
+from channels.telegram.render import QUESTION, FilePage, Page, TextPage
 from gateway import Attachment, Message, Plugin, TextPart, Tool, ToolOutput, tool_from
 from gateway.channel import Address, OutboundMessage
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
@@ -225,6 +225,24 @@ async def test_a_text_is_not_found_in_a_message_with_a_file(fake: FakeTelegram) 
     placed = await restarted.send(lost)
     assert await channel_of(fake).find(lost) == placed
     assert [one.markup for one in fake.messages(chat)[:2]] == [None, None]
+
+
+async def test_a_search_reads_no_message_that_an_earlier_one_read(fake: FakeTelegram) -> None:
+    chat = fake.private()
+    asked = fake.say(chat, "hello")
+    question = TextPage(f"{QUESTION} May I?")
+    for number in range(3):
+        await channel_of(fake).send(page_for(chat, question, nonce=str(number) * 24))
+    restarted = channel_of(fake)
+    first = page_for(chat, TextPage("one"), nonce="a" * 24, watermark=str(asked))
+    second = page_for(chat, TextPage("two"), nonce="b" * 24, watermark=str(asked))
+    assert await restarted.find(first) is None
+    read = {call.arguments.get("message_id") for call in fake.transcript.calls}
+    before = len(fake.transcript.calls)
+    assert await restarted.find(second) is None
+    again = [call.arguments.get("message_id") for call in fake.transcript.calls[before:]]
+    assert {asked + 1, asked + 2, asked + 3} <= read
+    assert not {asked + 1, asked + 2, asked + 3} & {*again}
 
 
 async def test_a_voice_message_that_is_found_again_keeps_no_button(fake: FakeTelegram) -> None:
