@@ -21,55 +21,75 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    token: SecretStr = Field(description="Token of the bot, from @BotFather")
+    token: SecretStr = Field(description="Bot token from @BotFather; required")
     api_base_url: str = Field(
-        default="https://api.telegram.org", description="Address of the Bot API, when it is your own server"
+        default="https://api.telegram.org",
+        description="Base URL of the Bot API, if you run your own server; default https://api.telegram.org",
     )
     mode: Literal["polling", "webhook"] = Field(
-        default="polling", description="Whether updates are fetched, or Telegram delivers them"
+        default="polling",
+        description="polling: fetch updates from Telegram; webhook: Telegram sends them to webhook_url; "
+        "default polling",
     )
     webhook_url: str | None = Field(
-        default=None, description="Where Telegram delivers: an https address that leads to this gateway"
+        default=None,
+        description="Public https URL that leads to this gateway, one per account; required for mode webhook",
     )
     webhook_secret: SecretStr | None = Field(
-        default=None, description="What Telegram proves with that it is Telegram: A-Z a-z 0-9 _ -"
+        default=None,
+        description="Secret that Telegram sends with each update; 1 to 256 of A-Z a-z 0-9 _ -; required for "
+        "mode webhook",
     )
     groups: Groups = Field(
         default="mention",
-        description="What it answers where several read: what names it, replies, commands, or all",
+        description="Messages to answer in groups: mention (and what reply has), reply (and what "
+        "command has), command, or always; default mention",
     )
     session_strategy: Strategy = Field(
-        default="thread", description="What is one conversation: a chat, a person in it, or a thread of it"
+        default="thread",
+        description="Scope of a conversation: chat, chat_user (each user of a chat), or thread (each topic "
+        "of a chat); default thread",
     )
-    streaming: bool = Field(default=True, description="Whether an answer is shown while it is made")
+    streaming: bool = Field(default=True, description="Show answers while they are generated; default true")
     edits: Literal["rerun", "ignore"] = Field(
-        default="rerun", description="Whether a message that its writer changes is answered anew"
+        default="rerun",
+        description="rerun: answer an edited message again; ignore: ignore edits; default rerun",
     )
-    thinking: str = Field(default="", description="Emoji that marks a message while it is being answered")
+    thinking: str = Field(
+        default="",
+        description="Emoji reaction on a message while it is being answered; none if empty; default empty",
+    )
     file_bytes: int = Field(
-        default=10_000_000, ge=0, le=20_000_000, description="Bytes of the largest file that is taken in"
+        default=10_000_000,
+        ge=0,
+        le=20_000_000,
+        description="Largest accepted file, in bytes; 0 to 20000000; default 10000000",
     )
     pages: int = Field(
-        default=6, ge=1, le=50, description="Messages of one answer; what is longer comes as a file"
+        default=6,
+        ge=1,
+        le=50,
+        description="Most text messages per answer; a longer one is also sent as a file; 1 to 50; default 6",
     )
 
-    tools: bool = Field(default=True, description="Whether answers tell which tools were used")
+    tools: bool = Field(default=True, description="Show the used tools in answers; default true")
     pace: float = Field(
         default=1.0,
         gt=0,
         le=1000,
-        description="How many times the published limits it may call, where more is granted",
+        description="Multiplier of the platform's published rate limits, if yours are higher; over 0, up to "
+        "1000; default 1",
     )
 
     @staticmethod
     def questions(given: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the settings that the first setup asks for, each with a hint where to find the value."""
-        asked = {"token": "Write /newbot to @BotFather on Telegram; it answers with the bot's token."}
+        """Return the required settings that are not given, each with a hint where to find its value."""
+        asked = {"token": "Send /newbot to @BotFather on Telegram; the reply has the token."}
         return {key: how for key, how in asked.items() if key not in given}
 
     @field_validator("token")
     @classmethod
-    def _is_token(cls, token: SecretStr) -> SecretStr:
+    def _check_token(cls, token: SecretStr) -> SecretStr:
         if not token.get_secret_value().strip():
             raise ValueError("must not be blank")
         if not _TOKEN.fullmatch(token.get_secret_value()):
@@ -78,17 +98,17 @@ class Options(BaseModel):
 
     @field_validator("api_base_url")
     @classmethod
-    def _is_address(cls, url: str) -> str:
+    def _check_url(cls, url: str) -> str:
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise ValueError("must be an address that begins with http:// or https://")
+            raise ValueError("must be a URL that begins with http:// or https://")
         return url.rstrip("/").removesuffix("/bot")
 
     @model_validator(mode="after")
-    def _can_be_delivered_to(self) -> Self:
+    def _has_webhook_settings(self) -> Self:
         if self.mode == "polling":
             return self
         if not self.webhook_url or not urlsplit(self.webhook_url).hostname:
-            raise ValueError("mode webhook needs webhook_url, the address that Telegram delivers to")
+            raise ValueError("mode webhook needs webhook_url, the URL that Telegram sends updates to")
         secret = self.webhook_secret.get_secret_value() if self.webhook_secret else ""
         if not _SECRET.fullmatch(secret):
             raise ValueError("mode webhook needs webhook_secret: 1 to 256 of the characters A-Z a-z 0-9 _ -")
