@@ -14,12 +14,12 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from msgspec import Struct
 
 from channels.telegram.pictures import is_photo, picture_type, safe_name
-from gateway import ErrorPart, FilePart, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart
+from gateway import ErrorPart, FilePart, ImagePart, Message, Part, TextPart, ToolCallPart, ToolResultPart
 from gateway.channel import recording_of, verb_of
 from gateway.markdown import (
     Block,
@@ -165,7 +165,7 @@ def _sections(message: Message, final: bool, tools: bool) -> Iterator[str]:
         yield "\n".join(lines)
 
 
-def _part_markdown(part: object) -> str | None:
+def _part_markdown(part: Part) -> str | None:
     match part:
         case TextPart(content, "notice"):
             return f"*{content}*"
@@ -175,8 +175,10 @@ def _part_markdown(part: object) -> str | None:
             return f"⚠️ {plain(cut(' '.join(words.split()), _MAX_ERROR))}"
         case FilePart(path, content):
             return None if content else f"📄 {code(path)}"
-        case _:
+        case ImagePart() | ToolCallPart() | ToolResultPart():
             return None
+        case _:
+            assert_never(part)
 
 
 def _tool_line(call: ToolCallPart, result: ToolResultPart | None, final: bool) -> str:
@@ -238,13 +240,19 @@ def _text_page(markdown: str) -> TextPage | None:
 
 def _uploads(message: Message) -> Iterable[FilePage]:
     for part in message.parts:
-        if isinstance(part, ImagePart):
-            yield from _file(part.data, part.mime_type, part.alt_text or "picture", part.alt_text or "")
-        elif isinstance(part, FilePart) and part.content:
-            yield FilePage("document", safe_name(part.path), part.content.encode(errors="replace"))
-        elif isinstance(part, ToolResultPart):
-            for attachment in part.attachments:
-                yield from _file(attachment.data, attachment.mime_type, attachment.name or "file", "")
+        match part:
+            case ImagePart():
+                yield from _file(part.data, part.mime_type, part.alt_text or "picture", part.alt_text or "")
+            case FilePart(path, content):
+                if content:
+                    yield FilePage("document", safe_name(path), content.encode(errors="replace"))
+            case ToolResultPart():
+                for attachment in part.attachments:
+                    yield from _file(attachment.data, attachment.mime_type, attachment.name or "file", "")
+            case TextPart() | ErrorPart() | ToolCallPart():
+                pass
+            case _:
+                assert_never(part)
 
 
 def _file(encoded: str, mime: str, name: str, caption: str) -> Iterable[FilePage]:
@@ -366,6 +374,8 @@ class _Writer:
                 self._marked("pre", _grid(block))
             case Rule():
                 self._write(_RULE)
+            case _:
+                assert_never(block)
 
     def _quote(self, children: tuple[Block, ...]) -> None:
         """Write a quote; Telegram does not nest quotes, so that an inner one gets a leading mark."""
@@ -415,6 +425,8 @@ class _Writer:
                 self._link(inline)
             case Image(alt, href, host):
                 self._link(Link((Text(f"🖼 {alt or host}"),), href, host))
+            case _:
+                assert_never(inline)
 
     def _lines(self, text: str) -> None:
         first, *others = text.split("\n")

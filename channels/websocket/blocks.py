@@ -25,20 +25,20 @@ _LIST = re.compile(r" {0,3}([-+*]|\d{1,9}[.)])(?:\s+|$)")
 _SPECIAL = re.compile(r" {0,3}(?:[#>`~+*_=|:$\\-]|\d)")
 _FORMULA_ENDS = ("$$", "\\]")
 
-# A look that closed nothing is repeated only when the tail has grown by a quarter, beyond this size.
-_ALWAYS_LOOK = 300
+# A parse that closed nothing is repeated only when the tail has grown by a quarter, beyond this size.
+_SMALL_TAIL = 300
 _GROWTH = 1.25
 
 _LONGEST_LINE = 8_000
 """Maximum characters of a line outside of code; a longer one is shown as plain text."""
-_LONGEST_NESTED, _MOST_NESTED_LINES = 8_000, 150
+_LONGEST_NESTED, _MAX_NESTED_LINES = 8_000, 150
 """Maximum characters and lines of a list or quote before it is cut. A line costs about 150 µs."""
-_LONGEST_OPEN, _MOST_OPEN_LINES = 16_000, 500
+_LONGEST_OPEN, _MAX_OPEN_LINES = 16_000, 500
 """Maximum characters and lines of other blocks before they are cut. A line costs about 50 µs."""
 _LONGEST_PARSED_CODE = 8_000
-_MOST_COLOURED = 100_000
+_MAX_HIGHLIGHTED = 100_000
 """Maximum characters of highlighted code in one text."""
-_MOST_REMEMBERED = 4_000_000
+_MAX_CACHED = 4_000_000
 """Size of the cache for finished blocks and their HTML, in characters, for all clients together."""
 _LINES_BETWEEN_PAUSES = 1_000
 
@@ -60,25 +60,25 @@ class BlockRenderer:
     """
 
     def __init__(self) -> None:
-        self.looked_at = 0
-        """Code points given to the parser so far: the measure of the work done."""
-        self.pieces: list[int] = []
-        """Code points of each text given to the parser: each is short enough not to block the event loop."""
-        self._coloured = 0
+        self.parsed_size = 0
+        """Number of code points given to the parser so far, as a measure of work."""
+        self.parse_sizes: list[int] = []
+        """Numbers of code points in each parse, which are limited so that the event loop is not blocked."""
+        self._highlighted = 0
         self._index = 0
         self._upto = 0
         self._pending: list[str] = []
         self._tail = _Tail()
 
     def feed(self, chunk: str) -> Iterator[Block | None]:
-        """Add text; yields the blocks that it completed, in order."""
+        """Add text. Yields the blocks that it completed, in order."""
         self._pending.append(chunk)
         if "\n" not in chunk and "\r" not in chunk:
             return iter(())
         return self._take_lines()
 
     def finish(self) -> Iterator[Block | None]:
-        """End the text; yields the blocks that were still open."""
+        """End the text. Yields the blocks that were still open."""
         yield from self._take_lines()
         if rest := self._pending.pop():
             line = rest.removesuffix("\r")
@@ -103,7 +103,7 @@ class BlockRenderer:
                 yield from self._close(final=False)
                 yield None
             if self._tail.is_too_long():
-                yield from self._close(final=True, upto=self._tail.seam())
+                yield from self._close(final=True, upto=self._tail.cut_line())
                 yield None
             if number % _LINES_BETWEEN_PAUSES == 0:
                 yield None
@@ -116,7 +116,7 @@ class BlockRenderer:
         yield from self._close(final=True)
         yield None
         self._upto += self._tail.cut(0) + length
-        self._tail.looked(closed=True)
+        self._tail.finish_parse(closed=True)
         self._index += 1
         shown = escape(line.strip().replace("\0", "\ufffd"))
         yield Block(self._index - 1, f"<p>{shown}</p>\n", self._upto)
@@ -124,32 +124,32 @@ class BlockRenderer:
     def _close(self, final: bool, upto: int | None = None) -> Iterator[Block | None]:
         """Yield the final blocks; of a tail that is cut, only its lines up to ``upto``."""
         text = self._tail.text(upto)
-        self.looked_at += len(text)
+        self.parsed_size += len(text)
         if code := self._tail.long_code():
             yield self._block([code])
-            self._tail.looked(closed=True)
+            self._tail.finish_parse(closed=True)
             return
-        self.pieces.append(len(text))
+        self.parse_sizes.append(len(text))
         groups = top_level_blocks(text, growing=not final)
         if groups and not final and not self._tail.closes(groups[-1][0]):
             last = groups.pop()
-            # If this formula never ends, its lines belong to what came before.
+            # If this formula is never closed, its lines belong to the block before it.
             if groups and last[0].type == "math_block":
                 groups.pop()
         for group in groups:
             yield self._block(group)
-        self._tail.looked(closed=bool(groups))
+        self._tail.finish_parse(closed=bool(groups))
 
     def _block(self, group: list[Token]) -> Block:
         begin, end = group[0].map or (0, 0)
         code = sum(len(token.content) for token in group if token.type == "fence")
-        coloured = self._coloured + code <= _MOST_COLOURED
-        self._coloured += code if coloured else 0
-        key = group[0].type, coloured, self._tail.lines(begin, end)
-        html = _remembered().get(key)
+        highlight = self._highlighted + code <= _MAX_HIGHLIGHTED
+        self._highlighted += code if highlight else 0
+        key = group[0].type, highlight, self._tail.lines(begin, end)
+        html = _block_cache().get(key)
         if html is None:
-            html = block_html(group, coloured=coloured)
-            _remembered().keep(key, html)
+            html = block_html(group, highlight=highlight)
+            _block_cache().put(key, html)
         self._upto += self._tail.cut(end)
         self._index += 1
         return Block(self._index - 1, html, self._upto)
@@ -170,7 +170,7 @@ def rendered_blocks(markdown: str) -> Iterator[Block | None]:
 _Key = tuple[str, bool, str]
 
 
-class _Remembered:
+class _BlockCache:
     """Cache of the HTML of recently used blocks, by their type and source."""
 
     def __init__(self) -> None:
@@ -183,22 +183,22 @@ class _Remembered:
             self._html.move_to_end(key)
         return html
 
-    def keep(self, key: _Key, html: str) -> None:
+    def put(self, key: _Key, html: str) -> None:
         self._html[key] = html
         self._size += len(key[2]) + len(html)
-        while self._size > _MOST_REMEMBERED:
+        while self._size > _MAX_CACHED:
             (_, _, source), old = self._html.popitem(last=False)
             self._size -= len(source) + len(old)
 
 
-def forget_blocks() -> None:
+def clear_block_cache() -> None:
     """Clear the cache of finished blocks, so that each is rendered again; for measurements."""
-    _remembered.cache_clear()
+    _block_cache.cache_clear()
 
 
 @cache
-def _remembered() -> _Remembered:
-    return _Remembered()
+def _block_cache() -> _BlockCache:
+    return _BlockCache()
 
 
 class _Tail:
@@ -209,7 +209,7 @@ class _Tail:
         self._raw: list[int] = []
         self._cut = 0
         self._size = 0
-        self._wait = 0.0
+        self._next_size = 0.0
         self._may_close: Callable[[str, str], bool] | None = None
         self._first = ""
         self.in_code = False
@@ -217,8 +217,7 @@ class _Tail:
         self.ends_in_line = False
 
     def add(self, line: str, raw_length: int) -> bool:
-        """Append a line; ``raw_length`` includes its line end. Returns whether a block may have ended with
-        it."""
+        """Append a line; ``raw_length`` includes the line end. Returns whether the line may end a block."""
         line = line.replace("\0", "\ufffd")
         before = self._lines[-1] if self._lines else ""
         self._lines.append(line)
@@ -227,14 +226,14 @@ class _Tail:
         if self._may_close is None:
             self._begin(line if line.strip(" \t") else None)
             return self._may_close is not None and not self.in_code
-        # A blank line always ends words, so such a look is never in vain.
-        due = self._size >= self._wait or (self._may_close is _leaves_words and not line.strip())
+        # A blank line always ends a paragraph, so this parse always closes it.
+        due = self._size >= self._next_size or (self._may_close is _may_end_paragraph and not line.strip())
         return due and self._may_close(line, before)
 
     def _begin(self, first: str | None) -> None:
-        """Start again with this line, the first that is not blank."""
+        """Set the first non-blank line of the tail, which determines when to parse next."""
         self._first = first or ""
-        self._may_close = None if first is None else _watch(first)
+        self._may_close = None if first is None else _block_end_test(first)
         self.in_code = first is not None and _FENCE.match(first) is not None
 
     def is_too_long(self) -> bool:
@@ -242,13 +241,11 @@ class _Tail:
         if self.in_code or self._may_close is None:
             return False
         nested = _LIST.match(self._first) is not None or self._first.lstrip(" ").startswith(">")
-        longest, lines = (
-            (_LONGEST_NESTED, _MOST_NESTED_LINES) if nested else (_LONGEST_OPEN, _MOST_OPEN_LINES)
-        )
+        longest, lines = (_LONGEST_NESTED, _MAX_NESTED_LINES) if nested else (_LONGEST_OPEN, _MAX_OPEN_LINES)
         return self._size > longest or len(self._lines) > lines
 
-    def seam(self) -> int:
-        """Return before which line to cut: the last one that begins an item of the list, else at the end."""
+    def cut_line(self) -> int:
+        """Return the line before which to cut: the last that begins a list item, otherwise the end."""
         if _LIST.match(self._first):
             for number in range(len(self._lines) - 1, 0, -1):
                 if not self._lines[number].startswith(" ") and _LIST.match(self._lines[number]):
@@ -263,12 +260,12 @@ class _Tail:
         return "\n".join(self._lines[:upto]) + ("" if ends_in_line else "\n")
 
     def long_code(self) -> Token | None:
-        """Return a tail of nothing but one long fence as its token: the parser would take too long."""
+        """Return a tail that is one long fence as its token, because the parser would take too long."""
         opening = _FENCE.match(self._first)
         if opening is None or self._size <= _LONGEST_PARSED_CODE:
             return None
         first = self._lines.index(self._first)
-        closed = len(self._lines) - first > 1 and _closing(opening[1], self._lines[-1])
+        closed = len(self._lines) - first > 1 and _closes_fence(opening[1], self._lines[-1])
         indent = len(self._first) - len(self._first.lstrip(" "))
         code = [
             line[min(indent, len(line) - len(line.lstrip(" "))) :]
@@ -289,58 +286,58 @@ class _Tail:
             case "math_block":
                 return bool(opening.meta["closed"])
             case "fence":
-                return end - 1 > (opening.map or [0])[0] and _closing(opening.markup, last)
+                return end - 1 > (opening.map or [0])[0] and _closes_fence(opening.markup, last)
             case "paragraph_open" | "table_open" | "blockquote_open":
                 return end < len(self._lines)
             case _:
                 return False
 
     def cut(self, end: int) -> int:
-        """Give up the lines before ``end`` and the blank ones after; returns how much text that was."""
+        """Drop the lines before ``end`` and the blank lines after them. Returns the length of their text."""
         while end < len(self._lines) and not self._lines[end].strip(" \t"):
             end += 1
         length = sum(self._raw[self._cut : end])
         self._cut = end
         return length
 
-    def looked(self, closed: bool) -> None:
+    def finish_parse(self, closed: bool) -> None:
         """Finish a parse: drop the lines that were cut, and choose the condition for the next parse."""
         del self._lines[: self._cut], self._raw[: self._cut]
         self._cut = 0
         self._size = sum(self._raw) if closed else self._size
-        self._wait = self._size * _GROWTH if self._size > _ALWAYS_LOOK else 0
+        self._next_size = self._size * _GROWTH if self._size > _SMALL_TAIL else 0
         if closed:
             self._begin(next((line for line in self._lines if line.strip(" \t")), None))
 
 
-def _watch(first: str) -> Callable[[str, str], bool]:
-    """Return the test (line, line before) for the next parse of a tail that begins with this line."""
+def _block_end_test(first: str) -> Callable[[str, str], bool]:
+    """Return the test (line, line before) of whether a line may end a block that begins with ``first``."""
     if fence := _FENCE.match(first):
-        return lambda line, before: _closing(fence[1], line)
+        return lambda line, before: _closes_fence(fence[1], line)
     if item := _LIST.match(first):
         width, mark = item.end(), item[1][-1]
-        return lambda line, before: _leaves_list(line, before, width, mark)
+        return lambda line, before: _ends_list(line, before, width, mark)
     if first.startswith((" " * 4, "\t")):
         return lambda line, before: bool(line.strip()) and not line.startswith((" " * 4, "\t"))
     if first.lstrip(" ").startswith(">"):
         return lambda line, before: not line.lstrip(" ").startswith(">")
-    return _leaves_words
+    return _may_end_paragraph
 
 
-def _leaves_words(line: str, before: str) -> bool:
+def _may_end_paragraph(line: str, before: str) -> bool:
     """Return whether a line may end a paragraph, or a formula at the position of a paragraph."""
     special = not line.strip() or _SPECIAL.match(line) is not None
     return special or any(end in line for end in _FORMULA_ENDS)
 
 
-def _closing(opening: str, line: str) -> bool:
+def _closes_fence(opening: str, line: str) -> bool:
     """Return whether the line closes a fence opened with this run of marks; a tab is too much indentation."""
     bare = line.lstrip(" ")
     run = bare.rstrip(" \t")
     return len(line) - len(bare) < 4 and len(run) >= len(opening) and run == opening[0] * len(run)
 
 
-def _leaves_list(line: str, before: str, width: int, mark: str) -> bool:
+def _ends_list(line: str, before: str, width: int, mark: str) -> bool:
     """Return whether a line is outside the item, not the next item, and not a lazy continuation line."""
     bare = line.lstrip(" ")
     if not bare or len(line) - len(bare) >= width:

@@ -36,8 +36,8 @@ PLAIN, UI, HTML = "trunkline.v1", "trunkline.v1.ui", "trunkline.v1.html"
 _TOKEN = "token."  # noqa: S105 - the prefix of a subprotocol, not a token
 _HEARTBEAT = 30.0
 _AUTH_SECONDS = 10.0
-_GOODBYE_SECONDS = 1.0
-_UNAUTHORIZED, _TOO_MANY_GUESSES = 4001, 4029
+_CLOSE_SECONDS = 1.0
+_UNAUTHORIZED, _TOO_MANY_ATTEMPTS = 4001, 4029
 _PAGE = Path(__file__).parent / "page"
 
 
@@ -52,14 +52,14 @@ class WebsocketChannel:
         self._sockets: set[web.WebSocketResponse] = set()
         self._files = PageFiles(_PAGE)
         self._rendering = asyncio.Lock()
-        """Lock held by the one client with a slow rendering in progress."""
+        """Lock held by the client whose slow rendering is in progress; one at a time."""
 
     async def run(self, receive: Receive) -> None:
         """Accept clients until cancelled; then ask them to reconnect later."""
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            await self._say_goodbye()
+            await self._close_sockets()
 
     async def send(self, outbound: OutboundMessage) -> Placed:
         """Do nothing: the message is in the session's log, which the clients follow."""
@@ -96,23 +96,25 @@ class WebsocketChannel:
                 contributions=protocol in (UI, HTML),
                 rendering=self._rendering,
             )
-            await self._converse(connection, request, token)
+            await self._authenticate_and_run(connection, request, token)
         except ConnectionError as error:
-            log.debug("a client went away", reason=type(error).__name__)
+            log.debug("a client disconnected", reason=type(error).__name__)
         except Exception:
             log.exception("a connection failed")
-            await socket.close(code=WSCloseCode.INTERNAL_ERROR, message=b"something went wrong here")
+            await socket.close(code=WSCloseCode.INTERNAL_ERROR, message=b"internal error")
         finally:
             self._sockets.discard(socket)
             self._host.counters.clients[self.id] -= 1
         return socket
 
-    async def _converse(self, connection: Connection, request: web.Request, token: str | None) -> None:
+    async def _authenticate_and_run(
+        self, connection: Connection, request: web.Request, token: str | None
+    ) -> None:
         socket, auth = connection.socket, self._host.auth
         try:
             cookie = session_cookie(request.method, request.headers, request.cookies)
             user = None if token is not None or cookie is None else auth.user_of_cookie(cookie)
-            # A page without a valid cookie has to ask the person for the token, so it is refused at once.
+            # A page without a valid cookie is refused at once, because it has to ask the user for the token.
             if user is None and token is None and not connection.html and not auth.open:
                 async with asyncio.timeout(_AUTH_SECONDS):
                     token = await connection.first_token()
@@ -121,19 +123,19 @@ class WebsocketChannel:
         except (UnauthorizedError, TimeoutError):
             await socket.close(code=_UNAUTHORIZED, message=b"Unauthorized")
         except TooManyRequestsError:
-            await socket.close(code=_TOO_MANY_GUESSES, message=b"too many wrong tokens; wait a minute")
+            await socket.close(code=_TOO_MANY_ATTEMPTS, message=b"too many wrong tokens; wait a minute")
         else:
             await connection.run(user)
 
-    async def _say_goodbye(self) -> None:
+    async def _close_sockets(self) -> None:
         """Close all sockets; the server aborts those of clients that do not read the close frame."""
-        code, reason = WSCloseCode.SERVICE_RESTART, b"the gateway stops; come back"
+        code, reason = WSCloseCode.SERVICE_RESTART, b"the gateway is restarting; reconnect"
         try:
-            async with asyncio.timeout(_GOODBYE_SECONDS), asyncio.TaskGroup() as tasks:
+            async with asyncio.timeout(_CLOSE_SECONDS), asyncio.TaskGroup() as tasks:
                 for socket in tuple(self._sockets):
                     tasks.create_task(socket.close(code=code, message=reason))
         except TimeoutError:
-            log.debug("some clients did not take the goodbye")
+            log.debug("some clients did not confirm the close")
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
         return self._files.respond(request, "index.html")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from aiohttp import WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
@@ -27,11 +27,11 @@ from channels.websocket.server_frames import (
     Command,
     Completion,
     Completions,
-    Contributed,
+    Contributions,
     Ready,
     Segment,
     ack,
-    refused,
+    refusal,
     text_frames,
     to_bytes,
 )
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
 _NO_TOKEN = "the first frame must carry the token"  # noqa: S105 - a sentence, not a token
 
-_LONGEST_SLICE = 0.01
-"""Seconds of rendering after which other tasks may run; a single block may take longer."""
+_MAX_SLICE_SECONDS = 0.01
+"""Seconds of rendering before other tasks run; a single block may take longer."""
 
-_MOST_OFFERS = 50
+_MAX_COMPLETIONS = 50
 """Maximum number of completions of a mention in one response."""
 
 
@@ -107,10 +107,10 @@ class Connection:
         try:
             async with asyncio.TaskGroup() as tasks:
                 if self._sends_contributions:
-                    tasks.create_task(self._contribute())
+                    tasks.create_task(self._send_contributions())
                 await self._read(tasks)
-                raise _Gone
-        except* (_Gone, ConnectionError):
+                raise _Disconnected
+        except* (_Disconnected, ConnectionError):
             pass
         finally:
             if self._feed is not None:
@@ -121,24 +121,24 @@ class Connection:
         async for message in self.socket:
             if message.type is WSMsgType.TEXT:
                 await self._throttle()
-                await self._take(message.data, tasks)
+                await self._handle(message.data, tasks)
             elif message.type is WSMsgType.ERROR:
                 return
             else:
-                await self._send(refused(InvalidRequestError("send text frames")))
+                await self._send(refusal(InvalidRequestError("send text frames")))
 
-    async def _take(self, payload: bytes, tasks: asyncio.TaskGroup) -> None:
+    async def _handle(self, payload: bytes, tasks: asyncio.TaskGroup) -> None:
         """Execute a frame, or send the error."""
         frame: ClientFrame | None = None
         try:
             frame = parse_frame(payload)
-            await self._do(frame, tasks)
+            await self._execute(frame, tasks)
         except TrunklineError as error:
             message = frame.client_msg_id if isinstance(frame, MessageFrame) else None
             session = frame.session if isinstance(frame, ResumeFrame) else None
-            await self._send(refused(error, message, session))
+            await self._send(refusal(error, message, session))
 
-    async def _do(self, frame: ClientFrame, tasks: asyncio.TaskGroup) -> None:
+    async def _execute(self, frame: ClientFrame, tasks: asyncio.TaskGroup) -> None:
         match frame:
             case MessageFrame():
                 await self._message(frame, tasks)
@@ -156,32 +156,36 @@ class Connection:
                 await self._send(PONG)
             case AuthFrame():
                 pass
+            case _:
+                assert_never(frame)
 
     async def _complete(self, frame: MentionFrame) -> None:
         found = await self._host.complete(frame.partial, frame.trigger)
-        offers = tuple(Completion(one.value, one.label, one.description) for one in found[:_MOST_OFFERS])
-        await self._send(to_bytes(Completions(frame.id, offers)))
+        completions = tuple(
+            Completion(one.value, one.label, one.description) for one in found[:_MAX_COMPLETIONS]
+        )
+        await self._send(to_bytes(Completions(frame.id, completions)))
 
-    async def _contribute(self) -> None:
+    async def _send_contributions(self) -> None:
         """Send the contributions of plugins now and after each change."""
         changed = asyncio.Event()
         remove = self._host.on_contributions(changed.set)
         try:
             while True:
                 changed.clear()
-                await self._send(to_bytes(self._contributed()))
+                await self._send(to_bytes(self._contributions()))
                 await changed.wait()
         finally:
             remove()
 
-    def _contributed(self) -> Contributed:
+    def _contributions(self) -> Contributions:
         status = tuple(Segment(one.text, one.color, one.dim) for one in self._host.status_line())
-        return Contributed(status, tuple(self._host.shortcuts()), tuple(self._host.triggers()))
+        return Contributions(status, tuple(self._host.shortcuts()), tuple(self._host.triggers()))
 
     async def _message(self, frame: MessageFrame, tasks: asyncio.TaskGroup) -> None:
         session = frame.session or f"s-{secrets.token_hex(8)}"
-        said = ClientMessage.checked(frame.client_msg_id, frame.text, frame.parts, frame.audio)
-        inbound = said.inbound(self._channel, session, self._user, frame.seen)
+        message = ClientMessage.checked(frame.client_msg_id, frame.text, frame.parts, frame.audio)
+        inbound = message.inbound(self._channel, session, self._user, frame.seen)
         receipt = await self._host.accept(self._channel, inbound, fresh=frame.session is None)
         await self._send(ack(frame.client_msg_id, receipt))
         if receipt.session not in self._followed:
@@ -189,7 +193,7 @@ class Connection:
 
     async def _follow(self, session: str, after: int, tasks: asyncio.TaskGroup) -> None:
         if self._feed is None:
-            self._feed = self._host.feed(self._cut)
+            self._feed = self._host.feed(self._abort)
             tasks.create_task(self._pump(self._feed))
         await self._host.follow(session, self._feed, after)
         self._followed.add(session)
@@ -197,7 +201,7 @@ class Connection:
     async def _pump(self, feed: Feed) -> None:
         view = None
         if self.html:
-            from channels.websocket.render import HtmlView  # a gateway without browsers needs no renderer
+            from channels.websocket.render import HtmlView  # loaded with the first browser
 
             view = HtmlView()
         try:
@@ -214,7 +218,7 @@ class Connection:
         """Send events with their HTML. A slow rendering pauses regularly, and only one client renders slowly
         at a time.
 
-        Otherwise each of many clients would hold up the event loop for a slice in every round of it.
+        Otherwise many clients would each block the event loop for a slice per iteration.
         """
         payloads: list[bytes] = []
         begun, slow = time.monotonic(), False
@@ -223,7 +227,7 @@ class Connection:
                 for payload in view.frames(event):
                     if payload is not None:
                         payloads.append(payload)
-                    if time.monotonic() - begun > _LONGEST_SLICE:
+                    if time.monotonic() - begun > _MAX_SLICE_SECONDS:
                         slow = slow or await self._rendering.acquire()
                         await asyncio.sleep(0)
                         begun = time.monotonic()
@@ -236,7 +240,7 @@ class Connection:
         """Send each payload as a text frame, and wait while the client does not read."""
         transport, writer = self._transport, self._writer
         if transport is None or writer is None or transport.is_closing() or self.socket.closed:
-            raise ConnectionResetError("the client is gone")
+            raise ConnectionResetError("the client disconnected")
         transport.write(text_frames(payloads))
         await writer.drain()
 
@@ -249,7 +253,7 @@ class Connection:
         if self._frames > self._host.limits.frames_per_second:
             await asyncio.sleep(1.0 - (now - self._second))
 
-    def _cut(self) -> None:
+    def _abort(self) -> None:
         """Abort the socket of a client that does not read, because a close frame would wait as well."""
         if self._transport is not None:
             self._transport.abort()
@@ -261,5 +265,5 @@ class Connection:
         )
 
 
-class _Gone(Exception):
-    """Signal that the client disconnected; raised to end the task group with its sending task."""
+class _Disconnected(Exception):
+    """Raised when the client disconnected, to end the task group with its sending task."""

@@ -1,7 +1,7 @@
 """Conversion of LaTeX formulas to MathML for the web page by latex2mathml, which is loaded on first use.
 
-The result contains only allowed elements and attributes and is built anew, because the library passes on
-links, styles and unescaped text. A formula that it cannot read is shown as its source.
+The result is rebuilt from allowed elements and attributes only, because the library passes on links, styles
+and unescaped text. A formula that it does not support is shown as its source.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element
 
 from gateway.markdown import formula_of, is_display
 
-MOST_IN_A_BLOCK = 2_000
+MAX_IN_BLOCK = 2_000
 """Maximum characters of formulas converted in one block; each costs about 10 µs in the event loop."""
 
 _DEEPEST = 40
@@ -61,44 +61,44 @@ _ENVIRONMENTS = {
     "multline": "matrix",
     "multline*": "matrix",
 }
-"""Commands that the library knows in place of an environment; an empty name is left out."""
+"""Environments and those that the library supports in their place; empty removes the environment."""
 _TABLES = {"align*", "array", "cases", "matrix", "smallmatrix", "split"} | {
     f"{kind}matrix" for kind in "bBpvV"
 }
 
 
-class _Unreadable(Exception):
-    """The formula cannot be shown as MathML."""
+class _UnsupportedFormula(Exception):
+    """A formula that cannot be shown as MathML."""
 
 
 @lru_cache(maxsize=1024)
 def formula_html(source: str) -> str:
-    """Return a formula, delimiters included, as MathML; or its source as text if it cannot be read."""
-    latex = _ENVIRONMENT.sub(_known_environment, formula_of(source))
+    """Return a formula, delimiters included, as MathML; or its source as text if it is not supported."""
+    latex = _ENVIRONMENT.sub(_replace_environment, formula_of(source))
     unknown = {match[2] for match in _ENVIRONMENT.finditer(latex)} - _TABLES
-    # Macros may double with each definition; an answer has no use for them.
+    # Macros can double the output with each definition, and answers do not need them.
     if unknown or _DEFINES.search(latex) or _depth(latex) > _DEEPEST:
-        return _as_written(source)
-    from latex2mathml.converter import convert_to_element  # 40 ms that a chat without formulas does not spend
+        return _source_html(source)
+    from latex2mathml.converter import convert_to_element  # 40 ms, for chats with formulas only
 
     try:
         made = convert_to_element(latex, display="block" if is_display(source) else "inline")
-        return "".join(_written(made, 0))
-    except Exception:  # noqa: BLE001 - the library fails with errors of many kinds on what it cannot read
-        return _as_written(source)
+        return "".join(_mathml(made, 0))
+    except Exception:  # noqa: BLE001 - the library raises errors of many types for unsupported input
+        return _source_html(source)
 
 
-def _as_written(source: str) -> str:
+def _source_html(source: str) -> str:
     return f'<span class="formula">{escape(source)}</span>'
 
 
-def _known_environment(match: re.Match[str]) -> str:
+def _replace_environment(match: re.Match[str]) -> str:
     name = _ENVIRONMENTS.get(match[2], match[2])
     return f"\\{match[1]}{{{name}}}" if name else ""
 
 
 def _depth(latex: str) -> int:
-    """Return how deep braces, brackets of \\left and environments nest at most."""
+    """Return the maximum nesting of braces, \\left brackets and environments."""
     depth = deepest = 0
     for mark in re.finditer(r"\\begin|\\left\b|\\end|\\right\b|\\.|[{}]", latex):
         if mark[0] in ("{", "\\begin", "\\left"):
@@ -109,21 +109,21 @@ def _depth(latex: str) -> int:
     return deepest
 
 
-def _written(element: Element, depth: int) -> Iterator[str]:
+def _mathml(element: Element, depth: int) -> Iterator[str]:
     if element.tag not in _ELEMENTS or depth > 4 * _DEEPEST:
-        raise _Unreadable(element.tag)
-    # Of a table whose row ends with "&" the library loses all cells.
+        raise _UnsupportedFormula(element.tag)
+    # The library loses all cells of a table if a row ends with "&".
     if len(element) != _CHILDREN.get(element.tag, len(element)) or (
         element.tag == "mtable" and not len(element)
     ):
-        raise _Unreadable(element.tag)
+        raise _UnsupportedFormula(element.tag)
     yield f"<{element.tag}{''.join(_attributes(element))}>"
     text = unescape(element.text or "")
     if text.startswith("\\") and text[1:2].isalpha():
-        raise _Unreadable(text)  # a command that the library does not know
+        raise _UnsupportedFormula(text)  # an unknown command
     yield escape(text)
     for child in element:
-        yield from _written(child, depth + 1)
+        yield from _mathml(child, depth + 1)
     yield f"</{element.tag}>"
 
 

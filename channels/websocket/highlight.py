@@ -7,9 +7,9 @@ from html import escape
 from io import StringIO
 from itertools import islice
 
-_LONGEST_COLOURED = 20_000
+_LONGEST_HIGHLIGHTED = 20_000
 """Maximum characters of highlighted code; longer code is shown plain."""
-_MOST_WORDS = 3_000
+_MAX_TOKENS = 3_000
 """Maximum number of highlighted tokens; the rest is plain, as each costs about 7 µs in the event loop."""
 _LANGUAGE = re.compile(r"[\w.+#-]{1,40}", re.ASCII)
 
@@ -27,9 +27,9 @@ def code_html(code: str, language: str = "", title: str = "") -> str:
 def highlighted(code: str, language: str) -> str:
     """Return the code as HTML: spans with Pygments' short class names, or plain if the language is
     unknown."""
-    if not language or len(code) > _LONGEST_COLOURED:
+    if not language or len(code) > _LONGEST_HIGHLIGHTED:
         return escape(code)
-    # 40 ms and 4 MB that a gateway which never shows code does not spend.
+    # 40 ms and 4 MB, only for gateways that show code.
     from pygments.formatters.html import HtmlFormatter
     from pygments.lexers import find_lexer_class_by_name
     from pygments.util import ClassNotFound
@@ -38,17 +38,17 @@ def highlighted(code: str, language: str) -> str:
         lexer = find_lexer_class_by_name(language)(stripnl=False, ensurenl=False)
     except ClassNotFound:
         return escape(code)
-    words = list(islice(lexer.get_tokens(code), _MOST_WORDS + 1))
-    if len(words) > _MOST_WORDS:
-        while words and not words[-1][1].endswith("\n"):
-            words.pop()
-    done = "".join(word for _, word in words)
-    if not code.startswith(done):  # a byte order mark or line ends that Pygments changed
+    tokens = list(islice(lexer.get_tokens(code), _MAX_TOKENS + 1))
+    if len(tokens) > _MAX_TOKENS:
+        while tokens and not tokens[-1][1].endswith("\n"):
+            tokens.pop()
+    shown = "".join(token for _, token in tokens)
+    if not code.startswith(shown):  # a byte order mark or line ends that Pygments changed
         return escape(code)
-    coloured = StringIO()
+    output = StringIO()
     formatter: HtmlFormatter[str] = HtmlFormatter(nowrap=True)
-    formatter.format(words, coloured)
-    return coloured.getvalue() + escape(code[len(done) :])
+    formatter.format(tokens, output)
+    return output.getvalue() + escape(code[len(shown) :])
 
 
 def language_of(path: str) -> str:

@@ -27,8 +27,7 @@ def _host_of(href: str) -> str | None:
 
 
 def _relink(tokens: Iterable[Token]) -> Iterator[Token]:
-    """Return the tokens with every link made safe; links never nest, so that tracking one open link is
-    enough."""
+    """Return the tokens with every link made safe. Links never nest, so one open link is tracked."""
     inside: list[Token] | None = None
     for token in tokens:
         if token.type == "link_open":

@@ -18,12 +18,12 @@ from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
-from channels.websocket.formulas import MOST_IN_A_BLOCK, formula_html
+from channels.websocket.formulas import MAX_IN_BLOCK, formula_html
 from channels.websocket.highlight import code_html
 from channels.websocket.links import label_of, link_rule
 from gateway.markdown import GROWING, add_math, bound_tables, stays_text
 
-_MOST_MARKS = 2_500
+_MAX_MARKS = 2_500
 """Maximum number of emphasis and link marks in one block; later text stays plain. Each costs up to 15 µs."""
 _PLAIN = "plain"
 
@@ -40,12 +40,12 @@ def top_level_blocks(markdown: str, *, growing: bool = False) -> list[list[Token
     return list(_grouped(tokens))
 
 
-def block_html(tokens: list[Token], *, coloured: bool = True) -> str:
-    """Return one block of ``top_level_blocks`` as HTML; code that is not ``coloured`` is plain."""
+def block_html(tokens: list[Token], *, highlight: bool = True) -> str:
+    """Return one block of ``top_level_blocks`` as HTML; code is plain without ``highlight``."""
     parser = _parser()
     state = StateCore("", parser, {}, tokens)
     parser.core.process(state)
-    return parser.renderer.render(state.tokens, parser.options, {_PLAIN: not coloured})
+    return parser.renderer.render(state.tokens, parser.options, {_PLAIN: not highlight})
 
 
 def _grouped(tokens: Sequence[Token]) -> list[list[Token]]:
@@ -66,7 +66,7 @@ def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", options, renderer_cls=_PageRenderer)
     parser.enable("strikethrough")
     parser.disable(["reference", "html_block", "html_inline"])
-    parser.validateLink = _every_link
+    parser.validateLink = _accept_every_link
     add_math(parser)
     bound_tables(parser)
     parser.core.ruler.before("inline", "overlong", _overlong_rule)
@@ -76,7 +76,7 @@ def _parser() -> MarkdownIt:
     return parser
 
 
-def _every_link(url: str) -> bool:
+def _accept_every_link(url: str) -> bool:
     """Disable the parser's own link check; ``links`` decides and shows the refused ones."""
     return True
 
@@ -87,16 +87,16 @@ def _overlong_rule(state: StateCore) -> None:
     for token in state.tokens:
         if token.type == "inline":
             marks += sum(map(token.content.count, "*_~[`"))
-            if marks > _MOST_MARKS or stays_text(token.content):
+            if marks > _MAX_MARKS or stays_text(token.content):
                 token.type, token.children = "overlong", []
 
 
 def _formula_rule(state: StateCore) -> None:
     """Convert formulas up to a limit for each top-level block; further ones stay as source."""
-    left = MOST_IN_A_BLOCK
+    left = MAX_IN_BLOCK
     for token in state.tokens:
         if token.level == 0 and token.nesting >= 0 and token.type != "inline":
-            left = MOST_IN_A_BLOCK
+            left = MAX_IN_BLOCK
         for formula in (token, *(token.children or ())):
             if formula.type in ("math_block", "math_inline"):
                 left -= len(formula.content)
@@ -134,7 +134,7 @@ class _PageRenderer(RendererHTML):
 
     def list_item_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         opening = super().list_item_open(tokens, idx, options, env)
-        # Only so far: a search for each of many items would take the square of their number.
+        # A bounded search, because an unbounded one for each item would take quadratic time.
         label = next((token.children for token in tokens[idx + 1 : idx + 9] if token.type == "inline"), None)
         named = f' type="checkbox" aria-label="{escape(label_of(label or ()) or "Task")}"'
         return opening.replace(' type="checkbox"', named)

@@ -97,4 +97,4 @@ def parse_frame(payload: bytes | str) -> ClientFrame:
     except RecursionError:
         raise InvalidRequestError("the frame is nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"not a frame this server knows: {error}") from None
+        raise InvalidRequestError(f"unknown or invalid frame: {error}") from None

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 import msgspec
 
 from channels.websocket.blocks import Block, BlockRenderer, render_html, rendered_blocks
 from channels.websocket.highlight import code_html, language_of
-from gateway import Complete, FilePart, Message, TextDelta, TextPart
+from gateway import (
+    Complete,
+    ErrorPart,
+    FilePart,
+    ImagePart,
+    Message,
+    TextDelta,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from gateway.channel import Event, MessageFrame, TurnStart
 
 __all__ = ["Block", "BlockRenderer", "HtmlView", "render_html", "render_message", "rendered_blocks"]
@@ -30,8 +41,10 @@ def render_message(message: Message) -> Iterator[tuple[int, str] | None]:
                 yield index, "".join(html)
             case FilePart(content=str()):
                 yield index, _file_html(part)
-            case _:
+            case TextPart() | FilePart() | ToolCallPart() | ToolResultPart() | ErrorPart() | ImagePart():
                 pass
+            case _:
+                assert_never(part)
 
 
 def _file_html(part: FilePart) -> str:

@@ -42,7 +42,7 @@ class Segment(Struct, frozen=True, omit_defaults=True):
     dim: bool = False
 
 
-class Contributed(Struct, frozen=True, tag_field="type", tag="contributions"):
+class Contributions(Struct, frozen=True, tag_field="type", tag="contributions"):
     """Current contributions of plugins to the page: status line, and the keys and triggers that they
     handle."""
 
@@ -81,7 +81,7 @@ class Ack(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="ack"):
     refused: bool = False
 
 
-class Refused(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="error"):
+class Refusal(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="error"):
     """Refusal of a frame; ``client_msg_id`` names a message, ``session`` one to resume."""
 
     error_name: str
@@ -106,9 +106,9 @@ def ack(client_msg_id: str, receipt: Receipt) -> bytes:
     )
 
 
-def refused(error: TrunklineError, client_msg_id: str | None = None, session: str | None = None) -> bytes:
+def refusal(error: TrunklineError, client_msg_id: str | None = None, session: str | None = None) -> bytes:
     """Encode the refusal of a frame."""
-    return to_bytes(Refused(error.name, str(error), error.retryable, client_msg_id, session))
+    return to_bytes(Refusal(error.name, str(error), error.retryable, client_msg_id, session))
 
 
 _WHOLE_TEXT = 0x81

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from craft import RENDERERS, prose
 from markdown_it import MarkdownIt
 
-from channels.websocket.blocks import forget_blocks
+from channels.websocket.blocks import clear_block_cache
 from channels.websocket.render import HtmlView
 from gateway import Complete, Message, Metadata, TextPart
 from gateway.channel import Event, MessageFrame
@@ -75,14 +75,14 @@ def longest_step(steps: Iterable[object]) -> float:
 
 def finished(text: str) -> float:
     """Render a finished message for the page."""
-    forget_blocks()
+    clear_block_cache()
     event = Event("s", 1, MessageFrame(_message(text)))
     return longest_step(HtmlView().frames(event))
 
 
 def streaming(text: str) -> float:
     """Render a message for the page while it is made, delta by delta."""
-    forget_blocks()
+    clear_block_cache()
     view, write = HtmlView(), DeltaWriter("m")
     frames = [write.text(text[at : at + _DELTA]) for at in range(0, len(text), _DELTA)]
     events = [Event("s", seq, frame) for seq, frame in enumerate(frames)]

@@ -1,6 +1,6 @@
-/** Reads finished blocks to people who listen: politely, and never the text that still changes. */
+/** Live region for screen readers: announces finished blocks politely, never text that still changes. */
 
-/** Long enough to be read; left longer, it would be met again at the end of the page. */
+/** Announced texts are removed after a while, so that a screen reader does not meet them again on the page. */
 const KEPT_MS = 10_000;
 
 /** @param {Element[]} blocks */

@@ -1,11 +1,11 @@
 /**
- * The few REST calls of the page. A network failure is an answer too: null, or false. The browser proves who
- * it is by a cookie that no script can read; `signIn` is what sets it.
+ * REST calls of the page. After a network failure they return null or false. Requests are authenticated by a
+ * cookie that scripts cannot read; `signIn` sets it.
  */
 
 /**
- * The newest sessions of the page's own channel, of all channels, and of requests that named none: each kind
- * is asked for, so that many of one never hide the others.
+ * Return the newest sessions of the page's own channel, of all channels, and of requests without a session.
+ * Each group is requested separately, so that many sessions of one do not hide the others.
  * @param {string} channel @returns {Promise<import("./state.js").SessionInfo[] | null>}
  */
 export async function listSessions(channel) {
@@ -22,7 +22,7 @@ export async function showSession(id) {
   return response?.ok ? await response.json() : null;
 }
 
-/** Show the token once, for a cookie that lasts as long as the browser session. @returns {Promise<string>} the refusal, or "" */
+/** Exchange the token for a cookie that lasts for the browser session. @returns {Promise<string>} the error, or "" */
 export async function signIn(token) {
   const response = await call("POST", "/api/browser", { Authorization: `Bearer ${token}` });
   if (response?.ok) return "";
@@ -30,7 +30,7 @@ export async function signIn(token) {
   return response ? "This token was not accepted." : "The gateway cannot be reached. Try again.";
 }
 
-/** @returns {Promise<string>} why the session is still there, or "" when it is gone */
+/** @returns {Promise<string>} the error, or "" if the session was deleted */
 export async function deleteSession(id) {
   const response = await call("DELETE", `/api/sessions/${encodeURIComponent(id)}`);
   if (response?.ok || response?.status === 404) return "";
@@ -38,7 +38,7 @@ export async function deleteSession(id) {
   return "The conversation could not be deleted. Try again.";
 }
 
-/** Whether the server is there and refuses us: a browser does not say why a socket did not open. */
+/** Return whether the server responds and refuses access; browsers do not say why a socket did not open. */
 export async function isDenied() {
   const response = await call("GET", "/api/sessions");
   return response?.status === 401;

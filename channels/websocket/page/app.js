@@ -1,4 +1,4 @@
-/** The page: ties what the user does to the client, and the client's state to what is shown. */
+/** The page: passes the user's actions to the client, and the client's state to the views. */
 import { Client } from "./client.js";
 import "./composer.js";
 import { Replay } from "./replay.js";
@@ -27,11 +27,11 @@ const views = {
 const title = new TabTitle();
 const client = new Client(changed);
 let drawing = false;
-/** The replay that runs, and the conversation as it shows it. */
+/** The running replay, and the conversation as it shows it. */
 let replay = null;
 let replayed = null;
 
-/** Draw at most once per frame of the screen, however many tokens arrive in it. */
+/** Draw at most once per animation frame, regardless of how many tokens arrive in it. */
 function changed(state, action) {
   title.render(state, action);
   if (drawing) return;
@@ -63,7 +63,7 @@ function send({ text, parts, audio }) {
   if (session !== client.state.current) goTo(session);
 }
 
-/** Play the open conversation again, or end that. What comes meanwhile is shown afterwards. */
+/** Start or end the replay of the open conversation. Events that arrive during it are shown afterwards. */
 function toggleReplay() {
   if (replay !== null) {
     replay.stop();
@@ -83,13 +83,13 @@ function showAddress() {
   if (matchMedia("(pointer: fine)").matches) views.composer.focusInput();
 }
 
-/** Escape also leaves dialogs and compositions; then it is not about the answer. */
+/** Escape stops the answer, unless it closes a dialog or ends an input composition. */
 function stopByKey(event) {
   if (event.isComposing || document.querySelector("dialog[open]")) return;
   if (isRunning(client.state, client.state.current)) client.stop();
 }
 
-/** Keys of plugins come before those of the page and of the fields in it. */
+/** Keys of plugins have priority over those of the page and its fields. */
 function pressed(event) {
   const key = keyName(event);
   if (event.isComposing || !client.state.contributed.shortcuts.includes(key)) return;

@@ -1,4 +1,4 @@
-/** `<tl-approval>`: a tool asks for leave. Three answers; once given, the card becomes a line. */
+/** `<tl-approval>`: the approval request of a tool, with three buttons; after the decision it shrinks to a line. */
 import { h } from "./dom.js";
 import { duration } from "./figures.js";
 
@@ -20,7 +20,7 @@ export class ApprovalCard extends HTMLElement {
 
 function question({ id, toolName, timeoutMs, always, arguments: given }) {
   const choices = [["once", "Allow once", "primary"], ["deny", "Deny", ""]];
-  // What "always" is good for stands on its button.
+  // The button "Always" names its scope.
   if (always) choices.splice(1, 0, ["always", `Always: ${always}`, ""]);
   const decide = (decision) => (event) =>
     event.target.dispatchEvent(new CustomEvent("decide", { bubbles: true, detail: { id, decision } }));
@@ -32,7 +32,7 @@ function question({ id, toolName, timeoutMs, always, arguments: given }) {
   ];
 }
 
-/** Escapes characters that cannot be seen or change the direction, as the gateway does on platforms. */
+/** Escape invisible characters and those that change the text direction, as the gateway does for platforms. */
 function visible(text) {
   const escape = (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`;
   return text.replace(/(?![\n ])[\p{C}\p{Z}\p{DI}\u2800]/gu, (character) => character.split("").map(escape).join(""));

@@ -1,4 +1,4 @@
-/** Pictures, recordings and files inside messages. Bitmaps are shown, sound is played; everything else is a download. */
+/** Views of pictures, recordings and files in messages. Bitmaps are shown, audio has a player, other files are downloads. */
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
 
@@ -23,7 +23,7 @@ function picture(file, name) {
   return h("img", { onerror: unreadable, class: "picture", src: `data:${mime_type};base64,${data}`, alt: name, width, height, title: name });
 }
 
-/** As opaque bytes: an HTML or SVG file is saved, never opened under this page's name. */
+/** A link to opaque bytes: an HTML or SVG file is saved, never opened in the page's origin. */
 function download({ data }, name) {
   const href = `data:application/octet-stream;base64,${data}`;
   return h("a", { class: "file-chip", href, download: name }, icon("file"), name);

@@ -1,4 +1,4 @@
-/** `<tl-attachments>`: what goes with the message being written: pictures, and one recording. Tells of every change with `changed`. */
+/** `<tl-attachments>`: attachments of the message that is being written: pictures, and one recording. Sends `changed`. */
 import { attachmentView } from "./attachment_view.js";
 import { base64, fits } from "./base64.js";
 import { h } from "./dom.js";
@@ -6,7 +6,7 @@ import { size } from "./figures.js";
 import { icon } from "./icons.js";
 import { pictureFrom } from "./picture_file.js";
 
-/** All of one message together, as base64: a frame of the wire may not be larger than 1 MB. */
+/** Most base64 characters of all attachments of a message; a websocket frame may have at most 1 MB. */
 const BUDGET = 700_000;
 
 export class Attachments extends HTMLElement {
@@ -19,12 +19,12 @@ export class Attachments extends HTMLElement {
     return this.parts.length === 0 && this.audio === null;
   }
 
-  /** How many characters of base64 there is room for. */
+  /** Remaining base64 characters. */
   get left() {
     return BUDGET - [...this.parts, ...(this.audio ? [this.audio] : [])].reduce((sum, held) => sum + held.data.length, 0);
   }
 
-  /** Add files. @param {File[]} files @returns {Promise<string>} what could not be added and why, or "" */
+  /** Add files. @param {File[]} files @returns {Promise<string>} which files could not be added and why, or "" */
   async add(files) {
     const refusals = [];
     for (const file of files) refusals.push(await this.#addOne(file));
@@ -36,7 +36,7 @@ export class Attachments extends HTMLElement {
     this.restore({ parts: [], audio: null });
   }
 
-  /** Show what was attached to a draft. */
+  /** Show the attachments of a draft. */
   restore({ parts, audio }) {
     this.parts = parts;
     this.audio = audio;

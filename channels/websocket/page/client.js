@@ -1,6 +1,6 @@
 /**
- * What the user can do, and what must happen on the wire for it. Holds the state; `onChange` is told of
- * every new one.
+ * Client of the gateway: one method per user action, which sends the frames for it. It holds the state and
+ * calls `onChange` with each new state.
  */
 import { deleteSession, isDenied, listSessions, showSession, signIn } from "./api.js";
 import { Connection } from "./connection.js";
@@ -18,9 +18,9 @@ export class Client {
     onFrame: (frame) => this.#receive(frame),
     onStatus: (status) => this.#dispatch({ type: "connection", status }),
   });
-  /** Sessions whose events this socket delivers. */
+  /** Sessions that this socket is subscribed to. */
   #subscribed = new Set();
-  /** For each list of sessions that is being fetched: the sessions that changed meanwhile. @type {Set<Set<string>>} */
+  /** For each list of sessions that is being fetched, the sessions that changed during the request. @type {Set<Set<string>>} */
   #listings = new Set();
 
   /** @param {(state: import("./state.js").State, action: object) => void} onChange */
@@ -35,7 +35,7 @@ export class Client {
     this.#connection.open();
   }
 
-  /** Go to a session, or to a new chat (null). */
+  /** Open a session, or a new chat (null). */
   open(session) {
     this.#dispatch({ type: "open", session });
     if (session === null) return;
@@ -43,7 +43,7 @@ export class Client {
     else if (this.state.connection === "online") this.#subscribe(session);
   }
 
-  /** Write a message; it is kept until the server confirms it. @returns {string} its session */
+  /** Send a message; the outbox keeps it until the server confirms it. @returns {string} its session */
   send(text, parts, audio = null) {
     const session = this.state.current ?? newId();
     const seen = this.state.threads[session]?.seq ?? 0;
@@ -54,13 +54,13 @@ export class Client {
     return session;
   }
 
-  /** Send a refused message once more, as a new one. */
+  /** Send a refused message again, with a new id. */
   retry(entry) {
     this.discard(entry.client_msg_id);
     this.send(entry.text, entry.parts, entry.audio);
   }
 
-  /** Ask the question of a failed answer once more, as a new message. */
+  /** Send the question of a failed answer again, as a new message. */
   askAgain(answerId) {
     const thread = this.state.threads[this.state.current];
     const before = thread.order.slice(0, thread.order.indexOf(answerId)).map((id) => thread.messages[id]);
@@ -86,12 +86,12 @@ export class Client {
     if (!this.#connection.send(frame)) this.notify("Not connected. Decide again when the connection is back.");
   }
 
-  /** A key was pressed that a plugin handles. */
+  /** Send the press of a key that a plugin handles. */
   press(key) {
     this.#connection.send({ type: "key", key });
   }
 
-  /** Ask plugins to complete a mention. */
+  /** Request completions of a mention from plugins. */
   complete(question) {
     this.#connection.send({ type: "complete_mention", ...question });
   }
@@ -105,7 +105,7 @@ export class Client {
     }
   }
 
-  /** @returns {Promise<string>} why the token was not taken, or "" */
+  /** @returns {Promise<string>} the error, or "" if the token was accepted */
   async authenticate(token) {
     const refusal = await signIn(token);
     if (!refusal) this.#connection.open();
@@ -137,14 +137,14 @@ export class Client {
     if (frame.type === "error" && frame.client_msg_id) this.#refused(frame);
   }
 
-  /** The list may be too short for a session that was opened by its address. */
+  /** Fetch a session whose model is unknown: the list has only the newest sessions. */
   async #describe(session) {
     if (sessionInfo(this.state, session)?.model) return;
     const info = await showSession(session);
     if (info && !sessionInfo(this.state, session)?.model) this.#dispatch({ type: "info", info });
   }
 
-  /** A new socket knows nothing: subscribe again from where we were, then send what was not confirmed. */
+  /** On a new socket, subscribe again after the last seen events, then send the unconfirmed messages. */
   #resume() {
     this.#subscribed.clear();
     const { threads, current, sessions } = this.state;
@@ -173,7 +173,7 @@ export class Client {
 
   #acknowledged(ack) {
     this.#outbox.remove(ack.client_msg_id);
-    // The answer may have begun before this socket existed: fetch what was missed.
+    // The answer may have begun before this socket was opened: fetch the missed events.
     if (ack.duplicate) this.#subscribe(ack.session, true);
   }
 

@@ -1,4 +1,4 @@
-/** The list of slash commands above the input: opens on `/`, walked with the arrow keys, taken with Tab or Enter. */
+/** Menu of slash commands above the input: `/` opens it, arrow keys select, Tab or Enter inserts. */
 import { h } from "./dom.js";
 
 const COMMAND = /^\/([\w-]*)$/;
@@ -18,7 +18,7 @@ export class CommandMenu {
     input.addEventListener("blur", () => this.#show([]));
   }
 
-  /** The input changed. */
+  /** Update the menu after a change of the input. */
   update() {
     const typed = COMMAND.exec(this.input.value)?.[1];
     const fits = ({ name }) => bare(name).startsWith(typed);
@@ -26,7 +26,7 @@ export class CommandMenu {
     this.#show(typed === undefined ? [] : this.commands.filter(fits));
   }
 
-  /** A key was pressed; true if it was for the menu. @param {KeyboardEvent} event */
+  /** Handle a key. @param {KeyboardEvent} event @returns {boolean} whether the menu used it */
   pressed(event) {
     const count = this.#matches.length;
     if (count === 0) return false;
@@ -65,7 +65,7 @@ export class CommandMenu {
   }
 
   #option(command, index) {
-    // Pressing must not take the focus from the input, which would close the menu first.
+    // A press must not move the focus from the input, because that would close the menu before the click.
     const take = (event) => (event.preventDefault(), this.#take(command));
     return h(
       "li",

@@ -1,5 +1,5 @@
 /**
- * `<tl-composer>`: where messages are written. Sends `send` {text, parts, audio}, `stop` and `notice` events.
+ * `<tl-composer>`: input for messages. Sends `send` {text, parts, audio}, `stop` and `notice` events.
  * Enter sends, Shift+Enter breaks the line, Escape stops the answer.
  */
 import "./attachments.js";
@@ -85,7 +85,7 @@ export class Composer extends HTMLElement {
     this.#input.style.height = `${this.#input.scrollHeight}px`;
   }
 
-  /** While an answer runs there is a stop button; with something written, sending queues it. */
+  /** Show the stop button during an answer; the send button then appears only with content, and queues it. */
   #showButtons() {
     const empty = this.#input.value.trim() === "" && this.#attachments.isEmpty;
     const { running } = this.#shown;
@@ -95,7 +95,7 @@ export class Composer extends HTMLElement {
     this.#send.title = running ? "Queue this message (Enter)" : "Send (Enter)";
   }
 
-  /** What was being written belongs to its session. */
+  /** Show the draft of a session. */
   #showDraft(session) {
     const { text, parts, audio } = draft(session);
     this.#input.value = text;
@@ -133,7 +133,7 @@ export class Composer extends HTMLElement {
     this.#elapsed.textContent = clock(0);
   }
 
-  /** Pictures may be pasted into the text or dropped anywhere on the page. */
+  /** Accept pictures that are pasted into the text or dropped anywhere on the page. */
   #takePictures() {
     this.#input.addEventListener("paste", (event) => {
       if (event.clipboardData.files.length > 0) event.preventDefault(), this.#attach(event.clipboardData);

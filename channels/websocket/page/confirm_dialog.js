@@ -1,4 +1,4 @@
-/** A question with two answers, in a dialog that keeps the focus until it is answered. */
+/** Modal dialog with a question and two buttons. */
 import { h } from "./dom.js";
 
 /** @returns {Promise<boolean>} whether the user agreed */

@@ -1,8 +1,8 @@
 /**
- * The socket to the gateway: opens it, notices when it died, opens it again.
+ * Websocket connection to the gateway, which is opened again when it breaks or goes silent.
  *
- * Calls `onFrame(frame)` for every frame and `onStatus(status)` with "connecting", "online" (the server said
- * ready), "waiting" (for the next try) or "denied" (a token is needed).
+ * Calls `onFrame(frame)` for every frame and `onStatus(status)` with "connecting", "online" (the server sent
+ * `ready`), "waiting" (for the next attempt) or "denied" (a token is required).
  */
 
 const PROTOCOL = "trunkline.v1.html";
@@ -27,7 +27,7 @@ export class Connection {
     document.addEventListener("visibilitychange", () => document.hidden || this.#hurry());
   }
 
-  /** Open a new socket now, whatever the state: at the start, and after the user gave a token. */
+  /** Open a new socket now, in any state: at the start, and after the user entered a token. */
   open() {
     clearTimeout(this.#retry);
     this.#denied = false;
@@ -40,7 +40,7 @@ export class Connection {
     socket.onclose = (event) => this.#closed(socket, event.code);
   }
 
-  /** Send a frame; false if there is no open socket. */
+  /** Send a frame. Return false if no socket is open. */
   send(frame) {
     if (this.#socket?.readyState !== WebSocket.OPEN) return false;
     this.#socket.send(JSON.stringify(frame));
@@ -68,7 +68,7 @@ export class Connection {
     else this.#retry = setTimeout(() => this.open(), this.#wait());
   }
 
-  /** Twice as long after every failure, and never in step with the other clients. */
+  /** Return the next wait: doubled after each failure, with jitter so that clients do not reconnect together. */
   #wait() {
     const most = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** this.#failures++);
     return most * (0.5 + Math.random() / 2);
@@ -78,14 +78,14 @@ export class Connection {
     if (this.#socket === null && !this.#denied) this.open();
   }
 
-  /** A dead network does not close a socket; silence is how it shows. */
+  /** Detect a dead network by silence, because it does not close a socket. */
   #beat() {
     if (!this.send({ type: "ping" })) return;
     if (Date.now() - this.#heardAt > SILENCE_MS) this.#socket.close();
   }
 }
 
-/** Always where the page came from: nothing in its address can point it elsewhere. */
+/** Return the websocket URL on the page's own host; nothing in the page's address can change it. */
 function endpoint() {
   return `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws`;
 }

@@ -1,10 +1,10 @@
-/** Buttons that copy: one for every block of code, one for a whole answer. */
+/** Copy buttons: one for each block of code, one for the whole answer. */
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
 
 const SHOWN_MS = 1_600;
 
-/** @param {string} label @param {() => string} text what to copy, asked when it is pressed */
+/** @param {string} label @param {() => string} text the text to copy, called when the button is pressed */
 export function copyButton(label, text) {
   const button = h("button", { type: "button", class: "copy quiet", "aria-label": label, title: label }, icon("copy"));
   button.addEventListener("click", async () => {
@@ -15,7 +15,7 @@ export function copyButton(label, text) {
   return button;
 }
 
-/** Give every block of code in `element` its button. */
+/** Add a copy button to each block of code in `element`. */
 export function addCopyButtons(element) {
   const figures = element.matches("figure.code") ? [element] : element.querySelectorAll("figure.code");
   for (const figure of figures) {
@@ -39,7 +39,7 @@ async function copied(text) {
   }
 }
 
-/** On plain http there is no clipboard object; the old command still works there. */
+/** Copy with the old command where there is no clipboard object, as on plain http. */
 function copiedBySelection(text) {
   const area = h("textarea", { class: "offscreen", "aria-hidden": "true" });
   area.value = text;

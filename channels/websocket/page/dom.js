@@ -1,4 +1,4 @@
-/** Building elements in one expression. Text stays text: there is no way to pass HTML here. */
+/** Helpers for DOM elements. Strings become text nodes, never HTML. */
 
 /**
  * @param {string} tag
@@ -15,7 +15,7 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Set a text node's content, adding to it when it only grew: what is selected in it stays selected. */
+/** Set the content of a text node. If it only grew, append to it, so that a selection in it stays. */
 export function growText(node, text) {
   if (text === node.data) return;
   if (text.startsWith(node.data)) node.appendData(text.slice(node.data.length));
@@ -23,7 +23,7 @@ export function growText(node, text) {
 }
 
 /**
- * Make the children of `parent` those for `items`, in order, keeping the elements of keys that stay.
+ * Make the children of `parent` match `items`, in order; elements whose key stays are reused.
  * @template T
  * @param {Element} parent
  * @param {readonly T[]} items

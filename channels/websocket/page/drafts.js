@@ -1,11 +1,11 @@
 /**
- * What is being written, one draft for each session. It survives a reload of its tab. Text and attachments
- * are kept apart, so that a keystroke does not write the pictures again.
+ * Drafts of messages, one per session; they survive a reload of the tab. Text and attachments are stored
+ * separately, so that a keystroke does not store the pictures again.
  */
 
 const TEXT = "trunkline.draft.text.";
 const FILES = "trunkline.draft.files.";
-/** What the browser would not store (private mode, quota) lives as long as the page. */
+/** Fallback for data that the browser does not store (private mode, quota); lost with the page. */
 const unstored = new Map();
 
 /** @param {string | null} session null is a new chat @returns {{text: string, parts: object[], audio: object | null}} */

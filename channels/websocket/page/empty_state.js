@@ -1,4 +1,4 @@
-/** What a new chat shows: a greeting and a few things to try, each one press away. */
+/** View of a new chat: a greeting and buttons with example messages. */
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
 import { linkTo } from "./router.js";
@@ -21,7 +21,7 @@ export function emptyState() {
   );
 }
 
-/** What stands in place of a conversation that the gateway does not have. */
+/** View of a session that the gateway does not have. */
 export function missingState() {
   return h(
     "section",

@@ -1,4 +1,4 @@
-/** What kind of failure an error is, in words: class names of the gateway are for its log and for Details. */
+/** Titles of errors; the gateway's class names appear only in its log and under Details. */
 
 const KINDS = {
   "Access denied": ["UnauthorizedError", "ForbiddenError", "ForeignPageError"],
@@ -31,7 +31,7 @@ export function errorKind(name) {
   return LABELS.get(name) ?? "Something went wrong";
 }
 
-/** The sentence without class names. @param {string} message */
+/** Return the message without class names. @param {string} message */
 export function withoutClassNames(message) {
   return message.replace(IN_BRACKETS, "").replace(BEFORE_TEXT, "").trim();
 }

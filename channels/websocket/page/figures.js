@@ -1,4 +1,4 @@
-/** Numbers as people read them. */
+/** Formatting of durations, costs, token counts and sizes. */
 
 /** @param {number} ms */
 export function duration(ms) {
@@ -20,7 +20,7 @@ export function tokens(count) {
   return `${text} ${count === 1 ? "token" : "tokens"}`;
 }
 
-/** One line of what a message or session took. @param {import("./state.js").Usage} usage */
+/** Return usage and cost of a message or session as one line. @param {import("./state.js").Usage} usage */
 export function usageLine({ input_tokens, output_tokens, cost: usd }) {
   const total = (input_tokens ?? 0) + (output_tokens ?? 0);
   return [total > 0 ? tokens(total) : "", usd === undefined || usd === null ? "" : cost(usd)].filter(Boolean).join(" · ");
@@ -31,7 +31,7 @@ export function size(bytes) {
   return bytes < 1_000 ? `${bytes} B` : `${Math.round(bytes / 1_000)} kB`;
 }
 
-/** Seconds as a clock shows them: 1:05. */
+/** Return seconds as minutes and seconds: 1:05. */
 export function clock(seconds) {
   return `${Math.floor(seconds / 60)}:${String(Math.floor(seconds % 60)).padStart(2, "0")}`;
 }

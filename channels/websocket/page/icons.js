@@ -1,4 +1,4 @@
-/** Small line drawings, all on a 24 × 24 grid, coloured by the text around them. */
+/** Line icons on a 24 × 24 grid, in the colour of the surrounding text. */
 
 const SVG = "http://www.w3.org/2000/svg";
 

@@ -1,6 +1,6 @@
 /**
- * Completions that plugins offer behind a trigger, such as `@ad`. Works like the menu of commands: walked with
- * the arrow keys, taken with Tab or Enter. Nothing offered means that no menu is shown.
+ * Menu of mention completions by plugins, such as for `@ad`: arrow keys select, Tab or Enter inserts. Without
+ * completions it stays hidden.
  */
 import { h } from "./dom.js";
 
@@ -20,7 +20,7 @@ export class MentionMenu {
     input.addEventListener("blur", () => this.close());
   }
 
-  /** The text or the caret changed. */
+  /** Update the menu after a change of the text or the caret. */
   update() {
     const found = this.#mention();
     if (found === null) return this.close();
@@ -43,7 +43,7 @@ export class MentionMenu {
     this.#show(isComplete ? [] : answer.completions);
   }
 
-  /** A key was pressed; true if it was for the menu. @param {KeyboardEvent} event */
+  /** Handle a key. @param {KeyboardEvent} event @returns {boolean} whether the menu used it */
   pressed(event) {
     const count = this.#offers.length;
     if (count === 0) return false;
@@ -57,7 +57,7 @@ export class MentionMenu {
     return true;
   }
 
-  /** What stands before the caret, if a trigger begins it at the beginning of a word. */
+  /** Return the word before the caret if it begins with a trigger. */
   #mention() {
     const before = this.input.value.slice(0, this.input.selectionStart);
     for (const trigger of this.triggers) {
@@ -98,7 +98,7 @@ export class MentionMenu {
   }
 
   #option(offer, index) {
-    // Pressing must not take the focus from the input, which would close the menu first.
+    // A press must not move the focus from the input, because that would close the menu before the click.
     const take = (event) => (event.preventDefault(), this.#take(offer));
     return h(
       "li",

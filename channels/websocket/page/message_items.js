@@ -1,6 +1,6 @@
 /**
- * What of a message is shown, in order: a tool's call and result are one item, and an approval stands where
- * it was asked for. Pure.
+ * Visible items of a message, in order: a tool call and its result are one item, an approval has the position
+ * at which it was requested. Pure.
  *
  * @typedef {{key: string, type: string, part?: object, run?: object, approval?: object}} Item
  */
@@ -28,7 +28,7 @@ function itemOf(part, index, results, calls, { live, asking }) {
   return calls.has(part.tool_call_id) ? null : { key, type: "tool", run: { result: part, live } };
 }
 
-/** The call that waits for an approval. Tools run one after another, so it is the first of its name without an outcome. */
+/** Return the call that waits for an approval. Tools run in sequence, so it is the first of its name without a result. */
 function askingCall(message, results) {
   const names = message.approvals.filter((approval) => approval.decision === null).map((approval) => approval.toolName);
   const isOpen = ({ tool_call_id }) => (results.get(tool_call_id)?.status ?? "running") === "running";

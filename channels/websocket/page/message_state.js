@@ -1,6 +1,6 @@
 /**
- * One message as the page holds it, and what each frame makes of it. Pure: every change is a new object,
- * and what did not change stays the same object, so views can compare by identity.
+ * State of one message, and its changes by frames. Pure: each change creates a new object, and unchanged parts
+ * stay the same object, so that views can compare by identity.
  *
  * @typedef {import("./text_state.js").TextPart} TextPart
  * @typedef {{type: "tool_call", tool_call_id: string, tool_name: string, argumentsText: string}} CallPart
@@ -9,7 +9,7 @@
  * @typedef {TextPart | CallPart | ResultPart | {type: "error" | "image" | "file", html?: string}} Part
  * @typedef {object} Approval
  * @property {string} id
- * @property {number} after how many parts the message had when it was asked
+ * @property {number} after number of parts of the message when the approval was requested
  * @property {string} toolName
  * @property {unknown} arguments
  * @property {number} timeoutMs
@@ -21,7 +21,7 @@
  * @property {"running" | "done"} status
  * @property {boolean} queued
  * @property {boolean} hidden
- * @property {boolean} live it came while one was looking, and is not history
+ * @property {boolean} live it arrived while the page was open, and is not history
  * @property {string} [stopReason]
  * @property {object} metadata
  * @property {number | null} [createdAt] milliseconds since the epoch
@@ -35,7 +35,7 @@ export function runningAnswer(id, held) {
   return { ...blank(id, "assistant"), status: "running", approvals: held?.approvals ?? [] };
 }
 
-/** A message of the user that the server has, but has not sent back yet. @returns {Message} */
+/** Return a user message that the server has accepted but not sent yet. @returns {Message} */
 export function acceptedMessage(id, entry, queued) {
   const text = entry.text || (entry.audio ? "[voice message]" : "");
   const wire = { id, role: "user", parts: [...(text ? [{ type: "text", content: text }] : []), ...entry.parts] };
@@ -43,7 +43,7 @@ export function acceptedMessage(id, entry, queued) {
 }
 
 /**
- * A message of the log. It replaces what was held under its id.
+ * Return a message of the log, which replaces the known one with the same id.
  * @param {object} wire the Message
  * @param {[number, string][]} [html] rendered parts
  * @param {Message} [held]
@@ -64,12 +64,12 @@ export function storedMessage(wire, html = [], held = undefined) {
   };
 }
 
-/** A message as a plugin's renderer wrote it, in place of its parts. @param {Message} message */
+/** Return a message with a plugin's rendering in place of its parts. @param {Message} message */
 export function renderedMessage(message, markdown, html) {
   return { ...message, parts: [finishedText({ content: markdown }, html, undefined)] };
 }
 
-/** The message after one delta. @param {Message} message */
+/** Return the message after one delta. @param {Message} message */
 export function withDelta(message, frame) {
   switch (frame.type) {
     case "text_delta":
@@ -103,12 +103,12 @@ export function withApproval(message, approval) {
   return { ...message, approvals: [...others, approval] };
 }
 
-/** Whether a tool waits for a person's decision. @param {Message} message */
+/** Return whether a tool waits for a decision. @param {Message} message */
 export function asksApproval(message) {
   return message.status === "running" && message.approvals.some((approval) => approval.decision === null);
 }
 
-/** What a person would copy: the text parts without reasoning and notices. @param {Message} message */
+/** Return the text for the copy button: the text parts without reasoning and notices. @param {Message} message */
 export function plainText(message) {
   const texts = message.parts.filter((part) => part?.type === "text" && !["reasoning", "notice"].includes(part.kind));
   return texts.map((part) => part.text).join("\n\n");

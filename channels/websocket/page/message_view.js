@@ -1,6 +1,6 @@
 /**
- * `<tl-message>`: one message of the log. Redraws only the parts whose objects changed, and says which
- * finished blocks are new so that they can be read aloud.
+ * `<tl-message>`: one message of the log. Redraws only the parts whose objects changed, and returns the new
+ * finished blocks for the screen reader.
  */
 import "./approval_card.js";
 import { attachmentView } from "./attachment_view.js";
@@ -22,7 +22,7 @@ export class MessageView extends HTMLElement {
   #footer = h("footer");
   #figures = h("span");
 
-  /** @param {import("./message_state.js").Message} message @returns {Element[]} finished blocks that are new */
+  /** @param {import("./message_state.js").Message} message @returns {Element[]} new finished blocks */
   render(message) {
     if (this.#message === message) return [];
     if (this.#message === null) this.#build(message);
@@ -60,7 +60,7 @@ export class MessageView extends HTMLElement {
   }
 }
 
-/** A failed answer ends as "cancelled" too; its error says why, and nobody stopped it. */
+/** A failed answer also ends as "cancelled"; it was not stopped by the user if it has an error. */
 function stoppedText({ stopReason, parts }) {
   if (stopReason !== "cancelled") return CUT[stopReason];
   return parts.some((part) => part?.type === "error") ? "" : "Stopped";
@@ -88,7 +88,7 @@ function create({ type, part }) {
   }
 }
 
-/** Bring an element up to its item; returns the finished blocks that are new. */
+/** Update an element from its item. Return the new finished blocks. */
 function update(element, { type, part, run, approval }, message) {
   switch (type) {
     case "text-text":
@@ -110,7 +110,7 @@ function update(element, { type, part, run, approval }, message) {
   }
 }
 
-/** What a person typed is shown as typed. */
+/** View of a user's text, shown as typed. */
 function plain(element, part) {
   element.className = "typed";
   element.textContent = part.text;
@@ -127,7 +127,7 @@ function whole(element, part) {
 
 customElements.define("tl-message", MessageView);
 
-/** A wait for a provider's limits; 0 is one of which nobody knows how long it takes. */
+/** Text for a wait for a provider's rate limit; 0 means that its duration is unknown. */
 function waiting({ provider, retry_after_ms }) {
   return retry_after_ms ? `Rate limited by ${provider}, waits ${duration(retry_after_ms)}` : `Waits for its turn at ${provider}`;
 }

@@ -1,6 +1,6 @@
 /**
- * Messages that the server has not confirmed. They outlive a reload and a lost connection, and are sent
- * again under the same id, which the server answers once.
+ * Messages that the server has not confirmed. They survive a reload and a lost connection, and are sent again
+ * with the same id, which the server answers once.
  *
  * @typedef {import("./state.js").OutboxEntry} OutboxEntry
  */
@@ -8,7 +8,7 @@
 const PREFIX = "trunkline.outbox.";
 
 export class Outbox {
-  /** What the browser would not store (private mode, quota) lives as long as the page. */
+  /** Fallback for messages that the browser does not store (private mode, quota); lost with the page. */
   #unstored = new Map();
 
   /** @param {OutboxEntry} entry */
@@ -25,7 +25,7 @@ export class Outbox {
     try {
       localStorage.removeItem(PREFIX + clientMsgId);
     } catch {
-      // Storage is off altogether, so there is nothing in it.
+      // Storage is disabled, so it has no messages.
     }
   }
 
@@ -34,7 +34,7 @@ export class Outbox {
     return [...stored(), ...this.#unstored.values()].sort((a, b) => a.at - b.at);
   }
 
-  /** Calls back when another tab changed what is kept. */
+  /** Register a callback for changes by other tabs. */
   watch(changed) {
     addEventListener("storage", (event) => event.key?.startsWith(PREFIX) && changed());
   }

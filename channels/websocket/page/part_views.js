@@ -1,4 +1,4 @@
-/** Parts that come whole: errors, files, and text that folds away (reasoning, summaries). */
+/** Views of parts that are not streamed (errors, files), and of folded text (reasoning, summaries). */
 import { addCopyButtons } from "./copy_button.js";
 import { h } from "./dom.js";
 import { errorKind, withoutClassNames } from "./error_kinds.js";
@@ -17,7 +17,7 @@ export function errorView({ error_name, message, metadata = {} }) {
     { class: "error-part", role: "group", "aria-label": `Error: ${kind}` },
     h("strong", {}, icon("warning"), kind),
     h("p", {}, sentence),
-    // What could not be delivered was answered; asking again would answer it twice.
+    // A delivery error has an answer already; a retry would answer the message twice.
     error_name !== "PlacementRefused" && h("button", { type: "button", class: "retry", onclick: retry }, "Retry"),
     h("details", {}, h("summary", {}, "Details"), h("pre", { tabindex: "0" }, details.join("\n"))),
   );
@@ -40,7 +40,7 @@ function plainFile({ path, content, line_range }) {
   return figure;
 }
 
-/** A folded text: `body` is shown when it is opened. @param {string} kind @param {Element} body */
+/** Return a folded text; `body` is shown when it is opened. @param {string} kind @param {Element} body */
 export function foldedText(kind, body) {
   const label = kind === "summary" ? "Summary of the conversation so far" : "Reasoning";
   return h("details", { class: "folded" }, h("summary", {}, icon("chevron"), h("span", {}, label)), body);

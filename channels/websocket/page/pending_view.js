@@ -1,4 +1,4 @@
-/** `<tl-pending>`: a message of the user that the server has not confirmed, or has refused. */
+/** `<tl-pending>`: a user message that the server has not confirmed, or has refused. */
 import { attachmentView } from "./attachment_view.js";
 import { h } from "./dom.js";
 

@@ -1,4 +1,4 @@
-/** A picture file as an image part, made smaller when it would not fit: a phone's photo is 4 MB. */
+/** Conversion of a picture file to an image part, scaled down to fit the limit: a phone's photo has 4 MB. */
 import { base64, fits } from "./base64.js";
 
 const SENT_AS_IS = ["image/png", "image/jpeg", "image/gif", "image/webp"];
@@ -10,8 +10,8 @@ const ATTEMPTS = [
 
 /**
  * @param {File} file
- * @param {number} budget most characters of base64
- * @returns {Promise<{part?: object, refusal?: "unreadable" | "too large"}>} the part, or why there is none
+ * @param {number} budget maximum base64 characters
+ * @returns {Promise<{part?: object, refusal?: "unreadable" | "too large"}>} the part, or the reason for the refusal
  */
 export async function pictureFrom(file, budget) {
   const bitmap = await decoded(file);

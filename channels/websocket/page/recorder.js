@@ -1,7 +1,7 @@
-/** The microphone: one voice message at a time, in whatever form this browser records. */
+/** Recorder for one voice message at a time, in a format that this browser supports. */
 
 const KINDS = ["audio/webm;codecs=opus", "audio/ogg;codecs=opus", "audio/mp4"];
-/** Enough for speech; three minutes then fit into a frame of the wire. */
+/** Enough for speech; three minutes fit into a websocket frame. */
 const BITS_PER_SECOND = 24_000;
 const PIECE_MS = 250;
 const REFUSALS = {
@@ -16,8 +16,8 @@ export class Recorder {
   #full = false;
 
   /**
-   * @param {(seconds: number) => void} onProgress is told how long it is, now and then
-   * @param {(blob: Blob, full: boolean) => void} onRecorded gets what was said; `full` if that ended it
+   * @param {(seconds: number) => void} onProgress called regularly with the duration
+   * @param {(blob: Blob, full: boolean) => void} onRecorded called with the recording; `full` if the size limit ended it
    */
   constructor(onProgress, onRecorded) {
     this.onProgress = onProgress;
@@ -28,7 +28,7 @@ export class Recorder {
     return this.#recorder !== null;
   }
 
-  /** Begin. @param {number} most bytes that it may have @returns {Promise<string>} why it cannot, or "" */
+  /** Start. @param {number} most maximum bytes @returns {Promise<string>} the error, or "" */
   async start(most) {
     if (!navigator.mediaDevices || !window.MediaRecorder) return "This browser records only on pages that come by HTTPS or from this machine.";
     let stream;

@@ -1,6 +1,6 @@
 /**
- * A conversation played again: the same parts in the same order, with the recorded durations. A silence
- * between two messages is cut to LONGEST_PAUSE_MS.
+ * Replay of a conversation: the same parts in the same order, with the recorded durations. Pauses between
+ * messages are limited to LONGEST_PAUSE_MS.
  */
 import { emptyText } from "./text_state.js";
 
@@ -8,9 +8,9 @@ const LONGEST_PAUSE_MS = 3_000;
 const FRAME_MS = 33;
 
 /**
- * The states that a conversation went through. Pure.
+ * Return the states of a conversation over time. Pure.
  * @param {import("./thread_state.js").Thread} thread
- * @returns {{wait: number, thread: import("./thread_state.js").Thread}[]} each with the milliseconds before it
+ * @returns {{wait: number, thread: import("./thread_state.js").Thread}[]} each with the wait before it, in milliseconds
  */
 export function statesOf(thread) {
   const states = [];
@@ -30,7 +30,7 @@ export function statesOf(thread) {
   return states;
 }
 
-/** An answer as it grew: a tool's result comes after the tool's own time, all else shares the rest. */
+/** Return the states of a growing answer: tool results take the tool's duration, words and other parts share the rest. */
 function growing(message) {
   const isTool = (part) => part.type === "tool_result" && part.durationMs !== undefined;
   const tools = message.parts.filter(isTool).reduce((sum, part) => sum + part.durationMs, 0);
@@ -55,7 +55,7 @@ function growing(message) {
   return [...states, { wait: 0, message }];
 }
 
-/** Plays a conversation; `show` is called with each of its states, and with null at the end. */
+/** Player of a conversation; calls `show` with each state, and with null at the end. */
 export class Replay {
   #states;
   #show;
@@ -67,7 +67,7 @@ export class Replay {
     this.#next(0);
   }
 
-  /** End it, however far it is. */
+  /** End the replay early. */
   stop() {
     clearTimeout(this.#timer);
     this.#show(null);

@@ -1,8 +1,8 @@
-/** Deep links: `#/s/<session>` is an open session, anything else a new chat. */
+/** Deep links: `#/s/<session>` opens a session, any other address a new chat. */
 
 const PATH = /^#\/s\/(.+)$/;
 
-/** @returns {string | null} the session in the address bar, which may be no session's id at all */
+/** @returns {string | null} the session in the address bar; not checked */
 export function currentSession() {
   const found = PATH.exec(location.hash);
   if (!found) return null;

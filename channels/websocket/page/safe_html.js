@@ -1,6 +1,6 @@
 /**
- * The one door through which HTML enters the page: blocks that the server's renderer made from Markdown,
- * with raw HTML off. Browsers that know trusted types refuse every other assignment of HTML.
+ * The only place that inserts HTML into the page: blocks that the server rendered from Markdown without raw
+ * HTML. Browsers with Trusted Types refuse every other assignment of HTML.
  */
 
 const policy = globalThis.trustedTypes?.createPolicy("trunkline", { createHTML: (html) => html }) ?? {

@@ -1,4 +1,4 @@
-/** `<tl-sidebar>`: the list of sessions. On a phone it is a drawer. Sends `delete` {id} after the user agreed. */
+/** `<tl-sidebar>`: the list of sessions. On a phone it is a drawer. Sends `delete` {id} after the user confirmed. */
 import { confirmed } from "./confirm_dialog.js";
 import { h, reconcile } from "./dom.js";
 import { usageLine } from "./figures.js";
@@ -35,7 +35,7 @@ export class Sidebar extends HTMLElement {
     this.toggle(false);
   }
 
-  /** Open or close the drawer; on a wide screen the list is always there. @param {boolean} open */
+  /** Open or close the drawer; on a wide screen the list is always visible. @param {boolean} open */
   toggle(open, opener = null) {
     this.toggleAttribute("open", open);
     this.#nav.inert = PHONE.matches && !open;
@@ -57,7 +57,7 @@ export class Sidebar extends HTMLElement {
     this.#draw();
   }
 
-  /** The page's own conversations first; requests that named no session only when they are asked for. */
+  /** Return the page's own sessions first; those of requests without a session only if the user shows them. */
   #draw() {
     const state = this.#shown;
     const unnamed = state.sessions.filter(isUnnamed);
@@ -103,7 +103,7 @@ export class Sidebar extends HTMLElement {
   }
 }
 
-/** Two letters for the eye, the channel's name for the ear. */
+/** Channel badge: two visible letters, and the full name for screen readers. */
 function channelMark(channel) {
   const [platform] = channel.split(".");
   const letters = CHANNELS[platform] ?? platform.slice(0, 2).toUpperCase();

@@ -1,5 +1,5 @@
 /**
- * All that the page knows, and the one pure function that changes it. Views read it, nothing else writes it.
+ * State of the page, and the pure function that computes the next state. Views only read it.
  *
  * @typedef {import("./thread_state.js").Thread} Thread
  * @typedef {{input_tokens?: number, output_tokens?: number, cost?: number}} Usage
@@ -19,9 +19,9 @@
  * @property {readonly SessionInfo[]} sessions newest first
  * @property {readonly OutboxEntry[]} outbox in order of writing
  * @property {{user: string, model: string, version: string, channel: string, commands: {name: string, description: string}[]}} server
- * @property {{status: object[], shortcuts: string[], triggers: string[]}} contributed what plugins add to the page
- * @property {object | null} completions how plugins complete the mention that is being typed
- * @property {string | null} notice something the user should know
+ * @property {{status: object[], shortcuts: string[], triggers: string[]}} contributed contributions of plugins
+ * @property {object | null} completions completions of the mention that is being typed
+ * @property {string | null} notice message for the user
  */
 import { asksApproval, plainText } from "./message_state.js";
 import { emptyThread, withAccepted, withEvent } from "./thread_state.js";
@@ -43,7 +43,7 @@ export function initialState() {
   };
 }
 
-/** The state after an action. @param {State} state @returns {State} */
+/** Return the state after an action. @param {State} state @returns {State} */
 export function reduce(state, action) {
   switch (action.type) {
     case "frame":
@@ -69,40 +69,40 @@ export function reduce(state, action) {
   }
 }
 
-/** Whether an answer is being made in the session. @param {State} state */
+/** Return whether the session has a running answer. @param {State} state */
 export function isRunning(state, session) {
   const thread = state.threads[session ?? ""];
   return Boolean(thread && (thread.running !== null || thread.awaiting));
 }
 
-/** Whether the open conversation is whole and at rest, so that it can be played again. @param {State} state */
+/** Return whether the open conversation is loaded and idle, so that it can be replayed. @param {State} state */
 export function canReplay(state) {
   const thread = state.threads[state.current ?? ""];
   return Boolean(thread?.loaded && thread.order.length > 1 && thread.running === null && !thread.awaiting);
 }
 
-/** Whether an answer waits for a person's approval. @param {State} state */
+/** Return whether an answer waits for an approval. @param {State} state */
 export function isAsking(state, session) {
   const thread = state.threads[session ?? ""];
   return Boolean(thread?.running && asksApproval(thread.messages[thread.running]));
 }
 
-/** Whether the session was asked for and does not exist. @param {State} state */
+/** Return whether the session was requested and does not exist. @param {State} state */
 export function isMissing(state, session) {
   return Boolean(state.threads[session ?? ""]?.missing);
 }
 
-/** Whether a session belongs to another channel than this page. @param {State} state @param {SessionInfo} info */
+/** Return whether a session belongs to another channel than this page. @param {State} state @param {SessionInfo} info */
 export function isElsewhere(state, info) {
   return info.channel !== undefined && info.channel !== state.server.channel;
 }
 
-/** Whether a session was begun by a request to `/v1` that named none. @param {SessionInfo} info */
+/** Return whether a session was created by a request to `/v1` without a session. @param {SessionInfo} info */
 export function isUnnamed(info) {
   return info.channel === "api" && UNNAMED.test(info.id);
 }
 
-/** The model that answers in a session. @param {State} state */
+/** Return the model that answers in a session. @param {State} state */
 export function modelOf(state, session) {
   return sessionInfo(state, session)?.model ?? state.server.model;
 }
@@ -112,7 +112,7 @@ export function sessionInfo(state, session) {
   return state.sessions.find((info) => info.id === session);
 }
 
-/** What to call a session: its title, else what the user said first. @param {State} state */
+/** Return the name of a session: its title, else the first user message. @param {State} state */
 export function titleOf(state, session) {
   if (isMissing(state, session)) return "Conversation not found";
   const title = sessionInfo(state, session)?.title;
@@ -181,8 +181,8 @@ function withInfo(state, info) {
 }
 
 /**
- * Take the server's list of sessions. It is older than the frames that arrived while it was fetched: the sessions
- * they changed keep their state.
+ * Apply the server's list of sessions. It is older than the frames that arrived while it was fetched, so the
+ * sessions that those frames changed keep their state.
  */
 function withList(state, listed, changed) {
   const others = listed.filter((info) => !changed.has(info.id));

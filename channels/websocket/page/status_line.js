@@ -1,7 +1,7 @@
-/** `<tl-status>`: what plugins show of what they do. */
+/** `<tl-status>`: status line with the segments of plugins. */
 import { h } from "./dom.js";
 
-/** Colours that plugins may name; any other is shown as plain text. */
+/** Colours that plugins may use; text with other colours has the default colour. */
 const COLOURS = new Set(["red", "green", "yellow"]);
 
 export class StatusLine extends HTMLElement {

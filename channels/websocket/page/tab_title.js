@@ -1,4 +1,4 @@
-/** The title of the tab: what is open, whether an answer is being made, and how many came while one looked away. */
+/** Title of the tab: the open session, a mark for a running answer, and the answers completed while the tab was hidden. */
 import { isRunning, titleOf } from "./state.js";
 
 export class TabTitle {
@@ -8,7 +8,7 @@ export class TabTitle {
     document.addEventListener("visibilitychange", () => document.hidden || this.#read());
   }
 
-  /** @param {import("./state.js").State} state @param {object} action what led to it */
+  /** @param {import("./state.js").State} state @param {object} action the action that led to it */
   render(state, action) {
     if (document.hidden && action.frame?.type === "complete") this.#unread++;
     const base = state.current === null ? "Trunkline" : `${titleOf(state, state.current)} · Trunkline`;

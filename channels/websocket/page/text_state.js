@@ -1,14 +1,14 @@
 /**
- * The text of a part while it grows: finished blocks as HTML, the open tail as plain text.
+ * State of a streamed text part: finished blocks as HTML, the open tail as plain text.
  * Lengths on the wire count code points; JavaScript strings count UTF-16 units. Pure.
  *
  * @typedef {object} TextPart
  * @property {"text"} type
  * @property {string} kind "text", "reasoning", "summary" or "notice"
- * @property {string} text all of it, as written
+ * @property {string} text the whole source
  * @property {number} length code points of `text`
  * @property {readonly string[]} blocks safe HTML of the finished blocks
- * @property {number} upto code points that the blocks stand for
+ * @property {number} upto code points of `text` that the blocks cover
  * @property {string} tail the text after the last block
  */
 
@@ -18,7 +18,8 @@ export function emptyText(kind = "text") {
 }
 
 /**
- * The part with a chunk more. `accumulated` is its length after the chunk, so what is already held is not doubled.
+ * Return the part with a chunk added. `accumulated` is the length after the chunk, so that
+ * text that is already there is not added again.
  * @param {TextPart} part
  */
 export function withChunk(part, content, accumulated) {
@@ -30,7 +31,7 @@ export function withChunk(part, content, accumulated) {
 }
 
 /**
- * The part with one more finished block; a block seen before, or out of order, changes nothing.
+ * Return the part with one more finished block; repeated and out-of-order blocks are ignored.
  * @param {TextPart} part
  * @param {{block_index: number, html: string, upto: number}} block
  */
@@ -45,10 +46,10 @@ export function withBlock(part, block) {
 }
 
 /**
- * The part as the log has it. Blocks that are already shown stay the same strings, so nothing is drawn again.
+ * Return the part as in the log. Blocks that are already shown stay the same strings, so that they are not redrawn.
  * @param {{content: string, kind?: string}} wire
  * @param {string | undefined} html of the whole text
- * @param {TextPart | undefined} held what the stream gave us so far
+ * @param {TextPart | undefined} held the part as streamed so far
  * @returns {TextPart}
  */
 export function finishedText(wire, html, held) {
@@ -69,7 +70,7 @@ export function codePoints(text) {
   return count;
 }
 
-/** The text without its first `count` code points. */
+/** Return the text without its first `count` code points. */
 function skip(text, count) {
   let i = 0;
   for (let n = 0; n < count && i < text.length; n++) i += isPair(text, i) ? 2 : 1;

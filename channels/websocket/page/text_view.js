@@ -1,6 +1,6 @@
 /**
- * `<tl-text>`: the text of a part. Finished blocks are put in once and never touched again; only the open
- * tail changes while text arrives.
+ * `<tl-text>`: the text of a part. Finished blocks are inserted once and not changed; only the open tail
+ * changes while text arrives.
  */
 import { addCopyButtons } from "./copy_button.js";
 import { growText, h } from "./dom.js";
@@ -13,7 +13,7 @@ export class TextView extends HTMLElement {
   #tailText = document.createTextNode("");
   #tail = null;
 
-  /** @param {import("./text_state.js").TextPart} part @returns {Element[]} the blocks that are new */
+  /** @param {import("./text_state.js").TextPart} part @returns {Element[]} the new blocks */
   render(part) {
     const fresh = this.#renderBlocks(part.blocks);
     this.#renderTail(part.tail.replace(/^(?:[ \t]*\n)+/, ""));
@@ -36,7 +36,7 @@ export class TextView extends HTMLElement {
     return elements;
   }
 
-  /** A block of code that is still open already looks like one. */
+  /** Show an open fenced block as code already. */
   #renderTail(text) {
     const fence = OPEN_FENCE.exec(text);
     const kind = text.trim() === "" ? "" : fence ? `code ${fence[2]}` : "text";

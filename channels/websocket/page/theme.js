@@ -1,4 +1,4 @@
-/** Light or dark: what the system says, unless the user chose. `theme_start.js` applies an earlier choice. */
+/** Light or dark theme: the user's choice, else the system's. `theme_start.js` applies a stored choice. */
 
 const KEY = "trunkline.theme";
 const root = document.documentElement;
@@ -12,6 +12,6 @@ export function toggleTheme() {
   try {
     localStorage.setItem(KEY, root.dataset.theme);
   } catch {
-    // Without storage the choice lasts until the page is left.
+    // Without storage the choice lasts until the page is closed.
   }
 }

@@ -1,6 +1,6 @@
-/* A plain script, run before anything is drawn: a theme chosen earlier never flashes in late. */
+/* A classic script that runs before the first paint, so that a stored theme does not flash in late. */
 try {
   document.documentElement.dataset.theme = localStorage.getItem("trunkline.theme") ?? "";
 } catch {
-  // Storage is off: the system's theme it is.
+  // Storage is disabled: use the system's theme.
 }

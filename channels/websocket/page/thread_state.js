@@ -1,14 +1,14 @@
 /**
- * One conversation as the page holds it: its messages in order, and how far its events were seen. Pure.
+ * State of one conversation: its messages in order, and the last event seen. Pure.
  *
  * @typedef {import("./message_state.js").Message} Message
  * @typedef {object} Thread
  * @property {number} seq the last event seen; where to resume after a lost connection
- * @property {boolean} loaded whether the history is here
+ * @property {boolean} loaded whether the history was received
  * @property {readonly string[]} order message ids
  * @property {Readonly<Record<string, Message>>} messages
  * @property {string | null} running the answer in progress
- * @property {boolean} missing whether the server says that there is no such session
+ * @property {boolean} missing whether the server reported that the session does not exist
  * @property {boolean} awaiting a message was accepted and its answer has not begun
  */
 import { acceptedMessage, renderedMessage, runningAnswer, storedMessage, withApproval, withDelta } from "./message_state.js";
@@ -19,10 +19,9 @@ export function emptyThread() {
 }
 
 /**
- * The thread after one event of its session. What is older than `seq` was seen already. Several events may
- * share a number: a running answer is replayed as its start and all it has so far, and a block carries the
- * number of the event it goes with, before or after it. Neither can be applied twice by that: a start
- * empties the answer, and a block knows its place.
+ * Return the thread after one event of its session. Events older than `seq` are ignored. Several events may have
+ * the same number: a running answer is replayed as its start and its text so far, and a block has the number of
+ * its text event. Applying them again is safe: a start clears the answer, and a block has an index.
  * @param {Thread} thread
  */
 export function withEvent(thread, frame) {
@@ -31,7 +30,7 @@ export function withEvent(thread, frame) {
   return { ...applied(thread, frame), seq: frame.seq ?? thread.seq };
 }
 
-/** The server has the message: it stands in the log now. @param {Thread} thread */
+/** Return the thread after the acknowledgement of a message, which is in the log then. @param {Thread} thread */
 export function withAccepted(thread, ack, entry) {
   const answered = ack.answer_id in thread.messages;
   const next = { ...thread, loaded: true, missing: false, awaiting: !answered && thread.running === null };
@@ -65,7 +64,7 @@ function withStored(thread, frame) {
   return { ...next, awaiting: false, running: thread.running === message.id ? null : thread.running };
 }
 
-/** An answer begins, perhaps again: then what is held of it is of a run that was lost. */
+/** Begin an answer; if it was begun before, discard its content, which is from a lost run. */
 function withTurn(thread, frame) {
   const next = put(thread, runningAnswer(frame.message_id, frame.attempt > 1 ? undefined : thread.messages[frame.message_id]));
   const messages = unqueued(next, frame.reply_to);
@@ -101,7 +100,7 @@ function withDecision(thread, frame) {
   return thread;
 }
 
-/** Keep a message; one that comes when the history is here is new to the reader. @param {Message} message */
+/** Add a message; it counts as new if the history was received before. @param {Message} message */
 function put(thread, message) {
   const held = thread.messages[message.id];
   const order = held ? thread.order : [...thread.order, message.id];
@@ -109,7 +108,7 @@ function put(thread, message) {
   return { ...thread, order, messages: { ...thread.messages, [message.id]: kept } };
 }
 
-/** The messages with none waiting any more up to the one that is being answered. */
+/** Return the messages with `queued` removed up to the one that is being answered. */
 function unqueued(thread, replyTo) {
   const messages = { ...thread.messages };
   const last = thread.order.indexOf(replyTo);

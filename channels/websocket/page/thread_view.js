@@ -1,6 +1,6 @@
 /**
- * `<tl-thread>`: the messages of the open session. Follows the newest text only while the reader is at the
- * end, and offers the way back otherwise.
+ * `<tl-thread>`: the messages of the open session. Scrolls with the newest text only while the user is at the
+ * end; otherwise it shows a button that scrolls there.
  */
 import { announce } from "./announcer.js";
 import { h, reconcile } from "./dom.js";
@@ -45,7 +45,7 @@ export class ThreadView extends HTMLElement {
     this.#thinking.hidden = !thread?.awaiting;
   }
 
-  /** Go to the end and stay there. */
+  /** Scroll to the end and follow it. */
   follow() {
     this.#following = true;
     this.#toEnd();
@@ -57,7 +57,7 @@ export class ThreadView extends HTMLElement {
     this.follow();
   }
 
-  /** Returns the finished blocks that are news. */
+  /** Draw the messages. Return the new finished blocks. */
   #renderList(thread, pending) {
     const fresh = [];
     const messages = (thread?.order ?? []).map((id) => thread.messages[id]).filter((message) => !message.hidden);
@@ -75,7 +75,7 @@ export class ThreadView extends HTMLElement {
     return fresh;
   }
 
-  /** Reading upwards lets go of the end; reaching it again takes hold. */
+  /** Stop following the end when the user scrolls up; follow it again when the end is reached. */
   #scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.#scroller;
     if (scrollHeight - scrollTop - clientHeight < NEAR_END_PX) this.#following = true;
@@ -84,7 +84,7 @@ export class ThreadView extends HTMLElement {
     this.#jump.hidden = this.#following;
   }
 
-  /** What the reader opens must stay under the pointer, although the page grows by it. */
+  /** Stop following when the user opens something, so that it stays under the pointer while the page grows. */
   #letGo() {
     this.#following = false;
     requestAnimationFrame(() => requestAnimationFrame(() => this.#scrolled()));

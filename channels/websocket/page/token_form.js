@@ -1,4 +1,4 @@
-/** `<tl-token>`: asks for the access token when the server wants one. Sends `token` with it. */
+/** `<tl-token>`: form for the access token, if the server requires one. Sends `token` with it. */
 import { h } from "./dom.js";
 
 export class TokenForm extends HTMLElement {
@@ -22,7 +22,7 @@ export class TokenForm extends HTMLElement {
     this.append(form);
   }
 
-  /** @param {string} connection the state of it */
+  /** @param {string} connection status of the connection */
   render(connection) {
     const needed = connection === "denied";
     if (needed === !this.hidden) return;
@@ -39,7 +39,7 @@ export class TokenForm extends HTMLElement {
     this.dispatchEvent(new CustomEvent("token", { bubbles: true, detail: this.#input.value.trim() }));
   }
 
-  /** The token was not taken. @param {string} reason */
+  /** Show why the token was refused. @param {string} reason */
   refused(reason) {
     this.#problem.textContent = reason;
     this.#input.select();

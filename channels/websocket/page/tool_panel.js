@@ -1,6 +1,6 @@
 /**
- * `<tl-tool>`: a tool call and its result in one panel that folds: name, status and duration on the line,
- * arguments and output inside. What the tool made stands below it.
+ * `<tl-tool>`: foldable panel of a tool call and its result: name, status and duration in the summary, arguments
+ * and output inside. Attachments of the result are below it.
  */
 import { attachmentView } from "./attachment_view.js";
 import { copyButton } from "./copy_button.js";
@@ -11,7 +11,7 @@ import { icon } from "./icons.js";
 const STATUS = { asks: "waits for approval", waiting: "waiting", running: "running", ok: "done", failed: "failed", stopped: "stopped" };
 
 const DIFF = { "+": "gi", "-": "gd", "@": "gu" };
-/** What a tool's display hints may say which argument holds, the most telling first. */
+/** Fields of display hints that may name the main argument of a tool, in order of preference. */
 const CONCEPTS = ["command", "path", "file", "url", "query"];
 
 export class ToolPanel extends HTMLElement {
@@ -51,7 +51,7 @@ export class ToolPanel extends HTMLElement {
     this.#showAttachments(result?.attachments ?? []);
   }
 
-  /** A diff has a colour for each line; other output only grows, and keeps what is selected in it. */
+  /** Show the output: a diff has coloured lines; other output is appended, so that a selection in it stays. */
   #showOutput(output, kind) {
     if (kind !== "diff") return growText(this.#output, output);
     if (this.#output.data === output) return;
@@ -81,14 +81,14 @@ function statusOf({ call, result, live, asks }) {
   return result || !call ? "running" : "waiting";
 }
 
-/** The last line of output while it runs, else what it was asked: enough to know without opening it. */
+/** Return the hint of the summary: the last line of output while the tool runs, else its main argument or title. */
 function hint({ call, result }) {
   if (result?.status === "running" && result.output) return result.output.trimEnd().split("\n").at(-1);
   const given = parsed(call?.argumentsText ?? "") ?? {};
   const { kind, fields = {} } = result?.display ?? {};
   const concept = [...CONCEPTS, ...Object.keys(fields)].find((name) => given[fields[name]] !== undefined);
   if (concept) return `${kind === "shell" ? "$ " : ""}${given[fields[concept]]}`;
-  // The verb of its hints is the name of the panel already.
+  // The verb of the hints is already the title of the panel.
   const title = result?.title === result?.display?.verb ? undefined : result?.title;
   return title ?? Object.values(given).map((value) => (typeof value === "string" ? value : JSON.stringify(value))).join(", ");
 }
@@ -98,7 +98,7 @@ function pretty(text) {
   return value === undefined ? text : JSON.stringify(value, null, 2);
 }
 
-/** The arguments as an object; undefined while they are still arriving, or if they are no JSON. */
+/** Return the arguments as an object; undefined while they are incomplete, or if they are not JSON. */
 function parsed(text) {
   try {
     return JSON.parse(text || "{}");

@@ -1,5 +1,5 @@
 /**
- * `<tl-bar>`: title, cost of the session, state of the connection, replay, and the light switch. Sends `menu`
+ * `<tl-bar>`: title and cost of the session, state of the connection, replay, and the theme switch. Sends `menu`
  * and `replay`.
  */
 import { h } from "./dom.js";

@@ -474,7 +474,7 @@ def test_the_work_grows_with_the_text_and_not_with_its_square(opening: str, line
         for character in opening + line * (size // len(line)):
             list(renderer.feed(character))
         list(renderer.finish())
-        looks.append(renderer.looked_at)
+        looks.append(renderer.parsed_size)
     assert looks[1] <= 6 * looks[0]
 
 
@@ -483,7 +483,7 @@ def test_a_long_block_of_code_is_looked_at_once() -> None:
     renderer = BlockRenderer()
     for character in code:
         list(renderer.feed(character))
-    assert renderer.looked_at == len(code)
+    assert renderer.parsed_size == len(code)
 
 
 _TABLE = "|" + "a|" * 18 + "\n|" + "-|" * 18 + "\n"
@@ -507,7 +507,7 @@ def test_a_long_block_is_parsed_in_pieces_of_bounded_size_and_nothing_is_lost(ki
     steps = [*renderer.feed(text), *renderer.finish()]
     html = "".join(block.html for block in steps if block is not None)
     assert html == render_html(text)
-    assert max(renderer.pieces) < 20_000
+    assert max(renderer.parse_sizes) < 20_000
     assert re.sub(r"<[^>]*>", "", html).count("x") == text.count("x")
     _assert_safe(html)
 
@@ -517,8 +517,8 @@ def test_between_two_pauses_one_piece_is_parsed_at_most(kind: str) -> None:
     opening, line = _HOSTILE[kind]
     renderer, parsed = BlockRenderer(), 0
     for _ in renderer.feed(opening + line * (61_000 // len(line))):
-        assert len(renderer.pieces) <= parsed + 2, "a look that found no end, and the cut"
-        parsed = len(renderer.pieces)
+        assert len(renderer.parse_sizes) <= parsed + 2, "a look that found no end, and the cut"
+        parsed = len(renderer.parse_sizes)
 
 
 def test_tables_have_a_bounded_number_of_cells() -> None:
@@ -545,7 +545,7 @@ def test_long_code_is_shown_as_it_was_written_without_the_parser() -> None:
     code = "  a\n\nb = 1  \n" * 5_000
     renderer = BlockRenderer()
     (block,) = filter(None, renderer.feed(f"  ```python x\n{code}   ```\n"))
-    assert renderer.pieces == []
+    assert renderer.parse_sizes == []
     assert "<span>python</span>" in block.html
     assert code.replace("  a", "a") in block.html
 
