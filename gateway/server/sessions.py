@@ -202,14 +202,7 @@ class DeadLetterRoutes:
                 self._replay,
                 errors=(NotFoundError, InvalidStateError),
             ),
-            Route(
-                "DELETE",
-                one,
-                "dropDead",
-                "Delete a dead letter.",
-                self._drop,
-                errors=(NotFoundError,),
-            ),
+            Route("DELETE", one, "dropDead", "Delete a dead letter.", self._drop, errors=(NotFoundError,)),
         ]
 
     async def _list(self, _call: PlainCall) -> DeadLetterList:

@@ -1,4 +1,4 @@
-"""Markdown to try things on: documents as people and models write them, and text that means harm."""
+"""Markdown for tests: documents as users and models write them, and hostile text."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ HOSTILE = st.lists(st.sampled_from(_BITS) | st.text(max_size=5), max_size=120).m
 
 
 def said(tree: Iterable[Block]) -> str:
-    """All that can be read or followed in a tree, without space."""
+    """Return all readable text and all URLs of a tree, without space."""
     return "".join("".join(_said(block) for block in tree).split())
 
 

@@ -1,4 +1,4 @@
-"""Text that means harm costs time in proportion to its length, at most."""
+"""Hostile text takes time in proportion to its length, at most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markdown to its tree: each kind of node, links that tell the truth, and text that means harm."""
+"""The parser: each kind of node, destinations of links, and hostile text."""
 
 from __future__ import annotations
 

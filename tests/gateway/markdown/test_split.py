@@ -1,4 +1,4 @@
-"""Markdown in pieces: where it is cut, and what is written around a cut."""
+"""The splitter: where a text is cut, and what is inserted around a cut."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def code(count: int) -> str:
 
 
 def is_balanced(piece: str) -> bool:
-    """Whether no code is open at its end."""
+    """Return whether no code is open at the end of a piece."""
     return not segment_text(piece)[1][-1].closing
 
 
@@ -276,7 +276,7 @@ def test_room_is_counted_as_the_platform_counts_it(measure, text: str):
 
 
 def test_little_is_measured():
-    """A measure renders the piece, which takes most of the time."""
+    """Measuring renders the piece, which takes most of the time."""
     measured: list[int] = []
 
     def measure(piece: str) -> int:

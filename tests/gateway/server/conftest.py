@@ -1,4 +1,4 @@
-"""What the tests of the server share: asking it at a lower level than HTTP clients allow."""
+"""Fixtures of the server's tests: requests at a lower level than HTTP clients allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairing over REST."""
+"""Access over REST: pairing codes and allowed users."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ TOKEN = "t" * 32
 
 
 async def knock(served: Served, user: str, channel: str = "home") -> str:
-    """A stranger's code."""
+    """Let an unauthorized user write, and return the pairing code."""
     told = await served.gateway.parts.access.pairing.greet(channel, Sender(user, "Eve"))
     assert told is not None
     return code_in(told)
 
 
 def role_of(served: Served, user: str) -> str | None:
-    """What a user may do."""
+    """Return the role of a user."""
     return served.gateway.parts.access.policy.role("home", written("hi", user=user, role=None))
 
 

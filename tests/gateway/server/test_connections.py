@@ -22,7 +22,7 @@ GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 @asynccontextmanager
 async def listening(data_dir: Path, most: int = 100) -> AsyncIterator[int]:
-    """A gateway that listens; hands out its port."""
+    """Run a gateway that listens, and yield its port."""
     server = ServerSettings(port=0, connections_per_peer=most)
     gateway = Gateway(Settings(data_dir=data_dir, channels={}, model="demo/demo", server=server))
     async with gateway.running(), Server(gateway, head_seconds=HASTE) as made:

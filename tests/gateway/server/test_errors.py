@@ -1,4 +1,4 @@
-"""The errors of HTTP alone: named and explained as those of the contract are."""
+"""The errors of HTTP alone: names, explanations and tree, as for the errors of the contract."""
 
 from __future__ import annotations
 

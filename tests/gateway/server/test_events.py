@@ -22,7 +22,7 @@ from gateway.testing.served import Served, serving, until
 
 
 class Reader:
-    """Reads a stream: ``events`` are (id, bytes of the JSON)."""
+    """Reader of a stream. ``events`` are (id, bytes of the JSON)."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.response = response

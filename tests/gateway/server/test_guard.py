@@ -1,4 +1,4 @@
-"""Who may ask: tokens, guesses, foreign pages, foreign names; and what nobody gets to see."""
+"""The guard: tokens, guessed tokens, foreign pages and host names; and details that no client receives."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ async def test_a_fault_of_our_own_is_named_and_only_the_log_knows_more(tmp_path:
 
 
 class Saboteur(Plugin):
-    """Breaks something the server relies on."""
+    """Plugin that breaks a part that the server relies on."""
 
     name = "saboteur"
 

@@ -1,4 +1,4 @@
-"""Streamed answers: how they are framed, and what becomes of clients that do not read or leave."""
+"""Streamed responses: framing, and clients that disconnect or do not read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def asked(handler: Handler, version: str = "1.1") -> AsyncGenerator[Connection]:
-    """A connection on which a handler was asked to answer."""
+    """Serve a handler, send it a request, and yield the connection."""
     app = web.Application()
     app.router.add_get("/", handler)
     runner = web.AppRunner(app)

@@ -39,7 +39,7 @@ EXAMPLES = 20
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a gateway that runs in a thread of its own, for a client that blocks."""
+    """Run a gateway in its own thread, for a blocking client, and yield its URL."""
     started, found, done = threading.Event(), [""], threading.Event()
 
     async def serve(data_dir: Path) -> None:

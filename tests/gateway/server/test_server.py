@@ -1,4 +1,4 @@
-"""The server as a whole: what it tells of itself, how it starts and stops, and models that misbehave."""
+"""The server as a whole: status, metrics, API description, start and stop, and models that misbehave."""
 
 from __future__ import annotations
 

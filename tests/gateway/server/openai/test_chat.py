@@ -31,7 +31,7 @@ async def client_of(served: Served, key: str = "none") -> AsyncGenerator[AsyncOp
 
 
 async def ask(client: AsyncOpenAI, *said: Any, model: str = SMALL, **how: Any) -> ChatCompletion:
-    """An answer to messages; a text is one of the user."""
+    """Return the answer to messages. A text is a user message."""
     messages: list[Any] = [{"role": "user", "content": m} if isinstance(m, str) else m for m in said]
     create: Any = client.chat.completions.create
     answer: ChatCompletion = await create(model=model, messages=messages, **how)
@@ -51,7 +51,7 @@ def text_of(chunks: list[ChatCompletionChunk]) -> str:
 
 
 async def logged(served: Served, session: str) -> list[tuple[str, str]]:
-    """Who said what in a session."""
+    """Return role and text of each message of a session."""
     _, said = await served.ask("GET", f"/api/sessions/{session}/messages")
     return [
         (m["message"]["role"], "|".join(p.get("content", p["type"]) for p in m["message"]["parts"]))
@@ -66,7 +66,7 @@ async def only_session(served: Served) -> str:
 
 
 def asked(served: Served, nth: int = -1) -> list[Mapping[str, Any]]:
-    """What the model was shown, without the gateway's own prompt."""
+    """Return the messages that the model received, without the gateway's own prompt."""
     return served.models.requests[nth].body["messages"]
 
 
@@ -283,7 +283,7 @@ async def test_a_command_is_answered_too(tmp_path: Path) -> None:
 
 
 class Silence(Plugin):
-    """Answers nothing."""
+    """Plugin that answers nothing."""
 
     name = "silence"
 

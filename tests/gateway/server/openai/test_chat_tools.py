@@ -29,7 +29,7 @@ HERE, THERE = Use("weather", '{"city": "Rome"}', "call_a"), Use("weather", '{"ci
 
 
 class Clock(Plugin):
-    """Brings a tool that a client's request must not be offered."""
+    """Plugin with a tool that a client's request must not offer."""
 
     name = "clock"
 
@@ -43,7 +43,7 @@ class Clock(Plugin):
 
 @asynccontextmanager
 async def retrying(tmp_path: Path) -> AsyncGenerator[Served]:
-    """A gateway whose provider tries again as often as it does by default."""
+    """Run a gateway whose provider retries as often as by default."""
     async with FakeModels() as fake:
         providers = {"openai": {"base_url": fake.openai_url, "api_key": "k"}}
         async with serving(tmp_path, fake=fake, providers=providers) as served:

@@ -1,4 +1,4 @@
-"""What the API for clients of OpenAI refuses, and in which words."""
+"""Requests that the API for OpenAI clients refuses, and the errors that it returns."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ async def streamed(client: AsyncOpenAI, said: str) -> list[ResponseStreamEvent]:
 
 
 def shown(served: Served) -> list[tuple[str, Any]]:
-    """What the model was shown last."""
+    """Return the last messages that the model received."""
     return [(m["role"], m["content"]) for m in served.models.requests[-1].body["messages"]]
 
 
