@@ -43,11 +43,13 @@ class Options(BaseModel):
     )
     session_strategy: Strategy = Field(
         default="thread",
-        description="What is one conversation: a chat, a person in it, or a thread of it",
+        description="Scope of a conversation: chat, chat_user (each user of a chat), or thread (each thread "
+        "or topic of a chat); default thread",
     )
     groups: Groups = Field(
         default="mention",
-        description="What it answers where several read: what names it, replies, commands, or all",
+        description="Messages to answer in group chats: mention (of the bot), reply (to the bot), command, "
+        "or always (all messages); default mention",
     )
     threads: Threads = Field(
         default="off",
@@ -55,22 +57,29 @@ class Options(BaseModel):
         "threads that the bot takes part in need no mention; default off",
     )
     edits: Literal["rerun", "ignore"] = Field(
-        default="rerun", description="Whether a message that its writer changes is answered anew"
+        default="rerun",
+        description="rerun: answer an edited message again; ignore: ignore edits; default rerun",
     )
-    streaming: bool = Field(default=True, description="Whether an answer is shown while it is made")
+    streaming: bool = Field(default=True, description="Show answers while they are generated; default true")
     pages: int = Field(
-        default=6, gt=0, le=50, description="Messages of one answer; what is longer comes as a file"
+        default=6,
+        gt=0,
+        le=50,
+        description="Most text messages per answer; a longer one is also sent as a file; 1 to 50; default 6",
     )
     file_bytes: int = Field(
-        default=10_000_000, gt=0, description="Bytes of the largest file that is taken in"
+        default=10_000_000,
+        gt=0,
+        description="Largest accepted file, in bytes; default 10000000",
     )
     pace: float = Field(
         default=1.0,
         gt=0,
         le=1000,
-        description="How many times the published limits it may call, where more is granted",
+        description="Multiplier of the platform's published rate limits, if yours are higher; over 0, up to "
+        "1000; default 1",
     )
-    tools: bool = Field(default=True, description="Whether answers tell which tools were used")
+    tools: bool = Field(default=True, description="Show the used tools in answers; default true")
 
     def check(self, channel_id: str) -> None:
         """Raise SettingsError if the token is missing or malformed."""

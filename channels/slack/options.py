@@ -55,14 +55,18 @@ class Options(BaseModel):
     )
     groups: Literal["mention", "reply", "command", "always"] = Field(
         default="mention",
-        description="What it answers where several read: what names it, replies, commands, or all",
+        description="Messages to answer in group chats: mention (of the bot), reply (to the bot), command, "
+        "or always (all messages); default mention",
     )
     session_strategy: Literal["chat", "chat_user", "thread"] = Field(
-        default="thread", description="What is one conversation: a chat, a person in it, or a thread of it"
+        default="thread",
+        description="Scope of a conversation: chat, chat_user (each user of a chat), or thread (each thread "
+        "or topic of a chat); default thread",
     )
-    streaming: bool = Field(default=True, description="Whether an answer is shown while it is made")
+    streaming: bool = Field(default=True, description="Show answers while they are generated; default true")
     edits: Literal["rerun", "ignore"] = Field(
-        default="rerun", description="Whether a message that its writer changes is answered anew"
+        default="rerun",
+        description="rerun: answer an edited message again; ignore: ignore edits; default rerun",
     )
     thinking: str = Field(
         default="eyes",
@@ -74,20 +78,23 @@ class Options(BaseModel):
         description="Prefix of slash commands, at most 16 of a-z 0-9 _ -; default none",
     )
     file_bytes: int = Field(
-        default=10_000_000, gt=0, description="Bytes of the largest file that is taken in"
+        default=10_000_000,
+        gt=0,
+        description="Largest accepted file, in bytes; default 10000000",
     )
     pages: int = Field(
         default=6,
         ge=1,
         le=50,
-        description="Messages of one answer; what is longer comes as a file",
+        description="Most text messages per answer; a longer one is also sent as a file; 1 to 50; default 6",
     )
-    tools: bool = Field(default=True, description="Whether answers tell which tools were used")
+    tools: bool = Field(default=True, description="Show the used tools in answers; default true")
     pace: float = Field(
         default=1.0,
         gt=0,
         le=1000,
-        description="How many times the published limits it may call, where more is granted",
+        description="Multiplier of the platform's published rate limits, if yours are higher; over 0, up to "
+        "1000; default 1",
     )
 
     @staticmethod

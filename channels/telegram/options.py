@@ -42,13 +42,13 @@ class Options(BaseModel):
     )
     groups: Groups = Field(
         default="mention",
-        description="Messages to answer in groups: mention (and what reply has), reply (and what "
-        "command has), command, or always; default mention",
+        description="Messages to answer in group chats: mention (of the bot), reply (to the bot), command, "
+        "or always (all messages); default mention",
     )
     session_strategy: Strategy = Field(
         default="thread",
-        description="Scope of a conversation: chat, chat_user (each user of a chat), or thread (each topic "
-        "of a chat); default thread",
+        description="Scope of a conversation: chat, chat_user (each user of a chat), or thread (each thread "
+        "or topic of a chat); default thread",
     )
     streaming: bool = Field(default=True, description="Show answers while they are generated; default true")
     edits: Literal["rerun", "ignore"] = Field(
@@ -63,7 +63,7 @@ class Options(BaseModel):
         default=10_000_000,
         ge=0,
         le=20_000_000,
-        description="Largest accepted file, in bytes; 0 to 20000000; default 10000000",
+        description="Largest accepted file, in bytes; default 10000000",
     )
     pages: int = Field(
         default=6,
