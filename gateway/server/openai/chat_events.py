@@ -113,7 +113,7 @@ class ChatEvents:
         empty = None if with_usage else UNSET
         self._plain = _Chunk(f"chatcmpl-{answer_id}", created, model, [], usage=empty)
         self._before, _, self._after = self._chunk(_ChoiceDelta(_Delta(content=""))).rpartition(b'""')
-        """The constant bytes around the text of a chunk: a chunk for each token is not encoded anew."""
+        """The constant bytes around the text of a chunk, so that only the text is encoded for each token."""
 
     def whole(self, answer: Message | None) -> ChatCompletion:
         """Return the whole answer; an empty one if the message has no answer."""
