@@ -222,7 +222,7 @@ class Inflow:
             key = hashlib.blake2b(raw.encode(), digest_size=12).hexdigest()
         account = self._rules.team if self._rules else ""
         reason = f"{type(error).__name__}: {error}"[:500]
-        log.warning("an unreadable delivery is in quarantine", key=key[:100], reason=reason)
+        log.warning("an unreadable delivery goes to quarantine", key=key[:100], reason=reason)
         if self._receive is None:
             return False
         try:

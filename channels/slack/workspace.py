@@ -223,7 +223,7 @@ class Workspace:
 
 
 def _is_token_error(error: Exception) -> bool:
-    return any(word in str(error) for word in ("_auth", "_authed", "token"))
+    return any(word in str(error) for word in ("_auth", "token"))
 
 
 _COOKIE = "trunkline_slack_state"

@@ -1,4 +1,4 @@
-"""Apps as other people write them, with Slack's own Python library, connected to the fake."""
+"""Apps written with Slack's own Python library, or with none, connected to the fake."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ PATH = "/slack/events"
 
 
 def client(fake: FakeSlack, token: str | None = None) -> AsyncWebClient:
-    """The official client, talking to the fake."""
+    """Return the official client, connected to the fake."""
     return AsyncWebClient(token or fake.bot_token, base_url=fake.api_url)
 
 
 def bolt(fake: FakeSlack) -> AsyncApp:
-    """An app with one workspace's token."""
+    """Return a Bolt app with the token of one workspace."""
     return AsyncApp(client=client(fake), signing_secret=fake.app.signing_secret)
 
 
 @asynccontextmanager
 async def in_socket_mode(fake: FakeSlack, app: AsyncApp) -> AsyncGenerator[AsyncSocketModeHandler]:
-    """The app, connected for as long as the block lasts."""
+    """Connect an app by Socket Mode inside the block."""
     handler = AsyncSocketModeHandler(app, fake.app_token, web_client=client(fake), ping_interval=0.05)
     await handler.connect_async()
     try:
@@ -42,7 +42,7 @@ async def in_socket_mode(fake: FakeSlack, app: AsyncApp) -> AsyncGenerator[Async
 
 @asynccontextmanager
 async def by_http(fake: FakeSlack, app: AsyncApp) -> AsyncGenerator[str]:
-    """The app behind its own server, its address registered with the platform."""
+    """Serve an app by HTTP inside the block, with its URL registered at the platform."""
     runner = web.AppRunner(app.server(path=PATH).web_app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
@@ -55,14 +55,14 @@ async def by_http(fake: FakeSlack, app: AsyncApp) -> AsyncGenerator[str]:
 
 
 class Plain:
-    """A client of the Web API without a library: methods by name, arguments as they are."""
+    """Client of the Web API without a library: methods by name, arguments unchanged."""
 
     def __init__(self, fake: FakeSlack, http: aiohttp.ClientSession) -> None:
         self._fake = fake
         self.http = http
 
     async def call(self, method: str, token: str | None = None, **arguments: Any) -> Any:
-        """A call with a JSON body."""
+        """Call a method with a JSON body."""
         headers = {"Authorization": f"Bearer {token or self._fake.bot_token}"}
         headers["Content-Type"] = "application/json; charset=utf-8"
         url = self._fake.api_url + method
@@ -70,7 +70,7 @@ class Plain:
             return await answer.json()
 
     async def form(self, method: str, token: str | None = None, **arguments: str) -> Any:
-        """A call with a form, its token in it; an empty one is left out."""
+        """Call a method with a form that contains the token, omitted if empty."""
         given = self._fake.bot_token if token is None else token
         data = {**({"token": given} if given else {}), **arguments}
         async with self.http.post(self._fake.api_url + method, data=data) as answer:
@@ -79,19 +79,19 @@ class Plain:
 
 @asynccontextmanager
 async def plain(**given: Any) -> AsyncGenerator[tuple[FakeSlack, Plain]]:
-    """A fake, and a client without a library."""
+    """Return a fake, and a client without a library."""
     async with FakeSlack(**given) as fake, aiohttp.ClientSession() as http:
         yield fake, Plain(fake, http)
 
 
 class Socket:
-    """A Socket Mode connection without a library."""
+    """Socket Mode connection without a library."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.socket = socket
 
     async def read(self) -> Any:
-        """The next frame."""
+        """Return the next frame."""
         async with asyncio.timeout(10):
             return await self.socket.receive_json()
 
@@ -102,7 +102,7 @@ class Socket:
 
 
 async def connect(fake: FakeSlack, api: Plain) -> Socket:
-    """A socket, its greeting read."""
+    """Open a socket and read its greeting."""
     opened = await api.call("apps.connections.open", fake.app_token)
     socket = Socket(await api.http.ws_connect(opened["url"]))
     assert (await socket.read())["type"] == "hello"

@@ -1,4 +1,4 @@
-"""A whole gateway whose only channel is Slack, against the fake."""
+"""Gateways whose only channel is Slack, connected to the fake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.testing.fake_models.server import FakeModels
 
 
 def settings_of(directory: Path, models: FakeModels, fake: FakeSlack, **slack: Any) -> Settings:
-    """The settings of a gateway that talks to both fakes."""
+    """Return the settings of a gateway that uses both fakes."""
     account = {
         "enabled": True,
         **({} if "bot_token" in slack else {"bot_token": fake.bot_token}),
@@ -50,7 +50,7 @@ async def gateway_at(
     plugins: tuple[Plugin, ...] = (),
     **slack: Any,
 ) -> AsyncGenerator[Gateway]:
-    """A running gateway, connected; ``models`` answer, or a fake of its own that echoes."""
+    """Run a gateway until the end of the block. Without ``models``, a fake model echoes."""
     async with own(models) as answering:
         permissions = slack.pop("permissions", {"*": "allow"})
         settings = settings_of(directory, answering, fake, **slack)
@@ -69,7 +69,7 @@ async def gateway_at(
 
 @asynccontextmanager
 async def own(models: FakeModels | None) -> AsyncGenerator[FakeModels]:
-    """The models given, or ones that end with the block."""
+    """Use the given models, or fake ones that end with the block."""
     if models is not None:
         yield models
         return
@@ -78,7 +78,7 @@ async def own(models: FakeModels | None) -> AsyncGenerator[FakeModels]:
 
 
 async def until(true: Callable[[], object] | Callable[[], Awaitable[object]], seconds: float = 20) -> None:
-    """Wait for something to become so."""
+    """Wait until a condition holds."""
     async with asyncio.timeout(seconds):
         while True:
             found = true()
@@ -90,14 +90,14 @@ async def until(true: Callable[[], object] | Callable[[], Awaitable[object]], se
 
 
 async def states(gateway: Gateway) -> list[str]:
-    """The states of what was accepted, in order."""
+    """Return the states of the accepted messages, in order."""
     return await gateway.parts.store.read(
         lambda c: list(c.execute(select(t.inbox.c.state).order_by(t.inbox.c.ord)).scalars())
     )
 
 
 async def settled(gateway: Gateway, *wanted: str) -> None:
-    """Wait until everything accepted is in these states."""
+    """Wait until all accepted messages are in these states."""
     async with asyncio.timeout(30):
         while (await states(gateway)) != list(wanted):
             await asyncio.sleep(0.02)

@@ -27,7 +27,7 @@ LONG = f"ls\u202e{' ' * 3000}; rm -rf /"
 
 
 class Shell(Plugin):
-    """A tool that runs nothing."""
+    """Tool that does not run its command."""
 
     name = "shell"
 
@@ -358,7 +358,7 @@ async def test_a_button_from_before_a_restart_says_that_it_expired(tmp_path: Pat
 
 
 def argument_files(fake: FakeSlack, chat: str) -> dict[str, object]:
-    """The JSON files that stand in a room, by their names."""
+    """Return the JSON files in a chat, by their names."""
     shown = [file for said in fake.messages(chat) for file in said.raw.get("files", ())]
     found = {file["name"]: fake.state.files[file["id"]] for file in shown}
     assert len(found) == len(shown)
@@ -366,7 +366,7 @@ def argument_files(fake: FakeSlack, chat: str) -> dict[str, object]:
 
 
 async def prompt_in(fake: FakeSlack, chat: str, newest: int = 1) -> ShownMessage:
-    """Wait for so many questions in a room. Returns the newest."""
+    """Wait for a number of approval requests in a chat. Returns the newest."""
     await fake.until(lambda: sum("May I run" in text for text in fake.answers(chat)) == newest)
     return [said for said in fake.messages(chat) if "May I run" in said.text][-1]
 
@@ -442,7 +442,7 @@ async def test_a_question_with_a_file_from_before_a_restart_does_not_confuse_the
             fake.say("@ada", "go")
             old = await prompt_in(fake, "@ada")
             gateway.parts.dispatcher.cancel()
-        # A process that is killed takes nothing back.
+        # A killed process removes nothing.
         fake.chat("@ada").messages[old.ts] = old.raw
         for file in fake.state.files.values():
             file.deleted = False

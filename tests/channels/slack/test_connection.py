@@ -1,4 +1,4 @@
-"""What comes over HTTP: only what Slack signed, lately, and only once."""
+"""Deliveries by HTTP: only what Slack signed lately is accepted."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from gateway.channel import Address, OutboundMessage, Placed, PlacementDeferred
 
 
 class Hands:
-    """A clock that stands until it is set."""
+    """Clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0

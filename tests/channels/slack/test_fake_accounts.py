@@ -1,4 +1,4 @@
-"""Installing the fake's app in several workspaces, and what is left when it is uninstalled."""
+"""Installation of the app in several workspaces of the fake, and its removal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REDIRECT = "https://bot.example/slack/oauth_redirect"
 
 
 def address(fake: FakeSlack, **more: str) -> str:
-    """Where an installation begins."""
+    """Return the URL where an installation begins."""
     query = {"client_id": fake.app.client_id, "scope": "chat:write,channels:read", "state": "s1"}
     return f"{fake.url}/oauth/v2/authorize?{urlencode({**query, 'redirect_uri': REDIRECT, **more})}"
 
@@ -189,7 +189,7 @@ async def test_workspaces_do_not_see_one_another() -> None:
 
 
 def _distributed(fake: FakeSlack, folder: Path) -> AsyncApp:
-    """An app that anybody may install."""
+    """Return a Bolt app that any workspace can install."""
     settings = AsyncOAuthSettings(
         **secrets(fake),
         scopes=["chat:write", "channels:read"],
@@ -203,7 +203,7 @@ def _distributed(fake: FakeSlack, folder: Path) -> AsyncApp:
 
 
 async def _installed(fake: FakeSlack, http: aiohttp.ClientSession, url: str, team: str) -> None:
-    """A person goes the whole way."""
+    """Complete an installation as a user."""
     install = url.replace(PATH, "/slack/install")
     async with http.get(install) as answer:
         text = await answer.text()

@@ -1,4 +1,4 @@
-"""The fake's Web API, called without a library: forms, JSON, tokens, refusals, faults and rate limits."""
+"""Web API of the fake without a library: forms, JSON, tokens, refusals, faults and rate limits."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ VALUES: list[Any] = [
 ]
 
 EVERYWHERE = frozenset(schemas().at("errors"))
-"""Errors that each method may answer."""
+"""Errors that each method may return."""
 
 
 def fields(method: str) -> dict[str, Any]:
-    """The arguments of a method, each with its schema."""
+    """Yield the arguments of a method with their schemas."""
     return schemas().at("methods", method, "arguments", "properties")
 
 
@@ -153,7 +153,7 @@ async def test_a_scope_that_was_not_granted_is_named() -> None:
 
 
 async def test_every_answer_to_a_refused_call_is_a_documented_one() -> None:
-    """What the fake may answer stands in its schema: the errors are Slack's, not its own."""
+    """Each error of the fake is one that Slack documents for the method."""
     assert set(METHODS) | {"apps.connections.open", "oauth.v2.access"} == set(methods())
     async with plain() as (fake, api):
         here = fake.chat("general").id

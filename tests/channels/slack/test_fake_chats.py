@@ -1,4 +1,4 @@
-"""What the fake's Web API tells of rooms, users and files."""
+"""Chats, users and files in the Web API of the fake."""
 
 from __future__ import annotations
 

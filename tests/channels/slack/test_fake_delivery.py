@@ -287,7 +287,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class Server:
-    """An app's server without a library: answers what it is told to, and keeps what it got."""
+    """HTTP server of an app without a library. Answers as set, and records the requests."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -1,4 +1,4 @@
-"""What the fake does with messages of an app: posting, changing, deleting, and what it refuses."""
+"""Messages of an app in the fake: posting, editing, deleting, and refusals."""
 
 from __future__ import annotations
 

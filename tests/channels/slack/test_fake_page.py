@@ -1,4 +1,4 @@
-"""The fake's page: what it asks for, the program that serves it, and the page itself in a browser."""
+"""Page of the fake: its requests, its server, and the page in a browser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 
 async def act(http: aiohttp.ClientSession, fake: FakeSlack, name: str, **given: Any) -> int:
-    """Do what a person does on the page; the status."""
+    """Act as a user of the page. Returns the status."""
     async with http.post(f"{fake.url}/_fake/{name}", json=given) as answer:
         return answer.status
 

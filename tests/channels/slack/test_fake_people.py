@@ -1,4 +1,4 @@
-"""What persons do in the fake, and what an app hears of it."""
+"""Acts of users in the fake, and the events that an app receives."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Json = dict[str, Any]
 
 
 def events(fake: FakeSlack) -> list[Json]:
-    """What the app was told, as events."""
+    """Return the events that the app received."""
     return [one.payload["event"] for one in fake.deliveries if one.kind == "events_api"]
 
 
 def kinds(fake: FakeSlack) -> list[tuple[str, str | None]]:
-    """Types and subtypes of the events."""
+    """Return the types and subtypes of the events."""
     return [(event["type"], event.get("subtype")) for event in events(fake)]
 
 
 async def posted(api: Plain, *elements: Json, **more: Any) -> str:
-    """A message of the bot with buttons."""
+    """Post a message with buttons as the bot."""
     blocks = [{"type": "actions", "elements": list(elements)}]
     told = await api.call("chat.postMessage", channel="general", text="?", blocks=blocks, **more)
     return told["ts"]

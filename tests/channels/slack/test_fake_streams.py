@@ -11,7 +11,7 @@ from tests.channels.slack.apps import Plain, client, plain
 
 
 def place(fake: FakeSlack, chat: str = "general") -> dict[str, str]:
-    """Where a stream begins: under a question of Ada's."""
+    """Return where a stream begins: in the thread of a question."""
     root = fake.say(chat, "question")
     ada = fake.user("ada")
     return {
@@ -23,7 +23,7 @@ def place(fake: FakeSlack, chat: str = "general") -> dict[str, str]:
 
 
 async def start(api: Plain, where: dict[str, str], **more: Any) -> dict[str, str]:
-    """A stream that has begun: its room and its message."""
+    """Start a stream. Returns its chat and message."""
     told = await api.call("chat.startStream", **where, **more)
     return {"channel": told["channel"], "ts": told["ts"]}
 

@@ -1,4 +1,4 @@
-"""The Slack channel when things go wrong at the worst moment."""
+"""The Slack channel with faults of the platform, outages and crashes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ODD: list[Any] = [None, "", 0, [], {}, ["x"], {"a": 1}, "x" * 20_000, "\0", "1.5
 async def test_a_message_that_was_placed_when_the_gateway_died_is_found_again(
     tmp_path: Path, chat: str, times: int
 ) -> None:
-    """The platform has it, and nobody heard: not this process, and not the next ones."""
+    """Slack has the message, but its answer reached no process."""
     async with FakeSlack() as fake, FakeModels() as models:
         never = asyncio.Event()
         for _ in range(times):
@@ -89,7 +89,7 @@ async def test_a_long_answer_streams_over_several_messages(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("chat", ["general", "@ada"])
 async def test_complete_pages_of_a_long_answer_are_not_edited_again(tmp_path: Path, chat: str) -> None:
-    """Each message is placed or completed once; only the last one is changed when the answer ends."""
+    """Each page is posted or completed once; only the last one changes when the answer ends."""
     gates = [asyncio.Event() for _ in range(3)]
     text = [f"{number} " + "word " * 1_000 for number in range(3)]
     steps = [step for said, gate in zip(text, gates, strict=True) for step in (Say(said), Gate(gate))]

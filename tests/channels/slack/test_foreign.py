@@ -1,4 +1,4 @@
-"""The fake Slack against a client nobody here wrote: Slack's own library for JavaScript, under Node.js."""
+"""The fake against Slack's own JavaScript library, under Node.js."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from channels.slack.fake import FakeSlack
 
 @asynccontextmanager
 async def javascript(fake: FakeSlack, folder: Path, mode: str) -> AsyncGenerator[str]:
-    """The client; what it printed when it was ready."""
+    """Run the client. Yields what it printed when ready."""
     client = await asyncio.create_subprocess_exec(
         "node",
         str(folder / "client.mjs"),
@@ -61,7 +61,7 @@ async def test_bolt_for_javascript_comes_back_after_a_renewal(foreign: Path) -> 
 
 
 async def _play(fake: FakeSlack) -> None:
-    """A person tries everything the client does, in a direct message and in a channel."""
+    """Use all abilities of the client as a user, in a direct chat and in a channel."""
     root = fake.say("general", "hello @trunkline")
     await fake.until(lambda: fake.answers("general") == ["**You mentioned me**"])
     streamed = fake.messages("general", thread=root)[-1]

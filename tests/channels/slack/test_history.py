@@ -1,4 +1,4 @@
-"""Catching up: no message is passed that is not durable, and a history is read however often that fails."""
+"""Histories: cursors do not pass messages that are not durable, and failed reads are retried."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ONE, TWO, THREE = "1700000001.000100", "1700000002.000100", "1700000003.000100"
 
 
 def history(api: Api, take: list[UserMessage], account: str = "T1") -> HistoryReader:
-    """Catches up in a workspace, and keeps what it takes."""
+    """Return a reader of histories that appends the committed messages to ``take``."""
 
     async def keep(_chat: str, messages: Iterable[UserMessage]) -> None:
         take.extend(messages)

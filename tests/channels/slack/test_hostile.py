@@ -1,4 +1,4 @@
-"""Deliveries of every kind that Slack makes, spoiled: each is read or refused, by parser and by request."""
+"""Malformed deliveries of every kind: each is parsed or refused, by the parser and by HTTP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RULES = Rules(channel="slack", team="T1", bot_user="U1", groups="always")
 
 
 async def everything() -> list[dict[str, Any]]:
-    """A delivery of each kind that people can bring about, and those that were recorded."""
+    """Return a delivery of each kind that a user can cause, and the recorded ones."""
     async with FakeSlack() as fake:
         ts = fake.say("general", "hello @trunkline", files=[("a.txt", b"x")])
         fake.edit("general", ts, "changed")
@@ -77,7 +77,7 @@ async def test_whatever_request_comes_it_is_answered_and_never_with_a_fault_of_o
 
 
 def signed(body: bytes, secret: str, stamp: str | None = None) -> dict[str, str]:
-    """The headers with which Slack proves that it sent a body."""
+    """Return the headers with which Slack signs a body."""
     stamp = stamp or str(int(time.time()))
     digest = hmac.new(secret.encode(), f"v0:{stamp}:".encode() + body, hashlib.sha256).hexdigest()
     headers = {"X-Slack-Request-Timestamp": stamp, "X-Slack-Signature": f"v0={digest}"}
@@ -85,7 +85,7 @@ def signed(body: bytes, secret: str, stamp: str | None = None) -> dict[str, str]
 
 
 def forged(body: bytes, secret: str, dice: Random) -> dict[str, str]:
-    """Headers that prove nothing: too old, of another body or secret, cut, or not there."""
+    """Return headers that prove nothing: too old, for another body or secret, cut, or missing."""
     now = int(time.time())
     match dice.randrange(5):
         case 0:

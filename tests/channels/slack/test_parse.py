@@ -1,4 +1,4 @@
-"""Slack's payloads as what they mean; whatever is wrong with one, it is said so and nothing else happens."""
+"""Slack's payloads and their meaning; a malformed one raises UnreadableError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers as Slack's messages: within every limit, and saying only what they say."""
+"""Answers as Slack's messages: within every limit, without misleading markup."""
 
 from __future__ import annotations
 

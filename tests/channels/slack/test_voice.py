@@ -1,4 +1,4 @@
-"""What people say to the bot aloud, and what it says to them."""
+"""Voice messages to and from the bot."""
 
 from __future__ import annotations
 

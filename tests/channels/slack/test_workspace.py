@@ -21,7 +21,7 @@ from tests.channels.slack.gateways import settings_of, settled, until
 
 @asynccontextmanager
 async def serving(fake: FakeSlack, directory: Path) -> AsyncGenerator[tuple[Gateway, str]]:
-    """A gateway with an app that anybody may install, and none that is installed by its settings."""
+    """Run a gateway whose app any workspace may install, with no installation in its settings."""
     async with FakeModels() as models:
         settings = settings_of(
             directory,
@@ -40,7 +40,7 @@ async def serving(fake: FakeSlack, directory: Path) -> AsyncGenerator[tuple[Gate
 
 
 async def install(fake: FakeSlack, url: str, team: str, *, forged: bool = False) -> int:
-    """A person installs the app in a browser. Returns the last page's status."""
+    """Install the app in a browser. Returns the status of the last page."""
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser:
         async with browser.get(f"{url}/install", allow_redirects=False) as begun:
             assert begun.status == 302
