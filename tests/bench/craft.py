@@ -103,9 +103,9 @@ def of_discord(raw: Any) -> object:
     """Read a message or an interaction."""
     if "author" in raw:
         said = read(raw, DiscordMessage)
-        return discord.should_answer(said, _ROOM, _VIEW) and discord.inbound(said, _ROOM, _VIEW)
+        return discord.should_answer(said, _CHAT, _PROFILE) and discord.inbound(said, _CHAT, _PROFILE)
     if "application_id" in raw and "token" in raw:
-        return discord.from_command(read(raw, Interaction), _ROOM, _VIEW)
+        return discord.from_command(read(raw, Interaction), _CHAT, _PROFILE)
     return None
 
 
@@ -119,10 +119,12 @@ def slack_pages(message: Message) -> object:
     ]
 
 
-_BOT = telegram.Self(channel="telegram", id=123456789, username="fake_bot", commands={"help": "help"})
+_BOT = telegram.BotIdentity(channel="telegram", id=123456789, username="fake_bot", commands={"help": "help"})
 _RULES = slack.Rules(channel="slack", team="T1", bot_user="U1")
-_VIEW = discord.BotProfile("discord", "1", DiscordOptions.model_validate({"token": "t"}), frozenset({"help"}))
-_ROOM = Chat("5", "dm")
+_PROFILE = discord.BotProfile(
+    "discord", "1", DiscordOptions.model_validate({"token": "t"}), frozenset({"help"})
+)
+_CHAT = Chat("5", "dm")
 PARSERS: Mapping[str, Callable[[Any], object]] = {
     "telegram": of_telegram,
     "discord": of_discord,
