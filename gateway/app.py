@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from gateway.access import Access, Who
+from gateway.access import Access, UserRef
 from gateway.access.approvals import Approvals
 from gateway.access.permissions import Permissions
 from gateway.access.tokens import Auth
@@ -433,13 +433,13 @@ class Gateway:
             parts.dispatcher.cancel()
         parts.submission.close()
 
-    def _end_turns_of(self, who: Who) -> None:
+    def _end_turns_of(self, user: UserRef) -> None:
         """Abort the running turns of a user whose access was revoked."""
         for session in self.parts.sessions.live():
             turn = session.turn
             if (
                 turn is not None
-                and self.parts.access.policy.who(turn.entry.channel, turn.entry.inbound) == who
+                and self.parts.access.policy.user_of(turn.entry.channel, turn.entry.inbound) == user
             ):
                 turn.abort()
 

@@ -18,7 +18,7 @@ import structlog
 from sqlalchemy import Connection, select
 
 from gateway.access.grants import grant
-from gateway.access.people import THE_OWNER, Who
+from gateway.access.people import THE_OWNER, UserRef
 from gateway.access.permissions import match_text
 from gateway.access.policy import Access
 from gateway.contract.channel import (
@@ -142,8 +142,10 @@ class Approvals:
         Otherwise a decision is kept until the message is answered, and a repeated turn uses it once.
         """
         matches, digest = match_text(tool, arguments), digest_of(arguments)
-        who = self._who(turn)
-        if matches is not None and await self._access.grants.allows(turn.session.id, who, tool.name, matches):
+        user = self._user_of(turn)
+        if matches is not None and await self._access.grants.allows(
+            turn.session.id, user, tool.name, matches
+        ):
             return "always"
         earlier = await self._earlier_decision(turn, tool.name, digest, recorded=recorded)
         if earlier is not None:
@@ -169,7 +171,7 @@ class Approvals:
             raise UnauthorizedError("only the user whose message requested this may decide it")
         if decision == "always" and question.request.always is None:
             raise InvalidRequestError('"always" is not offered for this call; answer "once" or "deny"')
-        by = THE_OWNER if user is None else Who(question.request.address.channel, user)
+        by = THE_OWNER if user is None else UserRef(question.request.address.channel, user)
         claim = self._claim(question, decision, by)
         committed = self._store.submit(claim.ops)
         claim.follow(committed)
@@ -189,7 +191,7 @@ class Approvals:
         decision = _WORDS[_word(entry.inbound)]
         if decision == "always" and question.request.always is None:
             decision = "once"
-        return self._claim(question, decision, Who(entry.channel, entry.inbound.sender.id))
+        return self._claim(question, decision, UserRef(entry.channel, entry.inbound.sender.id))
 
     async def _ask(self, question: _Question) -> Outcome:
         request, turn = question.request, question.turn
@@ -320,7 +322,7 @@ class Approvals:
             return False
         return message.in_reply_to == shown.platform_id or message.order > shown.order > 0
 
-    def _claim(self, question: _Question, decision: Decision, by: Who) -> Claim:
+    def _claim(self, question: _Question, decision: Decision, by: UserRef) -> Claim:
         """Reserve a question for a decision, with the writes that make it durable."""
         question.taken = True
         request, turn, row_id = question.request, question.turn, new_id()
@@ -339,14 +341,14 @@ class Approvals:
             audit_op(str(by), f"approval.{decision}", request.tool_name, detail),
         ]
         if decision == "always" and request.always is not None:
-            granted = grant(request.session, self._who(turn), request.tool_name, request.always, by)
+            granted = grant(request.session, self._user_of(turn), request.tool_name, request.always, by)
             ops.append(granted.put())
         if question.recorded:
             turn.decisions.used.append(row_id)
         return Claim(question, decision, ops)
 
-    def _who(self, turn: Turn) -> Who:
-        return self._access.policy.who(turn.entry.channel, turn.entry.inbound)
+    def _user_of(self, turn: Turn) -> UserRef:
+        return self._access.policy.user_of(turn.entry.channel, turn.entry.inbound)
 
     def _request(
         self, turn: Turn, tool_name: str, arguments: Mapping[str, Any], matches: str | None

@@ -16,7 +16,7 @@ from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, and_, select
 
 from gateway.access.attempts import Attempts
-from gateway.access.people import Who
+from gateway.access.people import UserRef
 from gateway.contract.errors import NotFoundError, TooManyRequestsError
 from gateway.contract.messages import new_id, now_ms
 from gateway.store import Op, Store
@@ -67,9 +67,9 @@ class Code(Struct, frozen=True, kw_only=True):
     used_at: int = 0
 
     @property
-    def who(self) -> Who:
+    def user(self) -> UserRef:
         """The user that the code was issued to."""
-        return Who(self.channel, self.user_id)
+        return UserRef(self.channel, self.user_id)
 
     def use(self) -> Op:
         """Return the write that marks the code as used; commit it with the action that it allows."""
@@ -90,7 +90,7 @@ class Codes:
         self.lock = asyncio.Lock()
 
     async def give(
-        self, kind: CodeKind, who: Who, *, valid_ms: int, most: int, name: str = "", session: str = ""
+        self, kind: CodeKind, user: UserRef, *, valid_ms: int, most: int, name: str = "", session: str = ""
     ) -> Code | None:
         """Return the user's open code, or a new one.
 
@@ -100,7 +100,7 @@ class Codes:
         async with self.lock:
             now = self._clock()
             self._given = {key: code for key, code in self._given.items() if code.expires_at > now}
-            theirs = await self._read(_of(who), t.one_time_code.c.kind == kind)
+            theirs = await self._read(_of(user), t.one_time_code.c.kind == kind)
             opened = [c for c in theirs if not c.used_at and c.expires_at > now and c.session == session]
             for code in opened:
                 if code.code:
@@ -108,7 +108,7 @@ class Codes:
             if sum(code.created_at > now - HOUR_MS for code in theirs) >= most:
                 return None
             others = await self.open(kind)
-            if sum(code.channel == who.channel for code in others) >= _MOST_OPEN:
+            if sum(code.channel == user.channel for code in others) >= _MOST_OPEN:
                 return None
             fresh, digest = await asyncio.to_thread(_fresh, {code.digest for code in others})
             code = Code(
@@ -116,8 +116,8 @@ class Codes:
                 kind=kind,
                 code=fresh,
                 digest=digest,
-                channel=who.channel,
-                user_id=who.user,
+                channel=user.channel,
+                user_id=user.user,
                 name=name,
                 session=session,
                 created_at=now,
@@ -134,7 +134,7 @@ class Codes:
         c = t.one_time_code.c
         return await self._read(c.kind == kind, c.used_at == 0, c.expires_at > self._clock())
 
-    async def find(self, kind: CodeKind, given: str, by: Who, among: Callable[[Code], bool]) -> Code:
+    async def find(self, kind: CodeKind, given: str, by: UserRef, among: Callable[[Code], bool]) -> Code:
         """Return the open code that a user typed, if ``among`` accepts it.
 
         Raises NotFoundError for any other, and TooManyRequestsError after five wrong codes in ten minutes.
@@ -151,10 +151,10 @@ class Codes:
         self._wrong.forget(str(by))
         return found
 
-    async def revoked(self, who: Who) -> list[Op]:
+    async def revoked(self, user: UserRef) -> list[Op]:
         """Return the writes that invalidate all codes of a user."""
         now = self._clock()
-        theirs = await self._read(_of(who), t.one_time_code.c.used_at == 0)
+        theirs = await self._read(_of(user), t.one_time_code.c.used_at == 0)
         return [(USE_CODE, (code.id, now)) for code in theirs]
 
     async def _outdated(self) -> list[Op]:
@@ -200,6 +200,6 @@ def _digest(code: str) -> str:
     return hashlib.scrypt(text, salt=b"trunkline one-time code", n=2**13, r=8, p=1, dklen=32).hex()
 
 
-def _of(who: Who) -> ColumnElement[bool]:
+def _of(user: UserRef) -> ColumnElement[bool]:
     c = t.one_time_code.c
-    return and_(c.channel == who.channel, c.user_id == who.user)
+    return and_(c.channel == user.channel, c.user_id == user.user)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from sqlalchemy import Connection, select
 
-from gateway.access.people import Who
+from gateway.access.people import UserRef
 from gateway.contract.errors import NotFoundError
 from gateway.contract.messages import new_id, now_ms
 from gateway.store import Op, Store
@@ -62,19 +62,19 @@ class Grants:
 
         return await self._store.read(read)
 
-    async def allows(self, session: str, who: Who, tool: str, matches: str) -> bool:
+    async def allows(self, session: str, user: UserRef, tool: str, matches: str) -> bool:
         """Return whether a grant covers this call."""
         c = t.approval_grant.c
         query = select(c.id).where(
             c.session == session,
-            c.channel == who.channel,
-            c.user_id == who.user,
+            c.channel == user.channel,
+            c.user_id == user.user,
             c.tool == tool,
             c.matches == matches,
         )
         return await self._store.read(lambda connection: connection.execute(query).first() is not None)
 
-    async def revoke(self, grant_id: str, by: Who) -> None:
+    async def revoke(self, grant_id: str, by: UserRef) -> None:
         """Remove a grant. Raises NotFoundError."""
         found = next((grant for grant in await self.all() if grant.id == grant_id), None)
         if found is None:
@@ -82,21 +82,21 @@ class Grants:
         audit = audit_op(str(by), "approval.revoke", found.tool, f"{found.matches} in {found.session}")
         await self._store.write((DROP_GRANT, (grant_id,)), audit)
 
-    async def forgotten(self, who: Who) -> list[Op]:
+    async def forgotten(self, user: UserRef) -> list[Op]:
         """Return the writes that delete all grants of a user."""
         c = t.approval_grant.c
-        query = select(c.id).where(c.channel == who.channel, c.user_id == who.user)
+        query = select(c.id).where(c.channel == user.channel, c.user_id == user.user)
         ids = await self._store.read(lambda connection: list(connection.execute(query).scalars()))
         return [(DROP_GRANT, (grant_id,)) for grant_id in ids]
 
 
-def grant(session: str, who: Who, tool: str, matches: str, by: Who) -> Grant:
+def grant(session: str, user: UserRef, tool: str, matches: str, by: UserRef) -> Grant:
     """Make a new grant with the current time."""
     return Grant(
         id=new_id(),
         session=session,
-        channel=who.channel,
-        user_id=who.user,
+        channel=user.channel,
+        user_id=user.user,
         tool=tool,
         matches=matches,
         approved_by=str(by),

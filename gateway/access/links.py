@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sqlalchemy import and_, select
 
 from gateway.access.codes import Code, Codes
-from gateway.access.people import Who
+from gateway.access.people import UserRef
 from gateway.contract.errors import InvalidStateError
 from gateway.contract.messages import new_id, now_ms
 from gateway.store import Op, Store
@@ -30,45 +30,45 @@ class AccountLinks:
         self._codes = codes
         self._clock = clock
 
-    async def begin(self, who: Who) -> Code | None:
+    async def begin(self, user: UserRef) -> Code | None:
         """Issue a code to type on another channel; None after too many in an hour."""
-        return await self._codes.give("link", who, valid_ms=VALID_MS, most=MOST_CODES)
+        return await self._codes.give("link", user, valid_ms=VALID_MS, most=MOST_CODES)
 
-    async def finish(self, given: str, by: Who) -> Who:
+    async def finish(self, given: str, by: UserRef) -> UserRef:
         """Link the user that typed a code with the user that got it. Returns the latter.
 
         Raises NotFoundError, TooManyRequestsError, or InvalidStateError if the same user typed it.
         """
         async with self._codes.lock:
             code = await self._codes.find("link", given, by, lambda _code: True)
-            if code.who == by:
+            if code.user == by:
                 raise InvalidStateError("this code is for your account on another channel; type it there")
-            everyone = {code.who, by} | await self.same(code.who) | await self.same(by)
+            everyone = {code.user, by} | await self.same(code.user) | await self.same(by)
             person, now = new_id(), self._clock()
             rows: list[Op] = [
-                (PUT_IDENTITY, (who.channel, who.user, new_id(), person, now)) for who in everyone
+                (PUT_IDENTITY, (user.channel, user.user, new_id(), person, now)) for user in everyone
             ]
-            await self._store.write(*rows, code.use(), audit_op(str(by), "link", str(code.who)))
-            return code.who
+            await self._store.write(*rows, code.use(), audit_op(str(by), "link", str(code.user)))
+            return code.user
 
-    async def end(self, who: Who) -> bool:
+    async def end(self, user: UserRef) -> bool:
         """Remove a user's link. Returns whether there was one."""
-        ops = await self.forgotten(who)
+        ops = await self.forgotten(user)
         if ops:
-            await self._store.write(*ops, audit_op(str(who), "unlink", str(who)))
+            await self._store.write(*ops, audit_op(str(user), "unlink", str(user)))
         return bool(ops)
 
-    async def same(self, who: Who) -> set[Who]:
+    async def same(self, user: UserRef) -> set[UserRef]:
         """Return the other users that belong to the same person."""
         i = t.identity.c
-        person = select(i.person).where(and_(i.channel == who.channel, i.user_id == who.user))
+        person = select(i.person).where(and_(i.channel == user.channel, i.user_id == user.user))
         query = select(i.channel, i.user_id).where(i.person.in_(person))
-        found = await self._store.read(lambda c: {Who(*row) for row in c.execute(query)})
-        return found - {who}
+        found = await self._store.read(lambda c: {UserRef(*row) for row in c.execute(query)})
+        return found - {user}
 
-    async def forgotten(self, who: Who) -> list[Op]:
+    async def forgotten(self, user: UserRef) -> list[Op]:
         """Return the writes that delete a user's link."""
         i = t.identity.c
-        query = select(i.id).where(and_(i.channel == who.channel, i.user_id == who.user))
+        query = select(i.id).where(and_(i.channel == user.channel, i.user_id == user.user))
         ids = await self._store.read(lambda c: list(c.execute(query).scalars()))
         return [(DROP_IDENTITY, (row_id,)) for row_id in ids]

@@ -11,7 +11,7 @@ from sqlalchemy import and_, select
 
 from gateway.access.codes import Code, Codes
 from gateway.access.links import MOST_CODES, VALID_MS, AccountLinks
-from gateway.access.people import Who
+from gateway.access.people import UserRef
 from gateway.contract.messages import now_ms
 from gateway.store import Op, Store
 from gateway.store import schema as t
@@ -48,11 +48,11 @@ class MovedChats:
         """Return whether several chats continue a session, or did since the start: messages may be queued."""
         return session in self._shared
 
-    async def begin(self, who: Who, session: str) -> Code | None:
+    async def begin(self, user: UserRef, session: str) -> Code | None:
         """Issue a code that continues a session in another chat; None after too many in an hour."""
-        return await self._codes.give("move", who, valid_ms=VALID_MS, most=MOST_CODES, session=session)
+        return await self._codes.give("move", user, valid_ms=VALID_MS, most=MOST_CODES, session=session)
 
-    async def finish(self, given: str, by: Who, chat: str, *, any_owner: bool = False) -> str:
+    async def finish(self, given: str, by: UserRef, chat: str, *, any_owner: bool = False) -> str:
         """Let a chat continue the session of a code. Returns the session.
 
         The code must belong to the same person; with ``any_owner``, for admins, it may be any user's. Raises
@@ -60,27 +60,27 @@ class MovedChats:
         """
         same = {by} | await self._links.same(by)
         async with self._codes.lock:
-            code = await self._codes.find("move", given, by, lambda c: any_owner or c.who in same)
+            code = await self._codes.find("move", given, by, lambda c: any_owner or c.user in same)
             moved: Op = (PUT_MOVED, (chat, code.session, by.channel, by.user, self._clock()))
             if chat == code.session:
                 moved = (DROP_MOVED, (chat,))
-            audit = audit_op(str(by), "move", chat, f"session {code.session} of {code.who}")
+            audit = audit_op(str(by), "move", chat, f"session {code.session} of {code.user}")
             await self._store.write(moved, code.use(), audit)
             self._set(chat, code.session)
         return code.session
 
-    async def end(self, who: Who, chat: str) -> bool:
+    async def end(self, user: UserRef, chat: str) -> bool:
         """Give a chat its own session again. Returns whether it was moved."""
         if chat not in self._sessions:
             return False
-        await self._store.write((DROP_MOVED, (chat,)), audit_op(str(who), "unmove", chat))
+        await self._store.write((DROP_MOVED, (chat,)), audit_op(str(user), "unmove", chat))
         self._set(chat, chat)
         return True
 
-    async def forgotten(self, who: Who) -> list[str]:
+    async def forgotten(self, user: UserRef) -> list[str]:
         """Return the chats that a user moved."""
         m = t.moved_chat.c
-        query = select(m.chat).where(and_(m.channel == who.channel, m.user_id == who.user))
+        query = select(m.chat).where(and_(m.channel == user.channel, m.user_id == user.user))
         return await self._store.read(lambda c: list(c.execute(query).scalars()))
 
     def forget(self, chats: list[str]) -> list[Op]:

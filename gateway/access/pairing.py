@@ -11,7 +11,7 @@ import structlog
 
 from gateway.access.attempts import Attempts
 from gateway.access.codes import HOUR_MS, Code, Codes
-from gateway.access.people import Member, Members, Who
+from gateway.access.people import Member, Members, UserRef
 from gateway.contract.channel import Sender, SenderRole
 from gateway.contract.errors import ForbiddenError, NotFoundError
 from gateway.contract.messages import new_id, now_ms
@@ -41,12 +41,12 @@ class Pairing:
 
         The limits are five replies in ten minutes and three codes in an hour; an open code is repeated.
         """
-        who = Who(channel, stranger.id)
-        if self._answered.used_up(str(who)):
+        user = UserRef(channel, stranger.id)
+        if self._answered.used_up(str(user)):
             return None
-        self._answered.count(str(who))
+        self._answered.count(str(user))
         code = await self._codes.give(
-            "pair", who, valid_ms=_VALID_MS, most=_MOST_CODES, name=stranger.name[:_NAME_LENGTH]
+            "pair", user, valid_ms=_VALID_MS, most=_MOST_CODES, name=stranger.name[:_NAME_LENGTH]
         )
         if code is None:
             log.warning(
@@ -65,7 +65,7 @@ class Pairing:
         """Return the open pairing codes, the latest first."""
         return await self._codes.open("pair")
 
-    async def approve(self, given: str, by: Who, may: SenderRole, role: SenderRole = "user") -> Member:
+    async def approve(self, given: str, by: UserRef, may: SenderRole, role: SenderRole = "user") -> Member:
         """Make the user of this code a member. ``by`` is the approving user, ``may`` that user's role.
 
         An admin of a channel approves codes of that channel, the owner those of every channel. Raises
@@ -85,22 +85,22 @@ class Pairing:
                 at=self._clock(),
             )
             await self._members.add(
-                member, code.use(), audit_op(str(by), "pair.approve", str(code.who), f"role {role}")
+                member, code.use(), audit_op(str(by), "pair.approve", str(code.user), f"role {role}")
             )
-        self._answered.forget(str(code.who))
+        self._answered.forget(str(code.user))
         return member
 
-    def member(self, who: Who) -> Member:
+    def member(self, user: UserRef) -> Member:
         """Return a member. Raises NotFoundError."""
-        member = self._members.get(who)
+        member = self._members.get(user)
         if member is None:
             raise NotFoundError(
-                f"no paired user {who.user!r} on {who.channel!r}; "
+                f"no paired user {user.user!r} on {user.channel!r}; "
                 "users allowed in the settings are removed there"
             )
         return member
 
-    async def revoke(self, member: Member, by: Who, *ops: Op) -> None:
+    async def revoke(self, member: Member, by: UserRef, *ops: Op) -> None:
         """Remove a member, in one transaction with other writes."""
-        revoked = audit_op(str(by), "pair.revoke", str(member.who), f"role {member.role}")
-        await self._members.remove(member, revoked, *await self._codes.revoked(member.who), *ops)
+        revoked = audit_op(str(by), "pair.revoke", str(member.user), f"role {member.role}")
+        await self._members.remove(member, revoked, *await self._codes.revoked(member.user), *ops)

@@ -21,14 +21,14 @@ ADD_MEMBER = Write(
 DROP_MEMBER = Write("delete", 62, t.member, "id")
 
 
-class Who(Struct, frozen=True):
+class UserRef(Struct, frozen=True):
     """A user of a channel, by id. The holder of the gateway's token is the owner, without a channel."""
 
     channel: str
     user: str
 
     @classmethod
-    def named(cls, text: str) -> Who:
+    def parse(cls, text: str) -> UserRef:
         """Parse the text form that ``str`` returns."""
         channel, colon, user = text.partition(":")
         return cls(channel, user) if colon else cls("", text)
@@ -37,7 +37,7 @@ class Who(Struct, frozen=True):
         return f"{self.channel}:{self.user}" if self.channel else self.user
 
 
-THE_OWNER = Who("", OWNER)
+THE_OWNER = UserRef("", OWNER)
 
 
 class Member(Struct, frozen=True, kw_only=True):
@@ -52,9 +52,9 @@ class Member(Struct, frozen=True, kw_only=True):
     at: int
 
     @property
-    def who(self) -> Who:
+    def user(self) -> UserRef:
         """The user's identity."""
-        return Who(self.channel, self.user_id)
+        return UserRef(self.channel, self.user_id)
 
     def put(self) -> Op:
         """Return the write that stores the member."""
@@ -74,7 +74,7 @@ class Members:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._members: dict[Who, Member] = {}
+        self._members: dict[UserRef, Member] = {}
 
     async def load(self) -> None:
         """Read the members. Call it once, before the first lookup."""
@@ -82,11 +82,11 @@ class Members:
         def read(connection: Connection) -> list[Member]:
             return [Member(**row) for row in connection.execute(select(t.member)).mappings()]
 
-        self._members = {m.who: m for m in await self._store.read(read)}
+        self._members = {m.user: m for m in await self._store.read(read)}
 
-    def get(self, who: Who) -> Member | None:
+    def get(self, user: UserRef) -> Member | None:
         """Return the member of this identity, or None."""
-        return self._members.get(who)
+        return self._members.get(user)
 
     def list(self) -> list[Member]:
         """Return all members, the latest first."""
@@ -95,9 +95,9 @@ class Members:
     async def add(self, member: Member, *ops: Op) -> None:
         """Store a member, in one transaction with other writes."""
         await self._store.write(member.put(), *ops)
-        self._members[member.who] = member
+        self._members[member.user] = member
 
     async def remove(self, member: Member, *ops: Op) -> None:
         """Remove a member from memory at once, then from the store together with other writes."""
-        self._members.pop(member.who, None)
+        self._members.pop(member.user, None)
         await self._store.write((DROP_MEMBER, (member.id,)), *ops)

@@ -10,7 +10,7 @@ from gateway.access.grants import Grants
 from gateway.access.links import AccountLinks
 from gateway.access.moved_chats import MovedChats
 from gateway.access.pairing import Pairing
-from gateway.access.people import THE_OWNER, Members, Who
+from gateway.access.people import THE_OWNER, Members, UserRef
 from gateway.access.tokens import OWNER
 from gateway.contract.channel import InboundMessage, SenderRole
 from gateway.contract.errors import SettingsError
@@ -44,17 +44,17 @@ class AccessPolicy:
         """Return the rules of a channel; without any, the channel is closed."""
         return self._rules(channel) or _CLOSED
 
-    def who(self, channel: str, message: InboundMessage) -> Who:
+    def user_of(self, channel: str, message: InboundMessage) -> UserRef:
         """Return the sender's identity, as codes and links use it."""
         owner = message.role == "admin" and message.sender.id == OWNER
-        return THE_OWNER if owner else Who(channel, message.sender.id)
+        return THE_OWNER if owner else UserRef(channel, message.sender.id)
 
     def role(self, channel: str, message: InboundMessage) -> SenderRole | None:
         """Return the sender's role, or None for an unauthorised user."""
         if message.role is not None:
             return message.role
         user, rules = message.sender.id, self.rules(channel)
-        member = self._members.get(Who(channel, user))
+        member = self._members.get(UserRef(channel, user))
         if user in rules.admins or (member is not None and member.role == "admin"):
             return "admin"
         if member is not None or rules.allow == "*" or user in rules.allow:
@@ -93,7 +93,7 @@ class Access:
         self.links = AccountLinks(store, codes, clock)
         self.moved_chats = MovedChats(store, codes, self.links, clock)
         self.grants = Grants(store)
-        self.revoked: Listeners[Who] = Listeners()
+        self.revoked: Listeners[UserRef] = Listeners()
 
     async def load(self) -> None:
         """Read members and moved chats."""
@@ -132,11 +132,11 @@ class Access:
             return None
         return await self.pairing.greet(entry.channel, entry.inbound.sender)
 
-    async def revoke(self, who: Who, by: Who) -> None:
+    async def revoke(self, user: UserRef, by: UserRef) -> None:
         """Remove a member with their codes, links, grants and moved chats. Raises NotFoundError."""
-        member = self.pairing.member(who)
-        chats = await self.moved_chats.forgotten(who)
-        linked = await self.links.forgotten(who)
-        granted = await self.grants.forgotten(who)
+        member = self.pairing.member(user)
+        chats = await self.moved_chats.forgotten(user)
+        linked = await self.links.forgotten(user)
+        granted = await self.grants.forgotten(user)
         await self.pairing.revoke(member, by, *linked, *granted, *self.moved_chats.forget(chats))
-        self.revoked.notify(who)
+        self.revoked.notify(user)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.access.codes import Code
-from gateway.access.people import THE_OWNER, Who
+from gateway.access.people import THE_OWNER, UserRef
 from gateway.access.policy import Access
 from gateway.contract.errors import InvalidStateError, NotFoundError, OverloadedError
 from gateway.contract.plugin import CommandContext, Plugin, SlashCommand
@@ -42,7 +42,7 @@ class AccessCommands(Plugin):
         if not rest:
             return "Type `/pair CODE` with the pairing code of the user to approve."
         try:
-            member = await self._access.pairing.approve(rest, self._who(ctx), ctx.role)
+            member = await self._access.pairing.approve(rest, self._user_of(ctx), ctx.role)
         except _REFUSALS as refusal:
             return _sentence(refusal)
         return (
@@ -52,15 +52,17 @@ class AccessCommands(Plugin):
     async def _link(self, rest: str, ctx: CommandContext) -> str:
         if ctx.inbound.address.group:
             return "Link accounts in a private chat: other users can read this one."
-        who, links = self._who(ctx), self._access.links
+        user, links = self._user_of(ctx), self._access.links
         if rest == "off":
             return (
-                "Your account is no longer linked." if await links.end(who) else "Your account is not linked."
+                "Your account is no longer linked."
+                if await links.end(user)
+                else "Your account is not linked."
             )
         if not rest:
-            return _code_reply(await links.begin(who), "link", "on the other channel")
+            return _code_reply(await links.begin(user), "link", "on the other channel")
         try:
-            other = await links.finish(rest, who)
+            other = await links.finish(rest, user)
         except _REFUSALS as refusal:
             return _sentence(refusal)
         return f"Linked with `{other}`."
@@ -68,26 +70,26 @@ class AccessCommands(Plugin):
     async def _move(self, rest: str, ctx: CommandContext) -> str:
         if ctx.inbound.address.group and ctx.role != "admin":
             return "Only admins can move the conversation of a group."
-        who, moved, chat = self._who(ctx), self._access.moved_chats, ctx.inbound.session
+        user, moved, chat = self._user_of(ctx), self._access.moved_chats, ctx.inbound.session
         if rest == "off":
-            was_moved = await moved.end(who, chat)
+            was_moved = await moved.end(user, chat)
             return "This chat has its own conversation again." if was_moved else "This chat was not moved."
         if not rest:
             return _code_reply(
-                await moved.begin(who, ctx.session), "move", "in the chat where you want to continue"
+                await moved.begin(user, ctx.session), "move", "in the chat where you want to continue"
             )
-        if who == THE_OWNER:
+        if user == THE_OWNER:
             return "Not needed here: you can open every conversation directly."
         try:
-            await moved.finish(rest, who, chat, any_owner=ctx.role == "admin")
+            await moved.finish(rest, user, chat, any_owner=ctx.role == "admin")
         except NotFoundError as refusal:
             return f"{_sentence(refusal)} To use a code of another account, link both accounts first: /link"
         except _REFUSALS as refusal:
             return _sentence(refusal)
         return "The conversation continues here."
 
-    def _who(self, ctx: CommandContext) -> Who:
-        return self._access.policy.who(ctx.channel, ctx.inbound)
+    def _user_of(self, ctx: CommandContext) -> UserRef:
+        return self._access.policy.user_of(ctx.channel, ctx.inbound)
 
 
 def _code_reply(code: Code | None, command: str, where: str) -> str:

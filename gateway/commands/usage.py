@@ -39,7 +39,7 @@ class SpendingCommands(Plugin):
             return await self._all_users() if ctx.role == "admin" else "`/usage all` is for admins."
         if rest:
             return _HOW
-        user, spending = str(self._policy.who(ctx.channel, ctx.inbound)), self._spending()
+        user, spending = str(self._policy.user_of(ctx.channel, ctx.inbound)), self._spending()
         here = await self._total(UsageQuery(session=ctx.session, days=3660))
         lines = [_line("this conversation", here)]
         if not ctx.inbound.address.group:

@@ -142,9 +142,9 @@ class Ledger:
 
 
 def _row(call_id: str, caller: Caller, at: int, state: State, tokens: Tokens, nano_usd: int | None) -> Op:
-    who = (caller.session, caller.channel, caller.person, caller.agent, caller.provider, caller.model)
+    user = (caller.session, caller.channel, caller.person, caller.agent, caller.provider, caller.model)
     counts = (tokens.input, tokens.output, tokens.cached, tokens.cache_write)
-    return PUT_SPEND, (call_id, at, state, *who, *counts, nano_usd)
+    return PUT_SPEND, (call_id, at, state, *user, *counts, nano_usd)
 
 
 def _key(dimension: Dimension) -> ColumnElement[Any]:

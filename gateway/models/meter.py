@@ -9,7 +9,7 @@ from typing import Any, assert_never
 import msgspec
 import structlog
 
-from gateway.access import Access, Who
+from gateway.access import Access, UserRef
 from gateway.access.approvals import Approvals
 from gateway.contract.deltas import MetadataDelta, Tokens
 from gateway.contract.errors import BudgetExceededError, ToolError
@@ -218,7 +218,7 @@ class Spending:
         """Build it from budgets of the settings, prices of settings and data, and links of users."""
 
         async def linked(person: str) -> set[str]:
-            return {str(who) for who in await access.links.same(Who.named(person))}
+            return {str(user) for user in await access.links.same(UserRef.parse(person))}
 
         ledger = Ledger(store)
         prices = Prices(
@@ -231,7 +231,7 @@ class Spending:
             prices,
             budgets,
             approvals,
-            lambda turn: str(access.policy.who(turn.entry.channel, turn.entry.inbound)),
+            lambda turn: str(access.policy.user_of(turn.entry.channel, turn.entry.inbound)),
         )
 
     def meter(self, turn: Turn, route: Route, options: ChatOptions, messages: Sequence[Message]) -> Meter:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from gateway.access import THE_OWNER, Access, Grant, Member, Who
+from gateway.access import THE_OWNER, Access, Grant, Member, UserRef
 from gateway.contract.channel import SenderRole
 from gateway.contract.errors import NotFoundError
 from gateway.server.routes import Call, Nothing, PlainCall, Route
@@ -186,4 +186,4 @@ class AccessRoutes:
         return AllowedUser.of(member)
 
     async def _revoke_pair(self, call: Call[MemberPath, Nothing, Nothing, None]) -> None:
-        await self._access.revoke(Who(call.path.channel, call.path.user), THE_OWNER)
+        await self._access.revoke(UserRef(call.path.channel, call.path.user), THE_OWNER)

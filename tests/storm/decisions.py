@@ -35,8 +35,8 @@ class Pressed:
         return self._decided.keys()
 
     def see(self, platform: str, questions: Iterable[Question]) -> None:
-        """Note the questions that show their buttons."""
-        for question in questions:
+        """Note the questions that show their buttons. A button that only probes a message asks nothing."""
+        for question in (one for one in questions if one.approval):
             self._seen.setdefault((platform, question.approval), question)
 
     def decide(self, platform: str, question: Question) -> None:

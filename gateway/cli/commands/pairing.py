@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gateway.access import THE_OWNER, Access, Who
+from gateway.access import THE_OWNER, Access, UserRef
 from gateway.channel import SenderRole
 from gateway.cli.gateway_or_store import GatewayOrStore
 from gateway.cli.options import AsJson, File, settings_from, to_json
@@ -58,7 +58,7 @@ class PairingClient:
         if self._access.running:
             self._access.request("DELETE", f"/api/pairs/{quote(channel, safe='')}/{quote(user, safe='')}")
         else:
-            self._locally(lambda access: access.revoke(Who(channel, user), THE_OWNER))
+            self._locally(lambda access: access.revoke(UserRef(channel, user), THE_OWNER))
 
     def _locally(self, work: Callable[[Access], Awaitable[T]]) -> T:
         async def run(store: Store) -> T:

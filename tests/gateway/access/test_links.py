@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access import THE_OWNER, Access, Who
+from gateway.access import THE_OWNER, Access, UserRef
 from gateway.channel import NotFoundError
 from gateway.contract.errors import InvalidStateError
 from gateway.extensions.registry import ChannelRegistry
@@ -15,7 +15,7 @@ from gateway.store import Store
 from tests.gateway.access.conftest import Clock
 from tests.gateway.access.rooms import audited, code_in, guarded
 
-ADA, LOVELACE, BYRON = Who("home", "ada"), Who("away", "lovelace"), Who("away", "byron")
+ADA, LOVELACE, BYRON = UserRef("home", "ada"), UserRef("away", "lovelace"), UserRef("away", "byron")
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ async def access(store: Store, clock: Clock) -> Access:
     return Access(store, lambda _channel: None, ChannelRegistry(), clock)
 
 
-async def link(access: Access, one: Who, other: Who) -> None:
+async def link(access: Access, one: UserRef, other: UserRef) -> None:
     code = await access.links.begin(one)
     assert code is not None
     assert await access.links.finish(code.code, other) == one

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access import THE_OWNER, Who
+from gateway.access import THE_OWNER, UserRef
 from gateway.testing.chat import Chat
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from tests.gateway.access.rooms import Platforms, Room, audited, code_in, guarded, texts
 
 pytestmark = pytest.mark.slow
 
-ADA, LOVELACE = Who("home", "ada"), Who("away", "lovelace")
+ADA, LOVELACE = UserRef("home", "ada"), UserRef("away", "lovelace")
 
 
 async def linked(chat: Chat) -> None:
@@ -177,7 +177,7 @@ async def test_codes_of_who_was_let_out_are_worth_nothing(tmp_path: Path) -> Non
         room = platforms.room("2")
         await platforms.room("9").ask("root", f"/pair {code_in(await room.ask('eve', 'hi'))}")
         code = code_in(await room.ask("eve", "/move"))
-        await chat.gateway.parts.access.revoke(Who("home", "eve"), THE_OWNER)
+        await chat.gateway.parts.access.revoke(UserRef("home", "eve"), THE_OWNER)
         assert (await platforms.room("9").ask("root", f"/move {code}")).startswith("This code is not valid")
 
 
@@ -262,8 +262,8 @@ async def test_who_is_let_out_loses_link_and_moved_chats(tmp_path: Path) -> None
             "eve", f"/move {code_in((await chat.say('/move', 's', user='owner', role='admin')).text)}"
         )
         assert (await room.write("eve", "hi")).session == "s"
-        assert await gateway.parts.access.links.same(THE_OWNER) == {Who("home", "eve")}
-        await gateway.parts.access.revoke(Who("home", "eve"), THE_OWNER)
+        assert await gateway.parts.access.links.same(THE_OWNER) == {UserRef("home", "eve")}
+        await gateway.parts.access.revoke(UserRef("home", "eve"), THE_OWNER)
         assert await gateway.parts.access.links.same(THE_OWNER) == set()
         assert (await room.write("eve", "hi")).session == room.session
     async with guarded(tmp_path) as (chat, platforms):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from gateway.access import THE_OWNER, Access, Who
+from gateway.access import THE_OWNER, Access, UserRef
 from gateway.access.codes import ADD_CODE, ALPHABET, LENGTH
 from gateway.channel import NotFoundError, Sender, TooManyRequestsError
 from gateway.contract.errors import ForbiddenError
@@ -109,7 +109,7 @@ async def test_a_running_answer_ends_when_its_asker_is_let_out(tmp_path: Path) -
         await room.write("eve", "tell me")
         watcher = await chat.watch(room.session)
         await watcher.until(lambda frame: getattr(frame, "content", "") == "Secr")
-        await chat.gateway.parts.access.revoke(Who("home", "eve"), THE_OWNER)
+        await chat.gateway.parts.access.revoke(UserRef("home", "eve"), THE_OWNER)
         assert (await platforms.home.until(3))[2].message.text == "Secr"
         assert "You are not authorised" in await room.ask("eve", "hi")
 
@@ -123,7 +123,7 @@ async def test_what_waited_when_its_writer_was_let_out_is_not_answered(tmp_path:
         chat.model.then(Reply((Gate(gate), Say("Done."))))
         await group.write("ada", "go")
         await group.write("eve", "and for me?")
-        await chat.gateway.parts.access.revoke(Who("home", "eve"), THE_OWNER)
+        await chat.gateway.parts.access.revoke(UserRef("home", "eve"), THE_OWNER)
         gate.set()
         assert await group.ask("ada", "next") in ("Done.", "You said: next")
         await platforms.home.until(4)
@@ -204,7 +204,7 @@ async def test_a_code_works_once(access: Access) -> None:
     both = [access.pairing.approve(code, THE_OWNER, "admin") for _ in range(2)]
     done = await asyncio.gather(*both, return_exceptions=True)
     assert sorted(type(outcome).__name__ for outcome in done) == ["Member", "NotFoundError"]
-    await access.revoke(Who("home", "666"), THE_OWNER)
+    await access.revoke(UserRef("home", "666"), THE_OWNER)
     with pytest.raises(NotFoundError):
         await access.pairing.approve(code, THE_OWNER, "admin")
 
@@ -212,7 +212,7 @@ async def test_a_code_works_once(access: Access) -> None:
 async def test_a_stranger_gets_three_codes_in_an_hour(access: Access, clock: Clock) -> None:
     for _ in range(3):
         await access.pairing.approve(await code_for(access), THE_OWNER, "admin")
-        await access.revoke(Who("home", "666"), THE_OWNER)
+        await access.revoke(UserRef("home", "666"), THE_OWNER)
     assert await access.pairing.greet("home", EVE) is None
     assert await code_for(access, Sender("667"))
     clock.minutes(61)
@@ -231,7 +231,7 @@ async def test_who_was_let_in_and_out_again_is_answered_anew(access: Access) -> 
     for _ in range(5):
         code = await code_for(access)
     await access.pairing.approve(code, THE_OWNER, "admin")
-    await access.revoke(Who("home", "666"), THE_OWNER)
+    await access.revoke(UserRef("home", "666"), THE_OWNER)
     assert await code_for(access) != code
 
 
@@ -247,7 +247,7 @@ async def test_codes_that_count_for_nothing_any_more_are_removed(
 
 
 async def test_whoever_guesses_five_times_has_to_wait_and_nobody_else(access: Access) -> None:
-    code, root = await code_for(access), Who("home", "root")
+    code, root = await code_for(access), UserRef("home", "root")
     for n in range(5):
         with pytest.raises(NotFoundError):
             await access.pairing.approve(f"guess {n}", root, "admin")
@@ -262,11 +262,11 @@ async def test_whoever_guesses_five_times_has_to_wait_and_nobody_else(access: Ac
 async def test_nobody_gives_more_than_they_have(access: Access) -> None:
     code = await code_for(access)
     with pytest.raises(ForbiddenError):
-        await access.pairing.approve(code, Who("home", "ada"), "user")
+        await access.pairing.approve(code, UserRef("home", "ada"), "user")
     with pytest.raises(NotFoundError):
-        await access.pairing.approve(code, Who("away", "chief"), "admin")
+        await access.pairing.approve(code, UserRef("away", "chief"), "admin")
     assert role_of(access, "home") is None
-    member = await access.pairing.approve(code, Who("home", "root"), "admin")
+    member = await access.pairing.approve(code, UserRef("home", "root"), "admin")
     assert (member.role, member.approved_by, role_of(access, "home")) == ("user", "home:root", "user")
     assert role_of(access, "away") is None
 
@@ -278,15 +278,15 @@ async def test_the_owner_may_make_admins(access: Access) -> None:
 
 async def test_who_is_let_out_is_a_stranger_at_once_and_for_good(access: Access, store: Store) -> None:
     await access.pairing.approve(await code_for(access), THE_OWNER, "admin")
-    told: list[Who] = []
+    told: list[UserRef] = []
     access.revoked.add(told.append)
-    await access.revoke(Who("home", "666"), THE_OWNER)
-    assert (role_of(access, "home"), told) == (None, [Who("home", "666")])
+    await access.revoke(UserRef("home", "666"), THE_OWNER)
+    assert (role_of(access, "home"), told) == (None, [UserRef("home", "666")])
     again = Access(store, {"home": ChannelRules()}.get, ChannelRegistry())
     await again.load()
     assert (role_of(again, "home"), again.members.list()) == (None, [])
     with pytest.raises(NotFoundError, match="users allowed in the settings are removed there"):
-        await access.revoke(Who("home", "666"), THE_OWNER)
+        await access.revoke(UserRef("home", "666"), THE_OWNER)
 
 
 async def test_members_and_those_who_wait_are_listed_the_latest_first(access: Access, clock: Clock) -> None:
@@ -307,7 +307,7 @@ async def test_names_are_cut_to_a_length_and_hold_what_a_database_can_hold(acces
 
 async def test_every_grant_has_a_row_in_the_audit(access: Access, store: Store) -> None:
     await access.pairing.approve(await code_for(access), THE_OWNER, "admin", "admin")
-    await access.revoke(Who("home", "666"), THE_OWNER)
+    await access.revoke(UserRef("home", "666"), THE_OWNER)
     a = t.audit.c
     query = select(a.actor, a.action, a.subject, a.detail).order_by(a.id)
     assert await store.read(lambda c: [tuple(row) for row in c.execute(query)]) == [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.access import THE_OWNER, Access, Who, grant
+from gateway.access import THE_OWNER, Access, UserRef, grant
 from gateway.extensions.registry import ChannelRegistry
 from gateway.store import Store
 from gateway.testing.chat import chatting
@@ -21,7 +21,7 @@ async def allow(home: Path) -> None:
     async with chatting(home / "data") as chat:
         await chat.say("hello", "s")
     store = Store.open(f"sqlite:///{home}/data/trunkline.db", "full", unexpected)
-    ada = Who("telegram", "ada")
+    ada = UserRef("telegram", "ada")
     await store.write(
         grant("s", ada, "shell", "ls \x1b[31m", ada).put(),
         grant("s", THE_OWNER, "shell", "git status", THE_OWNER).put(),

@@ -37,7 +37,7 @@ class Office(Plugin):
 
             Args:
                 task: What to do.
-                agent: Who shall do it.
+                agent: UserRef shall do it.
             """
             return await ctx.run_nested(task, agent=agent)
 

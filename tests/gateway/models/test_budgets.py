@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway import ErrorPart, Message, Plugin, PluginContext, TextPart
-from gateway.access.people import Who
+from gateway.access.people import UserRef
 from gateway.contract.deltas import MetadataDelta
 from gateway.contract.deltas import Tokens as Took
 from gateway.contract.errors import BudgetExceededError
@@ -146,9 +146,9 @@ async def test_calls_side_by_side_do_not_pass_a_limit_together(tmp_path: Path) -
 async def test_people_who_are_one_share_a_budget(tmp_path: Path) -> None:
     async with paying(tmp_path, scope="user", per="day", stop=float(EACH)) as (chat, model):
         links = chat.gateway.parts.access.links
-        code = await links.begin(Who("test", "ada"))
+        code = await links.begin(UserRef("test", "ada"))
         assert code is not None
-        await links.finish(code.code, Who("other", "countess"))
+        await links.finish(code.code, UserRef("other", "countess"))
         answers(model, 3)
         await chat.say("one")
         assert (
