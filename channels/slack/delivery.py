@@ -164,11 +164,11 @@ class Delivery:
 
     async def _list_messages(self, address: Address, oldest: str) -> AsyncIterator[Json]:
         """Yield the messages of a chat or thread since ``oldest``."""
-        asked: dict[str, Any] = {"channel": address.chat, "oldest": oldest, "include_all_metadata": True}
+        arguments: dict[str, Any] = {"channel": address.chat, "oldest": oldest, "include_all_metadata": True}
         method = "conversations.history"
         if address.thread is not None:
-            method, asked = "conversations.replies", {**asked, "ts": address.thread}
-        async for rows in self._api.pages(method, "messages", **asked):
+            method, arguments = "conversations.replies", {**arguments, "ts": address.thread}
+        async for rows in self._api.pages(method, "messages", **arguments):
             for row in rows:
                 yield row
 

@@ -155,7 +155,7 @@ class Workspace:
     def _recording_authors(self, receive: Receive) -> Receive:
         """Return ``receive``, extended to remember the authors of messages for streams."""
 
-        async def listening(
+        async def receive_recording(
             *messages: InboundMessage,
             cursor: Cursor | None = None,
             rejected: Sequence[Rejected] = (),
@@ -169,7 +169,7 @@ class Workspace:
                     )
             return await receive(*messages, cursor=cursor, rejected=rejected, signals=signals)
 
-        return listening
+        return receive_recording
 
     async def _clear_indicator(self, outbound: OutboundMessage) -> None:
         if outbound.final and outbound.part + 1 == outbound.parts:

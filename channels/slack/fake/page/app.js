@@ -1,4 +1,4 @@
-/** The page: follows the fake's changes, shows a room, and lets anybody be anyone in it. */
+/** Page of the fake: shows a chat, follows its changes, and acts as any of its users. */
 
 import { act as send, follow, onRefusal } from "/_fake/page/fake.js";
 import { callsView } from "/_fake/page/calls.js";
@@ -9,7 +9,7 @@ const state = { teams: [], failures: 0, drawn: "", room: null, thread: null };
 
 onRefusal((text) => (at("notice").textContent = text));
 
-/** Do something in the open room as the chosen user. */
+/** Perform an act in the open chat as the chosen user. */
 const act = (name, given) => send(name, { chat: state.room, user: at("user").value, ...given });
 
 async function drawCalls() {
@@ -64,7 +64,7 @@ function roomList() {
   });
 }
 
-/** Replies follow their thread's first message. */
+/** Return the messages with the replies below the root of their thread. */
 function threaded(messages) {
   const roots = messages.filter((message) => !message.thread);
   const orphans = messages.filter((m) => m.thread && !roots.some((root) => root.ts === m.thread));
@@ -79,7 +79,7 @@ function messageList(team, room) {
   const items = threaded(room.messages).map((message) => messageItem(message, { act, reply, name }));
   const roots = new Set([...Object.keys(room.status), ...Object.keys(room.sessions)]);
   for (const root of roots) items.push(...atWork(team, room, root));
-  if (!items.length) items.push(make("li", ["empty"], "Nobody has said anything yet."));
+  if (!items.length) items.push(make("li", ["empty"], "No messages yet."));
   return items;
 }
 
@@ -92,7 +92,7 @@ function atWork(team, room, root) {
   return [line];
 }
 
-/** Draws what is different: a button must not vanish under somebody's finger. */
+/** Redraw only after a change, so that a button is not replaced while a user clicks it. */
 function render() {
   const found = here();
   const drawn = JSON.stringify([found?.room.id, state.teams]);

@@ -1,4 +1,4 @@
-/** What the app called, the newest first, and what was wrong with it. */
+/** List of the calls of the app, newest first, with their problems. */
 
 import { make } from "/_fake/page/message.js";
 

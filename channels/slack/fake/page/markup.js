@@ -1,8 +1,8 @@
-/** Slack's markup, and enough of Markdown, as nodes. Nothing becomes HTML that was text. */
+/** Renderer of Slack's markup and some Markdown as DOM nodes. Text never becomes HTML. */
 
 const PIECES = /```\n?([\s\S]*?)```\n?|`([^`\n]+)`|\*\*([^*\n]+)\*\*|\*([^*\n]+)\*|<([^<>\n]+)>/g;
 
-/** The elements that a text shows as; `name` tells what a user's id stands for. */
+/** Return the nodes of a text. `name` returns a user's name by id. */
 export function shown(text, name) {
   const nodes = [];
   let end = 0;

@@ -1,8 +1,8 @@
-/** One message as an element, with everything that can be done to it. */
+/** Message element, with the buttons of its acts. */
 
 import { shown } from "/_fake/page/markup.js";
 
-/** `act` does what a person does; `reply` takes the composer into the message's thread. */
+/** Return the element of a message. `act` performs an act of the user; `reply` opens its thread in the composer. */
 export function messageItem(message, { act, reply, name }) {
   const item = make("li", ["message", message.bot && "bot", message.thread && "reply"]);
   item.classList.toggle("streaming", message.streaming);
@@ -13,7 +13,7 @@ export function messageItem(message, { act, reply, name }) {
   return item;
 }
 
-/** An element with classes and text; what is false among the classes is left out. */
+/** Create an element with text and classes; falsy classes are omitted. */
 export function make(tag, classes = [], text = "") {
   const element = document.createElement(tag);
   element.className = classes.filter(Boolean).join(" ");
@@ -21,7 +21,7 @@ export function make(tag, classes = [], text = "") {
   return element;
 }
 
-/** A button that does something. */
+/** Create a button. */
 export function button(label, classes, pressed) {
   const element = make("button", classes, label);
   element.type = "button";
