@@ -1,4 +1,4 @@
-"""A bot of python-telegram-bot at a fake platform, and what it is told when it is refused."""
+"""Bot of python-telegram-bot connected to the fake platform, and the errors that it gets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from channels.telegram.fake import FakeTelegram
 
 
 def bot_of(fake: FakeTelegram) -> Bot:
-    """A client for a fake platform, to be entered."""
+    """Return a client of the fake platform, as a context manager."""
     return Bot(fake.token, base_url=fake.base_url, base_file_url=fake.base_file_url)
 
 
 async def refused(call: Awaitable[object], error: type[Exception] = BadRequest) -> str:
-    """The platform's words for a call that it refuses; the library changes their case."""
+    """Return the error of a refused call; the library changes its case."""
     with pytest.raises(error) as caught:
         await call
     return str(caught.value)

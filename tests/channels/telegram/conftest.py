@@ -1,4 +1,4 @@
-"""A fake Telegram, and a bot of python-telegram-bot that talks to it."""
+"""Fixtures: a fake Telegram, and a bot of python-telegram-bot."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.channels.telegram.bots import bot_of
 
 @pytest.fixture
 async def fake() -> AsyncIterator[FakeTelegram]:
-    """A fake platform with nobody on it."""
+    """Yield a fake platform without users."""
     async with FakeTelegram() as fake:
         yield fake
 
 
 @pytest.fixture
 async def bot(fake: FakeTelegram) -> AsyncIterator[Bot]:
-    """The bot of the fake platform."""
+    """Yield the bot of the fake platform."""
     async with bot_of(fake) as bot:
         yield bot

@@ -1,4 +1,4 @@
-"""A gateway with a bot at a fake Telegram and a fake model behind it."""
+"""Gateway with a bot on the fake Telegram and a fake model."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PATIENCE = 30.0
 
 
 async def until(true: Callable[[], object]) -> None:
-    """Wait for something that nobody tells of. Raises TimeoutError when it takes far too long."""
+    """Poll a condition until it is true. Raises TimeoutError after a long time."""
     async with asyncio.timeout(PATIENCE):
         while not true():
             await asyncio.sleep(0.01)
 
 
 class Lab:
-    """A running gateway; ``fake`` is where its bot is, ``models`` what it asks."""
+    """A running gateway with its fake platform and its fake models."""
 
     def __init__(self, gateway: Gateway, fake: FakeTelegram, models: FakeModels) -> None:
         self.gateway = gateway
@@ -36,7 +36,7 @@ class Lab:
         self.models = models
 
     async def answers(self, chat: int, *wanted: str) -> None:
-        """Wait until the bot's messages in a room are these, and everything is settled."""
+        """Wait until the bot's messages in a chat are these, and all messages are settled."""
         try:
             await until(lambda: self.fake.answers(chat) == [*wanted])
         except TimeoutError:
@@ -45,16 +45,16 @@ class Lab:
         assert self.fake.answers(chat) == [*wanted]
 
     async def settled(self) -> None:
-        """Wait until nothing waits to be answered."""
+        """Wait until all messages are settled."""
         await until(lambda: self.gateway.parts.dispatcher.waiting == 0)
 
     async def states(self) -> list[str]:
-        """What became of all that was accepted, in order."""
+        """Return the states of all accepted messages, in order."""
         query = select(t.inbox.c.state).order_by(t.inbox.c.received_at, t.inbox.c.ord)
         return await self.gateway.parts.store.read(lambda c: [*c.execute(query).scalars()])
 
     async def quarantined(self) -> list[str]:
-        """Why updates were set aside."""
+        """Return the reasons of quarantined updates."""
         query = select(t.quarantine.c.reason).order_by(t.quarantine.c.at)
         return await self.gateway.parts.store.read(lambda c: [*c.execute(query).scalars()])
 
@@ -69,7 +69,7 @@ async def lab(
     settings: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> AsyncGenerator[Lab]:
-    """A gateway whose only channel is Telegram, for as long as the block lasts. ``options`` are the bot's."""
+    """Run a gateway whose only channel is Telegram. ``options`` are the bot's settings."""
     if models is None:
         async with (
             FakeModels() as made,

@@ -1,4 +1,4 @@
-"""Pictures to send."""
+"""Pictures for tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import zlib
 
 
 def png(width: int = 300, height: int = 200) -> bytes:
-    """A grey picture."""
+    """Return a grey PNG."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,4 +1,4 @@
-"""Buttons: a tool waits for a person in the room."""
+"""Approval buttons: a tool waits for the decision of a user in the chat."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.slow
 ASK: dict[str, Any] = {"permissions": {"shell": "ask"}}
 SHORT = "rm -r ```x```"
 LONG = f"ls\u202e{' ' * 3000}; rm -rf /"
-"""More than a message shows, with a character that cannot be seen and a command at the end."""
+"""A command that is too long for a message, with an invisible character, and another command at its end."""
 
 
 class Shell(Plugin):
-    """A tool that runs nothing and remembers what it was asked to run."""
+    """Plugin with a tool that records commands and runs nothing."""
 
     name = "shell"
 
@@ -45,12 +45,12 @@ class Shell(Plugin):
 
 
 def prompts(fake: FakeTelegram, chat: int) -> list[Message]:
-    """The messages with buttons in a room."""
+    """Return the messages with buttons in a chat."""
     return [message for message in fake.messages(chat) if message.buttons]
 
 
 async def asked(running: Lab, chat: int, command: str = SHORT) -> Message:
-    """Let the model ask for a command, and wait until the bot knows where its question is."""
+    """Let the model call the tool, and wait until the bot knows the message id of its question."""
     running.models.then(Reply((Use("shell", json.dumps({"command": command})),), "tools"))
     running.fake.say(chat, "go", "Ada")
     await until(lambda: prompts(running.fake, chat))
@@ -63,7 +63,7 @@ async def asked(running: Lab, chat: int, command: str = SHORT) -> Message:
 
 
 def documents(fake: FakeTelegram, chat: int) -> list[dict[str, Any]]:
-    """The JSON files in a room."""
+    """Return the JSON files in a chat."""
     files = [message.media["document"] for message in fake.messages(chat) if "document" in message.media]
     assert all(file["file_name"] == "arguments.json" for file in files)
     return [json.loads(fake.world.files.data(file["file_id"])) for file in files]
@@ -105,7 +105,7 @@ async def test_a_question_that_goes_wrong_may_be_answered_all_the_same(
         fake.say(chat, "go")
         await until(lambda: fake.transcript.of("sendMessage"))
         if fault in ("fail_before", "drop_before"):
-            fake.say(chat, "yes")  # nobody saw the question, so this does not answer it
+            fake.say(chat, "yes")  # the question was not shown, so this does not answer it
             (session,) = running.gateway.parts.sessions.live()
             await until(lambda: session.pending == 2)
             assert session.turn is not None
@@ -131,7 +131,7 @@ async def test_a_button_that_is_delivered_twice_says_what_was_decided(tmp_path: 
         await running.settled()
 
 
-async def test_only_who_asked_may_decide(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_only_the_user_that_asked_may_decide(tmp_path: Path, fake: FakeTelegram) -> None:
     group, shell = fake.group("Lab", "Ada", "Bob", admin=True), Shell()
     async with lab(tmp_path, fake, shell, settings=ASK, groups="always") as running:
         prompt = await asked(running, group)
@@ -176,7 +176,7 @@ async def test_buttons_of_an_earlier_process_have_expired_and_new_ones_decide(
     async with lab(tmp_path, fake, shell, settings=ASK) as running:
         prompt = await asked(running, chat, command)
         running.gateway.parts.dispatcher.cancel()
-        await until(lambda: not prompts(fake, chat))  # it says that it is no longer asked
+        await until(lambda: not prompts(fake, chat))  # it was replaced by the outcome
         fake.world.change(fake.chat(chat).messages[prompt.id], markup=prompt.markup)
     async with lab(tmp_path, fake, shell, settings=ASK, streaming=False) as running:
         await until(lambda: len(prompts(fake, chat)) == 2)
@@ -251,7 +251,7 @@ async def test_a_question_that_does_not_fit_has_the_complete_arguments_as_a_file
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_question_with_a_file_stands_at_most_once_whatever_goes_wrong(
+async def test_a_question_with_a_file_is_sent_at_most_once_under_faults(
     tmp_path: Path, fake: FakeTelegram, fault: Fault
 ) -> None:
     chat, shell = fake.private(), Shell()

@@ -1,4 +1,4 @@
-"""A bot at the fake Telegram: what people write is answered, each message exactly once."""
+"""The channel on the fake Telegram: each message is answered exactly once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_a_send_that_goes_wrong_is_made_good_and_not_doubled(
     fake.transcript.check()
 
 
-async def test_many_rooms_under_faults_are_answered_exactly_once(tmp_path: Path) -> None:
+async def test_many_chats_under_faults_are_answered_exactly_once(tmp_path: Path) -> None:
     async with FakeTelegram(faults=0.15, repeats=0.2, seed=7) as fake:
         chats = [fake.private(f"P{number}") for number in range(6)]
         chats += [fake.group(f"G{number}", "Ada", admin=True) for number in range(3)]
@@ -52,7 +52,7 @@ async def test_many_rooms_under_faults_are_answered_exactly_once(tmp_path: Path)
 
 
 async def test_the_limits_of_the_platform_are_kept(tmp_path: Path) -> None:
-    # Under load calls bunch up on their way; a bot that keeps no pace sends far more at once.
+    # Under load, calls arrive closer together; a bot without a rate limiter sends far more at once.
     figures = Figures(chat=Rate(7, 5), group=Rate(24, 60), all=Rate(50, 1))
     async with FakeTelegram(limits=True, figures=figures) as fake:
         chats = [fake.private(f"P{number}") for number in range(40)]
@@ -67,7 +67,7 @@ async def test_the_limits_of_the_platform_are_kept(tmp_path: Path) -> None:
         fake.transcript.check()
 
 
-async def test_a_slow_room_does_not_hold_up_the_others(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_a_slow_chat_does_not_delay_the_others(tmp_path: Path, fake: FakeTelegram) -> None:
     slow, quick = fake.private("Slow"), fake.private("Quick")
     fake.retry_after = 3600
     async with lab(tmp_path, fake, streaming=False) as running:
@@ -81,7 +81,7 @@ async def test_a_slow_room_does_not_hold_up_the_others(tmp_path: Path, fake: Fak
     fake.transcript.check()
 
 
-async def test_a_bot_that_cannot_introduce_itself_tries_again(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_a_failed_start_is_retried(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     for method in ("getMe", "deleteWebhook", "setMyCommands", "getUpdates"):
         fake.then("slow_down", "fail_after", method=method)

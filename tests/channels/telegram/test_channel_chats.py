@@ -1,4 +1,4 @@
-"""Groups, forums, topics, several bots, and rooms that refuse."""
+"""Groups, forums, topics, several bots, and chats that refuse messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "@fake_bot"
         ("always", ["talk", "named", "replied", "command"]),
     ],
 )
-async def test_in_groups_it_answers_what_is_meant_for_it(
+async def test_in_groups_it_answers_messages_for_the_bot(
     tmp_path: Path, fake: FakeTelegram, groups: str, heard: list[str]
 ) -> None:
     group = fake.group("Lab", "Ada", admin=True)
@@ -52,7 +52,7 @@ async def test_in_groups_it_answers_what_is_meant_for_it(
         ("thread", ["{0}", "{0}", "{0}:t{3}"]),
     ],
 )
-async def test_what_is_one_conversation_is_a_matter_of_settings(
+async def test_the_session_strategy_is_a_setting(
     tmp_path: Path, fake: FakeTelegram, strategy: str, sessions: list[str]
 ) -> None:
     forum = fake.group("Forum", "Ada", "Ben", forum=True, admin=True)
@@ -137,9 +137,7 @@ async def test_two_bots_do_not_hear_each_other(tmp_path: Path, fake: FakeTelegra
     fake.transcript.check()
 
 
-async def test_whoever_is_not_on_the_list_is_told_how_to_get_there(
-    tmp_path: Path, fake: FakeTelegram
-) -> None:
+async def test_an_unauthorized_user_gets_a_pairing_code(tmp_path: Path, fake: FakeTelegram) -> None:
     ada, eve = fake.private("Ada"), fake.private("Eve")
     async with lab(tmp_path, fake, allow=[ada]) as running:
         fake.say(eve, "let me in")
@@ -152,7 +150,7 @@ async def test_whoever_is_not_on_the_list_is_told_how_to_get_there(
     fake.transcript.check()
 
 
-async def test_a_wrong_token_is_told_and_the_other_bot_works(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_a_wrong_token_is_reported_and_the_other_bot_works(tmp_path: Path, fake: FakeTelegram) -> None:
     channels = {
         "telegram": {
             "api_base_url": fake.url,
@@ -196,7 +194,7 @@ async def test_a_second_poller_makes_the_channel_unhealthy(tmp_path: Path, fake:
         assert running.gateway.health()["telegram"] == (True, "")
 
 
-async def test_a_room_that_refuses_the_bot_becomes_a_dead_letter(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_a_refused_answer_becomes_a_dead_letter(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     async with lab(tmp_path, fake) as running:
         fake.say(chat, "hello")

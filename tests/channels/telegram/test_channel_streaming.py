@@ -1,4 +1,4 @@
-"""Answers that are shown while they are made: drafts in private chats, edits in groups."""
+"""Previews of running answers: drafts in private chats, edits in groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 def gated(*pieces: str) -> tuple[Reply, asyncio.Event]:
-    """An answer that stops after its first piece until the gate is opened."""
+    """Return an answer that pauses after its first piece until the gate is opened."""
     gate = asyncio.Event()
     first, *others = pieces
     return Reply((Say(first), Gate(gate), *map(Say, others))), gate
@@ -115,7 +115,7 @@ async def test_a_crash_in_mid_stream_leaves_one_message_which_the_next_process_c
     fake.transcript.check()
 
 
-async def test_a_message_whose_sending_nobody_saw_the_end_of_is_found_by_the_next_process(
+async def test_a_message_of_an_uncertain_send_is_found_by_the_next_process(
     tmp_path: Path, fake: FakeTelegram
 ) -> None:
     chat, other = fake.private(), fake.private("Bob")
@@ -160,7 +160,7 @@ async def test_a_message_is_found_though_much_was_written_elsewhere_before_it(
     fake.transcript.check()
 
 
-async def test_what_others_were_answered_in_the_same_room_is_not_mistaken_for_it(
+async def test_answers_to_others_in_the_same_chat_are_not_mistaken_for_it(
     tmp_path: Path, fake: FakeTelegram
 ) -> None:
     group = fake.group("Lab", "Ada", "Bob", admin=True)
@@ -180,9 +180,7 @@ async def test_what_others_were_answered_in_the_same_room_is_not_mistaken_for_it
     fake.transcript.check()
 
 
-async def test_two_topics_whose_answers_nobody_saw_arrive_are_told_apart(
-    tmp_path: Path, fake: FakeTelegram
-) -> None:
+async def test_uncertain_sends_in_two_topics_are_distinguished(tmp_path: Path, fake: FakeTelegram) -> None:
     forum = fake.group("Forum", "Ada", forum=True, admin=True)
     news, talk = fake.topic(forum, "News", "Ada"), fake.topic(forum, "Talk", "Ada")
     how = {"groups": "always", "streaming": False}
@@ -207,9 +205,7 @@ async def test_two_topics_whose_answers_nobody_saw_arrive_are_told_apart(
     fake.transcript.check()
 
 
-async def test_two_people_whose_answers_nobody_saw_arrive_are_told_apart(
-    tmp_path: Path, fake: FakeTelegram
-) -> None:
+async def test_uncertain_sends_to_two_users_are_distinguished(tmp_path: Path, fake: FakeTelegram) -> None:
     group = fake.group("Lab", "Ada", "Bob", admin=True)
     how = {"groups": "always", "session_strategy": "chat_user", "streaming": False}
     async with lab(tmp_path, fake, **how) as running:

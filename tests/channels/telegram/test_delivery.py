@@ -1,4 +1,4 @@
-"""Pictures and files that answers bring, and pages that are placed and edited."""
+"""Delivery of answers: pictures and files, pages that are placed, edited and found again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 
 class Painting(Plugin):
-    """A tool that brings a picture and a file."""
+    """Plugin with a tool that returns a picture and a file."""
 
     name = "painting"
 
@@ -120,7 +120,7 @@ async def test_a_token_that_is_refused_shows_at_once(tmp_path: Path, fake: FakeT
         assert fake.transcript.calls[-1].method == "getUpdates", "the poll is still under way"
 
 
-async def test_what_a_tool_made_comes_as_uploads(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_files_of_a_tool_are_uploaded(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     async with lab(tmp_path, fake, Painting()) as running:
         running.models.then(Reply((Use("paint"),), "tools"))
@@ -150,7 +150,7 @@ async def test_uploads_that_go_wrong_are_made_good_and_not_doubled(
     fake.transcript.check()
 
 
-async def test_what_is_spoken_comes_as_a_voice_message(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_speech_of_a_tool_is_a_voice_message(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     said = ("audio/ogg; codecs=opus", ogg_opus(2.4), "said.ogg")
     sung, bell = ("audio/mpeg", MP3, "sung"), ("audio/wav", WAV, "bell.wav")
@@ -168,7 +168,7 @@ async def test_what_is_spoken_comes_as_a_voice_message(tmp_path: Path, fake: Fak
     fake.transcript.check()
 
 
-async def test_who_takes_no_voice_messages_gets_a_file(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_a_user_who_refuses_voice_messages_gets_a_file(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     fake.chat(chat).refuses_voice = True
     async with lab(tmp_path, fake, Speaking(("audio/ogg", ogg_opus(), "said.ogg"))) as running:
@@ -200,7 +200,7 @@ async def test_a_voice_message_that_goes_wrong_is_made_good_and_not_doubled(
     fake.transcript.check()
 
 
-async def test_a_message_that_somebody_removed_is_no_trouble(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_a_page_that_was_deleted_is_not_an_error(tmp_path: Path, fake: FakeTelegram) -> None:
     group = fake.group("Lab", "Ada", admin=True)
     async with lab(tmp_path, fake, Painting(), groups="always") as running:
         running.models.then(Reply((Use("paint"),), "tools"))
@@ -313,13 +313,13 @@ def page_for(chat: int, page: Page, nonce: str, watermark: str | None = None) ->
 
 
 def channel_of(fake: FakeTelegram) -> Any:
-    """A channel by itself: while it writes, it asks nothing of a gateway."""
+    """Return a channel without a gateway, which it does not need to send messages."""
     how: dict[str, Any] = {"token": fake.token, "api_base_url": fake.url}
     host: Any = None
     return create(host, "telegram", Options(**how))
 
 
-async def test_after_a_call_that_nobody_waited_for_the_next_one_does_not_come_at_once() -> None:
+async def test_after_a_cancelled_call_the_next_one_waits() -> None:
     called = asyncio.Event()
 
     async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The fake Telegram against a client that nobody here wrote: grammY, under Node.js."""
+"""The fake Telegram with a third-party client: grammY, under Node.js."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.channels.telegram.pictures import png
 
 @asynccontextmanager
 async def grammy(fake: FakeTelegram, folder: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A bot of grammY that polls the fake platform."""
+    """Run a bot of grammY that polls the fake platform."""
     client = await asyncio.create_subprocess_exec(
         "node", str(folder / "client.mjs"), fake.url, fake.token, stdout=asyncio.subprocess.PIPE
     )

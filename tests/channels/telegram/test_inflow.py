@@ -1,4 +1,4 @@
-"""What people write, send, change and repeat; and what only looks like an update."""
+"""Intake of messages, files, edits and repeated updates, and of invalid ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_chat_in_which_hundreds_of_messages_wait_holds_no_other_chat_up(
     fake.transcript.check()
 
 
-async def test_what_was_written_during_an_outage_is_answered(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_messages_during_an_outage_are_answered(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     async with lab(tmp_path, fake) as running:
         fake.say(chat, "one")
@@ -146,7 +146,7 @@ async def test_updates_that_cannot_be_read_are_set_aside(tmp_path: Path, fake: F
     fake.transcript.check()
 
 
-async def test_a_changed_message_is_answered_anew(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_an_edited_message_is_answered_again(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     async with lab(tmp_path, fake) as running:
         said = fake.say(chat, "tow plus two")
@@ -163,7 +163,7 @@ async def test_a_changed_message_is_answered_anew(tmp_path: Path, fake: FakeTele
     fake.transcript.check()
 
 
-async def test_changes_are_overlooked_if_so_wished(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_edits_can_be_ignored(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     async with lab(tmp_path, fake, edits="ignore") as running:
         said = fake.say(chat, "one")
@@ -197,7 +197,7 @@ async def test_a_text_file_reaches_the_model_under_a_safe_name(tmp_path: Path, f
     fake.transcript.check()
 
 
-async def test_a_file_that_is_too_large_is_told_in_words(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_a_file_that_is_too_large_is_replaced_by_a_note(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     async with lab(tmp_path, fake, file_bytes=100) as running:
         fake.send(chat, b"x" * 101, kind="document", name="big.txt")
@@ -215,7 +215,7 @@ async def test_a_voice_message_is_audio(tmp_path: Path, fake: FakeTelegram) -> N
     fake.transcript.check()
 
 
-async def test_what_is_spoken_is_heard(tmp_path: Path, fake: FakeTelegram) -> None:
+async def test_a_voice_message_reaches_the_model(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     async with lab(tmp_path, fake, Hearing()) as running:
         fake.send(chat, ogg_opus(), kind="voice", caption="both:")

@@ -1,4 +1,4 @@
-"""Telegram delivers to the gateway's own server: with the right secret, acknowledged when durable."""
+"""Webhook at the gateway's server: requires the secret, and confirms updates when they are durable."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEADER = "X-Telegram-Bot-Api-Secret-Token"
 
 @asynccontextmanager
 async def served(directory: Path, fake: FakeTelegram, port: int, **options: Any) -> AsyncGenerator[Lab]:
-    """A gateway that Telegram delivers to."""
+    """Run a gateway with a webhook."""
     async with FakeModels() as models:
         telegram = {
             "token": fake.token,
@@ -51,11 +51,11 @@ async def served(directory: Path, fake: FakeTelegram, port: int, **options: Any)
 
 @pytest.fixture
 def port(unused_tcp_port: int) -> int:
-    """Where the gateway listens: Telegram has to know it before."""
+    """Return a free port, which Telegram has to know before the gateway starts."""
     return unused_tcp_port
 
 
-async def test_what_is_delivered_is_answered_once(tmp_path: Path, port: int) -> None:
+async def test_a_delivered_update_is_answered_once(tmp_path: Path, port: int) -> None:
     async with FakeTelegram() as fake:
         chat = fake.private()
         fake.say(chat, "before")
@@ -84,9 +84,7 @@ async def test_an_album_is_one_message_there_too(tmp_path: Path, port: int, fake
     fake.transcript.check()
 
 
-async def test_what_does_not_prove_to_be_telegram_is_refused(
-    tmp_path: Path, port: int, fake: FakeTelegram
-) -> None:
+async def test_a_request_without_the_secret_is_refused(tmp_path: Path, port: int, fake: FakeTelegram) -> None:
     update = {
         "update_id": 1,
         "message": {
@@ -137,7 +135,7 @@ async def test_without_a_secret_nothing_is_opened(
 
 
 async def _raw(port: int, header: bytes) -> int:
-    """The status of a request with a header that no client library would send."""
+    """Return the status of a request with a header that client libraries do not send."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     lines = [b"POST /hooks/telegram HTTP/1.1", b"Host: 127.0.0.1", b"Content-Length: 2", header, b"", b"{}"]
     writer.write(b"\r\n".join(lines))

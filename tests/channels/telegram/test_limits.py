@@ -1,4 +1,4 @@
-"""Calls wait as Telegram wants them to; what is no answer gives way."""
+"""Calls keep Telegram's rate limits; answers go before previews."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from channels.telegram.limits import RateLimiter
 
 
 class Skipping:
-    """Time that passes only when somebody waits a little, and then at once."""
+    """Clock that skips short waits."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -29,12 +29,12 @@ class Skipping:
     def cancel(self) -> None: ...
 
 
-def pace_of(pace: float = 1.0) -> RateLimiter:
+def limiter_of(pace: float = 1.0) -> RateLimiter:
     return RateLimiter(pace, Skipping())
 
 
 async def crowd(pace: RateLimiter, count: int) -> float:
-    """So many rooms are written to at once. Returns the seconds until a preview in one more has room."""
+    """Write to this many chats at once. Returns the seconds until a preview in another chat is allowed."""
     for number in range(count):
         async with pace.turn(str(number)):
             pass
@@ -42,18 +42,18 @@ async def crowd(pace: RateLimiter, count: int) -> float:
 
 
 async def test_a_burst_is_followed_by_a_steady_flow() -> None:
-    assert await crowd(pace_of(), 9) == pytest.approx(0, abs=1e-6)
-    assert 0.03 < await crowd(pace_of(), 10) < 0.04
+    assert await crowd(limiter_of(), 9) == pytest.approx(0, abs=1e-6)
+    assert 0.03 < await crowd(limiter_of(), 10) < 0.04
 
 
 async def test_a_bot_that_is_granted_more_writes_more_often() -> None:
-    assert await crowd(pace_of(3.0), 29) == pytest.approx(0, abs=1e-6)
-    assert await crowd(pace_of(3.0), 30) > 1e-3
-    assert await crowd(pace_of(0.5), 5) > 1e-3
+    assert await crowd(limiter_of(3.0), 29) == pytest.approx(0, abs=1e-6)
+    assert await crowd(limiter_of(3.0), 30) > 1e-3
+    assert await crowd(limiter_of(0.5), 5) > 1e-3
 
 
-async def test_previews_in_a_group_leave_room_for_its_answers() -> None:
-    pace, group = pace_of(), "-5"
+async def test_previews_in_a_group_leave_capacity_for_its_answers() -> None:
+    pace, group = limiter_of(), "-5"
     for _ in range(4):
         async with pace.turn(group, preview=True):
             pass
@@ -64,7 +64,7 @@ async def test_previews_in_a_group_leave_room_for_its_answers() -> None:
     assert pace.wait("7") == 0
 
 
-async def test_a_room_that_is_to_wait_holds_up_no_other() -> None:
-    pace = pace_of()
+async def test_a_held_chat_does_not_delay_others() -> None:
+    pace = limiter_of()
     pace.hold("7", 30)
     assert (pace.held("7"), pace.held("8"), pace.wait("8")) == (30, 0, 0)

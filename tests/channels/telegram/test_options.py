@@ -1,4 +1,4 @@
-"""Settings that do not fit are told in one line, without what is secret."""
+"""Invalid settings are reported in one line, without secrets."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_address_of_another_server_may_be_written_in_any_way(url: str) -> No
         ({"token": TOKEN, "file_bytes": 10**9}, "file_bytes"),
     ],
 )
-def test_what_does_not_fit_is_told_in_one_line(given: dict[str, Any], word: str) -> None:
+def test_an_invalid_setting_is_reported_in_one_line(given: dict[str, Any], word: str) -> None:
     with pytest.raises(SettingsError) as caught:
         options(**given)
     said = str(caught.value)

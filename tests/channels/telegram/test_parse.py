@@ -1,4 +1,4 @@
-"""What updates mean; and that nothing which looks like one can break the reading of it."""
+"""Parsing of recorded, unusual and corrupted updates."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_thread_of_replies_is_no_topic() -> None:
     assert message.in_reply_to == "6"
 
 
-def test_who_writes_in_the_name_of_a_room_is_that_room() -> None:
+def test_the_sender_of_a_message_on_behalf_of_a_chat_is_that_chat() -> None:
     assert heard("anonymous", groups="always").inbound.sender.id == "-1002000000001"
 
 
@@ -112,7 +112,7 @@ def test_buttons_and_stops_are_signals() -> None:
     assert isinstance(parse_update(payload("stopped"), ME), StoppedGeneration)
 
 
-def test_rooms_and_their_rows_of_numbers() -> None:
+def test_chats_and_their_id_sequences() -> None:
     assert [is_group(chat) for chat in ("5", "-5", "-1002000000001")] == [False, True, True]
     assert [id_sequence(chat) for chat in ("5", "-5", "-1002000000001")] == ["", "", "-1002000000001"]
 
@@ -132,7 +132,7 @@ def test_half_characters_keep_nothing_back() -> None:
 
 
 def mutated(update: Any, dice: Random) -> Any:
-    """The payload with one to three places changed, removed or added."""
+    """Return the payload with one to three values changed, removed or added."""
     for _ in range(dice.randint(1, 3)):
         *path, last = dice.choice(places(update) or [("update_id",)])
         inner: Any = update
@@ -168,7 +168,7 @@ async def test_mutated_updates_never_stop_the_channel(tmp_path: Path, fake: Fake
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """All places within a payload."""
+    """Return the paths of all values in a payload."""
     found = [path] if path else []
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:

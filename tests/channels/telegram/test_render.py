@@ -1,4 +1,4 @@
-"""Answers as Telegram shows them, held against what the platform keeps of a text and its limits."""
+"""Rendering of answers, compared with the platform's own processing of texts and its limits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def only(*parts: Part) -> Page:
 
 
 def marked(markdown: str) -> list[tuple[str, str]]:
-    """The entities of a text, with the words they stand over."""
+    """Return the entities of a text with the words that they cover."""
     shown = styled(markdown)
     return [(entity["type"], under(shown.text, entity)) for entity in shown.entities]
 
@@ -75,7 +75,7 @@ def test_all_six_parts_show() -> None:
     assert names == ["a map.png", "a.png", "todo.txt"]
 
 
-def test_tools_are_told_only_if_so_wished() -> None:
+def test_tools_can_be_hidden() -> None:
     said = (TextPart("Look:"), ToolCallPart("1", "shell", {}), ToolResultPart("1", "x"), TextPart("Done."))
     [page] = pages_of(answer(*said), final=True, tools=False)
     assert isinstance(page, TextPage)
@@ -114,7 +114,7 @@ def test_addresses_that_the_platform_refuses_are_words() -> None:
     assert [entity["url"] for entity in shown.entities] == ["https://xn--e1afmkfd.xn--p1ai/x?y#z"]
 
 
-def test_nobody_is_notified() -> None:
+def test_mentions_notify_no_user() -> None:
     shown = styled("@ada @all [ada](tg://user?id=5) `@ada` a@example.org")
     found = platform.styled(shown.text, "", [dict(entity) for entity in shown.entities])
     kinds = {entity["type"] for entity in found.entities}
@@ -127,7 +127,7 @@ def test_a_link_that_reads_like_another_place_shows_where_it_leads() -> None:
     assert "evil.example" in styled("[https://bank.example](https://evil.example/x)").text
 
 
-def test_tools_are_told_in_a_line_each() -> None:
+def test_each_tool_has_a_line() -> None:
     parts: list[Part] = [
         ToolCallPart("1", "shell", {"command": "ls *.py"}),
         ToolResultPart("1", "many\nlines", metadata=ResultMetadata(duration_ms=340)),
@@ -250,7 +250,7 @@ def test_names_of_files_are_harmless(given: str) -> None:
     assert not name.startswith(".")
 
 
-def test_types_of_pictures_are_told_by_their_bytes() -> None:
+def test_types_of_pictures_are_detected_from_their_bytes() -> None:
     assert picture_type(png()) == "image/png"
     assert picture_type(b"RIFF1234WEBPxx") == "image/webp"
     assert picture_type(b"<svg>") is None

@@ -1,4 +1,4 @@
-"""The websocket channel as its clients meet it: a real socket, a real store, a model beside it."""
+"""The websocket channel with a real socket, a real store and a fake model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_session_is_made_for_a_message_that_names_none(tmp_path: Path) -
         assert first["session"] != second["session"]
 
 
-async def test_the_greeting_tells_who_and_what_is_there(tmp_path: Path) -> None:
+async def test_the_greeting_has_user_model_and_commands(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, served.socket() as client:
         ready = client.frames[0]
         assert ready["protocol"] == 1
@@ -124,7 +124,7 @@ async def test_a_client_that_comes_back_in_the_middle_of_an_answer_gets_it_whole
 async def test_a_client_that_missed_nothing_still_gets_the_running_answer_from_its_start(
     tmp_path: Path, html: bool
 ) -> None:
-    """Its new connection renders blocks from the start of the text, so it has to have that."""
+    """A new connection renders blocks from the start of the text, so it needs the whole text."""
     gate = asyncio.Event()
     async with serving(tmp_path) as served:
         served.models.then(Reply((Say("# Title\n\nbeg"), Gate(gate), Say("in.\n\nend"))))
@@ -459,7 +459,7 @@ HOOKS = (
 
 
 class Failing(Plugin):
-    """Fails in the hook it is told to."""
+    """Plugin that fails in the given hook."""
 
     name = "failing"
     hook = ""
@@ -494,12 +494,12 @@ class Failing(Plugin):
 
 
 class Chatterbox(Plugin):
-    """Has a tool that says more than a slow reader can take."""
+    """Plugin with a tool that returns more output than a slow client reads."""
 
     name = "chatterbox"
 
     def tools(self) -> list[Tool]:
-        """The tool."""
+        """Return the tool."""
 
         async def chatter(context: ToolContext) -> str:
             """Say a lot."""
@@ -512,7 +512,7 @@ class Chatterbox(Plugin):
 
 
 class Knocker(Plugin):
-    """Has a tool that does something one may want to be asked about."""
+    """Plugin with a tool that needs approval."""
 
     name = "knocker"
 
@@ -520,7 +520,7 @@ class Knocker(Plugin):
         self.knocked: list[str] = []
 
     def tools(self) -> list[Tool]:
-        """The tool."""
+        """Return the tool."""
 
         async def knock(door: str) -> ToolOutput:
             """Knock at a door."""
@@ -531,7 +531,7 @@ class Knocker(Plugin):
 
 
 def _text(frames: list[Frame], message_id: str) -> str:
-    """The text that deltas of a message add up to since its (last) beginning."""
+    """Return the text of a message's deltas since its last start."""
     begins = [n for n, f in enumerate(frames) if f["type"] == "turn_start" and f["message_id"] == message_id]
     return "".join(
         frame["content"]

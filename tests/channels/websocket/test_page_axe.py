@@ -1,4 +1,4 @@
-"""The web page under axe-core, an accessibility checker that others wrote: no violation, also in answers."""
+"""The web page passes axe-core, a third-party accessibility checker, also with answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "is_mobile":
 
 
 async def violations(page: Page, axe: str) -> list[str]:
-    """What axe finds wrong, one line for each rule with the elements that break it."""
+    """Return the violations that axe finds, one line per rule with its elements."""
     await page.evaluate(axe)
     found = await page.evaluate("axe.run({ resultTypes: ['violations'] }).then((done) => done.violations)")
     return [f"{rule['id']}: {[node['html'] for node in rule['nodes']]}" for rule in found]
@@ -31,7 +31,7 @@ async def violations(page: Page, axe: str) -> list[str]:
 
 @pytest.fixture
 def axe(foreign: Path) -> str:
-    """The program of axe-core."""
+    """Return the source of axe-core."""
     return (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
 
 

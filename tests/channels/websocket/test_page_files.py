@@ -1,4 +1,4 @@
-"""The files of the page: served from memory, asked for anew each time, and nothing else is."""
+"""Files of the page: served from memory, revalidated with each request; other files are not served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a websocket client may send."""
+"""Frames from websocket clients."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(st.binary() | st.text())
-def test_whatever_comes_is_a_frame_or_refused(payload: bytes | str) -> None:
+def test_every_payload_is_a_frame_or_refused(payload: bytes | str) -> None:
     refusal = None
     try:
         parse_frame(payload)
@@ -68,7 +68,7 @@ def test_whatever_comes_is_a_frame_or_refused(payload: bytes | str) -> None:
         json_values,
     ),
 )
-def test_whatever_the_fields_are_it_is_a_frame_or_refused(kind: str, fields: dict[str, Any]) -> None:
+def test_every_value_of_the_fields_is_accepted_or_refused(kind: str, fields: dict[str, Any]) -> None:
     try:
         frame = parse_frame(msgspec.json.encode({"type": kind, **fields}))
     except InvalidRequestError:

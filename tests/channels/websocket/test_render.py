@@ -1,4 +1,4 @@
-"""Markdown as the web page shows it: safe whatever a model writes, and the same however it arrives."""
+"""HTML of Markdown for the web page: safe for every input, and independent of how it is streamed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _ATTRIBUTES = {
 
 
 class _Audit(HTMLParser):
-    """Collects what a page would get: tags, attributes, addresses."""
+    """Parser that collects tags, attributes and addresses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def _joined(blocks: list[Block]) -> str:
     return "".join(block.html for block in blocks)
 
 
-# -- what Markdown becomes
+# -- Markdown
 
 
 def test_common_markdown_is_rendered() -> None:
@@ -168,7 +168,7 @@ def test_reference_definitions_stay_readable_text() -> None:
     assert "[docs][1]" in html
 
 
-# -- what must stay inert
+# -- safety
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_formulas_of_a_block_are_converted_up_to_a_bound() -> None:
     assert html.count(formula) == 4
 
 
-# -- block by block
+# -- incremental rendering
 
 # fmt: off
 _PIECES = st.sampled_from([
@@ -420,7 +420,7 @@ def test_a_block_stands_for_the_text_up_to_its_end(text: str) -> None:
 
 
 @given(_TEXTS)
-def test_whatever_is_written_the_html_is_safe(text: str) -> None:
+def test_the_html_of_every_input_is_safe(text: str) -> None:
     _assert_safe(render_html(text))
 
 

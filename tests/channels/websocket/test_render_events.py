@@ -1,4 +1,4 @@
-"""What an HTML client gets beside the events."""
+"""Frames with HTML, in addition to the events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames as bytes, against those that the web server itself writes."""
+"""Encoding of frames, compared with that of the web server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from channels.websocket.server_frames import text_frames
 
 
 class Sink:
-    """Stands for a transport: keeps what is written."""
+    """Transport that records what is written."""
 
     def __init__(self) -> None:
         self.written = b""

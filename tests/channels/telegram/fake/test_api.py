@@ -1,4 +1,4 @@
-"""The fake Telegram by plain HTTP: every way to say a call, and what is wrong with the wrong ones."""
+"""The fake Telegram over plain HTTP: all encodings of calls, and errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def ask(http: aiohttp.ClientSession, fake: FakeTelegram, method: str, **how: Any) -> dict[str, Any]:
-    """One POST, and its answer."""
+    """Make a call by POST. Returns the response."""
     async with http.post(f"{fake.base_url}{fake.token}/{method}", **how) as answer:
         body = await answer.json()
         assert body.get("error_code", 200) == answer.status
@@ -66,7 +66,7 @@ async def test_an_upload_may_be_named_by_the_parameter_or_attached(
 
 
 def button(**fields: str) -> dict[str, Any]:
-    """A message with one button."""
+    """Return the arguments of a message with one button."""
     return {"chat_id": 1, "text": "Hi", "reply_markup": {"inline_keyboard": [[fields]]}}
 
 
@@ -173,7 +173,7 @@ async def test_too_large_a_request_is_refused(fake: FakeTelegram, http: aiohttp.
     assert (answer["error_code"], answer["description"]) == (413, "Request Entity Too Large")
 
 
-async def test_a_wait_is_told_in_the_body_and_in_the_header(
+async def test_a_wait_is_in_the_body_and_in_the_header(
     fake: FakeTelegram, http: aiohttp.ClientSession
 ) -> None:
     fake.then("slow_down")
@@ -189,7 +189,7 @@ async def test_a_wait_is_told_in_the_body_and_in_the_header(
 
 
 async def test_newer_methods_are_known(fake: FakeTelegram, http: aiohttp.ClientSession) -> None:
-    """What python-telegram-bot does not know yet: rich messages."""
+    """Rich messages, which python-telegram-bot does not support yet."""
     chat = fake.private()
     sent = await ask(
         http, fake, "sendRichMessage", json={"chat_id": chat, "rich_message": {"markdown": "# Hi"}}

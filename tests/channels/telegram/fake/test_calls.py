@@ -1,4 +1,4 @@
-"""The description of the Bot API: how it is derived, how it is read, and what it finds."""
+"""Schema of the Bot API: its generation, and the checks of calls against it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ NEW = {
 
 
 def derived(tmp_path: Path) -> Schemas:
-    """The schema of two documents, by the command that makes ours."""
+    """Return the schema of two documents, made by the command that generates ours."""
     paths = [tmp_path / "old.json", tmp_path / "new.json"]
     for path, content in zip(paths, (OLD, NEW), strict=True):
         path.write_text(json.dumps(content))
@@ -129,7 +129,7 @@ def test_the_description_is_small_and_names_no_prose() -> None:
 
 
 def test_without_the_parser_commands_are_still_seen_and_markup_is_refused() -> None:
-    """Who has no tdjson can try a bot all the same, if it sends entities."""
+    """Without tdjson a bot can be tested if it sends entities."""
     code = """
 import sys
 sys.modules["tdjson"] = None

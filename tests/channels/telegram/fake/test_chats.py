@@ -14,7 +14,7 @@ from tests.channels.telegram.bots import bot_of, refused
 
 @pytest.fixture
 async def fake() -> AsyncIterator[FakeTelegram]:
-    """A bot whose private chats have topics."""
+    """Yield a platform whose bot has topics in private chats."""
     async with FakeTelegram(topics=True) as fake:
         yield fake
 
@@ -28,7 +28,9 @@ async def test_a_forum_keeps_its_topics_apart(fake: FakeTelegram, bot: Bot) -> N
     opened, inside, outside = updates
     assert opened.forum_topic_created is not None
     assert (inside.message_thread_id, inside.is_topic_message) == (topic.message_thread_id, True)
-    assert inside.reply_to_message is not None  # the message that opened the topic, though nobody replied
+    assert (
+        inside.reply_to_message is not None
+    )  # the message that opened the topic, although it is not a reply
     assert inside.reply_to_message.message_id == topic.message_thread_id
     assert (outside.message_thread_id, outside.is_topic_message) == (None, None)
     answer = await bot.send_message(forum, "Yes", reply_parameters=ReplyParameters(said))
@@ -60,7 +62,7 @@ async def test_topics_are_closed_renamed_and_deleted(fake: FakeTelegram, bot: Bo
 async def test_a_group_without_topics_has_none(fake: FakeTelegram, bot: Bot) -> None:
     group = fake.group("Lab", "Ada", admin=True)
     assert await refused(bot.create_forum_topic(group, "News")) == "The chat is not a forum"
-    first = await bot.send_message(group, "Hi", message_thread_id=4711)  # overlooked there
+    first = await bot.send_message(group, "Hi", message_thread_id=4711)  # ignored there
     assert first.message_thread_id is None
     replied = fake.say(group, "Ho", "Ada", reply_to=first.message_id)
     (update,) = await bot.get_updates(timeout=0)
@@ -136,7 +138,7 @@ async def test_a_person_stops_a_draft(fake: FakeTelegram, bot: Bot) -> None:
 
 
 async def draft(bot: Bot, chat: int, number: int, text: str, **more: bool) -> None:
-    """A draft with what the library does not know yet."""
+    """Send a draft with arguments that the library does not support yet."""
     try:
         await bot.send_message_draft(chat, number, text, api_kwargs=more)
     except BadRequest as error:

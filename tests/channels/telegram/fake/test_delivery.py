@@ -1,4 +1,4 @@
-"""How the fake Telegram tells a bot what happened: long polling, conflicts, webhooks."""
+"""Delivery of updates by the fake Telegram: long polling, conflicts, webhooks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.channels.telegram.bots import bot_of, refused
 
 
 async def texts(bot: Bot, **asked: Any) -> list[str | None]:
-    """What the messages among the updates say."""
+    """Return the texts of the messages in the updates."""
     return [update.message.text for update in await bot.get_updates(**asked) if update.message]
 
 
 class Address:
-    """A bot's own web address. ``answers`` is what it says to the next updates; 200 when there is nothing."""
+    """HTTP server of a bot. ``answers`` are its next responses; 200 if empty."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, dict[str, Any]]] = []
@@ -76,7 +76,7 @@ async def test_updates_are_kept_until_a_higher_offset_confirms_them(fake: FakeTe
     )
     assert await texts(bot, offset=second.update_id) == ["two"]
     fake.clock.advance(1)
-    assert await texts(bot, offset=first.update_id) == ["two"]  # what was confirmed is forgotten
+    assert await texts(bot, offset=first.update_id) == ["two"]  # confirmed updates are gone
     fake.say(chat, "three")
     assert await texts(bot, offset=-1) == ["three"]
 
@@ -141,7 +141,7 @@ async def test_only_wanted_kinds_are_queued(fake: FakeTelegram, bot: Bot) -> Non
     assert update.edited_message.text == "Ho"
 
 
-async def test_whoever_asks_for_the_same_at_once_is_slowed_down(fake: FakeTelegram, bot: Bot) -> None:
+async def test_a_repeated_poll_is_slowed_down(fake: FakeTelegram, bot: Bot) -> None:
     chat = fake.private()
     for word in ("one", "two"):
         fake.say(chat, word)
@@ -182,7 +182,7 @@ async def test_updates_can_come_twice_and_backwards(fake: FakeTelegram, bot: Bot
         assert await texts(other, timeout=0) == ["Hi", "Hi"]
 
 
-async def test_a_webhook_is_told_with_the_secret_and_polling_is_refused(
+async def test_a_webhook_is_called_with_the_secret_and_polling_is_refused(
     fake: FakeTelegram, bot: Bot, address: Address
 ) -> None:
     await bot.set_webhook(address.url, secret_token="s3cret_-", allowed_updates=["message"])
@@ -202,7 +202,7 @@ async def test_a_webhook_is_told_with_the_secret_and_polling_is_refused(
 async def test_a_failing_webhook_is_tried_again_later_and_later(
     fake: FakeTelegram, bot: Bot, address: Address
 ) -> None:
-    """At once, then after 2 seconds, 4, 8; the next message of the room waits, others do not."""
+    """Retries come at once, then after 2, 4 and 8 seconds; only messages of the same chat wait."""
     ada, ben = fake.private("Ada"), fake.private("Ben")
     address.answers = [web.Response(status=500) for _ in range(4)]
     await bot.set_webhook(address.url)

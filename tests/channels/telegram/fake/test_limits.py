@@ -1,4 +1,4 @@
-"""What goes wrong on the fake Telegram: limits, waits, broken answers, broken sockets."""
+"""Faults of the fake Telegram: limits, waits, broken responses, broken sockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::telegram.warnings.PTBDeprecatio
 
 
 async def told_to_wait(call: Awaitable[object]) -> float:
-    """Seconds that a refused call is told to wait."""
+    """Return the wait of a refused call, in seconds."""
     with pytest.raises(RetryAfter) as caught:
         await call
     wait = caught.value.retry_after
@@ -30,7 +30,7 @@ async def test_a_call_that_comes_before_its_wait_is_over_is_found_out() -> None:
         chat, other = fake.private("Ada"), fake.private("Ben")
         fake.then("slow_down", method="sendMessage")
         assert await told_to_wait(bot.send_message(chat, "Hi")) == 7
-        await bot.send_message(other, "Hi")  # another room is not slowed down
+        await bot.send_message(other, "Hi")  # another chat is not slowed down
         fake.clock.advance(5)
         assert fake.transcript.problems == []
         assert await told_to_wait(bot.send_message(chat, "Hi")) == 2
@@ -48,7 +48,7 @@ async def test_a_group_takes_twenty_messages_a_minute() -> None:
             await bot.send_message(group, "Hi")
             fake.clock.advance(1.1)
         assert 30 < await told_to_wait(bot.send_message(group, "Hi")) <= 39
-        await bot.send_chat_action(group, "typing")  # does not count
+        await bot.send_chat_action(group, "typing")  # is not counted
         fake.clock.advance(40)
         await bot.send_message(group, "Hi")
 
@@ -63,7 +63,7 @@ async def test_edits_and_drafts_count_and_bursts_are_short() -> None:
         assert await told_to_wait(bot.send_message(chat, "Hi")) == 5
 
 
-async def test_an_edit_of_what_is_not_there_or_not_the_bots_does_not_count_in_its_room() -> None:
+async def test_an_edit_of_a_missing_or_foreign_message_is_not_counted_in_its_chat() -> None:
     async with FakeTelegram(limits=True) as fake, bot_of(fake) as bot:
         chat = fake.private()
         asked = fake.say(chat, "Hi")
@@ -83,7 +83,7 @@ async def test_thirty_messages_a_second_go_out_altogether() -> None:
             await bot.send_message(chat, "Hi")
         album = [InputMediaPhoto(png())] * 10
         fake.limits.figures = Figures(chat=Rate(10, 10), all=Rate(30, 3600))
-        await bot.send_media_group(chats[20], album)  # as many messages as files
+        await bot.send_media_group(chats[20], album)  # counts as one message per file
         assert await told_to_wait(bot.send_message(chats[30], "Hi")) > 3000
 
 
@@ -120,7 +120,7 @@ async def test_all_sockets_can_be_broken_at_once(fake: FakeTelegram, bot: Bot) -
     await bot.get_me()
 
 
-async def test_whoever_watches_is_told_when_something_was_applied() -> None:
+async def test_a_callback_is_called_when_a_call_was_applied() -> None:
     applied: list[int] = []
     async with FakeTelegram(on_applied=lambda: applied.append(len(applied))) as fake, bot_of(fake) as bot:
         chat = fake.private()

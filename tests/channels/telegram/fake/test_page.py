@@ -1,4 +1,4 @@
-"""The page of the fake Telegram, in a browser and by itself."""
+"""Page of the fake Telegram, in a browser and over HTTP."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_the_page_shows_what_the_platform_objects_to(fake: FakeTelegram, b
 
 
 async def test_only_json_is_taken_from_pages(fake: FakeTelegram) -> None:
-    """A page of another origin can post a form, but no JSON."""
+    """A page of another origin can post a form, but not JSON."""
     chat = fake.private("Ada")
     async with aiohttp.ClientSession() as http:
         form = await http.post(f"{fake.url}/_fake/say", data={"chat": str(chat), "text": "Hi"})
@@ -115,7 +115,7 @@ async def test_it_runs_alone_and_says_where() -> None:
         await alone.wait()
 
 
-async def test_a_watching_page_is_told_of_changes_at_once(fake: FakeTelegram) -> None:
+async def test_an_open_page_gets_changes_at_once(fake: FakeTelegram) -> None:
     chat = fake.private("Ada")
     async with aiohttp.ClientSession() as http:
         before = await (await http.get(f"{fake.url}/_fake/state")).json()

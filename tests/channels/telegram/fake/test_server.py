@@ -1,4 +1,4 @@
-"""The fake Telegram through python-telegram-bot: what a bot and people see of each other."""
+"""The fake Telegram with python-telegram-bot: messages between a bot and users."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BUTTONS = InlineKeyboardMarkup(
 
 
 async def heard(bot: Bot, **asked: Any) -> list[Update]:
-    """All the updates there are; they stay unconfirmed."""
+    """Return all updates without confirming them."""
     return list(await bot.get_updates(timeout=0, **asked))
 
 
@@ -63,7 +63,7 @@ async def test_a_bot_reads_what_a_person_writes_and_answers_it(fake: FakeTelegra
 
 
 async def test_everything_the_fake_says_is_in_the_bot_api(fake: FakeTelegram, bot: Bot) -> None:
-    """What it emits is checked against the same description as what it takes."""
+    """Updates and results are checked against the schema, like calls."""
     chat, group = fake.private("Ada"), fake.group("Lab", "Ada", forum=True, admin=True)
     await bot.get_updates(allowed_updates=Update.ALL_TYPES)
     topic = fake.topic(group, "News", "Ada")
@@ -114,11 +114,11 @@ async def test_an_edit_that_changes_nothing_is_refused_in_the_platforms_words(
         "Message is not modified: specified new message content and reply markup are exactly the same as a "
         "current content and reply markup of the message"
     )
-    fake.transcript.check()  # asking is no mistake
+    fake.transcript.check()  # probing is not a problem
 
 
 async def test_the_probe_tells_own_messages_from_others_and_from_none(fake: FakeTelegram, bot: Bot) -> None:
-    """Editing nothing about a message tells whose it is, which is how a lost answer is found again."""
+    """A no-op edit shows whether a message is the bot's, which the search for a lost answer uses."""
     chat = fake.private()
     person = fake.say(chat, "Hi")
     own = (await bot.send_message(chat, "Hello")).message_id
@@ -272,14 +272,14 @@ async def test_reactions_go_both_ways(fake: FakeTelegram, bot: Bot) -> None:
     assert await refused(bot.set_message_reaction(chat, said, ReactionTypeEmoji("🦖"))) == "Reaction_invalid"
     theirs = fake.say(group, "Hi", "Ada")
     fake.react(group, theirs, "👍")
-    assert [update.message_reaction for update in await heard(bot)] == [None] * 2  # nobody asked for them
+    assert [update.message_reaction for update in await heard(bot)] == [None] * 2  # they were not requested
     await bot.get_updates(allowed_updates=["message_reaction"])
     fake.react(group, theirs, "🔥")
-    fake.clock.advance(1)  # who asks again at once is given one update only
+    fake.clock.advance(1)  # a repeated poll gets one update only
     assert (await heard(bot))[-1].message_reaction is not None
 
 
-async def test_a_blocked_bot_is_told_so(fake: FakeTelegram, bot: Bot) -> None:
+async def test_a_blocked_bot_gets_an_error(fake: FakeTelegram, bot: Bot) -> None:
     chat = fake.private("Ada")
     sent = await bot.send_message(chat, "Hello")
     fake.block("Ada")
@@ -293,7 +293,7 @@ async def test_a_blocked_bot_is_told_so(fake: FakeTelegram, bot: Bot) -> None:
     assert changes == ["kicked", "member"]
 
 
-async def test_rooms_that_are_not_there_are_refused(fake: FakeTelegram, bot: Bot) -> None:
+async def test_unknown_chats_are_refused(fake: FakeTelegram, bot: Bot) -> None:
     group = fake.group("Lab", "Ada")
     assert await refused(bot.send_message(42, "?")) == "Chat not found"
     stranger = fake.person("Ben").id
@@ -323,7 +323,7 @@ async def test_privacy_mode_leaves_what_is_meant_for_the_bot(fake: FakeTelegram,
     fake.say(group, "/help@fake_bot", "Ada")
     fake.say(group, "/help@other_bot", "Ada")
     sent = await bot.send_message(group, "Hello")
-    fake.say(group, "/help", "Ada")  # it spoke last
+    fake.say(group, "/help", "Ada")  # it was the last bot that wrote
     fake.say(group, "Thanks", "Ada", reply_to=sent.message_id)
     other = fake.person("Other", is_bot=True)
     fake.say(group, "/help@fake_bot", other)
@@ -347,7 +347,7 @@ async def test_commands_are_kept_by_scope(fake: FakeTelegram, bot: Bot) -> None:
     assert await refused(bot.set_my_commands([("help", "")])) == "Bot_command_description_invalid"
 
 
-async def test_the_bot_can_ask_about_itself_and_its_rooms(fake: FakeTelegram, bot: Bot) -> None:
+async def test_the_bot_can_ask_about_itself_and_its_chats(fake: FakeTelegram, bot: Bot) -> None:
     group = fake.group("Lab", "Ada", "Ben", admin=True)
     me = await bot.get_me()
     assert (me.username, me.can_read_all_group_messages) == ("fake_bot", False)
@@ -361,7 +361,7 @@ async def test_the_bot_can_ask_about_itself_and_its_rooms(fake: FakeTelegram, bo
     assert said == "Forbidden: bot is not a member of the supergroup chat"
 
 
-async def test_rooms_may_refuse_for_reasons_of_their_own(fake: FakeTelegram, bot: Bot) -> None:
+async def test_chats_may_refuse_messages(fake: FakeTelegram, bot: Bot) -> None:
     group = fake.group("Lab", "Ada")
     fake.chat(group).muted = True
     said = await refused(bot.send_message(group, "?"))
@@ -388,7 +388,7 @@ async def test_an_application_of_the_library_polls_and_answers(fake: FakeTelegra
         await until(lambda: fake.answers(chat) == ["You said: Hi"])
         fake.say(chat, "Ho")
         await until(lambda: fake.answers(chat)[1:] == ["You said: Ho"])
-        fake.clock.advance(4)  # or else its last poll, with the same offset, would be made to wait
+        fake.clock.advance(4)  # otherwise its last poll would be delayed, because it has the same offset
         await application.updater.stop()
         await application.stop()
     fake.transcript.check()

@@ -1,4 +1,4 @@
-"""Text on the fake Telegram: markup, entities and lengths, by the platform's own parser."""
+"""Texts on the fake Telegram: markup, entities and lengths, by the platform's own parser."""
 
 from __future__ import annotations
 
