@@ -376,7 +376,7 @@ class MessageSearch:
         """
         sequence = id_sequence(chat)
         start = int(outbound.watermark or outbound.address.reply_to or 0)
-        placed = [int(number) for room, number in outbound.elsewhere if id_sequence(room) == sequence]
+        placed = [int(number) for other, number in outbound.elsewhere if id_sequence(other) == sequence]
         newest = max(start, self._known.newest(chat), *placed, *map(int, outbound.others))
         return start + 1, newest + _LOOKAHEAD + 1
 

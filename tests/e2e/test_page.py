@@ -334,7 +334,7 @@ async def test_a_session_that_still_answers_says_why_it_stays(browser: Browser) 
         await expect(answers(page)).to_contain_text("On and")
         await page.get_by_role("button", name="Delete talk").click()
         await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-        await expect(page.get_by_role("alert")).to_contain_text("It is still answering.")
+        await expect(page.get_by_role("alert")).to_contain_text("An answer is still running.")
         await page.get_by_role("button", name="Dismiss").click()
         await expect(page.get_by_role("alert")).to_be_hidden()
 

@@ -91,7 +91,7 @@ async def test_a_microphone_that_may_not_be_used_is_told_plainly(browser: Browse
     server = PageServer(answering("I see."))
     async with server.running(), chat(browser, server.url, permissions=[]) as page:
         await page.get_by_role("button", name="Record a voice message").click()
-        await expect(page.get_by_role("alert")).to_contain_text("The microphone may not be used here.")
+        await expect(page.get_by_role("alert")).to_contain_text("Access to the microphone is blocked.")
         await expect(page.get_by_role("button", name="Stop recording")).to_have_count(0)
 
 
@@ -104,7 +104,7 @@ async def test_a_recording_is_attached_and_removed_and_there_is_one(browser: Bro
         await page.locator("input[type=file]").set_input_files(files)
         await expect(page.get_by_role("alert")).to_contain_text("b.ogg was left out: one recording")
         await page.get_by_role("button", name="Record a voice message").click()
-        await expect(page.get_by_role("alert")).to_have_text("One recording goes with a message.Dismiss")
+        await expect(page.get_by_role("alert")).to_have_text("A message can have only one recording.Dismiss")
         await page.get_by_role("button", name="Remove a.ogg").click()
         await expect(page.locator("tl-attachments")).to_be_hidden()
         await page.locator("input[type=file]").set_input_files(files[1:])

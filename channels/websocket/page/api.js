@@ -34,7 +34,7 @@ export async function signIn(token) {
 export async function deleteSession(id) {
   const response = await call("DELETE", `/api/sessions/${encodeURIComponent(id)}`);
   if (response?.ok || response?.status === 404) return "";
-  if (response?.status === 409) return "It is still answering. Stop the answer, then delete the conversation.";
+  if (response?.status === 409) return "An answer is still running. Stop it, then delete the conversation.";
   return "The conversation could not be deleted. Try again.";
 }
 

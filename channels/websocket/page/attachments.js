@@ -83,7 +83,7 @@ export class Attachments extends HTMLElement {
 }
 
 function tooLarge({ name }) {
-  return `${name} does not fit: what goes with one message may have ${size(BUDGET)} together.`;
+  return `${name} does not fit: the attachments of a message may have ${size(BUDGET)} in total.`;
 }
 
 customElements.define("tl-attachments", Attachments);

@@ -65,7 +65,7 @@ export class Client {
     const thread = this.state.threads[this.state.current];
     const before = thread.order.slice(0, thread.order.indexOf(answerId)).map((id) => thread.messages[id]);
     const question = before.findLast((message) => message.role === "user");
-    if (!question) return this.notify("The question of this answer is not here any more. Write it again.");
+    if (!question) return this.notify("The question of this answer is not available any more. Write it again.");
     const text = plainText(question);
     const parts = question.parts.filter((part) => part.type === "image" || part.type === "file").map(({ html, ...part }) => part);
     if (text.endsWith("[voice message]")) return this.notify("A recording is not kept here. Record it again.");

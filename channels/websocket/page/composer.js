@@ -112,7 +112,7 @@ export class Composer extends HTMLElement {
 
   async #recordOrStop() {
     if (this.#recorder.isRecording) return this.#recorder.stop();
-    const refusal = this.#attachments.audio ? "One recording goes with a message." : await this.#recorder.start((this.#attachments.left / 4) * 3);
+    const refusal = this.#attachments.audio ? "A message can have only one recording." : await this.#recorder.start((this.#attachments.left / 4) * 3);
     if (refusal) this.#emit("notice", refusal);
     this.#showRecording();
   }
@@ -120,7 +120,7 @@ export class Composer extends HTMLElement {
   async #recorded(blob, full) {
     this.#showRecording();
     const refusal = await this.#attachments.add([new File([blob], "Voice message", { type: blob.type })]);
-    if (refusal || full) this.#emit("notice", refusal || "The recording ended here: a message has no room for more.");
+    if (refusal || full) this.#emit("notice", refusal || "The recording stopped: it reached the size limit of a message.");
     this.#input.focus();
   }
 

@@ -5,7 +5,7 @@ const KINDS = ["audio/webm;codecs=opus", "audio/ogg;codecs=opus", "audio/mp4"];
 const BITS_PER_SECOND = 24_000;
 const PIECE_MS = 250;
 const REFUSALS = {
-  NotAllowedError: "The microphone may not be used here. Allow it in the browser's settings for this page, and try again.",
+  NotAllowedError: "Access to the microphone is blocked. Allow it in the browser's settings for this page, and try again.",
   NotFoundError: "There is no microphone.",
   NotReadableError: "The microphone is in use elsewhere.",
 };
@@ -30,7 +30,7 @@ export class Recorder {
 
   /** Start. @param {number} most maximum bytes @returns {Promise<string>} the error, or "" */
   async start(most) {
-    if (!navigator.mediaDevices || !window.MediaRecorder) return "This browser records only on pages that come by HTTPS or from this machine.";
+    if (!navigator.mediaDevices || !window.MediaRecorder) return "This browser records only on pages served over HTTPS or from this machine.";
     let stream;
     try {
       stream = await navigator.mediaDevices.getUserMedia({ audio: true });
