@@ -1,5 +1,6 @@
-"""What tests are written with: fake model servers, a fake platform, and a gateway to chat with.
+"""Tools for tests: fake model servers, fake platforms, contract suites, and a gateway to chat with.
 
-It comes with the gateway so that authors of channels and plugins have it too; the gateway itself imports
-none of it.
+In: plugins, channels, providers and scripts. Out: running gateways, requests and answers. It is the
+distribution ``trunkline-testing``, for authors of channels and plugins too; the gateway itself does not
+import it.
 """

@@ -1,4 +1,4 @@
-"""A gateway to chat with in tests: in process, everything real, and a model that follows a script.
+"""A gateway in the test's process: everything is real except the model, which follows a script.
 
 ::
 
@@ -44,16 +44,17 @@ _STOPS: dict[Stop, StopReason] = {
 
 
 class Call(Struct, frozen=True):
-    """One call of the model, as the provider got it."""
+    """A call of the model, as the provider received it."""
 
     messages: tuple[Message, ...]
     options: ChatOptions
 
 
 class ScriptedModel:
-    """A provider in this process. Replies given to ``then`` come in order; after them it repeats the user.
+    """A provider in this process. It answers with the replies given to ``then``, in order, and then repeats
+    the user.
 
-    An exception among the replies is raised. ``calls`` is what it was asked.
+    An exception among the replies is raised. ``calls`` are all calls so far.
     """
 
     id = "script"
@@ -68,25 +69,25 @@ class ScriptedModel:
         self._next: deque[Reply | BaseException] = deque()
 
     def then(self, *replies: Reply | BaseException) -> None:
-        """What to answer next."""
+        """Set the next replies."""
         self._next.extend(replies)
 
     async def initialize(self, config: ProviderConfig) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     async def chat(self, messages: Sequence[Message], options: ChatOptions) -> Message:
-        """The whole answer at once."""
+        """Return the whole answer."""
         return await assemble(self.stream, messages, options)
 
     async def stream(self, messages: Sequence[Message], options: ChatOptions) -> AsyncGenerator[Delta]:
-        """The answer, one delta for each move of the script."""
+        """Yield the answer, one delta for each move of the script."""
         self.calls.append(Call(tuple(messages), options))
         reply = self._next.popleft() if self._next else _echo(messages)
         if isinstance(reply, BaseException):
             raise reply
         writer = AnswerWriter(options)
         for move in reply.moves:
-            await _make(move, writer)
+            await _write_move(move, writer)
             for delta in writer.take():
                 yield delta
         writer.stop(_STOPS[reply.stop])
@@ -95,30 +96,30 @@ class ScriptedModel:
             yield delta
 
     async def list_models(self) -> Sequence[ModelInfo]:
-        """The one model there is."""
+        """Return the only model."""
         return [ModelInfo("one", self.id)]
 
     async def close(self) -> None:
-        """Remember that it was closed."""
+        """Record that the provider was closed."""
         self.closed = True
 
 
 def _echo(messages: Sequence[Message]) -> Reply:
-    said = next((message.text for message in reversed(messages) if message.role == "user"), "")
-    return Reply((Say(f"You said: {said}"),))
+    text = next((message.text for message in reversed(messages) if message.role == "user"), "")
+    return Reply((Say(f"You said: {text}"),))
 
 
-async def _make(move: object, writer: AnswerWriter) -> None:
+async def _write_move(move: object, writer: AnswerWriter) -> None:
     match move:
         case Say():
             writer.text(move.text)
         case Think():
             writer.text(move.text, "reasoning")
         case Use():
-            _use(move, writer)
+            _write_call(move, writer)
         case UseTogether():
             for call in move.calls:
-                _use(call, writer)
+                _write_call(call, writer)
         case Pause():
             await asyncio.sleep(move.ms / 1000)
         case Gate():
@@ -129,14 +130,14 @@ async def _make(move: object, writer: AnswerWriter) -> None:
             raise TypeError(f"a scripted model cannot {type(move).__name__.lower()}")
 
 
-def _use(call: Use, writer: AnswerWriter) -> None:
+def _write_call(call: Use, writer: AnswerWriter) -> None:
     call_id = writer.call(call.name, call.id)
     for fragment in call.fragments():
         writer.arguments(call_id, fragment)
 
 
-class _Script(Plugin):
-    """Brings the scripted model into the gateway."""
+class _ScriptPlugin(Plugin):
+    """The plugin that registers the scripted model."""
 
     name = "script"
 
@@ -149,7 +150,7 @@ class _Script(Plugin):
 
 
 class _ClientChannel:
-    """The channel of ``written``, if a test brings none: its messages come in through the host."""
+    """The default channel of ``written``, whose messages come in through the host."""
 
     id = CHANNEL
     follows_session: Literal[True] = True
@@ -161,8 +162,8 @@ class _ClientChannel:
         return Placed(outbound.message.id)
 
 
-class _Client(Plugin):
-    """Brings the channel of ``written`` into the gateway."""
+class _ClientPlugin(Plugin):
+    """The plugin that registers the default channel, unless the test has one with the same id."""
 
     name = "client"
 
@@ -172,7 +173,7 @@ class _Client(Plugin):
 
 
 class Watcher:
-    """Reads along in a session; ``frames`` is what it saw."""
+    """A reader of a session's events."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -180,11 +181,11 @@ class Watcher:
 
     @property
     def frames(self) -> list[Frame]:
-        """What was shown so far, oldest first."""
+        """The frames so far, oldest first."""
         return [event.frame for event in self.events]
 
     async def until(self, wanted: Callable[[Any], bool]) -> Any:
-        """The first frame that is wanted, be it one that was seen already."""
+        """Return the first frame that matches, also one that was received before."""
         while True:
             for frame in self.frames:
                 if wanted(frame):
@@ -193,7 +194,7 @@ class Watcher:
 
 
 class Chat:
-    """A running gateway with its scripted model, and a user who writes to it."""
+    """A running gateway with its scripted model, and a user."""
 
     def __init__(self, gateway: Gateway, host: Host, model: ScriptedModel) -> None:
         self.gateway = gateway
@@ -201,25 +202,25 @@ class Chat:
         self.model = model
 
     async def say(self, text: str, session: str = "s", **fields: Any) -> Message:
-        """Write, and wait for the answer. Raises AssertionError when there is none."""
+        """Send a message and return the answer. Raises AssertionError if there is none."""
         answer = await self.host.submit(written(text, session, **fields))
-        assert answer is not None, f"{text!r} was not answered"
+        assert answer is not None, f"no answer to {text!r}"
         return answer
 
     async def accept(self, text: str, session: str = "s", **fields: Any) -> str:
-        """Write, and wait only until it is accepted. Returns the answer's id."""
+        """Send a message and wait until it is accepted. Return the id of its answer."""
         message = written(text, session, **fields)
         return (await self.host.accept(message.address.channel, message)).answer_id
 
     async def answer(self, answer_id: str, session: str = "s") -> Message:
-        """The answer to an accepted message, once it is finished."""
+        """Return the answer to an accepted message once it is finished."""
         watcher = await self.watch(session)
         await watcher.until(lambda frame: _finishes(frame, answer_id))
         messages = (await self.gateway.parts.sessions.find(session)).messages()
         return next(message for message in messages if message.id == answer_id)
 
     async def watch(self, session: str = "s", after: int = 0) -> Watcher:
-        """Read along in a session that exists."""
+        """Read the events of an existing session."""
         feed = Feed()
         await self.host.follow(session, feed, after)
         return Watcher(feed)
@@ -236,9 +237,9 @@ def _finishes(frame: Frame, answer_id: str) -> bool:
 
 
 def written(text: str, session: str = "s", user: str = "ada", **fields: Any) -> InboundMessage:
-    """A message of a user who may talk, as a channel named ``test`` would give it.
+    """Return a message of an allowed user, as a channel with the id ``test`` would send it.
 
-    With ``role=None`` it is for the rules of the channel to say what the user may do.
+    With ``role=None`` the rules of the channel decide on the user's role.
     """
     channel, role = fields.pop("channel", CHANNEL), fields.pop("role", "user")
     return InboundMessage(
@@ -254,10 +255,10 @@ def written(text: str, session: str = "s", user: str = "ada", **fields: Any) -> 
 
 @asynccontextmanager
 async def chatting(data_dir: Path, *plugins: Plugin, **settings: Any) -> AsyncGenerator[Chat]:
-    """A gateway that runs as long as the block, without channels of its own unless ``settings`` name some.
+    """Run a gateway for as long as the block, without channels unless ``settings`` have some.
 
-    Every tool runs without asking unless ``permissions`` are given. Questions about the messages of
-    ``written`` can be answered: its channel is one whose clients read the session along.
+    Every tool runs without approval unless ``permissions`` are given. Approvals can be answered: the default
+    channel's clients read the events of the session.
     """
     model = ScriptedModel()
     settings = {
@@ -268,6 +269,6 @@ async def chatting(data_dir: Path, *plugins: Plugin, **settings: Any) -> AsyncGe
         **settings,
     }
     place_database(data_dir / "trunkline.db")
-    gateway = Gateway(Settings(**settings), plugins=[_Script(model), *plugins, _Client()])
+    gateway = Gateway(Settings(**settings), plugins=[_ScriptPlugin(model), *plugins, _ClientPlugin()])
     async with gateway.running() as host:
         yield Chat(gateway, host, model)

@@ -1,4 +1,4 @@
-"""The empty database of a gateway in tests: copied, which takes a third of the CPU time of creating it."""
+"""The empty database of a test's gateway. A copy of one takes a third of the CPU time of creating it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.store import open_locked
 
 
 def place_database(path: Path) -> None:
-    """Copy an empty database with the newest schema to a path, unless a database or its log is there."""
+    """Copy an empty database with the newest schema to a path, unless a database or its log exists there."""
     if path.parent.is_dir() and not any(path.parent.glob(f"{path.name}*")):
         path.write_bytes(_empty_database())
         path.chmod(0o600)

@@ -1,7 +1,8 @@
-"""A program that stands in for a coding program: it speaks the protocol of one, and does as it is told.
+"""A fake coding program: it speaks the protocol of one program and plays a scene.
 
-``fake_program(folder, name, scene)`` makes an executable of this file, which needs nothing but Python. Alone:
-``python gateway/testing/standin.py … --standin claude-code echo`` talks on its pipes.
+``fake_program(folder, name, scene)`` writes an executable copy of this file, which needs nothing but Python.
+As a program, ``python gateway/testing/fake_program.py … --fake-program claude-code echo`` speaks over its
+pipes.
 """
 
 from __future__ import annotations
@@ -16,138 +17,140 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-VERSION = "7.8.9 (stand-in)"
-MARK = "--standin"
-"""Behind it, and behind all other arguments, stand the program's name and the scene."""
+VERSION = "7.8.9 (fake)"
+MARK = "--fake-program"
+"""An argument; the program's name and the scene follow it, after all other arguments."""
 TOOL, OUTPUT = {"command": "ls"}, "a.txt"
 LINE = b"x" * 65_536
 
 
 def write(data: bytes, fd: int = 1) -> None:
-    """Write all of it."""
+    """Write all bytes."""
     while data:
         data = data[os.write(fd, data) :]
 
 
-def out(**message: Any) -> None:
-    """One message."""
+def send_message(**message: Any) -> None:
+    """Send a message."""
     write(json.dumps(message).encode() + b"\n")
 
 
-def heard() -> dict[str, Any]:
-    """The next message. At the end of the input the program ends."""
+def read_message() -> dict[str, Any]:
+    """Return the next message. At the end of the input the program exits."""
     line = sys.stdin.readline()
     return json.loads(line) if line else sys.exit()
 
 
 class Claude:
-    """The stream of JSON."""
+    """Claude Code's JSON stream."""
 
     def prompt(self) -> tuple[str, list[str]]:
-        """What the user wants, and the kinds of the pictures with it."""
-        heard()
-        content: Any = heard()["message"]["content"]
+        """Read the start of the session. Return the user's text and the types of the images."""
+        read_message()
+        content: Any = read_message()["message"]["content"]
         blocks: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        out(type="system", subtype="init", session_id="s-1")
-        pictures = [block["source"]["media_type"] for block in blocks if block["type"] == "image"]
-        return blocks[-1]["text"], pictures
+        send_message(type="system", subtype="init", session_id="s-1")
+        image_types = [block["source"]["media_type"] for block in blocks if block["type"] == "image"]
+        return blocks[-1]["text"], image_types
 
     def say(self, text: str) -> None:
-        """More of the answer."""
+        """Send a piece of the answer."""
         self._delta({"type": "text_delta", "text": text})
 
     def think(self, text: str) -> None:
-        """More of the reasoning."""
+        """Send a piece of the reasoning."""
         self._delta({"type": "thinking_delta", "thinking": text})
 
     def call(self, key: str) -> None:
-        """A tool is used."""
+        """Report a tool call."""
         block = {"type": "tool_use", "id": key, "name": "Bash", "input": TOOL}
-        out(type="assistant", message={"content": [block]})
+        send_message(type="assistant", message={"content": [block]})
 
     def ask(self, key: str) -> bool:
-        """Whether it may be."""
-        asked = {"subtype": "can_use_tool", "tool_name": "Bash", "input": TOOL, "tool_use_id": key}
-        out(type="control_request", request_id=key, request=asked)
-        return heard()["response"]["response"]["behavior"] == "allow"
+        """Request permission for the call and return whether it is given."""
+        request = {"subtype": "can_use_tool", "tool_name": "Bash", "input": TOOL, "tool_use_id": key}
+        send_message(type="control_request", request_id=key, request=request)
+        return read_message()["response"]["response"]["behavior"] == "allow"
 
-    def returned(self, key: str, allowed: bool) -> None:
-        """What came of it."""
+    def result(self, key: str, allowed: bool) -> None:
+        """Report the result of the call."""
         block = {"type": "tool_result", "tool_use_id": key, "content": OUTPUT if allowed else "no"}
-        out(type="user", message={"content": [{**block, "is_error": not allowed}]})
+        send_message(type="user", message={"content": [{**block, "is_error": not allowed}]})
 
     def done(self) -> None:
-        """The end, with the tokens."""
-        used = {"input_tokens": 6, "cache_read_input_tokens": 2, "output_tokens": 3}
-        out(type="result", subtype="success", is_error=False, result="", num_turns=1, usage=used)
+        """Send the end and the usage."""
+        usage = {"input_tokens": 6, "cache_read_input_tokens": 2, "output_tokens": 3}
+        send_message(type="result", subtype="success", is_error=False, result="", num_turns=1, usage=usage)
 
     def fail(self, reason: str) -> None:
-        """The model service refused."""
-        out(type="result", subtype="error", is_error=True, result=reason, num_turns=1)
+        """Report an error of the model service."""
+        send_message(type="result", subtype="error", is_error=True, result=reason, num_turns=1)
 
     def _delta(self, delta: Mapping[str, str]) -> None:
-        out(type="stream_event", event={"type": "content_block_delta", "delta": delta})
+        send_message(type="stream_event", event={"type": "content_block_delta", "delta": delta})
 
 
 class Codex:
-    """The app server."""
+    """Codex's app server."""
 
     def prompt(self) -> tuple[str, list[str]]:
-        """A handshake, a thread, and what the user wants."""
+        """Answer the start of a thread. Return the user's text and the types of the images."""
         while True:
-            asked = heard()
-            match asked["method"]:
+            request = read_message()
+            match request["method"]:
                 case "turn/start":
-                    out(id=asked["id"], result={"turn": {"id": "u"}})
-                    given = asked["params"]["input"]
-                    pictures = [each["url"][5:].split(";")[0] for each in given if each["type"] == "image"]
-                    return given[-1]["text"], pictures
+                    send_message(id=request["id"], result={"turn": {"id": "u"}})
+                    blocks = request["params"]["input"]
+                    image_types = [
+                        each["url"][5:].split(";")[0] for each in blocks if each["type"] == "image"
+                    ]
+                    return blocks[-1]["text"], image_types
                 case "thread/start" | "thread/resume":
-                    out(id=asked["id"], result={"thread": {"id": "s-1"}})
-                case _ if "id" in asked:
-                    out(id=asked["id"], result={})
+                    send_message(id=request["id"], result={"thread": {"id": "s-1"}})
+                case _ if "id" in request:
+                    send_message(id=request["id"], result={})
                 case _:
                     pass
 
     def say(self, text: str) -> None:
-        """More of the answer."""
-        self._told("item/agentMessage/delta", itemId="m1", delta=text)
+        """Send a piece of the answer."""
+        self._notify("item/agentMessage/delta", itemId="m1", delta=text)
 
     def think(self, text: str) -> None:
-        """More of the reasoning."""
-        self._told("item/reasoning/textDelta", itemId="r1", delta=text)
+        """Send a piece of the reasoning."""
+        self._notify("item/reasoning/textDelta", itemId="r1", delta=text)
 
     def call(self, key: str) -> None:
-        """A command is run."""
+        """Report a tool call."""
         self._item("started", key, status="inProgress")
 
     def ask(self, key: str) -> bool:
-        """Whether it may be."""
+        """Request permission for the call and return whether it is given."""
         params = {"itemId": key, **TOOL, "cwd": "/", "reason": "to see"}
-        out(id=key, method="item/commandExecution/requestApproval", params=params)
-        return heard()["result"]["decision"] == "accept"
+        send_message(id=key, method="item/commandExecution/requestApproval", params=params)
+        return read_message()["result"]["decision"] == "accept"
 
-    def returned(self, key: str, allowed: bool) -> None:
-        """What came of it."""
-        ended = {"status": "completed", "aggregatedOutput": OUTPUT, "exitCode": 0}
-        self._item("completed", key, **(ended if allowed else {"status": "declined"}))
+    def result(self, key: str, allowed: bool) -> None:
+        """Report the result of the call."""
+        success = {"status": "completed", "aggregatedOutput": OUTPUT, "exitCode": 0}
+        self._item("completed", key, **(success if allowed else {"status": "declined"}))
 
     def done(self) -> None:
-        """The end, with the tokens."""
-        used = {"inputTokens": 8, "cachedInputTokens": 2, "outputTokens": 3}
-        self._told("thread/tokenUsage/updated", tokenUsage={"total": used, "last": used})
-        self._told("turn/completed", turn={"status": "completed", "error": None})
+        """Send the end and the usage."""
+        usage = {"inputTokens": 8, "cachedInputTokens": 2, "outputTokens": 3}
+        self._notify("thread/tokenUsage/updated", tokenUsage={"total": usage, "last": usage})
+        self._notify("turn/completed", turn={"status": "completed", "error": None})
 
     def fail(self, reason: str) -> None:
-        """The model service refused."""
-        self._told("turn/completed", turn={"status": "failed", "error": {"message": reason}})
+        """Report an error of the model service."""
+        self._notify("turn/completed", turn={"status": "failed", "error": {"message": reason}})
 
-    def _told(self, method: str, **params: Any) -> None:
-        out(method=method, params=params)
+    def _notify(self, method: str, **params: Any) -> None:
+        send_message(method=method, params=params)
 
     def _item(self, state: str, key: str, **fields: Any) -> None:
         item = {"type": "commandExecution", "id": key, **TOOL, "cwd": "/", **fields}
-        self._told(f"item/{state}", threadId="s-1", turnId="u", item=item)
+        self._notify(f"item/{state}", threadId="s-1", turnId="u", item=item)
 
 
 class Acp:
@@ -156,7 +159,7 @@ class Acp:
     _prompt: Any = 0
 
     def prompt(self) -> tuple[str, list[str]]:
-        """A handshake, a session, and what the user wants."""
+        """Answer the start of a session. Return the user's text and the types of the images."""
         results: dict[str, Any] = {
             "initialize": {
                 "protocolVersion": 1,
@@ -164,58 +167,58 @@ class Acp:
             },
             "session/new": {"sessionId": "s-1"},
         }
-        while (asked := heard())["method"] != "session/prompt":
-            out(jsonrpc="2.0", id=asked["id"], result=results.get(asked["method"], {}))
-        self._prompt = asked["id"]
-        blocks = asked["params"]["prompt"]
-        pictures = [block["mimeType"] for block in blocks if block["type"] == "image"]
-        return [block["text"] for block in blocks if block["type"] == "text"][-1], pictures
+        while (request := read_message())["method"] != "session/prompt":
+            send_message(jsonrpc="2.0", id=request["id"], result=results.get(request["method"], {}))
+        self._prompt = request["id"]
+        blocks = request["params"]["prompt"]
+        image_types = [block["mimeType"] for block in blocks if block["type"] == "image"]
+        return [block["text"] for block in blocks if block["type"] == "text"][-1], image_types
 
     def say(self, text: str) -> None:
-        """More of the answer."""
+        """Send a piece of the answer."""
         self._update("agent_message_chunk", content={"type": "text", "text": text})
 
     def think(self, text: str) -> None:
-        """More of the reasoning."""
+        """Send a piece of the reasoning."""
         self._update("agent_thought_chunk", content={"type": "text", "text": text})
 
     def call(self, key: str) -> None:
-        """A tool is used."""
+        """Report a tool call."""
         self._tool("tool_call", key, status="pending", rawInput={})
         self._tool("tool_call_update", key, status="in_progress", rawInput=TOOL)
 
     def ask(self, key: str) -> bool:
-        """Whether it may be."""
+        """Request permission for the call and return whether it is given."""
         options = [{"optionId": kind, "kind": kind} for kind in ("allow_always", "allow_once", "reject_once")]
         call = {"toolCallId": key, "title": "ls", "kind": "execute", "rawInput": TOOL}
         params = {"sessionId": "s-1", "toolCall": call, "options": options}
-        out(jsonrpc="2.0", id=key, method="session/request_permission", params=params)
-        return heard()["result"]["outcome"].get("optionId") == "allow_once"
+        send_message(jsonrpc="2.0", id=key, method="session/request_permission", params=params)
+        return read_message()["result"]["outcome"].get("optionId") == "allow_once"
 
-    def returned(self, key: str, allowed: bool) -> None:
-        """What came of it."""
+    def result(self, key: str, allowed: bool) -> None:
+        """Report the result of the call."""
         content = [{"type": "content", "content": {"type": "text", "text": OUTPUT}}]
         self._tool("tool_call_update", key, content=content, status="completed" if allowed else "failed")
 
     def done(self) -> None:
-        """The end, with the tokens."""
-        used = {"inputTokens": 8, "cachedReadTokens": 2, "outputTokens": 3}
-        out(jsonrpc="2.0", id=self._prompt, result={"stopReason": "end_turn", "usage": used})
+        """Send the end and the usage."""
+        usage = {"inputTokens": 8, "cachedReadTokens": 2, "outputTokens": 3}
+        send_message(jsonrpc="2.0", id=self._prompt, result={"stopReason": "end_turn", "usage": usage})
 
     def fail(self, reason: str) -> None:
-        """The model service refused."""
-        out(jsonrpc="2.0", id=self._prompt, error={"code": 429, "message": reason})
+        """Report an error of the model service."""
+        send_message(jsonrpc="2.0", id=self._prompt, error={"code": 429, "message": reason})
 
-    def _update(self, what: str, **fields: Any) -> None:
-        params = {"sessionId": "s-1", "update": {"sessionUpdate": what, **fields}}
-        out(jsonrpc="2.0", method="session/update", params=params)
+    def _update(self, update_type: str, **fields: Any) -> None:
+        params = {"sessionId": "s-1", "update": {"sessionUpdate": update_type, **fields}}
+        send_message(jsonrpc="2.0", method="session/update", params=params)
 
-    def _tool(self, what: str, key: str, **fields: Any) -> None:
-        self._update(what, toolCallId=key, title="ls", kind="execute", **fields)
+    def _tool(self, update_type: str, key: str, **fields: Any) -> None:
+        self._update(update_type, toolCallId=key, title="ls", kind="execute", **fields)
 
 
-Spoken = Claude | Codex | Acp
-SPOKEN: Mapping[str, Callable[[], Spoken]] = {
+Protocol = Claude | Codex | Acp
+PROTOCOLS: Mapping[str, Callable[[], Protocol]] = {
     "claude-code": Claude,
     "codex": Codex,
     "gemini": Acp,
@@ -223,118 +226,118 @@ SPOKEN: Mapping[str, Callable[[], Spoken]] = {
 }
 
 
-def _echo(spoken: Spoken) -> None:
-    text, _ = spoken.prompt()
-    spoken.say("You said: ")
-    spoken.say(text.split()[-1])
-    spoken.done()
+def _echo(protocol: Protocol) -> None:
+    text, _ = protocol.prompt()
+    protocol.say("You said: ")
+    protocol.say(text.split()[-1])
+    protocol.done()
 
 
-def _repeat(spoken: Spoken) -> None:
-    text, _ = spoken.prompt()
-    spoken.say(text)
-    spoken.done()
+def _repeat(protocol: Protocol) -> None:
+    text, _ = protocol.prompt()
+    protocol.say(text)
+    protocol.done()
 
 
-def _think(spoken: Spoken) -> None:
-    spoken.prompt()
-    spoken.think("Hm.")
-    spoken.say("Yes.")
-    spoken.done()
+def _think(protocol: Protocol) -> None:
+    protocol.prompt()
+    protocol.think("Hm.")
+    protocol.say("Yes.")
+    protocol.done()
 
 
-def _use(spoken: Spoken, keys: Iterable[str]) -> None:
-    spoken.prompt()
+def _use(protocol: Protocol, keys: Iterable[str]) -> None:
+    protocol.prompt()
     for key in keys:
-        spoken.call(key)
+        protocol.call(key)
     for key in keys:
-        spoken.returned(key, spoken.ask(key))
-    spoken.say("Done.")
-    spoken.done()
+        protocol.result(key, protocol.ask(key))
+    protocol.say("Done.")
+    protocol.done()
 
 
-def _see(spoken: Spoken) -> None:
-    _, pictures = spoken.prompt()
-    spoken.say(f"I see {', '.join(pictures)}.")
-    spoken.done()
+def _see(protocol: Protocol) -> None:
+    _, image_types = protocol.prompt()
+    protocol.say(f"I see {', '.join(image_types)}.")
+    protocol.done()
 
 
-def _fail(spoken: Spoken) -> None:
-    spoken.prompt()
-    spoken.fail("the usage limit is reached")
+def _fail(protocol: Protocol) -> None:
+    protocol.prompt()
+    protocol.fail("the usage limit is reached")
 
 
-def _half(spoken: Spoken) -> None:
-    spoken.prompt()
-    spoken.say("Half")
+def _half(protocol: Protocol) -> None:
+    protocol.prompt()
+    protocol.say("Half")
 
 
-def _die(spoken: Spoken) -> None:
-    _half(spoken)
+def _die(protocol: Protocol) -> None:
+    _half(protocol)
     write(b"fatal: out of memory\n", 2)
     sys.exit(3)
 
 
-def _hang(spoken: Spoken) -> None:
-    _half(spoken)
+def _hang(protocol: Protocol) -> None:
+    _half(protocol)
     time.sleep(3600)
 
 
-def _stubborn(spoken: Spoken) -> None:
+def _stubborn(protocol: Protocol) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _hang(spoken)
+    _hang(protocol)
 
 
-def _banner(spoken: Spoken) -> None:
+def _banner(protocol: Protocol) -> None:
     write(b"Welcome! A new version is there.\n\n   \n\r\n\xff\xfe no UTF-8\n[1, 2]\n{half an object\n")
     write(b"\x1b[31mwarning: deprecated\x1b[0m \xff\n" * 3, 2)
-    _echo(spoken)
+    _echo(protocol)
 
 
-def _crumbs(spoken: Spoken) -> None:
+def _pieces(protocol: Protocol) -> None:
     global write
-    whole = write
+    write_all = write
 
-    def in_crumbs(data: bytes, fd: int = 1) -> None:
+    def write_pieces(data: bytes, fd: int = 1) -> None:
         for at in range(0, len(data), 7):
-            whole(data[at : at + 7], fd)
+            write_all(data[at : at + 7], fd)
 
-    write = in_crumbs
-    _echo(spoken)
+    write = write_pieces
+    _echo(protocol)
 
 
-def _half_line(spoken: Spoken) -> None:
-    _half(spoken)
+def _half_line(protocol: Protocol) -> None:
+    _half(protocol)
     write(b'{"type": "result", "is_err')
 
 
-def _oversize(spoken: Spoken) -> None:
-    _half(spoken)
+def _oversize(protocol: Protocol) -> None:
+    _half(protocol)
     while True:
         write(LINE)
 
 
-def _chatter(spoken: Spoken) -> None:
-    _half(spoken)
+def _chatter(protocol: Protocol) -> None:
+    _half(protocol)
     while True:
         write(b"[" + LINE + b"]\n")
 
 
-def _complaint(spoken: Spoken) -> None:
-    _half(spoken)
+def _complaint(protocol: Protocol) -> None:
+    _half(protocol)
     for _ in range(100 * 16):
         write(LINE, 2)
-    spoken.done()
+    protocol.done()
 
 
-def _orphan(spoken: Spoken) -> None:
-    _half(spoken)
+def _orphan(protocol: Protocol) -> None:
+    _half(protocol)
     command = [sys.executable, "-c", "import time; time.sleep(3600)", sys.argv[0]]
-    subprocess.Popen(command, start_new_session=True)  # noqa: S603 - ourselves
+    subprocess.Popen(command, start_new_session=True)  # noqa: S603 - this interpreter
     sys.exit(0)
 
 
-def _question(spoken: Spoken) -> None:
+def _question(protocol: Protocol) -> None:
     try:
         with Path("/dev/tty").open("rb+", buffering=0) as terminal:
             terminal.write(b"Continue? [y/N] ")
@@ -344,21 +347,21 @@ def _question(spoken: Spoken) -> None:
         sys.exit(1)
 
 
-SCENES: Mapping[str, Callable[[Spoken], None]] = {
+SCENES: Mapping[str, Callable[[Protocol], None]] = {
     "echo": _echo,
     "repeat": _repeat,
     "think": _think,
-    "tool": lambda spoken: _use(spoken, ["c1"]),
-    "tools": lambda spoken: _use(spoken, ["c1", "c2"]),
+    "tool": lambda protocol: _use(protocol, ["c1"]),
+    "tools": lambda protocol: _use(protocol, ["c1", "c2"]),
     "see": _see,
     "fail": _fail,
     "die": _die,
-    "die at once": lambda spoken: sys.exit(2),
+    "die at once": lambda protocol: sys.exit(2),
     "leave": _half,
     "hang": _hang,
     "stubborn": _stubborn,
     "banner": _banner,
-    "crumbs": _crumbs,
+    "crumbs": _pieces,
     "half a line": _half_line,
     "oversize": _oversize,
     "chatter": _chatter,
@@ -366,11 +369,11 @@ SCENES: Mapping[str, Callable[[Spoken], None]] = {
     "orphan": _orphan,
     "question": _question,
 }
-"""What it can be told to do."""
+"""The scenes."""
 
 
 def fake_program(folder: Path, name: str, scene: str) -> tuple[str, list[str]]:
-    """The path of an executable, and the arguments that go behind those of the program it stands in for."""
+    """Write an executable. Return its path, and the arguments that select program and scene."""
     path = folder / name
     if not path.exists():
         path.write_text(f"#!{sys.executable} -IS\n{Path(__file__).read_text()}")
@@ -379,12 +382,12 @@ def fake_program(folder: Path, name: str, scene: str) -> tuple[str, list[str]]:
 
 
 def main(arguments: list[str]) -> None:
-    """Play a scene on the pipes, or tell a version."""
+    """Play a scene, or print the version."""
     if MARK not in arguments or "--version" in arguments:
         write(VERSION.encode() + b"\n")
         return
     name, scene = arguments[arguments.index(MARK) + 1 :]
-    SCENES[scene](SPOKEN[name]())
+    SCENES[scene](PROTOCOLS[name]())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A channel in this process: tests put messages in and look at what the gateway places."""
+"""A channel in the test's process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from gateway.contract.channel import InboundMessage, OutboundMessage, Placed, Re
 
 
 class Letterbox:
-    """``write`` is a person writing; ``sent`` is what the gateway placed, oldest first."""
+    """A channel of a test: ``write`` sends a message of a user; ``sent`` are the gateway's messages, oldest
+    first.
+    """
 
     def __init__(self, channel_id: str = "letters") -> None:
         self.id = channel_id
@@ -18,7 +20,7 @@ class Letterbox:
         self._receive: Receive | None = None
 
     async def run(self, receive: Receive) -> None:
-        """Be open until cancelled."""
+        """Receive messages of ``write`` until cancelled."""
         self._receive = receive
         self.open.set()
         try:
@@ -27,20 +29,20 @@ class Letterbox:
             self.open.clear()
 
     async def send(self, outbound: OutboundMessage) -> Placed:
-        """Keep the message."""
+        """Record a message of the gateway."""
         async with self._arrived:
             self.sent.append(outbound)
             self._arrived.notify_all()
         return Placed(str(len(self.sent)))
 
     async def write(self, message: InboundMessage) -> Receipt:
-        """Hand a message in, and wait until it is accepted."""
+        """Pass a message to the gateway and wait until it is accepted."""
         await self.open.wait()
         assert self._receive is not None
         return (await self._receive(message))[0]
 
     async def until(self, count: int) -> list[OutboundMessage]:
-        """What was placed, once that many messages were."""
+        """Wait until the gateway has sent ``count`` messages, and return all of them."""
         async with self._arrived:
             await self._arrived.wait_for(lambda: len(self.sent) >= count)
         return self.sent

@@ -1,7 +1,7 @@
-"""A small channel for the fake platform: the least that a channel with rooms of its own has to do.
+"""A minimal channel for the polling platform.
 
-It polls, hands over messages together with the cursor they bring it to, and places answers. Polling again
-from that cursor is what tells the platform to forget, so nothing is forgotten that is not durable here.
+It passes messages on together with the cursor after them, and sends answers. The next poll from that cursor
+lets the platform forget the messages, so the platform forgets none that the gateway has not stored.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ log = structlog.get_logger("trunkline.line")
 
 ACCOUNT = "bot"
 _POLL_MS = 2_000
-_AGAIN = 0.1
+_RETRY_SECONDS = 0.1
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
 
 Cursors = Callable[[str], Awaitable[Sequence[Cursor]]]
 
 
 class PollingChannel:
-    """The channel. ``cursors`` tells how far its platform was read before."""
+    """The channel. ``cursors`` returns the stored cursors of a channel."""
 
     def __init__(self, url: str, cursors: Cursors, channel_id: str = "line") -> None:
         self.id = channel_id
@@ -57,11 +57,11 @@ class PollingChannel:
                 try:
                     after = await self._poll(http, receive, after)
                 except (aiohttp.ClientError, TimeoutError, OverloadedError) as error:
-                    log.info("polling again", reason=str(error) or type(error).__name__)
-                    await asyncio.sleep(_AGAIN)
+                    log.info("poll failed", reason=str(error) or type(error).__name__)
+                    await asyncio.sleep(_RETRY_SECONDS)
 
     async def send(self, outbound: OutboundMessage) -> Placed:
-        """Write one message into its room."""
+        """Send one message."""
         address = outbound.address
         content = {
             "chat": address.chat,
@@ -81,12 +81,12 @@ class PollingChannel:
             raise PlacementUncertain(type(error).__name__) from error
 
     async def find(self, outbound: OutboundMessage) -> Placed | None:
-        """Look whether the message stands in its room."""
-        asked = {"chat": outbound.address.chat, "nonce": outbound.nonce}
+        """Return the message with the nonce of ``outbound``, if the platform has it."""
+        query = {"chat": outbound.address.chat, "nonce": outbound.nonce}
         try:
             async with (
                 aiohttp.ClientSession(timeout=_TIMEOUT) as http,
-                http.get(f"{self._url}/find", params=asked, raise_for_status=True) as response,
+                http.get(f"{self._url}/find", params=query, raise_for_status=True) as response,
             ):
                 found: int | None = (await response.json())["id"]
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -94,20 +94,20 @@ class PollingChannel:
         return None if found is None else Placed(str(found))
 
     async def _poll(self, http: aiohttp.ClientSession, receive: Receive, after: int) -> int:
-        """One poll. Returns the new cursor, which is durable then."""
-        asked = {"after": after, "wait": _POLL_MS}
-        async with http.get(f"{self._url}/updates", params=asked, raise_for_status=True) as response:
+        """Poll once. Return the new cursor, which the gateway has stored then."""
+        query = {"after": after, "wait": _POLL_MS}
+        async with http.get(f"{self._url}/updates", params=query, raise_for_status=True) as response:
             updates: list[Mapping[str, Any]] = (await response.json())["updates"]
         if not updates:
             return after
         last = max(update["id"] for update in updates)
-        said = [self._inbound(update) for update in updates if update["deletes"] is None]
+        messages = [self._inbound(update) for update in updates if update["deletes"] is None]
         deleted = [
             Withdrawal(ACCOUNT, f"{update['chat']}:{update['deletes']}")
             for update in updates
             if update["deletes"] is not None
         ]
-        await receive(*said, cursor=Cursor(ACCOUNT, str(last)), signals=deleted)
+        await receive(*messages, cursor=Cursor(ACCOUNT, str(last)), signals=deleted)
         return last
 
     def _inbound(self, update: Mapping[str, Any]) -> InboundMessage:
@@ -122,19 +122,19 @@ class PollingChannel:
         )
 
 
-def _placed(status: int, said: Mapping[str, Any]) -> Placed:
-    """What the platform's answer means. 5xx may come from before or after the message was placed."""
+def _placed(status: int, body: Mapping[str, Any]) -> Placed:
+    """Return the outcome of a send. A 5xx can come from before or after the message was stored."""
     if status == 429:
-        raise PlacementDeferred("the platform asked to wait", said["retry_after"])
+        raise PlacementDeferred("the platform asked to wait", body["retry_after"])
     if status >= 500:
         raise PlacementUncertain(f"status {status}")
     if status >= 400:
-        raise PlacementRefused(said["error"])
-    return Placed(str(said["id"]))
+        raise PlacementRefused(body["error"])
+    return Placed(str(body["id"]))
 
 
 def text_of(message: Message) -> str:
-    """A message as plain text; errors are told in one line."""
+    """Return a message as plain text, with each error in one line."""
     pieces: list[str] = []
     for part in message.parts:
         if isinstance(part, TextPart):

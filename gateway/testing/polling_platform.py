@@ -1,18 +1,18 @@
-"""A fake chat platform on a real socket: rooms, long polling with a cursor, and a ``/send`` that doubles.
+"""A fake chat platform on a real socket, with chats, long polling with a cursor, and ``/send``.
 
-As strict and as forgetful as real ones: updates are kept until a later poll confirms them, sending the same
-thing twice places it twice, and by script or by chance a call is refused, answered with an error before or
-after it was applied, or applied and then not answered at all.
+Like real platforms it keeps updates until a later poll confirms them, and sends the same message twice if
+asked twice. By script or by chance it refuses a call, answers with an error before or after applying it, or
+applies it without an answer.
 
-    POST /say {chat, user, text} -> {id}              a person writes
-    POST /delete {chat, id}                           a person deletes what they wrote
+    POST /say {chat, user, text} -> {id}              a user sends a message
+    POST /delete {chat, id}                           a user deletes their message
     GET  /deletions -> {"chat:id": seconds}           when each deletion was confirmed, in monotonic seconds
-    GET  /updates?after=N&wait=MS -> {updates: [...]}  what persons wrote; confirms everything up to N
-    POST /send {chat, text, reply_to, nonce} -> {id}  the bot writes
-    GET  /find?chat=C&nonce=N -> {id: n | null}       whether a message of the bot stands in a room
-    GET  /rooms -> {chat: [message...]}               everything that stands
+    GET  /updates?after=N&wait=MS -> {updates: [...]}  updates of users; confirms all updates up to N
+    POST /send {chat, text, reply_to, nonce} -> {id}  the bot sends a message
+    GET  /find?chat=C&nonce=N -> {id: n | null}       the bot's message with a nonce
+    GET  /rooms -> {chat: [message...]}               all messages
 
-Alone: ``python -m gateway.testing.polling_platform --port 0 --faults 0.1`` prints its address.
+As a program, ``python -m gateway.testing.polling_platform --port 0 --faults 0.1`` prints its address.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _RETRY_AFTER = 0.15
 _LONGEST_POLL = 25_000
 
 
-class Said(Struct, frozen=True):
-    """A message that stands in a room. ``nonce`` is the bot's; persons have none.
+class PlatformMessage(Struct, frozen=True):
+    """A message on the platform. ``nonce`` is set by the bot; users' messages have none.
 
-    With ``deletes`` it is the update that the message with that id was deleted.
+    With ``deletes`` it is an update: the message with that id was deleted.
     """
 
     id: int
@@ -52,11 +52,12 @@ class Said(Struct, frozen=True):
 
 
 class PollingPlatform:
-    """The platform. ``faults`` is the share of ``/send`` calls that go wrong; ``then`` says what the next do.
+    """The platform. ``faults`` is the share of ``/send`` calls that fail by chance; ``then`` sets faults of
+    the next calls.
 
-    Rooms in ``closed`` refuse the bot. ``impatient`` counts calls made before the wait that was asked for was
-    over. ``on_applied`` is called when a message of the bot was placed, before its answer leaves;
-    ``on_deleted`` when a deletion was confirmed. ``deletions`` is when each was, in monotonic seconds.
+    Chats in ``closed`` refuse the bot. ``impatient`` counts calls during a wait that the platform asked for.
+    ``on_applied`` is called when a message of the bot is stored, before the response; ``on_deleted`` when a
+    deletion is confirmed. ``deletions`` are the times of that, in monotonic seconds.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class PollingPlatform:
         on_deleted: Callable[[], None] = lambda: None,
     ) -> None:
         self.deletions: dict[str, float] = {}
-        self.rooms: dict[str, list[Said]] = {}
+        self.rooms: dict[str, list[PlatformMessage]] = {}
         self.closed: set[str] = set()
         self.sends = 0
         self.impatient = 0
@@ -79,32 +80,32 @@ class PollingPlatform:
         self._port = port
         self._on_applied = on_applied
         self._on_deleted = on_deleted
-        self._updates: list[Said] = []
+        self._updates: list[PlatformMessage] = []
         self._wait_until: dict[str, float] = {}
         self._last_id = 0
-        self._news = asyncio.Event()
+        self._new_update = asyncio.Event()
         self._runner: web.AppRunner | None = None
 
     def then(self, *faults: Fault) -> None:
-        """What happens to the next calls of ``/send``."""
+        """Set the faults of the next ``/send`` calls."""
         self._faults.then(*faults)
 
     def say(self, chat: str, text: str, user: str = "ada") -> int:
-        """A person writes. Returns the message's id."""
+        """Send a message of a user. Return its id."""
         said = self._placed(chat, user, text)
         self._updates.append(said)
-        self._news.set()
+        self._new_update.set()
         return said.id
 
     def delete(self, chat: str, message: int) -> None:
-        """A person deletes what they wrote."""
+        """Delete a message of a user."""
         self.rooms[chat] = [said for said in self.rooms[chat] if said.id != message]
         self._last_id += 1
-        self._updates.append(Said(self._last_id, chat, "", "", deletes=message))
-        self._news.set()
+        self._updates.append(PlatformMessage(self._last_id, chat, "", "", deletes=message))
+        self._new_update.set()
 
     def answers(self, chat: str) -> list[str]:
-        """What the bot wrote in a room."""
+        """Return the texts of the bot in a chat."""
         return [said.text for said in self.rooms.get(chat, ()) if said.nonce is not None]
 
     async def __aenter__(self) -> PollingPlatform:
@@ -149,12 +150,12 @@ class PollingPlatform:
                 self._on_deleted()
         self._updates = [said for said in self._updates if said.id > after]
         if not self._updates:
-            self._news.clear()
+            self._new_update.clear()
             wait = min(_LONGEST_POLL, int(request.query.get("wait", "0")))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait / 1000):
-                    await self._news.wait()
-        given = [said for said in self._updates for _ in range(2 if self._faults.doubles() else 1)]
+                    await self._new_update.wait()
+        given = [said for said in self._updates for _ in range(2 if self._faults.is_repeated() else 1)]
         return _answer({"updates": given})
 
     async def _send(self, request: web.Request) -> web.Response:
@@ -165,21 +166,21 @@ class PollingPlatform:
         if now < self._wait_until.get(chat, 0):
             self.impatient += 1
         if chat in self.closed:
-            return _answer({"error": "the bot may not write here"}, 403)
+            return _answer({"error": "the bot may not write in this chat"}, 403)
         fault = self._faults.of()
         if fault == "slow_down":
             self._wait_until[chat] = now + _RETRY_AFTER
             return _answer({"error": "slow down", "retry_after": _RETRY_AFTER}, 429)
         if fault in ("fail_before", "drop_before"):
-            return self._spoilt(request, fault)
+            return self._fail(request, fault)
         said = self._placed(chat, "bot", given["text"], given.get("reply_to"), given["nonce"])
         if self._on_applied is not None:
             self._on_applied()
         if fault != "none":
-            return self._spoilt(request, fault)
+            return self._fail(request, fault)
         return _answer({"id": said.id})
 
-    def _spoilt(self, request: web.Request, fault: Fault) -> web.Response:
+    def _fail(self, request: web.Request, fault: Fault) -> web.Response:
         if fault.startswith("drop") and request.transport is not None:
             request.transport.abort()
         return _answer({"error": "bad gateway"}, 502)
@@ -194,9 +195,9 @@ class PollingPlatform:
 
     def _placed(
         self, chat: str, user: str, text: str, reply_to: int | None = None, nonce: str | None = None
-    ) -> Said:
+    ) -> PlatformMessage:
         self._last_id += 1
-        said = Said(self._last_id, chat, user, text, reply_to, nonce)
+        said = PlatformMessage(self._last_id, chat, user, text, reply_to, nonce)
         self.rooms.setdefault(chat, []).append(said)
         return said
 
@@ -214,12 +215,16 @@ async def serve(
     on_applied: Callable[[], None] | None = None,
     on_deleted: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run until cancelled; the first line of the output is the address."""
-    parser = argparse.ArgumentParser(description="A fake chat platform.")
-    parser.add_argument("--port", type=int, default=0, help="0 takes any free port")
-    parser.add_argument("--faults", type=float, default=0, help="share of sends that go wrong")
-    parser.add_argument("--repeats", type=float, default=0, help="share of updates that come twice")
-    parser.add_argument("--seed", type=int, default=0, help="which ones")
+    """Run until cancelled. The first line of the output is the address."""
+    parser = argparse.ArgumentParser(description="A fake chat platform with long polling.")
+    parser.add_argument("--port", type=int, default=0, help="port; 0 takes any free port (default: 0)")
+    parser.add_argument(
+        "--faults", type=float, default=0, help="share of sends that fail, 0 to 1 (default: 0)"
+    )
+    parser.add_argument(
+        "--repeats", type=float, default=0, help="share of updates delivered twice, 0 to 1 (default: 0)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="selects the sends that fail (default: 0)")
     given = parser.parse_args(argv)
     async with PollingPlatform(**vars(given), on_applied=on_applied, on_deleted=on_deleted) as platform:
         sys.stdout.write(f"{platform.url}\n")

@@ -1,4 +1,4 @@
-"""A gateway with its server, to talk to over real sockets in tests; the model is a fake server beside it.
+"""A gateway with its HTTP server in tests, on real sockets; its model is a fake server.
 
 ::
 
@@ -30,46 +30,46 @@ from gateway.testing.database import place_database
 from gateway.testing.fake_models.server import FakeModels
 
 Frame = dict[str, Any]
-_PATIENCE = 20.0
+_TIMEOUT_SECONDS = 20.0
 
 
 class SocketClient:
-    """A websocket client. ``frames`` is all that it was sent, ``raw`` the same as it came."""
+    """A websocket client. ``frames`` are all received frames, ``raw`` the same as bytes."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.socket = socket
         self.frames: list[Frame] = []
         self.raw: list[bytes] = []
-        self._looked_at = 0
+        self._next = 0
 
     @property
     def seq(self) -> int:
-        """The highest number of an event seen."""
+        """The highest sequence number of an event so far."""
         return max((frame["seq"] for frame in self.frames if "seq" in frame), default=0)
 
     async def send(self, **frame: Any) -> None:
-        """Send one frame; keys are its fields."""
+        """Send one frame with these fields."""
         await self.socket.send_str(msgspec.json.encode(frame).decode())
 
     async def say(self, text: str, **fields: Any) -> Frame:
-        """Send a message, and wait for its ack (or the error that refuses it)."""
+        """Send a message and return its ack, or the error that refuses it."""
         name = fields.pop("client_msg_id", None) or new_id()
         await self.send(type="message", client_msg_id=name, text=text, **fields)
         return await self.until(lambda frame: frame.get("client_msg_id") == name)
 
     async def until(self, wanted: str | Callable[[Frame], bool]) -> Frame:
-        """The next frame of a type (or that a test wants), from where the last look ended."""
+        """Return the next frame of a type, or that matches, after the frame of the last call."""
         while True:
-            while self._looked_at < len(self.frames):
-                frame = self.frames[self._looked_at]
-                self._looked_at += 1
+            while self._next < len(self.frames):
+                frame = self.frames[self._next]
+                self._next += 1
                 if frame["type"] == wanted if isinstance(wanted, str) else wanted(frame):
                     return frame
             await self.read()
 
     async def read(self) -> Frame:
-        """One more frame. Raises ConnectionError when the socket was closed instead."""
-        async with asyncio.timeout(_PATIENCE):
+        """Receive a frame. Raises ConnectionError if the socket was closed instead."""
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
             message = await self.socket.receive()
         if message.type is not aiohttp.WSMsgType.TEXT:
             raise ConnectionError(f"closed with {self.socket.close_code}")
@@ -79,7 +79,7 @@ class SocketClient:
         return self.frames[-1]
 
     async def close_code(self) -> int | None:
-        """Read to the end, and tell how the socket was closed."""
+        """Read to the end and return the close code."""
         try:
             while True:
                 await self.read()
@@ -88,7 +88,7 @@ class SocketClient:
 
 
 class Served:
-    """A gateway that listens. ``http`` asks it; ``models`` is what it asks."""
+    """A running gateway at ``url``. ``http`` is a client for it; ``models`` is its fake model server."""
 
     def __init__(self, gateway: Gateway, url: str, http: aiohttp.ClientSession, models: FakeModels) -> None:
         self.gateway = gateway
@@ -98,7 +98,7 @@ class Served:
 
     @asynccontextmanager
     async def socket(self, **how: Any) -> AsyncGenerator[SocketClient]:
-        """A websocket client that is closed with the block; see ``connect``."""
+        """Yield a websocket client and close it after the block; see ``connect``."""
         client = await self.connect(**how)
         try:
             yield client
@@ -113,7 +113,7 @@ class Served:
         headers: Mapping[str, str] | None = None,
         greeted: bool = True,
     ) -> SocketClient:
-        """A websocket client; unless told otherwise it waits for the greeting."""
+        """Return a websocket client; with ``greeted`` wait for the ``ready`` frame."""
         protocols = ["trunkline.v1.html" if html else "trunkline.v1"]
         if token is not None:
             protocols.append("token." + base64.urlsafe_b64encode(token.encode()).decode().rstrip("="))
@@ -126,34 +126,34 @@ class Served:
 
     @asynccontextmanager
     async def lazy_http(self) -> AsyncGenerator[aiohttp.ClientSession]:
-        """A client for which the kernel takes in little unless it is read from."""
-        connector = aiohttp.TCPConnector(socket_factory=_small)
+        """Yield a client with small buffers, so that the server notices a client that does not read."""
+        connector = aiohttp.TCPConnector(socket_factory=_small_buffer_socket)
         async with aiohttp.ClientSession(connector=connector, read_bufsize=4096) as http:
             yield http
 
     @asynccontextmanager
     async def lazy_socket(self) -> AsyncGenerator[SocketClient]:
-        """A websocket client that takes in little unless it is read from."""
+        """Yield a websocket client with small buffers."""
         async with self.lazy_http() as http:
             yield await Served(self.gateway, self.url, http, self.models).connect()
 
     async def idle(self, session: str) -> None:
-        """Wait until a session that is in memory has answered all it was asked."""
+        """Wait until a loaded session has no running turn and no queued message."""
         live = self.gateway.parts.sessions.get(session)
         assert live is not None
         await until(lambda: live.turn is None and not live.pending)
 
     async def ask(self, method: str, path: str, **request: Any) -> tuple[int, Any]:
-        """The status and the JSON of an answer; None if it holds nothing."""
+        """Return the status and the JSON body of a response; None for an empty body."""
         async with self.http.request(method, f"{self.url}{path}", **request) as response:
             body = await response.read()
             return response.status, msgspec.json.decode(body) if body else None
 
 
-async def until(true: Callable[[], bool]) -> None:
-    """Wait for something that nobody tells of. Raises TimeoutError when it takes far too long."""
-    async with asyncio.timeout(_PATIENCE):
-        while not true():  # noqa: ASYNC110
+async def until(condition: Callable[[], bool]) -> None:
+    """Poll until a condition holds. Raises TimeoutError after 20 s."""
+    async with asyncio.timeout(_TIMEOUT_SECONDS):
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -161,9 +161,9 @@ async def until(true: Callable[[], bool]) -> None:
 async def serving(
     data_dir: Path, *plugins: Plugin, fake: FakeModels | None = None, **settings: Any
 ) -> AsyncGenerator[Served]:
-    """A gateway with its server for as long as the block lasts, and a fake model unless one is given.
+    """Run a gateway with its server for as long as the block, with a fake model server unless one is given.
 
-    Every tool runs without asking unless ``permissions`` are given.
+    Every tool runs without approval unless ``permissions`` are given.
     """
     if fake is None:
         async with FakeModels() as own, serving(data_dir, *plugins, fake=own, **settings) as served:
@@ -188,8 +188,8 @@ async def serving(
         yield Served(gateway, server.url, http, fake)
 
 
-def _small(address: Any) -> socket.socket:
-    """A socket that the kernel buffers little for."""
+def _small_buffer_socket(address: Any) -> socket.socket:
+    """Return a socket with a small receive buffer."""
     made = socket.socket(address[0], address[1], address[2])
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     return made

@@ -19,7 +19,7 @@ from typing import cast
 import uvloop
 
 from gateway.testing.fake_models.dialect import Dialect
-from gateway.testing.fake_models.script import Asked, Reply, Say, Tokens
+from gateway.testing.fake_models.script import ModelRequest, Reply, Say, Tokens
 from gateway.testing.fake_models.vendors import DIALECTS
 
 STAMP = b"@%015.6f;"
@@ -44,9 +44,9 @@ def _chunk(data: bytes) -> bytes:
 
 def written(dialect: Dialect) -> Written:
     """What a vendor sends."""
-    asked = Asked("", {}, {"model": "bench", "stream_options": {"include_usage": True}})
+    request = ModelRequest("", {}, {"model": "bench", "stream_options": {"include_usage": True}})
     reply = Reply((Say("x"),), tokens=Tokens(9, 9))
-    wire = dialect.wire(asked, reply)
+    wire = dialect.wire(request, reply)
     begin = wire.begin() + b"".join(wire.events(Say(" ")))
     event = b"".join(wire.events(Say(_BLANK)))
 

@@ -21,7 +21,7 @@ import pytest
 from sqlalchemy import select
 
 from gateway.store import schema as t
-from gateway.testing.fake_models.script import Asked, Gate, Refusal, Reply, Say, Use
+from gateway.testing.fake_models.script import Gate, ModelRequest, Refusal, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import SocketClient
 from tests.e2e.gateway_process import GatewayProcess
@@ -43,7 +43,7 @@ async def besieged(directory: Path, **tables: str) -> AsyncGenerator[GatewayProc
     """A gateway that is answering three people; they get their answers after the block."""
     gate = asyncio.Event()
 
-    def answer(asked: Asked) -> Reply | Refusal:
+    def answer(asked: ModelRequest) -> Reply | Refusal:
         return Reply((Say("You said: "), Gate(gate), Say(asked.user_text)))
 
     async with (

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select
 
 from gateway.store import schema as t
-from gateway.testing.fake_models.script import Asked, Refusal, Reply, Say, Stall, echo
+from gateway.testing.fake_models.script import ModelRequest, Refusal, Reply, Say, Stall, echo
 from gateway.testing.fake_models.server import FakeModels
 from tests.e2e.gateway_process import GatewayProcess
 from tests.e2e.test_platforms_and_deaths import come
@@ -44,7 +44,7 @@ class Stories:
     def __init__(self) -> None:
         self.ends = False
 
-    def __call__(self, asked: Asked) -> Reply | Refusal:
+    def __call__(self, asked: ModelRequest) -> Reply | Refusal:
         if "story" in asked.user_text and not self.ends:
             return Reply((Say("Once upon "), Stall()))
         return echo()(asked)

@@ -116,7 +116,7 @@ async def test_a_room_that_refuses_the_bot_becomes_a_dead_letter_and_a_notice(tm
             lambda c: list(c.execute(select(t.dead_letter.c.reason)).scalars())
         )
         log = await gateway.parts.store.read(lambda c: read_messages(c, "line:bot:kitchen"))
-    assert reasons == ["PlacementRefused: the bot may not write here"]
+    assert reasons == ["PlacementRefused: the bot may not write in this chat"]
     assert [m.custom_type for _, m in log] == [None, None, "notice", None, None]
     assert platform.answers("kitchen") == ["You said: still there?"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.testing.fake_models.script import Asked, Reply, Say, Use
+from gateway.testing.fake_models.script import ModelRequest, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from tests.e2e.gateway_process import ROOT, GatewayProcess
 from tests.e2e.town import Town, toml, town, until
@@ -168,7 +168,7 @@ async def test_a_conversation_begun_in_telegram_goes_on_in_slack_and_knows_what_
         platforms.check()
 
 
-def launches(asked: Asked) -> Reply:
+def launches(asked: ModelRequest) -> Reply:
     """A model that launches whatever it is asked about, once."""
     return Reply((Say("It flies."),)) if asked.results else Reply((Use("launch"),), "tools")
 

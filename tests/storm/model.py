@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 from failpoints import Failpoints
 
-from gateway.testing.fake_models.script import Asked, Cut, Gate, Move, Pause, Refusal, Reply, Say, Use
+from gateway.testing.fake_models.script import Cut, Gate, ModelRequest, Move, Pause, Refusal, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 
 WORD = re.compile(r"\bq\d+x\d+\b")
@@ -107,7 +107,7 @@ class Model:
         self._faults = faults
         self._dice = random.Random(seed)
 
-    def answer(self, asked: Asked) -> Reply | Refusal:
+    def answer(self, asked: ModelRequest) -> Reply | Refusal:
         """The answer to one request."""
         word = word_in(asked.user_text) or "nothing"
         with self._asked.open("a") as asked_about:

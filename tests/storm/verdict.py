@@ -1,4 +1,4 @@
-"""What a storm is judged by: each list holds one line for every violation, and has to be empty."""
+"""What a storm is run_checks by: each list holds one line for every violation, and has to be empty."""
 
 from __future__ import annotations
 

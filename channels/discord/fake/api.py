@@ -236,7 +236,7 @@ class Api:
             if fault == "slow_down":
                 raise self._limits.refusal(call, _SLOW_SECONDS)
             answer = self._apply(call) if fault not in ("fail_before", "drop_before") else Answer()
-            answer = msgspec.structs.replace(answer, body=self._fake.faults.answered(name, answer.body))
+            answer = msgspec.structs.replace(answer, body=self._fake.faults.replace_answer(name, answer.body))
         except ApiError as error:
             answer = Answer(error.status, error.body(), error.problem)
             headers = error.headers if isinstance(error, RateLimited) else headers

@@ -345,7 +345,7 @@ class Gateway:
             return
         for session in self.sessions.values():
             if self._may_know(session, event):
-                for _ in range(2 if self._fake.faults.doubles() else 1):
+                for _ in range(2 if self._fake.faults.is_repeated() else 1):
                     session.add_event(event.name, event.data_for(session.intents))
 
     def hold(self) -> None:

@@ -100,7 +100,7 @@ class WebApi:
         if fault in ("fail_after", "drop_after"):
             return self._fail(request, raw, fault, {"ok": False, "error": "fatal_error"}, 500, problem)
         if answer["ok"]:
-            answer = self._fake.faults.answered(raw.method, answer)
+            answer = self._fake.faults.replace_answer(raw.method, answer)
         self._record(raw, answer, 200, fault, problem)
         return _json(answer, 200, self._scopes(raw))
 

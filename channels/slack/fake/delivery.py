@@ -342,7 +342,7 @@ class DeliveryQueue:
             self.held.append(delivery)
             return
         self._start(delivery)
-        if delivery.kind == "events_api" and self._faults.doubles():
+        if delivery.kind == "events_api" and self._faults.is_repeated():
             self._start(self._state.register(Delivery(delivery.kind, delivery.team, delivery.payload)))
 
     async def __aenter__(self) -> DeliveryQueue:

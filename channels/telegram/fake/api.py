@@ -77,7 +77,7 @@ class Api:
             if fault == "slow_down":
                 raise self._limits.slow_down(asked, self.retry_after)
             result = None if fault.endswith("before") else await self._do(asked)
-            result = self._fake.faults.answered(method, result)
+            result = self._fake.faults.replace_answer(method, result)
         except Refused as refused:
             problems = (refused.problem, *remarks)
             said = refused.description
@@ -115,7 +115,7 @@ class Api:
             asked.get("timeout", 0),
             asked.get("allowed_updates"),
         )
-        return [update.json for update in batch for _ in range(2 if self._fake.faults.doubles() else 1)]
+        return [update.json for update in batch for _ in range(2 if self._fake.faults.is_repeated() else 1)]
 
     def _set_webhook(self, asked: Request) -> bool:
         updates = self._world.updates

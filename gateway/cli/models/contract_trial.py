@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.output import plain, print_table
-from gateway.testing.contracts.trial import COLUMNS, Candidate, Trial, all_tried
+from gateway.testing.contracts.trial import COLUMNS, Candidate, Trial, try_all
 
 PLUGINS = ("providers", "cli_backends")
 """The plugins with adapters; each has a module ``candidates``."""
@@ -58,7 +58,7 @@ def run_trials(names: Sequence[str], environ: Mapping[str, str]) -> list[Trial]:
         def done(check: str) -> None:
             progress.update(task, advance=1, description=check.replace("_", " "))
 
-        return asyncio.run(all_tried(candidates, done, finished))
+        return asyncio.run(try_all(candidates, done, finished))
 
 
 def print_trials(trials: Sequence[Trial]) -> None:

@@ -1,14 +1,15 @@
-"""The contract of stand-ins: what a provider is asked when another one failed, and whose answer people get.
+"""The contract of fallbacks: the request of a provider after another one failed, and the answer that users
+get.
 
-A gateway runs with a provider that fails as told, and the one under test behind it in ``fallback``. For each
-trigger in every phase of the first provider's answer, the request of the stand-in ends with a message of the
-user or of a tool, and the final answer is the stand-in's. In tests::
+A gateway runs with a provider that fails as scripted, and the one under test in its ``fallback``. For each
+trigger in every phase of the first provider's answer, the request of the second ends with a message of the
+user or of a tool, and the final answer is the second provider's. In tests::
 
     @pytest.mark.parametrize("trigger", TRIGGERS)
-    async def test_it_stands_in(trigger: Trigger) -> None:
+    async def test_it_answers_as_a_fallback(trigger: Trigger) -> None:
         await stands_in(ProviderSetup("mine", create, MyDialect()), trigger)
 
-Left out is what cannot occur: a key is checked before the first byte, so it is never refused after that.
+A key is checked before the first byte, so it is never refused in a later phase.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gateway.contract.provider import Provider
 from gateway.models import Trigger
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.contracts.provider_setup import ProviderSetup
-from gateway.testing.fake_models.script import Asked, Bytes, Refusal, Reply, Say, Stall, Use
+from gateway.testing.fake_models.script import Bytes, ModelRequest, Refusal, Reply, Say, Stall, Use
 from gateway.testing.fake_models.server import FakeModels
 
 Phase = Literal["before the first byte", "in the text", "in a tool call", "after a tool result"]
@@ -43,15 +44,15 @@ _SILENCE_MS = 300
 
 
 class Answered(NamedTuple):
-    """An answer of a stand-in: when the first provider failed, and whether a tool had run before."""
+    """An answer of the fallback: the phase of the failure, and whether a tool had run before."""
 
     phase: Phase
     answer: Message
     after_tool: bool
 
 
-class _Bringing(Plugin):
-    """Brings a provider that is made already."""
+class _ProviderPlugin(Plugin):
+    """The plugin that registers a provider."""
 
     name = "stand-in"
 
@@ -66,7 +67,7 @@ class _Bringing(Plugin):
 def failing(first: FakeModels, trigger: Trigger) -> dict[str, Any]:
     """Return the settings of a gateway with one failing provider for each phase.
 
-    Each fails once: a provider that fails again and again would not be asked any more.
+    Each provider fails once: after more failures the gateway would not call it any more.
     """
     reached = {"like": "openai", "base_url": first.openai_url, "api_key": "k", "max_retries": 0}
     providers = {f"first{number}": reached for number in range(len(PHASES[trigger]))}
@@ -74,13 +75,13 @@ def failing(first: FakeModels, trigger: Trigger) -> dict[str, Any]:
 
 
 async def answers(chat: Chat, first: FakeModels, trigger: Trigger, stand_in: str) -> AsyncGenerator[Answered]:
-    """Let the first provider fail in each phase. Every answer must be the stand-in's, and say so."""
+    """Let the first provider fail in each phase. Every answer must be from the fallback and name it."""
     for number, phase in enumerate(PHASES[trigger]):
         first.then(*_script(trigger, phase))
         answer = await chat.say(QUESTION, session=f"s{number}", model=f"first{number}/fake-small")
         line = f"Answering with {stand_in} instead."
-        said = [part for part in answer.parts if isinstance(part, TextPart)]
-        notices = [part.content for part in said if part.kind == "notice"]
+        texts = [part for part in answer.parts if isinstance(part, TextPart)]
+        notices = [part.content for part in texts if part.kind == "notice"]
         assert [notice.endswith(line) for notice in notices] == [True], (phase, answer)
         assert notices[0].startswith(f"first{number} "), (phase, answer)
         assert (answer.metadata.provider, answer.metadata.stop_reason) == (stand_in, "end_turn"), (
@@ -92,29 +93,29 @@ async def answers(chat: Chat, first: FakeModels, trigger: Trigger, stand_in: str
 
 
 async def stands_in(setup: ProviderSetup, trigger: Trigger) -> None:
-    """Check one provider over HTTP as the stand-in after one trigger."""
+    """Check a provider over HTTP as the fallback after one trigger."""
     async with setup.running(max_retries=0) as (fake, provider), FakeModels() as first:
         with TemporaryDirectory() as folder:
             settings = {**failing(first, trigger), "fallback": ["fake/fake-small"]}
-            async with chatting(Path(folder), _Bringing(provider), **settings) as chat:
+            async with chatting(Path(folder), _ProviderPlugin(provider), **settings) as chat:
                 async for phase, answer, after_tool in answers(chat, first, trigger, "fake"):
-                    asked = fake.requests[-1]
-                    wanted = "The tool said: 4" if after_tool else f"You said: {QUESTION}"
-                    assert answer.text == wanted, (phase, answer)
-                    assert roles(asked)[-1] in ("user", "tool"), (phase, asked.body)
+                    request = fake.requests[-1]
+                    expected = "The tool said: 4" if after_tool else f"You said: {QUESTION}"
+                    assert answer.text == expected, (phase, answer)
+                    assert roles(request)[-1] in ("user", "tool"), (phase, request.body)
                 later = await chat.say("And now?", session="s0", model="fake/fake-small")
         assert later.text == "You said: And now?", later
-        for asked in fake.requests:
-            assert "Answering with" not in str(asked.body), asked.body
+        for request in fake.requests:
+            assert "Answering with" not in str(request.body), request.body
 
 
-def roles(asked: Asked) -> list[str]:
+def roles(request: ModelRequest) -> list[str]:
     """Return the roles of the messages in a request, in order."""
-    return [message["role"] for message in asked.body.get("messages") or asked.body["contents"]]
+    return [message["role"] for message in request.body.get("messages") or request.body["contents"]]
 
 
 def _script(trigger: Trigger, phase: Phase) -> Sequence[Reply | Refusal]:
-    """Return what the first provider does."""
+    """Return the replies of the first provider."""
     match phase:
         case "before the first byte":
             return (_refusal(trigger),)
@@ -133,7 +134,7 @@ def _refusal(trigger: Trigger) -> Reply | Refusal:
 
 
 def _break(trigger: Trigger) -> Stall | Bytes:
-    """Fail in the middle of a stream: by an event that tells of an error, or by silence."""
+    """Return a failure in the middle of a stream: an error event, or silence."""
     if trigger == "stall":
         return Stall()
     return Bytes(b'data: {"error":{"message":"refused","code":%d}}\n\n' % _STATUS[trigger])

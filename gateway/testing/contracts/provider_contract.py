@@ -1,14 +1,15 @@
-"""The suite that every provider over HTTP must pass, against a fake server that speaks its protocol.
+"""The suite for every provider over HTTP, with a fake server that speaks its protocol.
 
 Each check is a coroutine function that takes a ``ProviderSetup``. In tests::
 
-    from gateway.testing.contracts.provider_setup import ProviderSetup, Check, named
+    from gateway.testing.contracts.provider_setup import Check, ProviderSetup, named
 
     @pytest.mark.parametrize("check", CHECKS, ids=named)
     async def test_the_contract(check: Check) -> None:
         await check(ProviderSetup("mine", create, MyDialect()))
 
-A ``Dialect`` is the server's side of the protocol, strict about requests; the scripts are the same for all.
+A ``Dialect`` is the server's side of the protocol, with strict checks of requests; the scripts are the same
+for all providers.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from gateway.contract.deltas import Complete, Delta, MetadataDelta, TextDelta, T
 from gateway.contract.errors import ContentFilterError
 from gateway.contract.messages import Attachment, ImagePart, Metadata, TextPart, ToolCallPart, ToolResultPart
 from gateway.contract.provider import Capabilities, ChatOptions, OneTool, Provider, ToolDefinition
-from gateway.testing.contracts.provider_calls import OPTIONS, assistant, deltas_of, text_of, user
+from gateway.testing.contracts.provider_calls import OPTIONS, assistant, deltas_of, failure_of, text_of, user
 from gateway.testing.contracts.provider_failures import FAILURES
-from gateway.testing.contracts.provider_setup import Check, ProviderSetup, failure_of
+from gateway.testing.contracts.provider_setup import Check, ProviderSetup
 from gateway.testing.fake_models.script import Gate, Reply, Say, Stall, Think, Tokens, Use, UseTogether
 from gateway.testing.fake_models.server import MODELS
 
 CLOCK = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
-PICTURE = ImagePart("aGVsbG8=", "image/png")
+IMAGE = ImagePart("aGVsbG8=", "image/png")
 
 
 async def it_is_a_provider(setup: ProviderSetup) -> None:
-    """It has the members, and lists its models."""
+    """Check that the provider has all members and lists its models."""
     async with setup.running() as (_, provider):
         assert isinstance(provider, Provider)
         assert provider.id == "fake"
@@ -45,8 +46,8 @@ async def it_is_a_provider(setup: ProviderSetup) -> None:
         assert [model.id for model in await provider.list_models()] == ["mine"]
 
 
-async def text_streams_as_it_comes(setup: ProviderSetup) -> None:
-    """What is sent apart is shown apart and at once; then tokens, then the end."""
+async def text_arrives_as_it_is_sent(setup: ProviderSetup) -> None:
+    """Check that separate pieces arrive separately and at once, followed by the usage and the end."""
     gate = asyncio.Event()
     async with setup.running() as (fake, provider):
         fake.then(Reply((Say("Hel"), Gate(gate), Say("lo\n"), Say("you")), tokens=Tokens(7, 2)))
@@ -62,7 +63,7 @@ async def text_streams_as_it_comes(setup: ProviderSetup) -> None:
 
 
 async def a_call_comes_in_fragments(setup: ProviderSetup) -> None:
-    """The name is shown first; the fragments of the arguments make one JSON object."""
+    """Check that the tool name comes first, and that the fragments form one JSON object."""
     arguments = {"zone": "Europe/Oslo", "deep": {"list": [1, None, "ü"]}}
     call = Use("clock", '{"zone": "Europe/Oslo", "deep": {"list": [1, null, "\\u00fc"]}}', "call_a", 7)
     async with setup.running() as (fake, provider):
@@ -77,8 +78,8 @@ async def a_call_comes_in_fragments(setup: ProviderSetup) -> None:
     assert message.parts == (ToolCallPart("call_a", "clock", arguments),)
 
 
-async def calls_run_side_by_side(setup: ProviderSetup) -> None:
-    """Several calls, of the same tool too, are told apart; one without arguments is one."""
+async def parallel_calls_are_separate(setup: ProviderSetup) -> None:
+    """Check that parallel calls, also of one tool, are separate; one may have no arguments."""
     calls = (Use("clock", '{"zone": "UTC"}', "a", 3), Use("clock", '{"zone": "CET"}', "b", 5), Use("now"))
     async with setup.running() as (fake, provider):
         fake.then(Reply((UseTogether(calls),), "tools"))
@@ -90,17 +91,17 @@ async def calls_run_side_by_side(setup: ProviderSetup) -> None:
     )
 
 
-async def reasoning_is_a_part_of_its_own(setup: ProviderSetup) -> None:
-    """Reasoning comes before the answer, and never in it."""
+async def reasoning_is_a_separate_part(setup: ProviderSetup) -> None:
+    """Check that reasoning comes before the answer and not in its text."""
     async with setup.running() as (fake, provider):
         fake.then(Reply((Think("Hm"), Think("m."), Say("Yes."))))
         message = await provider.chat((user("Hi"),), OPTIONS)
-    thought = (TextPart("Hmm.", "reasoning"),) if setup.reasons else ()
-    assert message.parts == (*thought, TextPart("Yes."))
+    reasoning = (TextPart("Hmm.", "reasoning"),) if setup.reasons else ()
+    assert message.parts == (*reasoning, TextPart("Yes."))
 
 
 async def tokens_are_counted_once(setup: ProviderSetup) -> None:
-    """Input with what was cached of it, and output with the reasoning."""
+    """Check that input includes cached tokens, and output includes reasoning."""
     moves = (Think("Hm"), Say("a")) if setup.reasons else (Say("a"),)
     async with setup.running() as (fake, provider):
         fake.then(Reply(moves, tokens=Tokens(100, 12, 80 if setup.caches else 0)))
@@ -108,8 +109,8 @@ async def tokens_are_counted_once(setup: ProviderSetup) -> None:
     assert reports == [MetadataDelta("answer", 100, 12, 0.0, 80 if setup.caches else 0)]
 
 
-async def the_stop_reason_is_told(setup: ProviderSetup) -> None:
-    """An end, a limit, and a call, also where the server calls that an end."""
+async def the_stop_reason_is_reported(setup: ProviderSetup) -> None:
+    """Check the stop reasons "end", "limit" and "call"; a call counts even if the server reports an end."""
     async with setup.running() as (fake, provider):
         fake.then(
             Reply((Say("Hi"),)),
@@ -122,17 +123,17 @@ async def the_stop_reason_is_told(setup: ProviderSetup) -> None:
 
 
 async def a_filtered_answer_is_an_error(setup: ProviderSetup) -> None:
-    """An answer that the vendor's filter ends is no answer."""
+    """Check that an answer that the vendor's filter ended is an error."""
     async with setup.running() as (fake, provider):
         fake.then(Reply((Say("I"),), "filter"))
         assert type(await failure_of(provider)) is ContentFilterError
 
 
 async def a_long_history_is_accepted(setup: ProviderSetup) -> None:
-    """Other vendors' calls, calls without results, pictures, and the user right after a tool's result."""
+    """Check a history with other vendors' calls, calls without results, images, and unusual role orders."""
     history = (
         assistant(TextPart("Hello, I was here before the window.")),
-        user("Look", PICTURE),
+        user("Look", IMAGE),
         user("again"),
         assistant(
             TextPart("thinking", "reasoning"),
@@ -152,11 +153,11 @@ async def a_long_history_is_accepted(setup: ProviderSetup) -> None:
         assert text_of(await deltas_of(provider, *history, options=_with_tools())) == "You said: And now?"
         unfinished = (*history, assistant(ToolCallPart("e", "clock", {}), ToolResultPart("e", "one o'clock")))
         assert "one o'clock" in text_of(await deltas_of(provider, *unfinished, options=_with_tools()))
-        assert [asked.tools for asked in fake.requests] == [("clock",), ("clock",)]
+        assert [request.tools for request in fake.requests] == [("clock",), ("clock",)]
 
 
 async def every_option_is_accepted(setup: ProviderSetup) -> None:
-    """All at once, JSON without tools, and each way to make a model call a tool."""
+    """Check all options together, JSON without tools, and each way to force a tool call."""
     options = ChatOptions(
         model="fake-large",
         temperature=0.25,
@@ -180,42 +181,42 @@ async def every_option_is_accepted(setup: ProviderSetup) -> None:
         assert fake.requests[0].tools == ("clock",)
 
 
-async def a_picture_is_sent(setup: ProviderSetup) -> None:
-    """Who can see gets a picture as it is; a model that cannot is told of it."""
+async def an_image_is_sent(setup: ProviderSetup) -> None:
+    """Check that an image is sent unchanged, or as a text if the model does not accept images."""
     async with setup.running() as (fake, provider):
-        await deltas_of(provider, user("Look", PICTURE))
+        await deltas_of(provider, user("Look", IMAGE))
         body = str(fake.requests[0].body)
-        assert PICTURE.data in body or "(image attached)" in body
-        assert PICTURE.data not in body or provider.capabilities.images
+        assert IMAGE.data in body or "(image attached)" in body
+        assert IMAGE.data not in body or provider.capabilities.images
 
 
-async def who_cannot_see_is_told_of_a_picture(setup: ProviderSetup) -> None:
-    """Capabilities of the settings count: a picture is words then, whoever made it."""
-    made = Attachment("image/png", PICTURE.data)
+async def images_become_text_without_image_support(setup: ProviderSetup) -> None:
+    """Check that images become texts if the settings say that the model does not accept them."""
+    attachment = Attachment("image/png", IMAGE.data)
     history = (
-        user("Look", PICTURE),
-        assistant(ToolCallPart("a", "clock", {}), ToolResultPart("a", "noon", attachments=(made,))),
+        user("Look", IMAGE),
+        assistant(ToolCallPart("a", "clock", {}), ToolResultPart("a", "noon", attachments=(attachment,))),
         user("So?"),
     )
     async with setup.running(capabilities=("streaming", "tools")) as (fake, provider):
         assert (provider.capabilities.images, provider.capabilities.tools) == (False, True)
         await deltas_of(provider, *history, options=_with_tools())
-        assert PICTURE.data not in str(fake.requests[0].body)
+        assert IMAGE.data not in str(fake.requests[0].body)
         assert "(image attached)" in str(fake.requests[0].body)
 
 
-async def a_model_may_differ_from_what_is_usual(setup: ProviderSetup) -> None:
-    """Capabilities of the options count before those of the provider, call by call."""
-    blind, sees = Capabilities(images=False), Capabilities(images=True)
+async def capabilities_of_a_model_override_the_providers(setup: ProviderSetup) -> None:
+    """Check that capabilities in the options override those of the provider, for each call."""
+    without, with_images = Capabilities(images=False), Capabilities(images=True)
     async with setup.running() as (fake, provider):
-        for able in (blind, sees, blind):
-            options = msgspec.structs.replace(OPTIONS, model="fake-vision", capabilities=able)
-            await deltas_of(provider, user("Look", PICTURE), options=options)
-    assert [PICTURE.data in str(asked.body) for asked in fake.requests] == [False, True, False]
+        for capabilities in (without, with_images, without):
+            options = msgspec.structs.replace(OPTIONS, model="fake-vision", capabilities=capabilities)
+            await deltas_of(provider, user("Look", IMAGE), options=options)
+    assert [IMAGE.data in str(request.body) for request in fake.requests] == [False, True, False]
 
 
 async def closing_ends_the_call(setup: ProviderSetup) -> None:
-    """Whoever stops listening hangs up; the next call is not hurt."""
+    """Check that closing the stream disconnects from the server and does not affect the next call."""
     async with setup.running() as (fake, provider):
         fake.then(Reply((Say("Half"), Stall())))
         stream = provider.stream((user("Hi"),), OPTIONS)
@@ -228,18 +229,18 @@ async def closing_ends_the_call(setup: ProviderSetup) -> None:
 
 CHECKS: tuple[Check, ...] = (
     it_is_a_provider,
-    text_streams_as_it_comes,
+    text_arrives_as_it_is_sent,
     a_call_comes_in_fragments,
-    calls_run_side_by_side,
-    reasoning_is_a_part_of_its_own,
+    parallel_calls_are_separate,
+    reasoning_is_a_separate_part,
     tokens_are_counted_once,
-    the_stop_reason_is_told,
+    the_stop_reason_is_reported,
     a_filtered_answer_is_an_error,
     a_long_history_is_accepted,
     every_option_is_accepted,
-    a_picture_is_sent,
-    who_cannot_see_is_told_of_a_picture,
-    a_model_may_differ_from_what_is_usual,
+    an_image_is_sent,
+    images_become_text_without_image_support,
+    capabilities_of_a_model_override_the_providers,
     closing_ends_the_call,
     *FAILURES,
 )

@@ -1,4 +1,4 @@
-"""The part of the contract of providers that is about failing: by name, in time, without a secret."""
+"""The checks of a provider's failures: named errors, time limits, retries, and no key in an error."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gateway.contract.errors import (
     StreamTimeoutError,
 )
 from gateway.contract.provider import Provider, TriesKey
-from gateway.testing.contracts.provider_calls import deltas_of, text_of
-from gateway.testing.contracts.provider_setup import KEY, Check, ProviderSetup, failure_of, raised_by
+from gateway.testing.contracts.provider_calls import deltas_of, failure_of, raised_by, text_of
+from gateway.testing.contracts.provider_setup import KEY, Check, ProviderSetup
 from gateway.testing.fake_models.script import Bytes, Cut, Refusal, Reply, Say, Stall
 
 AT_ONCE = {"retry-after-ms": "1"}
 
 
-async def every_refusal_has_a_name(setup: ProviderSetup) -> None:
-    """By its status, whatever the words; the error names the provider and the status."""
+async def every_http_error_has_a_named_error(setup: ProviderSetup) -> None:
+    """Check that each status has its error class for any body, with the provider and the status."""
     names = {
         400: BadRequestError,
         401: AuthFailedError,
@@ -43,16 +43,16 @@ async def every_refusal_has_a_name(setup: ProviderSetup) -> None:
         for status, name in names.items():
             bodies = (None, b"<html>no</html>", b"", b"\xff{")
             for body in bodies:
-                # Whoever shows tokens that expire asks once more when one is refused.
-                fake.then(*[Refusal(status, "no such luck", body=body)] * (2 if status == 401 else 1))
+                # A provider with expiring tokens gets a new one and repeats the request.
+                fake.then(*[Refusal(status, "refused by the test", body=body)] * (2 if status == 401 else 1))
                 failure = await failure_of(provider)
                 fake.forget()
                 assert type(failure) is name, (status, body, failure)
                 assert (failure.provider, failure.upstream_status) == ("fake", status)
 
 
-async def the_vendors_own_words_are_understood(setup: ProviderSetup) -> None:
-    """A conversation that is too long, a filter, a model that is not there, a server with too much to do."""
+async def the_vendors_error_messages_are_recognized(setup: ProviderSetup) -> None:
+    """Check the vendor's messages for long input, filters, unknown models and overload."""
     names = {
         "too_long": ContextLengthError,
         "filtered": ContentFilterError,
@@ -61,14 +61,14 @@ async def the_vendors_own_words_are_understood(setup: ProviderSetup) -> None:
         "no_key": AuthFailedError,
     }
     async with setup.running(max_retries=0) as (fake, provider):
-        for trouble, refusal in setup.dialect.troubles.items():
+        for stream_error, refusal in setup.dialect.refusals.items():
             fake.then(refusal)
             failure = await failure_of(provider)
-            assert type(failure) is names[trouble], (trouble, failure)
+            assert type(failure) is names[stream_error], (stream_error, failure)
 
 
-async def a_wait_is_waited_and_told(setup: ProviderSetup) -> None:
-    """Retry-After in seconds and as a date; what is longer than the time left fails at once."""
+async def retry_after_is_respected_and_reported(setup: ProviderSetup) -> None:
+    """Check Retry-After in seconds and as a date; a wait beyond the time limit fails at once."""
     async with setup.running() as (fake, provider):
         for wait in ({"retry-after": "0"}, {"retry-after": "Sat, 01 Jan 2000 00:00:00 GMT"}, AT_ONCE):
             fake.then(Refusal(429, "slow down", wait))
@@ -84,8 +84,8 @@ async def a_wait_is_waited_and_told(setup: ProviderSetup) -> None:
             assert (failure.retry_after or 0) >= 86_000
 
 
-async def what_fails_before_the_first_piece_is_tried_again(setup: ProviderSetup) -> None:
-    """A connection that closes, before the head or after it, and a server that is busy."""
+async def failures_before_the_first_piece_are_retried(setup: ProviderSetup) -> None:
+    """Check that a closed connection, before or after the head, and a busy server are retried."""
     async with setup.running() as (fake, provider):
         for first in (Refusal(0), Reply((Cut(),)), Refusal(503, "busy", AT_ONCE)):
             fake.then(first)
@@ -93,8 +93,8 @@ async def what_fails_before_the_first_piece_is_tried_again(setup: ProviderSetup)
         assert len(fake.requests) == 6
 
 
-async def retries_end(setup: ProviderSetup) -> None:
-    """After as many as are set; and there are none where they cannot help."""
+async def retries_are_limited(setup: ProviderSetup) -> None:
+    """Check the limit of retries, and that a bad request is not retried."""
     async with setup.running(max_retries=2) as (fake, provider):
         fake.then(*[Refusal(500, "oops", AT_ONCE)] * 5)
         assert type(await failure_of(provider)) is ServerFailedError
@@ -105,12 +105,12 @@ async def retries_end(setup: ProviderSetup) -> None:
         assert len(fake.requests) == 4
 
 
-async def a_stream_that_breaks_keeps_what_came(setup: ProviderSetup) -> None:
-    """Cut, garbled or failing in the middle: shown so far, named, and not tried again."""
+async def a_broken_stream_keeps_its_text(setup: ProviderSetup) -> None:
+    """Check that a cut, invalid or failed stream keeps its text, raises a named error, and is not retried."""
     ends = {
         Cut(): StreamAbortedError,
         Bytes(b"data: {no json\n\n"): DeltaParseError,
-        Bytes(setup.dialect.trouble): ServerFailedError,
+        Bytes(setup.dialect.stream_error): ServerFailedError,
     }
     async with setup.running() as (fake, provider):
         for end, name in ends.items():
@@ -122,8 +122,8 @@ async def a_stream_that_breaks_keeps_what_came(setup: ProviderSetup) -> None:
             assert (text_of(seen), len(fake.requests)) == ("Half", 1), end
 
 
-async def a_stream_that_falls_silent_keeps_what_came(setup: ProviderSetup) -> None:
-    """A server that stops in the middle, and stays: shown so far, named, and not tried again."""
+async def a_stalled_stream_keeps_its_text(setup: ProviderSetup) -> None:
+    """Check that a stalled stream keeps its text, raises a named error, and is not retried."""
     async with setup.running(stream_timeout_ms=500) as (fake, provider):
         fake.then(Reply((Say("Half"), Stall())))
         seen: list[Delta] = []
@@ -131,15 +131,15 @@ async def a_stream_that_falls_silent_keeps_what_came(setup: ProviderSetup) -> No
         assert (text_of(seen), len(fake.requests)) == ("Half", 1)
 
 
-async def silence_before_the_first_piece_is_noticed(setup: ProviderSetup) -> None:
-    """A server that takes the call and says nothing."""
+async def a_stall_before_the_first_piece_is_an_error(setup: ProviderSetup) -> None:
+    """Check that a server without any response is an error."""
     async with setup.running(stream_timeout_ms=300, max_retries=0) as (fake, provider):
         fake.then(Reply((Stall(),)))
         assert type(await failure_of(provider)) is StreamTimeoutError
 
 
-async def a_server_that_is_gone_is_unavailable(setup: ProviderSetup) -> None:
-    """Nobody listens there."""
+async def a_stopped_server_is_unavailable(setup: ProviderSetup) -> None:
+    """Check that a server that does not listen is an error."""
     async with setup.running(max_retries=0) as (fake, provider):
         await deltas_of(provider)
         await fake.close()
@@ -148,33 +148,33 @@ async def a_server_that_is_gone_is_unavailable(setup: ProviderSetup) -> None:
 
 
 async def no_error_shows_the_key(setup: ProviderSetup) -> None:
-    """A key that is refused is not quoted, though the server quotes it; it is refused without a call, too."""
+    """Check that a refused key is in no error, although the server quotes it."""
     if not setup.keyed:
         return
     async with setup.running(key="another", max_retries=0) as (_, provider):
-        for call in (deltas_of(provider), _key_tried(provider)):
+        for call in (deltas_of(provider), _try_key(provider)):
             failure = await raised_by(call)
             assert type(failure) is AuthFailedError
             assert KEY not in str(failure)
 
 
-async def _key_tried(provider: Provider) -> None:
-    """What tells whether a key is right before anything is asked of a model."""
+async def _try_key(provider: Provider) -> None:
+    """Call the methods that check a key without a model call."""
     if isinstance(provider, TriesKey):
         await provider.try_key()
     await provider.list_models()
 
 
 FAILURES: tuple[Check, ...] = (
-    every_refusal_has_a_name,
-    the_vendors_own_words_are_understood,
-    a_wait_is_waited_and_told,
-    what_fails_before_the_first_piece_is_tried_again,
-    retries_end,
-    a_stream_that_breaks_keeps_what_came,
-    a_stream_that_falls_silent_keeps_what_came,
-    silence_before_the_first_piece_is_noticed,
-    a_server_that_is_gone_is_unavailable,
+    every_http_error_has_a_named_error,
+    the_vendors_error_messages_are_recognized,
+    retry_after_is_respected_and_reported,
+    failures_before_the_first_piece_are_retried,
+    retries_are_limited,
+    a_broken_stream_keeps_its_text,
+    a_stalled_stream_keeps_its_text,
+    a_stall_before_the_first_piece_is_an_error,
+    a_stopped_server_is_unavailable,
     no_error_shows_the_key,
 )
-"""The checks here, in order."""
+"""The checks of failures, in order."""

@@ -1,4 +1,4 @@
-"""A provider and the fake server it is held against: what checks of the contract are about."""
+"""A provider with the fake server that it is tested against."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from gateway.contract.deltas import Delta
-from gateway.contract.errors import ProviderError
 from gateway.contract.provider import Provider, ProviderConfig
-from gateway.testing.contracts.provider_calls import OPTIONS, connected, user
+from gateway.testing.contracts.provider_calls import connected
 from gateway.testing.fake_models.dialect import Dialect
 from gateway.testing.fake_models.server import FakeModels
 
@@ -19,10 +17,10 @@ KEY = "sk-very-secret-0123456789"
 
 
 class ProviderSetup(Struct, frozen=True):
-    """A provider to be held to the contract.
+    """A provider under test, and its fake server.
 
-    ``settings`` are fields of its ProviderConfig; ``beside`` runs what else it needs, is told the address
-    of the fake server, and yields more of them. ``keyed`` says that it shows a key as it is; ``reasons``
+    ``settings`` are fields of its ProviderConfig; ``beside`` starts other services for the address of the
+    fake server and yields more fields. ``keyed`` means that the provider sends its key unchanged, ``reasons``
     that its protocol has reasoning, ``caches`` that it counts cached tokens.
     """
 
@@ -39,7 +37,7 @@ class ProviderSetup(Struct, frozen=True):
     async def running(
         self, *, key: str | None = None, **settings: Any
     ) -> AsyncGenerator[tuple[FakeModels, Provider]]:
-        """The fake server, and the provider connected to it."""
+        """Yield the fake server, and the provider connected to it."""
         async with (
             FakeModels(key=key, dialects=(self.dialect,)) as fake,
             self.connected_to(fake.at(self.dialect), **settings) as provider,
@@ -48,7 +46,7 @@ class ProviderSetup(Struct, frozen=True):
 
     @asynccontextmanager
     async def connected_to(self, url: str, **settings: Any) -> AsyncGenerator[Provider]:
-        """The provider, connected to a server of somebody else's."""
+        """Yield the provider, connected to another server."""
         async with AsyncExitStack() as stack:
             given = {"like": self.id, **({"api_key": KEY} if self.keyed else {}), **self.settings}
             if self.beside is not None:
@@ -60,25 +58,5 @@ Check = Callable[[ProviderSetup], Awaitable[None]]
 
 
 def named(value: Any) -> str:
-    """A readable name for a check or a setup, for the list of tests."""
+    """Return a readable name of a check or setup, for test ids."""
     return value.id if isinstance(value, ProviderSetup) else getattr(value, "__name__", "")
-
-
-async def failure_of(provider: Provider, seen: list[Delta] | None = None) -> ProviderError:
-    """What a call fails with; ``seen`` gets what came before."""
-
-    async def listen() -> None:
-        async for delta in provider.stream((user("Hi"),), OPTIONS):
-            if seen is not None:
-                seen.append(delta)
-
-    return await raised_by(listen())
-
-
-async def raised_by(call: Awaitable[Any]) -> ProviderError:
-    """What a call raises, which it must."""
-    try:
-        await call
-    except ProviderError as error:
-        return error
-    raise AssertionError("it should have failed")

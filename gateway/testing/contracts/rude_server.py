@@ -1,10 +1,10 @@
-"""A server that answers HTTP requests with whatever bytes it is told to, however wrong they are.
+"""A server that answers HTTP requests with arbitrary bytes, however invalid.
 
 ::
 
-    async with RudeServer(http(b"<html>Please log in</html>", "text/html")) as rude:
+    async with RudeServer(http_response(b"<html>Please log in</html>", "text/html")) as rude:
         ...  # a provider with base_url = rude.url
-        await rude.left()
+        await rude.wait_disconnected()
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ _LENGTH = b"content-length:"
 
 
 class Flood(Struct, frozen=True):
-    """The same bytes again and again, until the other side has had enough."""
+    """The same bytes without end, until the client disconnects."""
 
     data: bytes
 
 
 class Drip(Struct, frozen=True):
-    """The same bytes again and again, so many milliseconds apart."""
+    """The same bytes without end, with a pause (milliseconds) after each time."""
 
     data: bytes
     ms: float
 
 
 Piece = bytes | Flood | Drip | Literal["hang"]
-"""What is sent next: bytes, a flood, a drip, or nothing more while the connection stays open."""
+"""A piece of the response: bytes, a flood, a drip, or silence on an open connection."""
 
 
 class RudeServer:
-    """Answers every request with the same pieces, then closes. ``requests`` are the heads it was sent."""
+    """A server that answers every request with the same pieces, then closes. ``requests`` are the request
+    heads.
+    """
 
     def __init__(self, *answer: Piece) -> None:
         self.answer = answer
@@ -65,8 +67,8 @@ class RudeServer:
             async with asyncio.timeout(_PATIENCE):
                 await self._server.wait_closed()
 
-    async def left(self) -> None:
-        """Wait until nobody is connected any more. Raises TimeoutError when somebody stays."""
+    async def wait_disconnected(self) -> None:
+        """Wait until no client is connected. Raises TimeoutError if one stays."""
         async with asyncio.timeout(_PATIENCE):
             while self._open:
                 self._changed.clear()
@@ -102,7 +104,7 @@ class RudeServer:
                     await self._until_left(reader)
 
     async def _until_left(self, reader: asyncio.StreamReader) -> None:
-        """Say nothing until the other side hangs up, or we are closed."""
+        """Wait until the client disconnects or the server is closed."""
         async with asyncio.TaskGroup() as tasks:
             waiting = [tasks.create_task(reader.read()), tasks.create_task(self._ended.wait())]
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -110,20 +112,20 @@ class RudeServer:
                 task.cancel()
 
 
-def http(
+def http_response(
     body: bytes = b"", kind: str = "text/event-stream", status: str = "200 OK", more: str = "", size: int = -1
 ) -> bytes:
-    """An HTTP answer. ``size`` is what it claims to be long, unless that is true."""
+    """Return an HTTP response. ``size`` overrides the Content-Length."""
     length = len(body) if size < 0 else size
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{more}Content-Length: {length}\r\n"
     return head.encode() + b"Connection: close\r\n\r\n" + body
 
 
-def opened(kind: str = "text/event-stream", more: str = "") -> bytes:
-    """The head of an HTTP answer that ends when the connection does."""
+def response_head(kind: str = "text/event-stream", more: str = "") -> bytes:
+    """Return the head of an HTTP response whose body ends with the connection."""
     return f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{more}Connection: close\r\n\r\n".encode()
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk of a body that comes in chunks."""
+    """Return a chunk of a body in chunked encoding."""
     return b"%x\r\n%b\r\n" % (len(data), data)

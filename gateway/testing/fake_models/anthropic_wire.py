@@ -1,4 +1,4 @@
-"""The server's side of Anthropic's messages: strict about requests, true to form in answers."""
+"""The server's side of Anthropic's messages API, with strict checks of requests."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from gateway.testing.fake_models.dialect import PICTURES, TOOL_NAME, saying, shown_key, sse, tool_problem
+from gateway.testing.fake_models.dialect import IMAGE_TYPES, TOOL_NAME, key_in, sse, text_event, tool_problem
 from gateway.testing.fake_models.script import (
-    Asked,
     Count,
+    ModelRequest,
     Refusal,
     Reply,
     Say,
@@ -48,7 +48,7 @@ _TOOL_ID = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class AnthropicWire:
-    """Writes one answer's stream: blocks that open, grow and close, one after the other."""
+    """The writer of one answer's stream: content blocks that start, grow and stop, one after the other."""
 
     def __init__(self, model: str, tokens: Tokens) -> None:
         self._model = model
@@ -57,12 +57,12 @@ class AnthropicWire:
         self._open = ""
 
     def begin(self) -> bytes:
-        """The start of the message, with the input's tokens, and a ping."""
+        """Return the start of the message with the input tokens, and a ping."""
         message = {**_message(self._model), "usage": {**_input(self._tokens), "output_tokens": 1}}
         return _event({"type": "message_start", "message": message}) + _event({"type": "ping"})
 
     def events(self, move: Say | Think | Use | UseTogether | Count) -> Iterator[bytes]:
-        """The events for one move."""
+        """Yield the events of one move."""
         match move:
             case Say():
                 yield from self._enter("text", {"type": "text", "text": ""})
@@ -80,7 +80,7 @@ class AnthropicWire:
                 yield _event({"type": "message_delta", "delta": {}, "usage": counts})
 
     def end(self, reply: Reply) -> bytes:
-        """The stop reason with the output's tokens, and the end."""
+        """Return the stop reason with the output tokens, and the end."""
         delta = {"stop_reason": _STOPS[reply.stop], "stop_sequence": None}
         return (
             b"".join(self._leave())
@@ -118,8 +118,8 @@ class AnthropicWire:
         return _event({"type": "content_block_delta", "index": self._index, "delta": delta})
 
 
-def whole(reply: Reply, model: str) -> dict[str, Any]:
-    """The answer to a request that did not ask for a stream."""
+def answer_body(reply: Reply, model: str) -> dict[str, Any]:
+    """Return the answer to a request without a stream."""
     content: list[dict[str, Any]] = []
     for move in reply.moves:
         match move:
@@ -128,9 +128,9 @@ def whole(reply: Reply, model: str) -> dict[str, Any]:
             case Think():
                 content.append({"type": "thinking", "thinking": move.text, "signature": "c2lnbmVk"})
             case Use():
-                content.append(_used(move))
+                content.append(_tool_use(move))
             case UseTogether():
-                content += [_used(call) for call in move.calls]
+                content += [_tool_use(call) for call in move.calls]
             case _:
                 pass
     tokens = {**_input(reply.tokens), "output_tokens": reply.tokens.output}
@@ -138,13 +138,13 @@ def whole(reply: Reply, model: str) -> dict[str, Any]:
 
 
 def error(refusal: Refusal) -> dict[str, Any]:
-    """An error body."""
+    """Return an error body."""
     kind = refusal.code or _TYPES.get(refusal.status, "api_error")
     return {"type": "error", "error": {"type": kind, "message": refusal.message}, "request_id": "req_fake"}
 
 
-def models(names: Sequence[str]) -> dict[str, Any]:
-    """The list of models."""
+def model_list(names: Sequence[str]) -> dict[str, Any]:
+    """Return the list of models."""
     listed = [
         {"type": "model", "id": name, "display_name": name.title(), "created_at": "2026-01-01T00:00:00Z"}
         for name in names
@@ -152,8 +152,8 @@ def models(names: Sequence[str]) -> dict[str, Any]:
     return {"data": listed, "has_more": False, "first_id": names[0], "last_id": names[-1]}
 
 
-def asked(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
-    """The request in the terms of scripts."""
+def parse_request(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+    """Return the request in the terms of scripts."""
     user_text, results = "", list[str]()
     for message in body["messages"]:
         if message["role"] != "user":
@@ -163,11 +163,11 @@ def asked(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Ask
             user_text, results = text, []
         results += [_result_text(block) for block in blocks if block["type"] == "tool_result"]
     tools = tuple(tool["name"] for tool in body.get("tools", ()))
-    return Asked(path, headers, body, user_text, tuple(results), tools)
+    return ModelRequest(path, headers, body, user_text, tuple(results), tools)
 
 
 def problem(body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
-    """What is wrong with a request, in words; empty if nothing is."""
+    """Return the problem with a request, or an empty string."""
     if unknown := sorted(set(body) - _FIELDS):
         return f"{unknown[0]}: Extra inputs are not permitted"
     if "anthropic-version" not in headers:
@@ -183,8 +183,8 @@ def problem(body: Mapping[str, Any], headers: Mapping[str, str]) -> str:
     for tool in body.get("tools", ()):
         if fault := tool_problem(tool["name"], tool["input_schema"]):
             return f"tools: {fault}"
-    used = any(block["type"] == "tool_use" for m in body["messages"] for block in _blocks(m))
-    if used and not body.get("tools"):
+    has_calls = any(block["type"] == "tool_use" for m in body["messages"] for block in _blocks(m))
+    if has_calls and not body.get("tools"):
         return "Requests which include `tool_use` or `tool_result` blocks must define tools"
     return _transcript_problem(body["messages"])
 
@@ -205,7 +205,7 @@ def _parameter_problem(body: Mapping[str, Any], headers: Mapping[str, str]) -> s
 
 
 def _transcript_problem(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The user begins and ends; every use of a tool is answered at once; ids are never reused."""
+    """Check the order of messages: the user begins and ends, results follow calls, ids are unique."""
     # platform.claude.com/docs/en/api/messages: messages of one role in a row are accepted, and combined.
     if messages[0]["role"] != "user":
         return "messages: the first message must be the user's"
@@ -220,12 +220,12 @@ def _transcript_problem(messages: Sequence[Mapping[str, Any]]) -> str:
         blocks = _blocks(message)
         if fault := _content_problem(message["role"], blocks):
             return f"messages.{number}: {fault}"
-        answered = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"}
-        if answered != pending:
+        result_ids = {block["tool_use_id"] for block in blocks if block["type"] == "tool_result"}
+        if result_ids != pending:
             return f"messages.{number}: tool_use and tool_result blocks do not match"
         pending = {block["id"] for block in blocks if block["type"] == "tool_use"}
         if pending & seen or not all(map(_TOOL_ID.fullmatch, pending)):
-            return f"messages.{number}: tool_use ids must be unique and of letters, digits, _ and -"
+            return f"messages.{number}: tool_use ids must be unique and consist of letters, digits, _ and -"
         seen |= pending
     return "tool_use blocks without tool_result blocks" if pending else ""
 
@@ -246,8 +246,8 @@ def _content_problem(role: str, blocks: Sequence[Mapping[str, Any]]) -> str:
             return "text content blocks must contain non-whitespace text"
         if block["type"] == "tool_use" and not TOOL_NAME.fullmatch(block["name"]):
             return f"tool_use.name: must match {TOOL_NAME.pattern}"
-        if block["type"] == "image" and block["source"]["media_type"] not in PICTURES:
-            return "image.source.media_type: not a kind of picture that is known"
+        if block["type"] == "image" and block["source"]["media_type"] not in IMAGE_TYPES:
+            return "image.source.media_type: unknown image type"
     return ""
 
 
@@ -286,7 +286,7 @@ def _input(tokens: Tokens) -> dict[str, int]:
     }
 
 
-def _used(call: Use) -> dict[str, Any]:
+def _tool_use(call: Use) -> dict[str, Any]:
     arguments = msgspec.json.decode(call.arguments)
     return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
 
@@ -296,14 +296,14 @@ def _event(event: dict[str, Any]) -> bytes:
 
 
 class AnthropicDialect:
-    """The messages protocol."""
+    """The messages API."""
 
     path = "/anthropic"
     chat_routes = ("/v1/messages",)
     models_route = "/v1/models"
     content_type = "text/event-stream; charset=utf-8"
-    trouble = _event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
-    troubles = {
+    stream_error = _event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+    refusals = {
         "too_long": Refusal(400, "prompt is too long: 210000 tokens > 200000 maximum"),
         "filtered": Refusal(400, "Output blocked by content filtering policy"),
         "no_model": Refusal(404, "model: x not found"),
@@ -311,41 +311,41 @@ class AnthropicDialect:
     }
 
     def key(self, headers: Mapping[str, str]) -> str:
-        """The key in its own header, or a bearer token."""
-        return shown_key(headers)
+        """Return the key in its own header, or the bearer token."""
+        return key_in(headers)
 
     def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
-        """What is wrong with a request."""
+        """Return the problem with a request, or an empty string."""
         return problem(body, headers)
 
-    def asked(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
-        """The request in the terms of scripts."""
-        return asked(path, headers, body)
+    def parse(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+        """Return the request in the terms of scripts."""
+        return parse_request(path, headers, body)
 
-    def streams(self, asked: Asked) -> bool:
-        """Whether ``stream`` is set."""
-        return bool(asked.body.get("stream"))
+    def streams(self, request: ModelRequest) -> bool:
+        """Return whether the request is for a stream."""
+        return bool(request.body.get("stream"))
 
-    def wire(self, asked: Asked, reply: Reply) -> AnthropicWire:
-        """Events of blocks."""
-        return AnthropicWire(asked.body["model"], reply.tokens)
+    def wire(self, request: ModelRequest, reply: Reply) -> AnthropicWire:
+        """Return the writer of a streamed answer."""
+        return AnthropicWire(request.body["model"], reply.tokens)
 
-    def whole(self, asked: Asked, reply: Reply) -> dict[str, Any]:
-        """A message."""
-        return whole(reply, asked.body["model"])
+    def answer_body(self, request: ModelRequest, reply: Reply) -> dict[str, Any]:
+        """Return the answer as one JSON value."""
+        return answer_body(reply, request.body["model"])
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
-        """An error."""
+        """Return an error body."""
         return error(refusal)
 
-    def listed(self, names: Sequence[str]) -> dict[str, Any]:
-        """The list of models."""
-        return models(names)
+    def model_list(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the list of models."""
+        return model_list(names)
 
     def event(self, kind: str, payload: bytes) -> bytes:
-        """A server-sent event."""
+        """Return a server-sent event."""
         return sse(kind, payload)
 
-    def saying(self, literal: bytes) -> bytes:
-        """Events of a text."""
-        return saying(AnthropicWire("fake-small", Tokens()), literal)
+    def text_event(self, literal: bytes) -> bytes:
+        """Return an event with any JSON in place of its text."""
+        return text_event(AnthropicWire("fake-small", Tokens()), literal)

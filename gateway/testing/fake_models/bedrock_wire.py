@@ -1,4 +1,4 @@
-"""The server's side of Amazon Bedrock's Converse: strict about requests, binary events in answers."""
+"""The server's side of Amazon Bedrock's Converse API, with strict checks of requests and binary events."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from gateway.testing.fake_models.dialect import TOOL_NAME, said_by, shown_key, tool_problem
+from gateway.testing.fake_models.dialect import TOOL_NAME, key_in, text_in, tool_problem
 from gateway.testing.fake_models.script import (
-    Asked,
     Count,
+    ModelRequest,
     Refusal,
     Reply,
     Say,
@@ -32,18 +32,18 @@ _SIGNED = re.compile(r"AWS4-HMAC-SHA256 Credential=([^/]+)/")
 
 
 class BedrockWire:
-    """Writes one answer's stream: blocks that open, grow and close, one after the other."""
+    """The writer of one answer's stream: content blocks that start, grow and stop, one after the other."""
 
     def __init__(self) -> None:
         self._index = -1
         self._open = ""
 
     def begin(self) -> bytes:
-        """The start of the message."""
+        """Return the start of the message."""
         return frame("messageStart", {"role": "assistant"})
 
     def events(self, move: Say | Think | Use | UseTogether | Count) -> Iterator[bytes]:
-        """The events for one move. Only calls say that they begin."""
+        """Yield the events of one move. Only blocks with calls have a start event."""
         match move:
             case Say():
                 yield from self._enter("text")
@@ -57,10 +57,10 @@ class BedrockWire:
                 for call in move.calls:
                     yield from self._use(call)
             case Count():
-                return  # counts come with the end
+                return  # the usage is in the last event
 
     def end(self, reply: Reply) -> bytes:
-        """The stop reason, and the tokens."""
+        """Return the stop reason and the tokens."""
         stop = frame("messageStop", {"stopReason": _STOPS[reply.stop]})
         metadata = {"usage": usage(reply.tokens), "metrics": {"latencyMs": 1}}
         return b"".join(self._leave()) + stop + frame("metadata", metadata)
@@ -91,18 +91,18 @@ class BedrockWire:
 
 
 def frame(kind: str, body: Mapping[str, Any], *, exception: bool = False) -> bytes:
-    """One binary event with a JSON object in it."""
+    """Return a binary event with a JSON object."""
     return framed(kind, msgspec.json.encode(body), exception=exception)
 
 
 def framed(kind: str, payload: bytes, *, exception: bool = False) -> bytes:
-    """One binary event: lengths, their checksum, headers, the payload, and the checksum of all of it."""
-    what = ":exception-type" if exception else ":event-type"
+    """Return a binary event: lengths, their checksum, headers, the payload, and a checksum of everything."""
+    type_header = ":exception-type" if exception else ":event-type"
     headers = b"".join(
         _header(name, value)
         for name, value in (
             (":message-type", "exception" if exception else "event"),
-            (what, kind),
+            (type_header, kind),
             (":content-type", "application/json"),
         )
     )
@@ -112,14 +112,17 @@ def framed(kind: str, payload: bytes, *, exception: bool = False) -> bytes:
 
 
 def _header(name: str, value: str) -> bytes:
-    text = 7
+    string_type = 7
     return (
-        struct.pack("!B", len(name)) + name.encode() + struct.pack("!BH", text, len(value)) + value.encode()
+        struct.pack("!B", len(name))
+        + name.encode()
+        + struct.pack("!BH", string_type, len(value))
+        + value.encode()
     )
 
 
 def usage(tokens: Tokens) -> dict[str, int]:
-    """The usage; what was read from the cache is counted apart."""
+    """Return the usage, with cached tokens in a count of their own."""
     return {
         "inputTokens": tokens.input - tokens.cached,
         "outputTokens": tokens.output,
@@ -129,8 +132,8 @@ def usage(tokens: Tokens) -> dict[str, int]:
     }
 
 
-def asked(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
-    """The request in the terms of scripts."""
+def parse_request(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+    """Return the request in the terms of scripts."""
     user_text, results = "", list[str]()
     for message in body["messages"]:
         if message["role"] != "user":
@@ -140,13 +143,13 @@ def asked(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Ask
         if text := "".join(block["text"] for block in message["content"] if "text" in block):
             user_text, results = text, []
     offered = body.get("toolConfig", {}).get("tools", ())
-    return Asked(
+    return ModelRequest(
         path, headers, body, user_text, tuple(results), tuple(t["toolSpec"]["name"] for t in offered)
     )
 
 
 def problem(body: Mapping[str, Any]) -> str:
-    """What is wrong with a request, in words; empty if nothing is."""
+    """Return the problem with a request, or an empty string."""
     inference = body.get("inferenceConfig", {})
     if unknown := sorted((set(body) - _FIELDS) | (set(inference) - _INFERENCE)):
         return f"unexpected field {unknown[0]}"
@@ -188,22 +191,22 @@ def _blocks_problem(blocks: Sequence[Mapping[str, Any]]) -> str:
 def _turns_problem(messages: Sequence[Mapping[str, Any]]) -> str:
     pending: list[str] = []
     for message in messages:
-        answered = [b["toolResult"]["toolUseId"] for b in message["content"] if "toolResult" in b]
-        if sorted(answered) != sorted(pending):
+        result_ids = [b["toolResult"]["toolUseId"] for b in message["content"] if "toolResult" in b]
+        if sorted(result_ids) != sorted(pending):
             return "Expected toolResult blocks for exactly the toolUse blocks of the previous turn."
         pending = [b["toolUse"]["toolUseId"] for b in message["content"] if "toolUse" in b]
     return ""
 
 
 class BedrockDialect:
-    """Converse, and the list of models."""
+    """The Converse API, and the list of models."""
 
     path = "/bedrock"
     chat_routes = ("/model/{model}/converse-stream", "/model/{model}/converse")
     models_route = "/foundation-models"
     content_type = "application/vnd.amazon.eventstream"
-    trouble = frame("serviceUnavailableException", {"message": "try again"}, exception=True)
-    troubles = {
+    stream_error = frame("serviceUnavailableException", {"message": "try again"}, exception=True)
+    refusals = {
         "too_long": Refusal(400, "Input is too long for requested model."),
         "filtered": Refusal(400, "The request was blocked by our content policy"),
         "no_model": Refusal(
@@ -213,29 +216,29 @@ class BedrockDialect:
     }
 
     def key(self, headers: Mapping[str, str]) -> str:
-        """The bearer token, or whose signature it is."""
+        """Return the bearer token, or the access key id of the signature."""
         signed = _SIGNED.match(headers.get("authorization", ""))
-        return signed[1] if signed else shown_key(headers)
+        return signed[1] if signed else key_in(headers)
 
     def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
-        """What is wrong with a request."""
+        """Return the problem with a request, or an empty string."""
         return problem(body)
 
-    def asked(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
-        """The request in the terms of scripts."""
-        return asked(path, headers, body)
+    def parse(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+        """Return the request in the terms of scripts."""
+        return parse_request(path, headers, body)
 
-    def streams(self, asked: Asked) -> bool:
-        """Whether a stream was asked for: the address says it."""
-        return asked.path.endswith("/converse-stream")
+    def streams(self, request: ModelRequest) -> bool:
+        """Return whether the path is that of a stream."""
+        return request.path.endswith("/converse-stream")
 
-    def wire(self, asked: Asked, reply: Reply) -> BedrockWire:
-        """Binary events."""
+    def wire(self, request: ModelRequest, reply: Reply) -> BedrockWire:
+        """Return the writer of a streamed answer."""
         return BedrockWire()
 
-    def whole(self, asked: Asked, reply: Reply) -> dict[str, Any]:
-        """A message; calls are left out."""
-        message = {"role": "assistant", "content": [{"text": said_by(reply, Say)}]}
+    def answer_body(self, request: ModelRequest, reply: Reply) -> dict[str, Any]:
+        """Return the answer as one JSON value, without calls."""
+        message = {"role": "assistant", "content": [{"text": text_in(reply, Say)}]}
         return {
             "output": {"message": message},
             "stopReason": _STOPS[reply.stop],
@@ -244,20 +247,20 @@ class BedrockDialect:
         }
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
-        """An error."""
+        """Return an error body."""
         return {"message": refusal.message}
 
-    def listed(self, names: Sequence[str]) -> dict[str, Any]:
-        """The list of models, with one that does not stream."""
+    def model_list(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the list of models, with one that does not stream."""
         listed = [_model(name, streams=True) for name in names]
         return {"modelSummaries": [*listed, _model("fake-batch", streams=False)]}
 
     def event(self, kind: str, payload: bytes) -> bytes:
-        """A binary event."""
+        """Return a binary event."""
         return framed(kind, payload)
 
-    def saying(self, literal: bytes) -> bytes:
-        """A piece of a text."""
+    def text_event(self, literal: bytes) -> bytes:
+        """Return a piece of text with any JSON in its place."""
         return framed("contentBlockDelta", b'{"delta":{"text":%b},"contentBlockIndex":0}' % literal)
 
 

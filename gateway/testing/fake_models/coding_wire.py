@@ -1,6 +1,6 @@
-"""What the coding programs speak to their model services, as lenient dialects of the fake model server.
+"""The protocols between coding programs and their model services, as lenient dialects of the fake server.
 
-The programs send more than our own providers ever would, so nothing they send is refused here.
+The programs send more fields than the gateway's providers, so their requests are not checked.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from gateway.testing.fake_models.anthropic_wire import AnthropicDialect
-from gateway.testing.fake_models.dialect import said_by, shown_key, sse
+from gateway.testing.fake_models.dialect import key_in, sse, text_in
 from gateway.testing.fake_models.openai_wire import OpenAIDialect
-from gateway.testing.fake_models.script import Asked, Refusal, Reply, Say, Think, Use
+from gateway.testing.fake_models.script import ModelRequest, Refusal, Reply, Say, Think, Use
 
 
 def _event(value: Mapping[str, Any]) -> bytes:
@@ -28,52 +28,52 @@ def _texts(content: Any, kinds: Sequence[str] = ("text", "input_text", "output_t
     return "\n".join(block["text"] for block in content or () if block.get("type", "text") in kinds)
 
 
-class ForClaude(AnthropicDialect):
-    """Anthropic's messages, as Claude Code asks for them."""
+class ClaudeCodeDialect(AnthropicDialect):
+    """Anthropic's messages API for Claude Code."""
 
     path = "/claude"
 
     def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
-        """Nothing is refused."""
+        """Return an empty string: requests are not checked."""
         return ""
 
-    def asked(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
-        """The last words, and the results of tools behind them."""
+    def parse(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+        """Return the user's last message, and the tool results after it."""
         text, results = "", list[str]()
         for message in body["messages"]:
             if message["role"] != "user":
                 continue
             blocks: Sequence[Any] = message["content"] if isinstance(message["content"], list) else []
-            if said := _texts(message["content"]):
-                text, results = said, []
+            if new_text := _texts(message["content"]):
+                text, results = new_text, []
             results += [_texts(b.get("content")) for b in blocks if b.get("type") == "tool_result"]
-        return Asked(path, headers, body, text, tuple(results))
+        return ModelRequest(path, headers, body, text, tuple(results))
 
 
-class ForOpenCode(OpenAIDialect):
-    """Chat completions, as OpenCode asks for them."""
+class OpenCodeDialect(OpenAIDialect):
+    """Chat completions for OpenCode."""
 
     def __init__(self) -> None:
         super().__init__("/opencode/v1")
 
     def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
-        """Nothing is refused."""
+        """Return an empty string: requests are not checked."""
         return ""
 
 
 class ResponsesWire:
-    """One answer of the Responses protocol."""
+    """The writer of one answer in the Responses protocol."""
 
     def __init__(self) -> None:
         self._items: list[dict[str, Any]] = []
         self._text = ""
 
     def begin(self) -> bytes:
-        """A response begins."""
+        """Return the start of a response."""
         return _event({"type": "response.created", "response": {"id": "resp_1"}})
 
     def events(self, move: Say | Think | Use) -> Iterator[bytes]:
-        """Deltas of a message, or a whole call."""
+        """Yield text deltas, or a whole call."""
         match move:
             case Say():
                 if not self._text:
@@ -81,8 +81,8 @@ class ResponsesWire:
                     item["content"] = []
                     yield _event({"type": "response.output_item.added", "output_index": 0, "item": item})
                 self._text += move.text
-                told = {"item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": move.text}
-                yield _event({"type": "response.output_text.delta", **told})
+                fields = {"item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": move.text}
+                yield _event({"type": "response.output_text.delta", **fields})
             case Use():
                 item = {
                     "type": "function_call",
@@ -97,7 +97,7 @@ class ResponsesWire:
                 pass
 
     def end(self, reply: Reply) -> bytes:
-        """The whole message, the tokens, and the end."""
+        """Return the whole message, the tokens and the end."""
         events = b""
         if self._text:
             content: list[Any] = [{"type": "output_text", "text": self._text, "annotations": []}]
@@ -115,83 +115,83 @@ class ResponsesWire:
         return events + _event({"type": "response.completed", "response": response})
 
 
-class Lenient:
-    """What the two dialects below have in common."""
+class LenientDialect:
+    """The common parts of the dialects for Codex and Gemini CLI."""
 
     content_type = "text/event-stream"
     models_route = "/models"
-    trouble = b""
-    troubles: Mapping[str, Refusal] = {}
+    stream_error = b""
+    refusals: Mapping[str, Refusal] = {}
 
     def key(self, headers: Mapping[str, str]) -> str:
-        """Whatever is shown."""
-        return shown_key(headers)
+        """Return the API key of a request."""
+        return key_in(headers)
 
     def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
-        """Nothing is refused."""
+        """Return an empty string: requests are not checked."""
         return ""
 
     def error(self, refusal: Refusal) -> Any:
-        """An error."""
+        """Return an error body."""
         return {"error": {"code": refusal.status, "message": refusal.message}}
 
-    def listed(self, names: Sequence[str]) -> Any:
-        """Models."""
+    def model_list(self, names: Sequence[str]) -> Any:
+        """Return the list of models."""
         return {"models": [{"name": name} for name in names]}
 
     def event(self, kind: str, payload: bytes) -> bytes:
-        """A server-sent event."""
+        """Return a server-sent event."""
         return sse(kind, payload)
 
-    def saying(self, literal: bytes) -> bytes:
-        """An event of no vendor: the programs are not sent such texts."""
+    def text_event(self, literal: bytes) -> bytes:
+        """Return an event that no vendor sends; no check with programs needs one."""
         return sse("text", literal)
 
 
-class ForCodex(Lenient):
-    """Responses, as Codex asks for them."""
+class CodexDialect(LenientDialect):
+    """The Responses API for Codex."""
 
     path = "/codex/v1"
     chat_routes = ("/responses",)
 
-    def asked(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
-        """The last words, and the results of tools behind them."""
+    def parse(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+        """Return the user's last message, and the tool results after it."""
         text, results = "", list[str]()
         for item in body["input"]:
             if item.get("role") == "user":
                 text, results = _texts(item["content"]), []
             elif item.get("type") == "function_call_output":
                 results.append(str(item["output"]))
-        return Asked(path, headers, body, text, tuple(results))
+        return ModelRequest(path, headers, body, text, tuple(results))
 
-    def streams(self, asked: Asked) -> bool:
-        """Always."""
+    def streams(self, request: ModelRequest) -> bool:
+        """Return True: Codex always requests a stream."""
         return True
 
-    def wire(self, asked: Asked, reply: Reply) -> ResponsesWire:
-        """Events of items."""
+    def wire(self, request: ModelRequest, reply: Reply) -> ResponsesWire:
+        """Return the writer of a streamed answer."""
         return ResponsesWire()
 
-    def whole(self, asked: Asked, reply: Reply) -> Any:
-        """Never asked for."""
+    def answer_body(self, request: ModelRequest, reply: Reply) -> Any:
+        """Return an empty object, as Codex always requests a stream."""
         return {}
 
 
 class GeminiWire:
-    """One answer of the generateContent protocol."""
+    """The writer of one answer in the generateContent protocol."""
 
     def begin(self) -> bytes:
-        """Nothing comes first."""
+        """Return nothing: the stream begins with the first piece."""
         return b""
 
     def events(self, move: Say | Think | Use) -> Iterator[bytes]:
-        """A candidate with one more part."""
+        """Yield a candidate with one part."""
         if part := _part(move):
             yield _event({"candidates": [{"content": {"role": "model", "parts": [part]}, "index": 0}]})
 
     def end(self, reply: Reply) -> bytes:
-        """The end and the tokens."""
-        return _event(_ended([], reply))
+        """Return the end and the tokens."""
+        return _event(_final_response([], reply))
 
 
 def _part(move: object) -> dict[str, Any] | None:
@@ -204,7 +204,7 @@ def _part(move: object) -> dict[str, Any] | None:
             return None
 
 
-def _ended(parts: list[dict[str, Any]], reply: Reply) -> dict[str, Any]:
+def _final_response(parts: list[dict[str, Any]], reply: Reply) -> dict[str, Any]:
     usage = {
         "promptTokenCount": reply.tokens.input,
         "candidatesTokenCount": reply.tokens.output,
@@ -214,14 +214,14 @@ def _ended(parts: list[dict[str, Any]], reply: Reply) -> dict[str, Any]:
     return {"candidates": [candidate], "usageMetadata": usage}
 
 
-class ForGemini(Lenient):
-    """generateContent, as Gemini's program asks for it; small questions it asks beside are answered too."""
+class GeminiCliDialect(LenientDialect):
+    """generateContent for Gemini CLI, including its small requests beside the conversation."""
 
     path = "/gemini"
     chat_routes = ("/v1beta/models/{call:.+}",)
 
-    def asked(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
-        """The last words, and the results of tools behind them."""
+    def parse(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+        """Return the user's last message, and the tool results after it."""
         text, results = "", list[str]()
         for content in body.get("contents", ()):
             if content["role"] != "user":
@@ -231,20 +231,20 @@ class ForGemini(Lenient):
                     text, results = part["text"], []
                 elif "functionResponse" in part:
                     results.append(str(part["functionResponse"].get("response")))
-        return Asked(path, headers, body, text, tuple(results))
+        return ModelRequest(path, headers, body, text, tuple(results))
 
-    def streams(self, asked: Asked) -> bool:
-        """By the address."""
-        return "streamGenerateContent" in asked.path
+    def streams(self, request: ModelRequest) -> bool:
+        """Return whether the path is that of a stream."""
+        return "streamGenerateContent" in request.path
 
-    def wire(self, asked: Asked, reply: Reply) -> GeminiWire:
-        """Candidates."""
+    def wire(self, request: ModelRequest, reply: Reply) -> GeminiWire:
+        """Return the writer of a streamed answer."""
         return GeminiWire()
 
-    def whole(self, asked: Asked, reply: Reply) -> Any:
-        """One candidate."""
+    def answer_body(self, request: ModelRequest, reply: Reply) -> Any:
+        """Return the answer as one JSON value."""
         parts = [part for move in reply.moves if (part := _part(move))]
-        return _ended(parts or [{"text": said_by(reply, Say)}], reply)
+        return _final_response(parts or [{"text": text_in(reply, Say)}], reply)
 
 
-DIALECTS = (ForClaude(), ForOpenCode(), ForCodex(), ForGemini())
+DIALECTS = (ClaudeCodeDialect(), OpenCodeDialect(), CodexDialect(), GeminiCliDialect())

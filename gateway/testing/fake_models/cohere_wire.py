@@ -1,4 +1,4 @@
-"""The server's side of Cohere's chat, version 2: strict about requests, true to form in answers."""
+"""The server's side of Cohere's chat API, version 2, with strict checks of requests."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from gateway.testing.fake_models.dialect import TOOL_NAME, said_by, saying, shown_key, sse, tool_problem
+from gateway.testing.fake_models.dialect import TOOL_NAME, key_in, sse, text_event, text_in, tool_problem
 from gateway.testing.fake_models.script import (
-    Asked,
     Count,
+    ModelRequest,
     Refusal,
     Reply,
     Say,
@@ -41,19 +41,19 @@ _ROLES = frozenset({"system", "user", "assistant", "tool"})
 
 
 class CohereWire:
-    """Writes one answer's stream: numbered blocks of text, then calls one after the other."""
+    """The writer of one answer's stream: numbered blocks of text, then one call after the other."""
 
     def __init__(self) -> None:
         self._index = -1
         self._open = ""
 
     def begin(self) -> bytes:
-        """The start of the message."""
+        """Return the start of the message."""
         message: dict[str, Any] = {"role": "assistant", "content": [], "tool_plan": "", "tool_calls": []}
         return _event({"id": "fake", "type": "message-start", "delta": {"message": message}})
 
     def events(self, move: Say | Think | Use | UseTogether | Count) -> Iterator[bytes]:
-        """The events for one move."""
+        """Yield the events of one move."""
         match move:
             case Say():
                 yield from self._text("text", move.text)
@@ -65,10 +65,10 @@ class CohereWire:
                 for call in move.calls:
                     yield from self._use(call)
             case Count():
-                return  # counts come with the end
+                return  # the usage is in the last event
 
     def end(self, reply: Reply) -> bytes:
-        """The reason for the end, with the tokens; a prompt of the service's own is counted apart."""
+        """Return the stop reason and the usage."""
         delta = {"finish_reason": _STOPS[reply.stop], "usage": usage(reply.tokens)}
         return b"".join(self._leave()) + _event({"type": "message-end", "id": "fake", "delta": delta})
 
@@ -102,14 +102,14 @@ class CohereWire:
 
 
 def usage(tokens: Tokens) -> dict[str, Any]:
-    """The usage: what is billed, and what it took with the service's own prompt."""
+    """Return the usage: billed tokens, and all tokens with the service's own prompt."""
     billed = {"input_tokens": tokens.input, "output_tokens": tokens.output}
-    taken = {"input_tokens": tokens.input + 60, "output_tokens": tokens.output + 2}
-    return {"billed_units": billed, "tokens": taken, "cached_tokens": tokens.cached}
+    processed = {"input_tokens": tokens.input + 60, "output_tokens": tokens.output + 2}
+    return {"billed_units": billed, "tokens": processed, "cached_tokens": tokens.cached}
 
 
-def asked(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
-    """The request in the terms of scripts."""
+def parse_request(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+    """Return the request in the terms of scripts."""
     user_text, results = "", list[str]()
     for message in body["messages"]:
         if message["role"] == "user":
@@ -117,11 +117,11 @@ def asked(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Ask
         elif message["role"] == "tool":
             results.append(_text(message["content"]))
     tools = tuple(tool["function"]["name"] for tool in body.get("tools", ()))
-    return Asked(path, headers, body, user_text, tuple(results), tools)
+    return ModelRequest(path, headers, body, user_text, tuple(results), tools)
 
 
 def problem(body: Mapping[str, Any]) -> str:
-    """What is wrong with a request, in words; empty if nothing is."""
+    """Return the problem with a request, or an empty string."""
     if unknown := sorted(set(body) - _FIELDS):
         return f"unknown field: parameter '{unknown[0]}' is not a valid field"
     if not body.get("model") or not body.get("messages"):
@@ -131,36 +131,36 @@ def problem(body: Mapping[str, Any]) -> str:
     # docs.cohere.com/reference/chat: roles in any order, but the last message is the user's or a tool's
     # (its error: "the last message must be from a user or a tool"); no content is empty.
     if body["messages"][-1]["role"] not in ("user", "tool"):
-        return "the last message must be the user's or a tool's"
+        return "the last message must be from a user or a tool"
     for tool in (entry["function"] for entry in body.get("tools", ())):
         if fault := tool_problem(tool["name"], tool["parameters"]):
             return f"invalid tool: {fault}"
-    sees = "vision" in body["model"]
-    return _transcript_problem(body["messages"], sees=sees)
+    accepts_images = "vision" in body["model"]
+    return _transcript_problem(body["messages"], accepts_images=accepts_images)
 
 
-def _transcript_problem(messages: Sequence[Mapping[str, Any]], *, sees: bool) -> str:
+def _transcript_problem(messages: Sequence[Mapping[str, Any]], *, accepts_images: bool) -> str:
     pending: list[str] = []
     for number, message in enumerate(messages):
         if message.get("role") not in _ROLES:
             return f"messages[{number}]: unknown role"
-        if fault := _content_problem(message, sees=sees):
+        if fault := _content_problem(message, accepts_images=accepts_images):
             return f"messages[{number}]: {fault}"
         if message["role"] == "tool":
             if message.get("tool_call_id") not in pending:
-                return f"messages[{number}]: tool_call_id has no call"
+                return f"messages[{number}]: tool_call_id has no matching call"
             pending.remove(message["tool_call_id"])
             continue
         if pending:
             return f"messages[{number}]: comes before the results of {', '.join(pending)}"
         calls = message.get("tool_calls", ())
         if not all(TOOL_NAME.fullmatch(call["function"]["name"]) for call in calls):
-            return f"messages[{number}]: tool names are of letters, digits, _ and -"
+            return f"messages[{number}]: tool names consist of letters, digits, _ and -"
         pending = [call["id"] for call in calls]
     return f"no results for {', '.join(pending)}" if pending else ""
 
 
-def _content_problem(message: Mapping[str, Any], *, sees: bool) -> str:
+def _content_problem(message: Mapping[str, Any], *, accepts_images: bool) -> str:
     content, calls = message.get("content"), message.get("tool_calls")
     if "tool_plan" in message and not calls:
         return "tool_plan without tool_calls"
@@ -169,7 +169,7 @@ def _content_problem(message: Mapping[str, Any], *, sees: bool) -> str:
     kinds = {"text"} if isinstance(content, str) else {part["type"] for part in content}
     if kinds - {"text", "image_url"}:
         return "unknown content"
-    if "image_url" in kinds and (not sees or message["role"] != "user"):
+    if "image_url" in kinds and (not accepts_images or message["role"] != "user"):
         return "this model does not support images"
     return "" if _text(content).strip() or "image_url" in kinds else "content must not be blank"
 
@@ -181,13 +181,13 @@ def _text(content: str | Sequence[Mapping[str, Any]]) -> str:
 
 
 class CohereDialect:
-    """Cohere's chat."""
+    """The chat API."""
 
     path = "/cohere"
     chat_routes = ("/v2/chat",)
     models_route = "/v1/models"
     content_type = "text/event-stream"
-    troubles = {
+    refusals = {
         "too_long": Refusal(400, "too many tokens: size limit exceeded by 11326 tokens."),
         "filtered": Refusal(400, "blocked by our content policy"),
         "no_model": Refusal(404, "model 'x' not found, make sure the correct model ID was used"),
@@ -196,38 +196,38 @@ class CohereDialect:
     }
 
     @property
-    def trouble(self) -> bytes:
-        """An end that is none."""
+    def stream_error(self) -> bytes:
+        """An end event with an error."""
         return _event({"type": "message-end", "delta": {"finish_reason": "ERROR", "error": "overloaded"}})
 
     def key(self, headers: Mapping[str, str]) -> str:
-        """The bearer token."""
-        return shown_key(headers)
+        """Return the bearer token."""
+        return key_in(headers)
 
     def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
-        """What is wrong with a request."""
+        """Return the problem with a request, or an empty string."""
         return problem(body)
 
-    def asked(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
-        """The request in the terms of scripts."""
-        return asked(path, headers, body)
+    def parse(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+        """Return the request in the terms of scripts."""
+        return parse_request(path, headers, body)
 
-    def streams(self, asked: Asked) -> bool:
-        """Whether ``stream`` is set."""
-        return bool(asked.body.get("stream"))
+    def streams(self, request: ModelRequest) -> bool:
+        """Return whether the request is for a stream."""
+        return bool(request.body.get("stream"))
 
-    def wire(self, asked: Asked, reply: Reply) -> CohereWire:
-        """Events of blocks and calls."""
+    def wire(self, request: ModelRequest, reply: Reply) -> CohereWire:
+        """Return the writer of a streamed answer."""
         return CohereWire()
 
-    def whole(self, asked: Asked, reply: Reply) -> dict[str, Any]:
-        """A message."""
+    def answer_body(self, request: ModelRequest, reply: Reply) -> dict[str, Any]:
+        """Return the answer as one JSON value."""
         uses = [move for move in reply.moves if isinstance(move, Use)]
         calls = [
             {"id": use.id, "type": "function", "function": {"name": use.name, "arguments": use.arguments}}
             for use in uses
         ]
-        content = [{"type": "text", "text": said_by(reply, Say)}]
+        content = [{"type": "text", "text": text_in(reply, Say)}]
         return {
             "id": "fake",
             "message": {"role": "assistant", "content": content, "tool_calls": calls},
@@ -236,22 +236,22 @@ class CohereDialect:
         }
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
-        """An error."""
+        """Return an error body."""
         return {"id": "fake", "message": refusal.message}
 
-    def listed(self, names: Sequence[str]) -> dict[str, Any]:
-        """The list of models."""
+    def model_list(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the list of models."""
         return {
             "models": [{"name": name, "endpoints": ["chat"], "context_length": 128000.0} for name in names]
         }
 
     def event(self, kind: str, payload: bytes) -> bytes:
-        """A server-sent event."""
+        """Return a server-sent event."""
         return sse(kind, payload)
 
-    def saying(self, literal: bytes) -> bytes:
-        """Events of a text."""
-        return saying(CohereWire(), literal)
+    def text_event(self, literal: bytes) -> bytes:
+        """Return an event with any JSON in place of its text."""
+        return text_event(CohereWire(), literal)
 
 
 def _event(event: dict[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""What a fake model server speaks: one vendor's protocol, seen from the server's side."""
+"""The server's side of a vendor's protocol, as a fake model server needs it."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
-from gateway.testing.fake_models.script import Asked, Refusal, Reply, Say, Think
+from gateway.testing.fake_models.script import ModelRequest, Refusal, Reply, Say, Think
 
 
 class Wire(Protocol):
-    """Writes one streamed answer. Made afresh for each."""
+    """The writer of one streamed answer."""
 
     def begin(self) -> bytes:
-        """What comes before the first move."""
+        """Return the bytes before the first move."""
         ...
 
     def events(self, move: Any) -> Iterable[bytes]:
-        """The events of a Say, Think, Use or UseTogether."""
+        """Return the events of a Say, Think, Use, UseTogether or Count."""
         ...
 
     def end(self, reply: Reply) -> bytes:
-        """Why the model stopped, what it took, and the end."""
+        """Return the stop reason, the usage and the end."""
         ...
 
 
 class Dialect(Protocol):
     """A protocol at ``path`` of a fake server. Routes are aiohttp's, below that path.
 
-    ``troubles`` are refusals in the vendor's own words: ``too_long``, ``filtered``, ``no_model`` and
-    ``overloaded``; ``trouble`` is an event that tells of a failure in the middle of a stream.
+    ``refusals`` are the vendor's own error responses: ``too_long``, ``filtered``, ``no_model`` and
+    ``overloaded``; ``stream_error`` is an error event in the middle of a stream.
     """
 
     @property
@@ -41,67 +41,67 @@ class Dialect(Protocol):
     @property
     def content_type(self) -> str: ...
     @property
-    def troubles(self) -> Mapping[str, Refusal]: ...
+    def refusals(self) -> Mapping[str, Refusal]: ...
     @property
-    def trouble(self) -> bytes: ...
+    def stream_error(self) -> bytes: ...
 
     def key(self, headers: Mapping[str, str]) -> str:
-        """The key that a request shows."""
+        """Return the API key of a request."""
         ...
 
     def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
-        """What the real service would refuse about a request, in words; empty if nothing."""
+        """Return the problem for which the real service would refuse a request, or an empty string."""
         ...
 
-    def asked(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
-        """The request in the terms of scripts."""
+    def parse(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+        """Return the request in the terms of scripts."""
         ...
 
-    def streams(self, asked: Asked) -> bool:
-        """Whether a stream was asked for."""
+    def streams(self, request: ModelRequest) -> bool:
+        """Return whether the request is for a stream."""
         ...
 
-    def wire(self, asked: Asked, reply: Reply) -> Wire:
-        """What writes the answer as a stream."""
+    def wire(self, request: ModelRequest, reply: Reply) -> Wire:
+        """Return the writer of a streamed answer."""
         ...
 
-    def whole(self, asked: Asked, reply: Reply) -> Any:
-        """The answer as one JSON value."""
+    def answer_body(self, request: ModelRequest, reply: Reply) -> Any:
+        """Return the answer as one JSON value."""
         ...
 
     def error(self, refusal: Refusal) -> Any:
-        """The body of a refusal, as a JSON value."""
+        """Return the body of a refusal, as a JSON value."""
         ...
 
-    def listed(self, names: Sequence[str]) -> Any:
-        """The list of models, as a JSON value."""
+    def model_list(self, names: Sequence[str]) -> Any:
+        """Return the list of models, as a JSON value."""
         ...
 
     def event(self, kind: str, payload: bytes) -> bytes:
-        """An event of any kind, with any bytes in it."""
+        """Return an event of any kind, with any bytes in it."""
         ...
 
-    def saying(self, literal: bytes) -> bytes:
-        """An event whose text is this JSON, whatever it is."""
+    def text_event(self, literal: bytes) -> bytes:
+        """Return an event with any JSON in place of its text."""
         ...
 
 
 @runtime_checkable
 class PublicList(Protocol):
-    """A dialect whose service lists its models for everybody; only elsewhere does it want a right key."""
+    """A dialect with a public list of models; only another path checks the key."""
 
     @property
     def key_path(self) -> str:
-        """The whole path of that; empty if the list needs a key after all."""
+        """The whole path that checks the key; empty if the list of models checks it after all."""
         ...
 
 
 TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
 def tool_problem(name: str, schema: Any) -> str:
-    """What services refuse about a tool: its name, a root that is no plain object, lists of anything."""
+    """Return the problem with a tool: its name, a root that is not an object, an array without items."""
     if not TOOL_NAME.fullmatch(name):
         return f"tool name {name!r} must match {TOOL_NAME.pattern}"
     if not schema:
@@ -124,8 +124,8 @@ def _lacks_items(schema: Any) -> bool:
     return (table.get("type") == "array" and "items" not in table) or any(map(_lacks_items, table.values()))
 
 
-def shown_key(headers: Mapping[str, str]) -> str:
-    """The key in whichever of the usual headers it stands."""
+def key_in(headers: Mapping[str, str]) -> str:
+    """Return the key in any of the usual headers."""
     for name in ("x-api-key", "api-key", "x-goog-api-key"):
         if name in headers:
             return headers[name]
@@ -133,15 +133,15 @@ def shown_key(headers: Mapping[str, str]) -> str:
 
 
 def sse(kind: str, payload: bytes) -> bytes:
-    """A server-sent event."""
+    """Return a server-sent event."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), payload)
 
 
-def saying(wire: Wire, literal: bytes) -> bytes:
-    """The events of a text, with any JSON in the place of the text."""
+def text_event(wire: Wire, literal: bytes) -> bytes:
+    """Return the events of a text, with any JSON in place of the text."""
     return b"".join(wire.events(Say("?#?"))).replace(b'"?#?"', literal)
 
 
-def said_by(reply: Reply, kind: type[Say] | type[Think]) -> str:
-    """All the text of an answer, or of its reasoning."""
+def text_in(reply: Reply, kind: type[Say] | type[Think]) -> str:
+    """Return all text of an answer, or of its reasoning."""
     return "".join(move.text for move in reply.moves if isinstance(move, kind))

@@ -1,4 +1,4 @@
-"""The server's side of Gemini's ``generateContent``: strict about requests, true to form in answers."""
+"""The server's side of Gemini's ``generateContent``, with strict checks of requests."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from typing import Any
 
 import msgspec
 
-from gateway.testing.fake_models.dialect import TOOL_NAME, saying, shown_key, sse, tool_problem
-from gateway.testing.fake_models.script import Asked, Count, Refusal, Reply, Say, Think, Use, UseTogether
+from gateway.testing.fake_models.dialect import TOOL_NAME, key_in, sse, text_event, tool_problem
+from gateway.testing.fake_models.script import (
+    Count,
+    ModelRequest,
+    Refusal,
+    Reply,
+    Say,
+    Think,
+    Use,
+    UseTogether,
+)
 
 SIGNATURE = "c2lnbmVk"
-"""What the fake model signs the first call of an answer with."""
+"""The signature of the first call of an answer."""
 
 _STOPS = {"end": "STOP", "length": "MAX_TOKENS", "tools": "STOP", "filter": "SAFETY"}
 _STATUS = {
@@ -40,24 +49,24 @@ _GENERATION = frozenset(
         "candidateCount",
     }
 )
-_DECLARED = frozenset({"name", "description", "parametersJsonSchema", "parameters_json_schema"})
-"""The service takes either spelling; Google's own library uses both."""
-_KINDS = ("text", "inlineData", "functionCall", "functionResponse")
+_DECLARATION_FIELDS = frozenset({"name", "description", "parametersJsonSchema", "parameters_json_schema"})
+"""The service accepts either spelling; Google's own library uses both."""
+_PART_FIELDS = ("text", "inlineData", "functionCall", "functionResponse")
 
 
 class GoogleWire:
-    """Writes one answer's stream: a response for each piece, with the tokens so far."""
+    """The writer of one answer's stream: a response for each piece, with the tokens so far."""
 
     def __init__(self, reply: Reply) -> None:
         self._tokens = tokens(reply)
         self._calls = 0
 
     def begin(self) -> bytes:
-        """Nothing comes before the first piece."""
+        """Return nothing: the stream begins with the first piece."""
         return b""
 
     def events(self, move: Say | Think | Use | UseTogether | Count) -> Iterator[bytes]:
-        """The response for one move."""
+        """Yield the response of one move."""
         match move:
             case Say():
                 yield self._response([{"text": move.text}])
@@ -71,7 +80,7 @@ class GoogleWire:
                 yield self._response([], used=tokens(Reply(tokens=move.tokens)))
 
     def end(self, reply: Reply) -> bytes:
-        """The reason for the end, and all tokens."""
+        """Return the stop reason and all tokens."""
         stop = _STOPS[reply.stop]
         parts = [] if reply.stop == "filter" else [{"text": ""}]
         return self._response(parts, {"finishReason": stop}, self._tokens)
@@ -95,29 +104,29 @@ class GoogleWire:
 
 
 def call_part(call: Use, *, signed: bool) -> dict[str, Any]:
-    """A call: always whole, the first of an answer signed. Arguments that are no JSON are sent as a text."""
+    """Return a call, always in one piece, the first of an answer signed. Invalid JSON is sent as a string."""
     try:
         arguments = msgspec.json.decode(call.arguments)
     except msgspec.DecodeError:
         arguments = call.arguments
-    made = {"functionCall": {"id": call.id, "name": call.name, "args": arguments}}
-    return {**made, "thoughtSignature": SIGNATURE} if signed else made
+    part = {"functionCall": {"id": call.id, "name": call.name, "args": arguments}}
+    return {**part, "thoughtSignature": SIGNATURE} if signed else part
 
 
 def tokens(reply: Reply) -> dict[str, int]:
-    """The usage; each piece of reasoning is one token of it."""
-    thought = sum(isinstance(move, Think) for move in reply.moves)
+    """Return the usage; each piece of reasoning counts as one token."""
+    reasoning = sum(isinstance(move, Think) for move in reply.moves)
     return {
         "promptTokenCount": reply.tokens.input,
-        "candidatesTokenCount": reply.tokens.output - thought,
-        "thoughtsTokenCount": thought,
+        "candidatesTokenCount": reply.tokens.output - reasoning,
+        "thoughtsTokenCount": reasoning,
         "cachedContentTokenCount": reply.tokens.cached,
         "totalTokenCount": reply.tokens.input + reply.tokens.output,
     }
 
 
-def asked(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
-    """The request in the terms of scripts."""
+def parse_request(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+    """Return the request in the terms of scripts."""
     user_text, results = "", list[str]()
     for content in body["contents"]:
         if content["role"] != "user":
@@ -127,14 +136,16 @@ def asked(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Ask
         if text := "".join(part["text"] for part in content["parts"] if "text" in part):
             user_text, results = text, []
     declared = [tool for entry in body.get("tools", ()) for tool in entry["functionDeclarations"]]
-    return Asked(path, headers, body, user_text, tuple(results), tuple(tool["name"] for tool in declared))
+    return ModelRequest(
+        path, headers, body, user_text, tuple(results), tuple(tool["name"] for tool in declared)
+    )
 
 
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif"})
 
 
 def problem(body: Mapping[str, Any]) -> str:
-    """What is wrong with a request, in words; empty if nothing is."""
+    """Return the problem with a request, or an empty string."""
     generation = body.get("generationConfig", {})
     if unknown := sorted((set(body) - _FIELDS) | (set(generation) - _GENERATION)):
         return f'Invalid JSON payload received. Unknown name "{unknown[0]}"'
@@ -143,7 +154,7 @@ def problem(body: Mapping[str, Any]) -> str:
     if not body.get("contents"):
         return "contents is not specified"
     for declared in (tool for entry in body.get("tools", ()) for tool in entry["functionDeclarations"]):
-        if set(declared) - _DECLARED:
+        if set(declared) - _DECLARATION_FIELDS:
             return "unknown name in a function declaration"
         if fault := tool_problem(declared["name"], _schema_of(declared)):
             return fault
@@ -151,15 +162,15 @@ def problem(body: Mapping[str, Any]) -> str:
 
 
 def _schema_of(declared: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The JSON schema; a schema in Google's own words is judged by nobody here."""
+    """Return the JSON schema of a tool, empty for a schema in Google's own format, which is not checked."""
     given = declared.get("parametersJsonSchema")
     return {"properties": {}, **given} if given else {}
 
 
 def _turns_problem(contents: Sequence[Mapping[str, Any]]) -> str:
-    """Both sides take turns; calls follow the user or other answers, and each is answered at once."""
+    """Check that roles alternate, that calls follow the user or a result, and that results follow calls."""
     if contents[0].get("role") != "user":
-        return "contents: the first must be the user's"
+        return "contents: the first one must be from the user"
     # Reported errors of the Gemini API and of Vertex (ai.google.dev/gemini-api/docs/text-generation says only
     # that contents are turns): older models refuse what newer ones take.
     roles = [content.get("role") for content in contents]
@@ -173,17 +184,17 @@ def _turns_problem(contents: Sequence[Mapping[str, Any]]) -> str:
         role, parts = content.get("role"), content.get("parts") or ()
         if fault := _parts_problem(role, parts):
             return f"contents[{number}]: {fault}"
-        answers = [_named(part["functionResponse"]) for part in parts if "functionResponse" in part]
+        answers = [_identity(part["functionResponse"]) for part in parts if "functionResponse" in part]
         if answers != pending:
             return f"contents[{number}]: function responses do not match the calls before them"
-        pending = [_named(part["functionCall"]) for part in parts if "functionCall" in part]
+        pending = [_identity(part["functionCall"]) for part in parts if "functionCall" in part]
         if pending and before != "user":
             return f"contents[{number}]: a function call turn must come after a user turn"
         before = role
     return "function calls without responses" if pending else ""
 
 
-def _named(part: Mapping[str, Any]) -> tuple[str, str]:
+def _identity(part: Mapping[str, Any]) -> tuple[str, str]:
     return part["id"], part["name"]
 
 
@@ -191,14 +202,14 @@ def _parts_problem(role: Any, parts: Sequence[Mapping[str, Any]]) -> str:
     if role not in ("user", "model") or not parts:
         return "unknown role or no parts"
     for part in parts:
-        kinds = [kind for kind in _KINDS if kind in part]
+        kinds = [kind for kind in _PART_FIELDS if kind in part]
         if len(kinds) != 1 or not part[kinds[0]]:
             return "required oneof field 'data' must have one initialized field"
         if "inlineData" in part and part["inlineData"]["mimeType"] not in _PICTURES:
             return f"Unsupported MIME type: {part['inlineData']['mimeType']}"
         if "functionCall" in part and not TOOL_NAME.fullmatch(part["functionCall"]["name"]):
             return "Invalid function name. Must start with a letter or an underscore."
-        if (kinds[0] == "functionCall") != (role == "model") and kinds[0] in _KINDS[2:]:
+        if (kinds[0] == "functionCall") != (role == "model") and kinds[0] in _PART_FIELDS[2:]:
             return f"{kinds[0]} is not allowed in a {role} turn"
     return ""
 
@@ -207,10 +218,10 @@ class GoogleDialect:
     """Gemini's protocol, at the paths of its own API or of Google Cloud."""
 
     content_type = "text/event-stream"
-    trouble = (
+    stream_error = (
         b'data: {"error":{"code":503,"message":"The model is overloaded.","status":"UNAVAILABLE"}}\r\n\r\n'
     )
-    troubles = {
+    refusals = {
         "too_long": Refusal(
             400, "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."
         ),
@@ -228,27 +239,27 @@ class GoogleDialect:
         self._cloud = "projects" in models_path
 
     def key(self, headers: Mapping[str, str]) -> str:
-        """The key in its own header, or a bearer token."""
-        return shown_key(headers)
+        """Return the key in its own header, or the bearer token."""
+        return key_in(headers)
 
     def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
-        """What is wrong with a request."""
+        """Return the problem with a request, or an empty string."""
         return problem(body)
 
-    def asked(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
-        """The request in the terms of scripts."""
-        return asked(path, headers, body)
+    def parse(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+        """Return the request in the terms of scripts."""
+        return parse_request(path, headers, body)
 
-    def streams(self, asked: Asked) -> bool:
-        """Whether a stream was asked for: the address says it."""
-        return asked.path.endswith(":streamGenerateContent")
+    def streams(self, request: ModelRequest) -> bool:
+        """Return whether the path is that of a stream."""
+        return request.path.endswith(":streamGenerateContent")
 
-    def wire(self, asked: Asked, reply: Reply) -> GoogleWire:
-        """Responses, one for each piece."""
+    def wire(self, request: ModelRequest, reply: Reply) -> GoogleWire:
+        """Return the writer of a streamed answer."""
         return GoogleWire(reply)
 
-    def whole(self, asked: Asked, reply: Reply) -> dict[str, Any]:
-        """One response."""
+    def answer_body(self, request: ModelRequest, reply: Reply) -> dict[str, Any]:
+        """Return the answer as one JSON value."""
         parts: list[dict[str, Any]] = []
         for move in reply.moves:
             match move:
@@ -267,24 +278,24 @@ class GoogleDialect:
         return {"candidates": [candidate], "usageMetadata": tokens(reply)}
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
-        """An error."""
+        """Return an error body."""
         status = refusal.code or _STATUS.get(refusal.status, "UNKNOWN")
         return {"error": {"code": refusal.status, "message": refusal.message, "status": status}}
 
-    def listed(self, names: Sequence[str]) -> dict[str, Any]:
-        """The list of models, with one that cannot chat."""
+    def model_list(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the list of models, with one that cannot chat."""
         if self._cloud:
             return {"publisherModels": [{"name": f"publishers/google/models/{name}"} for name in names]}
         listed = [_model(name, "generateContent") for name in names]
         return {"models": [*listed, _model("fake-embedding", "embedContent")]}
 
     def event(self, kind: str, payload: bytes) -> bytes:
-        """A server-sent event."""
+        """Return a server-sent event."""
         return sse(kind, payload)
 
-    def saying(self, literal: bytes) -> bytes:
-        """Events of a text."""
-        return saying(GoogleWire(Reply()), literal)
+    def text_event(self, literal: bytes) -> bytes:
+        """Return an event with any JSON in place of its text."""
+        return text_event(GoogleWire(Reply()), literal)
 
 
 def _model(name: str, method: str) -> dict[str, Any]:

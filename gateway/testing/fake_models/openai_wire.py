@@ -1,6 +1,6 @@
-"""The server's side of OpenAI's chat completions: strict about requests, true to form in answers.
+"""The server's side of OpenAI's chat completions, with strict checks of requests.
 
-Compatible services differ by ``Quirks``; ``compatible.py`` has those of each.
+Compatible services differ by ``Quirks``; ``vendors.py`` has those of each.
 """
 
 from __future__ import annotations
@@ -14,15 +14,24 @@ import msgspec
 from msgspec import Struct
 
 from gateway.testing.fake_models.dialect import (
-    PICTURES,
+    IMAGE_TYPES,
     TOOL_NAME,
-    said_by,
-    saying,
-    shown_key,
+    key_in,
     sse,
+    text_event,
+    text_in,
     tool_problem,
 )
-from gateway.testing.fake_models.script import Asked, Count, Refusal, Reply, Say, Think, Use, UseTogether
+from gateway.testing.fake_models.script import (
+    Count,
+    ModelRequest,
+    Refusal,
+    Reply,
+    Say,
+    Think,
+    Use,
+    UseTogether,
+)
 
 _encode = msgspec.json.encode
 _STOPS = {"end": "stop", "length": "length", "tools": "tool_calls", "filter": "content_filter"}
@@ -39,68 +48,68 @@ _SAMPLING = (
 )
 _FIELDS = frozenset({"model", "messages", "stream", "stream_options", "tools", "tool_choice", *_SAMPLING})
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
-_LONGEST_ID = 40
+_MAX_ID_CHARS = 40
 _REASONS = re.compile(r"(^|/)(o\d|gpt-5(-mini|-nano)?(-\d{4}|$)|gpt-(5\.[6-9]|[6-9]))")
 _UNREASONED_TOOLS = re.compile(r"(^|/)gpt-(5\.[6-9]|[6-9])")
 
 
 class Quirks(Struct, frozen=True):
-    """How a compatible service departs from OpenAI.
+    """The differences between a compatible service and OpenAI.
 
-    ``refuses`` are parameters it does not know; ``ids`` is what a tool call's id must look like;
-    ``apart`` counts reasoning (one token a piece) besides the output; ``headers`` must be there.
-    ``prefills`` takes a conversation that ends with the assistant; ``alternates`` wants user and assistant in
-    turns, as the chat templates of many open models do.
+    ``unsupported`` are parameters that it refuses; ``id_pattern`` is the form of tool call ids;
+    ``separate_reasoning`` counts reasoning (one token per piece) beside the output; ``headers`` are required.
+    ``accepts_prefill`` accepts a conversation that ends with the assistant; ``requires_alternation`` requires
+    that user and assistant alternate, as the chat templates of many open models do.
     """
 
-    refuses: frozenset[str] = frozenset()
+    unsupported: frozenset[str] = frozenset()
     reasoning: Literal["reasoning_content", "reasoning", "content"] = "reasoning_content"
     usage: Literal["asked", "last", "x_groq"] = "asked"
     errors: Literal["error", "flat", "words", "detail"] = "error"
-    ids: str = ""
+    id_pattern: str = ""
     user_after_tool: bool = True
-    results_named: bool = False
-    apart: bool = False
-    prefills: bool = False
-    alternates: bool = False
+    requires_result_names: bool = False
+    separate_reasoning: bool = False
+    accepts_prefill: bool = False
+    requires_alternation: bool = False
     headers: tuple[str, ...] = ()
     bearer: bool = True
     stops: Mapping[str, str] = {}
 
 
-NONE = Quirks(prefills=True)
-"""OpenAI takes roles in any order, also at the end (platform.openai.com/docs/api-reference/chat/create)."""
+OPENAI = Quirks(accepts_prefill=True)
+"""OpenAI accepts any order of roles (platform.openai.com/docs/api-reference/chat/create)."""
 
 
 class OpenAIWire:
-    """Writes one answer's stream."""
+    """The writer of one answer's stream."""
 
-    def __init__(self, model: str, *, include_usage: bool, quirks: Quirks = NONE) -> None:
+    def __init__(self, model: str, *, include_usage: bool, quirks: Quirks = OPENAI) -> None:
         self._model = model
         self._include_usage = include_usage
         self._quirks = quirks
         self._calls = 0
 
     def begin(self) -> bytes:
-        """The first chunk: a role and no text."""
+        """Return the first chunk: a role without text."""
         return self._choice({"role": "assistant", "content": ""})
 
     def events(self, move: Say | Think | Use | UseTogether | Count) -> Iterator[bytes]:
-        """The chunks for one move."""
+        """Yield the chunks of one move."""
         match move:
             case Say():
                 yield self._choice({"content": move.text})
             case Think():
-                yield self._choice(self._thought(move.text))
+                yield self._choice(self._reasoning(move.text))
             case Use():
-                yield from self._uses((move,))
+                yield from self._tool_calls((move,))
             case UseTogether():
-                yield from self._uses(move.calls)
+                yield from self._tool_calls(move.calls)
             case Count():
                 yield self._chunk([], usage=usage(Reply(tokens=move.tokens)))
 
     def end(self, reply: Reply) -> bytes:
-        """The stop reason, the usage if it was asked for, and the end mark."""
+        """Return the stop reason, the usage if requested, and the end marker."""
         stop = {**_STOPS, **self._quirks.stops}[reply.stop]
         tokens = usage(reply, self._quirks)
         if self._quirks.usage == "last":
@@ -113,13 +122,13 @@ class OpenAIWire:
                 last += self._chunk([], usage=tokens)
         return last + b"data: [DONE]\n\n"
 
-    def _thought(self, text: str) -> dict[str, Any]:
+    def _reasoning(self, text: str) -> dict[str, Any]:
         if self._quirks.reasoning == "content":
             thinking = [{"type": "text", "text": text}]
             return {"content": [{"type": "thinking", "thinking": thinking, "closed": False}]}
         return {self._quirks.reasoning: text}
 
-    def _uses(self, calls: Sequence[Use]) -> Iterator[bytes]:
+    def _tool_calls(self, calls: Sequence[Use]) -> Iterator[bytes]:
         first, self._calls = self._calls, self._calls + len(calls)
         for number, call in enumerate(calls, first):
             function = {"name": call.name, "arguments": ""}
@@ -151,24 +160,24 @@ class OpenAIWire:
         return b"data: " + _encode(chunk | more) + b"\n\n"
 
 
-def usage(reply: Reply, quirks: Quirks = NONE) -> dict[str, Any]:
-    """The usage object."""
+def usage(reply: Reply, quirks: Quirks = OPENAI) -> dict[str, Any]:
+    """Return the usage object."""
     tokens = reply.tokens
-    thought = sum(isinstance(move, Think) for move in reply.moves) if quirks.apart else 0
+    reasoning = sum(isinstance(move, Think) for move in reply.moves) if quirks.separate_reasoning else 0
     return {
         "prompt_tokens": tokens.input,
-        "completion_tokens": tokens.output - thought,
+        "completion_tokens": tokens.output - reasoning,
         "total_tokens": tokens.input + tokens.output,
         "prompt_tokens_details": {"cached_tokens": tokens.cached},
-        "completion_tokens_details": {"reasoning_tokens": thought},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
     }
 
 
-def whole(reply: Reply, model: str) -> dict[str, Any]:
-    """The answer to a request that did not ask for a stream."""
+def answer_body(reply: Reply, model: str) -> dict[str, Any]:
+    """Return the answer to a request without a stream."""
     calls = [use for move in reply.moves for use in _calls_of(move)]
-    message: dict[str, Any] = {"role": "assistant", "content": said_by(reply, Say) or None}
-    if reasoning := said_by(reply, Think):
+    message: dict[str, Any] = {"role": "assistant", "content": text_in(reply, Say) or None}
+    if reasoning := text_in(reply, Think):
         message["reasoning_content"] = reasoning
     if calls:
         message["tool_calls"] = [
@@ -186,7 +195,7 @@ def whole(reply: Reply, model: str) -> dict[str, Any]:
 
 
 def error(refusal: Refusal, shape: str = "error") -> dict[str, Any]:
-    """An error body."""
+    """Return an error body."""
     kind = "invalid_request_error" if refusal.status < 500 else "server_error"
     inner = {"message": refusal.message, "type": kind, "param": None, "code": refusal.code or None}
     if shape == "words":
@@ -196,14 +205,14 @@ def error(refusal: Refusal, shape: str = "error") -> dict[str, Any]:
     return {"object": "error", **inner} if shape == "flat" else {"error": inner}
 
 
-def models(names: Sequence[str]) -> dict[str, Any]:
-    """The list of models."""
+def model_list(names: Sequence[str]) -> dict[str, Any]:
+    """Return the list of models."""
     listed = [{"id": name, "object": "model", "created": 1700000000, "owned_by": "fake"} for name in names]
     return {"object": "list", "data": listed}
 
 
-def asked(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
-    """The request in the terms of scripts."""
+def parse_request(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+    """Return the request in the terms of scripts."""
     user_text, results = "", list[str]()
     for message in body["messages"]:
         if message["role"] == "user":
@@ -211,12 +220,12 @@ def asked(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Ask
         elif message["role"] == "tool":
             results.append(message["content"])
     tools = tuple(tool["function"]["name"] for tool in body.get("tools", ()))
-    return Asked(path, headers, body, user_text, tuple(results), tools)
+    return ModelRequest(path, headers, body, user_text, tuple(results), tools)
 
 
-def problem(body: Mapping[str, Any], quirks: Quirks = NONE) -> str:
-    """What is wrong with a request, in words; empty if nothing is."""
-    if unknown := sorted(set(body) - (_FIELDS - quirks.refuses)):
+def problem(body: Mapping[str, Any], quirks: Quirks = OPENAI) -> str:
+    """Return the problem with a request, or an empty string."""
+    if unknown := sorted(set(body) - (_FIELDS - quirks.unsupported)):
         return f"unknown fields: {', '.join(unknown)}"
     if not isinstance(body.get("model"), str) or not body["model"]:
         return "model is missing"
@@ -234,7 +243,7 @@ def problem(body: Mapping[str, Any], quirks: Quirks = NONE) -> str:
 
 def _parameter_problem(body: Mapping[str, Any], quirks: Quirks) -> str:
     reasons = _REASONS.search(body["model"])
-    if "random_seed" in body and "seed" not in quirks.refuses:
+    if "random_seed" in body and "seed" not in quirks.unsupported:
         return "unknown fields: random_seed"
     if "tool_choice" in body and not body.get("tools"):
         return "tool_choice is only allowed with tools"
@@ -249,22 +258,24 @@ def _parameter_problem(body: Mapping[str, Any], quirks: Quirks) -> str:
 
 
 def _quirk_problem(messages: Sequence[Mapping[str, Any]], quirks: Quirks) -> str:
-    if any(_is_empty(message) for message in messages) and quirks is not NONE:
+    if any(_is_empty(message) for message in messages) and quirks is not OPENAI:
         return "Assistant message must have either content or tool_calls, but not none."
-    if messages[-1]["role"] == "assistant" and not quirks.prefills:
+    if messages[-1]["role"] == "assistant" and not quirks.accepts_prefill:
         return "Expected last role User or Tool (or Assistant with prefix True) for serving but got assistant"
-    if quirks.alternates and (fault := _alternation_problem(messages)):
+    if quirks.requires_alternation and (fault := _alternation_problem(messages)):
         return fault
     before = ""
     for message in messages:
         role = message["role"]
         if role == "user" and before == "tool" and not quirks.user_after_tool:
             return "Unexpected role 'user' after role 'tool'"
-        if role == "tool" and quirks.results_named and not message.get("name"):
+        if role == "tool" and quirks.requires_result_names and not message.get("name"):
             return "a tool message must name the tool"
         ids = [call["id"] for call in message.get("tool_calls", ())]
-        if wrong := [call_id for call_id in ids if quirks.ids and not re.fullmatch(quirks.ids, call_id)]:
-            return f"Tool call id was {wrong[0]} but must match {quirks.ids}"
+        if wrong := [
+            call_id for call_id in ids if quirks.id_pattern and not re.fullmatch(quirks.id_pattern, call_id)
+        ]:
+            return f"Tool call id was {wrong[0]} but must match {quirks.id_pattern}"
         before = role
     return ""
 
@@ -274,7 +285,7 @@ def _is_empty(message: Mapping[str, Any]) -> bool:
 
 
 def _alternation_problem(messages: Sequence[Mapping[str, Any]]) -> str:
-    """What a chat template refuses that wants turns: the user begins, and no side speaks twice in a row."""
+    """Return the error of chat templates in which the user begins and no role comes twice in a row."""
     roles = [message["role"] for message in messages]
     roles = roles[roles[:1] == ["system"] :]
     if roles[:1] == ["user"] and all(one != two or one == "tool" for one, two in pairwise(roles)):
@@ -283,15 +294,15 @@ def _alternation_problem(messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _transcript_problem(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Every call must be answered by a tool message before anything else is said, and no other be there."""
+    """Check that a tool message follows for every call, before any other message."""
     pending: list[str] = []
     for number, message in enumerate(messages):
         role = message.get("role")
         if role not in _ROLES:
-            return f"messages[{number}] has no known role"
+            return f"messages[{number}] has an unknown role"
         if role == "tool":
             if message.get("tool_call_id") not in pending:
-                return f"messages[{number}] answers no tool call"
+                return f"messages[{number}] has no matching tool call"
             pending.remove(message["tool_call_id"])
             continue
         if pending:
@@ -305,20 +316,20 @@ def _transcript_problem(messages: Sequence[Mapping[str, Any]]) -> str:
 def _content_problem(message: Mapping[str, Any]) -> str:
     content, calls = message.get("content"), message.get("tool_calls", ())
     for call in calls:
-        if len(call["id"]) > _LONGEST_ID or not TOOL_NAME.fullmatch(call["function"]["name"]):
-            return f"tool call {call['id']!r} of {call['function']['name']!r}: id too long, or no such name"
+        if len(call["id"]) > _MAX_ID_CHARS or not TOOL_NAME.fullmatch(call["function"]["name"]):
+            return f"tool call {call['id']!r} of {call['function']['name']!r}: id too long or name invalid"
         try:
             msgspec.json.decode(call["function"]["arguments"], type=dict[str, Any])
         except msgspec.DecodeError:
-            return "arguments are no JSON object"
+            return "arguments are not a JSON object"
     if isinstance(content, str):
         return ""
     if content is None:
         return "" if calls else "content is missing"
     for part in content:
         if part.get("type") == "image_url":
-            if part["image_url"]["url"].partition(";")[0].removeprefix("data:") not in PICTURES:
-                return "only data URLs of the usual kinds of pictures are understood"
+            if part["image_url"]["url"].partition(";")[0].removeprefix("data:") not in IMAGE_TYPES:
+                return "only data URLs of common image types are supported"
         elif part.get("type") != "text":
             return f"unknown content part {part.get('type')!r}"
     return ""
@@ -337,7 +348,7 @@ def _calls_of(move: object) -> tuple[Use, ...]:
 
 
 _OVERLOADED = b'data: {"error":{"message":"overloaded","type":"server_error","code":503}}\n\n'
-_TROUBLES = {
+_REFUSALS = {
     "too_long": Refusal(
         400, "This model's maximum context length is 8192 tokens", code="context_length_exceeded"
     ),
@@ -348,63 +359,63 @@ _TROUBLES = {
 
 
 class OpenAIDialect:
-    """Chat completions at a path, with the quirks of a service and its own words of refusal."""
+    """Chat completions at a path, with the quirks and the error responses of a service."""
 
     content_type = "text/event-stream; charset=utf-8"
     models_route = "/models"
     key_path = ""
-    trouble = _OVERLOADED
+    stream_error = _OVERLOADED
 
     def __init__(
         self,
         path: str = "/v1",
-        quirks: Quirks = NONE,
-        troubles: Mapping[str, Refusal] | None = None,
+        quirks: Quirks = OPENAI,
+        refusals: Mapping[str, Refusal] | None = None,
         chat_routes: Sequence[str] = ("/chat/completions",),
     ) -> None:
         self.path = path
         self.chat_routes = chat_routes
-        self.troubles = {**_TROUBLES, **(troubles or {})}
+        self.refusals = {**_REFUSALS, **(refusals or {})}
         self._quirks = quirks
 
     def key(self, headers: Mapping[str, str]) -> str:
-        """The bearer token, or the key in a header of its own."""
-        return shown_key(headers) if self._quirks.bearer else headers.get("api-key", "")
+        """Return the bearer token, or the key in its own header."""
+        return key_in(headers) if self._quirks.bearer else headers.get("api-key", "")
 
     def problem(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> str:
-        """What is wrong with a request; a deployment is named by its address."""
+        """Return the problem with a request, or an empty string. The path may name a deployment."""
         missing = [name for name in self._quirks.headers if name not in headers]
         return f"missing {missing[0]} header" if missing else problem(body, self._quirks)
 
-    def asked(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Asked:
-        """The request in the terms of scripts."""
-        return asked(path, headers, body)
+    def parse(self, path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> ModelRequest:
+        """Return the request in the terms of scripts."""
+        return parse_request(path, headers, body)
 
-    def streams(self, asked: Asked) -> bool:
-        """Whether ``stream`` is set."""
-        return bool(asked.body.get("stream"))
+    def streams(self, request: ModelRequest) -> bool:
+        """Return whether the request is for a stream."""
+        return bool(request.body.get("stream"))
 
-    def wire(self, asked: Asked, reply: Reply) -> OpenAIWire:
-        """Chunks."""
-        include_usage: bool = asked.body.get("stream_options", {}).get("include_usage", False)
-        return OpenAIWire(asked.body["model"], include_usage=include_usage, quirks=self._quirks)
+    def wire(self, request: ModelRequest, reply: Reply) -> OpenAIWire:
+        """Return the writer of a streamed answer."""
+        include_usage: bool = request.body.get("stream_options", {}).get("include_usage", False)
+        return OpenAIWire(request.body["model"], include_usage=include_usage, quirks=self._quirks)
 
-    def whole(self, asked: Asked, reply: Reply) -> dict[str, Any]:
-        """A completion."""
-        return whole(reply, asked.body["model"])
+    def answer_body(self, request: ModelRequest, reply: Reply) -> dict[str, Any]:
+        """Return the answer as one JSON value."""
+        return answer_body(reply, request.body["model"])
 
     def error(self, refusal: Refusal) -> dict[str, Any]:
-        """An error, in the shape that the service has."""
+        """Return an error body in the shape of the service."""
         return error(refusal, self._quirks.errors)
 
-    def listed(self, names: Sequence[str]) -> dict[str, Any]:
-        """The list of models."""
-        return models(names)
+    def model_list(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the list of models."""
+        return model_list(names)
 
     def event(self, kind: str, payload: bytes) -> bytes:
-        """A server-sent event."""
+        """Return a server-sent event."""
         return sse(kind, payload)
 
-    def saying(self, literal: bytes) -> bytes:
-        """Events of a text."""
-        return saying(OpenAIWire("fake-small", include_usage=False, quirks=self._quirks), literal)
+    def text_event(self, literal: bytes) -> bytes:
+        """Return an event with any JSON in place of its text."""
+        return text_event(OpenAIWire("fake-small", include_usage=False, quirks=self._quirks), literal)

@@ -1,4 +1,4 @@
-"""Scripts for fake model servers: what a model says, piece by piece, and how it misbehaves."""
+"""Scripts for fake models: the answer, move by move, and the ways in which it fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Think(Struct, frozen=True):
 
 
 class Use(Struct, frozen=True):
-    """A tool call. ``arguments`` is JSON text; ``pieces`` is how many events carry it."""
+    """A tool call. ``arguments`` is JSON text, sent in ``pieces`` events."""
 
     name: str
     arguments: str = "{}"
@@ -35,53 +35,53 @@ class Use(Struct, frozen=True):
     pieces: int = 2
 
     def fragments(self) -> list[str]:
-        """The arguments cut into at most ``pieces`` pieces."""
+        """Return the arguments in at most ``pieces`` pieces."""
         step = max(1, -(-len(self.arguments) // self.pieces))
         return [self.arguments[at : at + step] for at in range(0, len(self.arguments), step)]
 
 
 class UseTogether(Struct, frozen=True):
-    """Several tool calls at once; where the protocol allows it, their fragments are interleaved."""
+    """Parallel tool calls; their fragments are interleaved if the protocol allows that."""
 
     calls: tuple[Use, ...]
 
 
 class Pause(Struct, frozen=True):
-    """Send what is there and wait some milliseconds."""
+    """A pause of some milliseconds, after the moves before it were sent."""
 
     ms: float
 
 
 class Gate(Struct, frozen=True):
-    """Send what is there and wait until somebody opens the gate."""
+    """A wait until the test sets the event, after the moves before it were sent."""
 
     opened: asyncio.Event
 
 
 class Bytes(Struct, frozen=True):
-    """These very bytes, whatever they mean. ``times`` repeats them, with a write for each."""
+    """Raw bytes, which may be invalid. ``times`` repeats them, with one write for each."""
 
     data: bytes
     times: int = 1
 
 
 class Cut(Struct, frozen=True):
-    """Send what is there and close the connection without an end."""
+    """The end of the connection without an end of the answer, after the moves before it were sent."""
 
 
 class Stall(Struct, frozen=True):
-    """Send what is there, then nothing more, and keep the connection."""
+    """Silence on an open connection, after the moves before it were sent."""
 
 
 class Forever(Struct, frozen=True):
-    """Repeat some bytes without end, with a pause (milliseconds) between them."""
+    """An endless repetition of bytes, with a pause (milliseconds) between them."""
 
     data: bytes
     ms: float = 1
 
 
 class Tokens(Struct, frozen=True):
-    """What an answer is said to have cost; cached tokens are part of the input."""
+    """The reported usage of an answer; cached tokens are part of the input."""
 
     input: int = 10
     output: int = 5
@@ -89,7 +89,7 @@ class Tokens(Struct, frozen=True):
 
 
 class Count(Struct, frozen=True):
-    """A report of the tokens so far, where the protocol has such reports."""
+    """A report of the tokens so far, in protocols that have such reports."""
 
     tokens: Tokens
 
@@ -98,7 +98,7 @@ Move = Say | Think | Use | UseTogether | Count | Pause | Gate | Bytes | Cut | St
 
 
 class Reply(Struct, frozen=True):
-    """An answer: moves in order, then the usual end. Moves between waits leave in a single write."""
+    """An answer: its moves, then a normal end. Moves between waits are sent in one write."""
 
     moves: tuple[Move, ...] = ()
     stop: Stop = "end"
@@ -115,45 +115,49 @@ class Refusal(Struct, frozen=True):
     body: bytes | None = None
 
 
-class Asked(Struct, frozen=True):
-    """A request as the server got it. Header names are in lower case."""
+class ModelRequest(Struct, frozen=True):
+    """A request that a fake server received. Header names are in lower case."""
 
     path: str
     headers: Mapping[str, str]
     body: Mapping[str, Any]
     user_text: str = ""
     results: tuple[str, ...] = ()
-    """The tool results since the last words of the user."""
+    """The tool results after the user's last message."""
     tools: tuple[str, ...] = ()
     peer: str = ""
-    """The client's end of the connection."""
+    """The client's address."""
 
 
-Answer = Callable[[Asked], Reply | Refusal]
+Answer = Callable[[ModelRequest], Reply | Refusal]
 
 _DIRECTIVE = re.compile(r"\btool:(\w+)\s*(\{.*\})?", re.DOTALL)
 
 
 def words(text: str, count: int) -> list[str]:
-    """``text`` as ``count`` tokens: cut at words, filled up with numbered words, or joined at the end."""
+    """Split ``text`` into ``count`` tokens; numbered words fill up a short text, the last token keeps the
+    rest.
+    """
     tokens = re.findall(r"\S+\s*|\s+", text)
     tokens += [f" w{number}" for number in range(len(tokens), count)]
     return [*tokens[: count - 1], "".join(tokens[count - 1 :])] if count > 0 else tokens
 
 
 def echo(tokens: int = 0, delay_ms: float = 0) -> Answer:
-    """An answer that repeats the user's last words, in ``tokens`` pieces spread over ``delay_ms``.
+    """Return an answer that repeats the user's last message, in ``tokens`` pieces over ``delay_ms``.
 
-    ``tool:NAME {…}`` in the user's words calls that tool, if it is offered; the answer then repeats its
-    result. With 0 tokens each word is one.
+    ``tool:NAME {…}`` in the message calls that tool, if it is offered; the answer then repeats its result.
+    With 0 tokens each word is one piece.
     """
 
-    def answer(asked: Asked) -> Reply | Refusal:
-        found = _DIRECTIVE.search(asked.user_text)
-        if found and found[1] in asked.tools and not asked.results:
-            call_id = f"call_{len(asked.body['messages'])}"
+    def answer(request: ModelRequest) -> Reply | Refusal:
+        found = _DIRECTIVE.search(request.user_text)
+        if found and found[1] in request.tools and not request.results:
+            call_id = f"call_{len(request.body['messages'])}"
             return Reply((Use(found[1], found[2] or "{}", call_id),), "tools")
-        text = f"The tool said: {asked.results[-1]}" if asked.results else f"You said: {asked.user_text}"
+        text = (
+            f"The tool said: {request.results[-1]}" if request.results else f"You said: {request.user_text}"
+        )
         pieces = words(text, tokens)
         return Reply(paced(pieces, delay_ms), tokens=Tokens(len(text.split()), len(pieces)))
 
@@ -161,7 +165,7 @@ def echo(tokens: int = 0, delay_ms: float = 0) -> Answer:
 
 
 def paced(pieces: Sequence[str], delay_ms: float) -> tuple[Move, ...]:
-    """Pieces of text with equal pauses before them, ``delay_ms`` in all."""
+    """Return moves for pieces of text with equal pauses, ``delay_ms`` in all."""
     if delay_ms <= 0:
         return tuple(map(Say, pieces))
     pause = Pause(delay_ms / max(1, len(pieces)))
@@ -169,7 +173,7 @@ def paced(pieces: Sequence[str], delay_ms: float) -> tuple[Move, ...]:
 
 
 class Faults(Struct, frozen=True):
-    """How often (0 to 1) an answer is cut off, goes silent, is refused with 429, or is garbled."""
+    """The shares (0 to 1) of answers that are cut off, stall, are refused with 429, or become invalid."""
 
     cut: float = 0
     stall: float = 0
@@ -177,11 +181,11 @@ class Faults(Struct, frozen=True):
     garble: float = 0
 
     def spoil(self, answer: Answer, seed: int) -> Answer:
-        """The same answers, some of them spoilt; the same seed spoils the same ones."""
+        """Return the same answers, some with a fault; the seed selects which."""
         dice = random.Random(seed)  # noqa: S311 - a repeatable script, not a secret
 
-        def spoilt(asked: Asked) -> Reply | Refusal:
-            reply = answer(asked)
+        def faulty(request: ModelRequest) -> Reply | Refusal:
+            reply = answer(request)
             roll = dice.random()
             if isinstance(reply, Refusal):
                 return reply
@@ -199,4 +203,4 @@ class Faults(Struct, frozen=True):
                 roll -= share
             return reply
 
-        return spoilt
+        return faulty

@@ -1,4 +1,4 @@
-"""Fake model servers on a real socket: each vendor's protocol at a path of its own, by a script.
+"""Fake model servers on a real socket: each vendor's protocol at a path of its own, with scripted answers.
 
 In tests::
 
@@ -6,8 +6,8 @@ In tests::
         fake.then(Reply((Say("Hello"),)))
         ...  # a provider with base_url = fake.openai_url
 
-Alone: ``python -m gateway.testing.fake_models.server --port 0 --tokens 40 --delay-ms 500`` prints its
-address and answers every request with the user's last words.
+As a program, ``python -m gateway.testing.fake_models.server --port 0 --tokens 40 --delay-ms 500`` prints its
+address and answers every request with the user's last message.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from aiohttp import web
 from gateway.testing.fake_models.dialect import Dialect, PublicList, Wire
 from gateway.testing.fake_models.script import (
     Answer,
-    Asked,
     Bytes,
     Cut,
     Faults,
     Forever,
     Gate,
+    ModelRequest,
     Move,
     Pause,
     Refusal,
@@ -48,10 +48,11 @@ _BODY_LIMIT = 256 * 1024 * 1024
 
 
 class FakeModels:
-    """All protocols at one address. Replies given to ``then`` come first, in order; then ``answer``'s.
+    """All protocols at one address. Replies given to ``then`` are used first, in order; then those of
+    ``answer``.
 
-    ``requests`` is the transcript of what was asked. A ``key`` makes every other key wrong. Requests that
-    the real services would refuse are refused with 400. ``dialects`` are more protocols to speak.
+    ``requests`` are all requests so far. With a ``key`` every other key is refused. Requests that the real
+    services would refuse are refused with 400. ``dialects`` are additional protocols.
     """
 
     def __init__(
@@ -66,34 +67,34 @@ class FakeModels:
         self._dialects = tuple(dict.fromkeys((*DIALECTS.values(), *dialects)))
         self._answer = answer or echo()
         self._key = key
-        self._place = (host, port)
+        self._address = (host, port)
         self._next: deque[Reply | Refusal] = deque()
         self._runner: web.AppRunner | None = None
-        self.requests: list[Asked] = []
+        self.requests: list[ModelRequest] = []
         self.left = asyncio.Event()
-        """Set when a client went away in the middle of an answer."""
+        """Set when a client disconnects in the middle of an answer."""
         self.url = ""
 
     @property
     def openai_url(self) -> str:
-        """The base URL of the OpenAI side."""
+        """The base URL of the OpenAI protocol."""
         return f"{self.url}/v1"
 
     @property
     def anthropic_url(self) -> str:
-        """The base URL of the Anthropic side."""
+        """The base URL of the Anthropic protocol."""
         return f"{self.url}/anthropic"
 
     def at(self, dialect: Dialect | str) -> str:
-        """The base URL of a protocol, or of the vendor of that name."""
+        """Return the base URL of a protocol, given by its dialect or the vendor's name."""
         return self.url + (DIALECTS[dialect] if isinstance(dialect, str) else dialect).path
 
     def then(self, *replies: Reply | Refusal) -> None:
-        """What to answer next."""
+        """Set the next replies."""
         self._next.extend(replies)
 
     def forget(self) -> None:
-        """Drop the replies that were not asked for."""
+        """Drop the replies that are left."""
         self._next.clear()
 
     async def __aenter__(self) -> FakeModels:
@@ -103,10 +104,10 @@ class FakeModels:
                 app.router.add_post(dialect.path + route, partial(self._chat, dialect))
             app.router.add_get(dialect.path + dialect.models_route, partial(self._models, dialect))
             if key_path := _key_path(dialect):
-                app.router.add_get(key_path, partial(self._told_of_key, dialect))
+                app.router.add_get(key_path, partial(self._check_key, dialect))
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, *self._place).start()
+        await web.TCPSite(self._runner, *self._address).start()
         host, port = self._runner.addresses[0][:2]
         self.url = f"http://{host}:{port}"
         return self
@@ -117,44 +118,46 @@ class FakeModels:
         await self.close()
 
     async def close(self) -> None:
-        """Be gone: nobody listens there any more."""
+        """Stop listening."""
         if self._runner is not None:
             await self._runner.cleanup()
 
     async def _chat(self, dialect: Dialect, request: web.Request) -> web.StreamResponse:
         body = await _json(request)
         headers = _headers(request)
-        if fault := self._wrong_key(dialect.key(headers)):
+        if fault := self._key_error(dialect.key(headers)):
             return _refuse(dialect, Refusal(401, fault))
         if fault := dialect.problem(request.path, headers, body):
             return _refuse(dialect, Refusal(400, fault))
-        asked = dialect.asked(request.path, headers, body)
-        reply = self._reply(asked, request)
+        model_request = dialect.parse(request.path, headers, body)
+        reply = self._reply(model_request, request)
         if isinstance(reply, Refusal):
             return _refuse(dialect, reply, request)
-        if not dialect.streams(asked):
-            return web.json_response(dialect.whole(asked, reply))
-        return await self._stream(request, reply, dialect.wire(asked, reply), dialect.content_type)
+        if not dialect.streams(model_request):
+            return web.json_response(dialect.answer_body(model_request, reply))
+        return await self._stream(request, reply, dialect.wire(model_request, reply), dialect.content_type)
 
     async def _models(self, dialect: Dialect, request: web.Request) -> web.StreamResponse:
-        fault = self._wrong_key(dialect.key(_headers(request)))
+        fault = self._key_error(dialect.key(_headers(request)))
         if fault and not _key_path(dialect):
             return _refuse(dialect, Refusal(401, fault))
-        return web.json_response(dialect.listed(MODELS))
+        return web.json_response(dialect.model_list(MODELS))
 
-    async def _told_of_key(self, dialect: Dialect, request: web.Request) -> web.StreamResponse:
-        if fault := self._wrong_key(dialect.key(_headers(request))):
+    async def _check_key(self, dialect: Dialect, request: web.Request) -> web.StreamResponse:
+        if fault := self._key_error(dialect.key(_headers(request))):
             return _refuse(dialect, Refusal(401, fault))
         return web.json_response({"data": {"label": "a key"}})
 
-    def _wrong_key(self, given: str) -> str:
+    def _key_error(self, given: str) -> str:
         return "" if self._key in (None, given) else f"Incorrect API key provided: {given}"
 
-    def _reply(self, asked: Asked, request: web.Request) -> Reply | Refusal:
+    def _reply(self, model_request: ModelRequest, request: web.Request) -> Reply | Refusal:
         assert request.transport is not None
-        asked = msgspec.structs.replace(asked, peer=str(request.transport.get_extra_info("peername")))
-        self.requests.append(asked)
-        return self._next.popleft() if self._next else self._answer(asked)
+        model_request = msgspec.structs.replace(
+            model_request, peer=str(request.transport.get_extra_info("peername"))
+        )
+        self.requests.append(model_request)
+        return self._next.popleft() if self._next else self._answer(model_request)
 
     async def _stream(
         self, request: web.Request, reply: Reply, wire: Wire, content_type: str
@@ -180,7 +183,7 @@ def _key_path(dialect: Dialect) -> str:
 
 
 async def _pieces(reply: Reply, wire: Wire) -> AsyncIterator[bytes | None]:
-    """What to write, one write at a time; None cuts the connection."""
+    """Yield the bytes of each write; None cuts the connection."""
     ready = bytearray(wire.begin())
     for move in reply.moves:
         if isinstance(move, Pause | Gate | Cut | Stall | Forever | Bytes):
@@ -235,19 +238,28 @@ def _headers(request: web.Request) -> Mapping[str, str]:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="A fake model server that repeats what it is told.")
+    parser = argparse.ArgumentParser(description="A fake model server that repeats the user's last message.")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes any free port")
-    parser.add_argument("--tokens", type=int, default=0, help="pieces of each answer; 0 is one per word")
-    parser.add_argument("--delay-ms", type=float, default=0, help="how long each answer takes in all")
+    parser.add_argument("--port", type=int, default=0, help="port; 0 takes any free port (default: 0)")
+    parser.add_argument(
+        "--tokens", type=int, default=0, help="pieces of each answer; 0: one per word (default: 0)"
+    )
+    parser.add_argument(
+        "--delay-ms", type=float, default=0, help="duration of each answer, in ms (default: 0)"
+    )
     for fault in Faults.__struct_fields__:
-        parser.add_argument(f"--{fault}", type=float, default=0, help=f"share of answers to {fault}")
-    parser.add_argument("--seed", type=int, default=0, help="which answers are spoilt")
+        parser.add_argument(
+            f"--{fault}",
+            type=float,
+            default=0,
+            help=f"share of answers with the fault {fault!r}, 0 to 1 (default: 0)",
+        )
+    parser.add_argument("--seed", type=int, default=0, help="selects the answers with a fault (default: 0)")
     return parser.parse_args(argv)
 
 
 async def serve(argv: Sequence[str] | None = None) -> None:
-    """Run until cancelled; the first line of the output is the address."""
+    """Run until cancelled. The first line of the output is the address."""
     given = _arguments(argv)
     faults = Faults(given.cut, given.stall, given.refuse, given.garble)
     answer = faults.spoil(echo(given.tokens, given.delay_ms), given.seed)

@@ -1,4 +1,4 @@
-"""A fake service that gives out tokens: OAuth 2 grants, a device's login, and an exchange of tokens."""
+"""A fake token service: OAuth 2 grants, the device flow, token exchange, and a Google service account."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from aiohttp import web
 from gateway.contract.errors import SettingsError
 
 RIGHT = "right"
-"""The only secret that is believed: a client's, or a user's token."""
+"""The only accepted secret: of a client, or as a user's token."""
 
 _DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 _ASSERTION = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
 class FakeTokens:
-    """Gives out ``token-1``, ``token-2`` … which are good for ``lifetime`` seconds.
+    """A service that issues ``token-1``, ``token-2`` …, valid for ``lifetime`` seconds.
 
-    ``asked`` is every form or header that was shown. A device's login is ``waits`` times pending before
-    it is granted, or refused if ``denied`` says why, and possible for ``patience`` seconds. ``place`` is
-    where exchanged tokens say they are good; ``broken`` fails every exchange. With ``ends`` a login ends
-    after so many seconds and can be renewed, each time with the token that the last one came with.
+    ``asked`` are all received forms and headers. A device login is ``waits`` times pending before it is
+    granted, or is refused with the error ``denied``; its code is valid for ``patience`` seconds. ``place`` is
+    the endpoint in exchanged tokens; ``broken`` fails every exchange. With ``ends`` a login is valid for so
+    many seconds and can be refreshed, each time with the latest refresh token.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class FakeTokens:
 
     @property
     def token_url(self) -> str:
-        """Where grants are asked for."""
+        """The URL for grants."""
         return f"{self.url}/login/oauth/access_token"
 
     async def __aenter__(self) -> FakeTokens:
@@ -92,8 +92,8 @@ class FakeTokens:
             case "refresh_token":
                 return self._renewed(form.get("refresh_token", ""))
             case _:
-                told = {"error": "invalid_client", "error_description": "who are you?"}
-                return web.json_response(told, status=401)
+                error = {"error": "invalid_client", "error_description": "unknown client"}
+                return web.json_response(error, status=401)
 
     def _after_login(self) -> web.Response:
         if self.denied:
@@ -110,9 +110,9 @@ class FakeTokens:
         return self._logged_in()
 
     def _logged_in(self) -> web.Response:
-        told = {"access_token": RIGHT, "token_type": "bearer", "scope": "read:user"}
-        ending = {"expires_in": self.ends, "refresh_token": f"refresh-{self.renewed}"} if self.ends else {}
-        return web.json_response(told | ending)
+        token = {"access_token": RIGHT, "token_type": "bearer", "scope": "read:user"}
+        lifetime = {"expires_in": self.ends, "refresh_token": f"refresh-{self.renewed}"} if self.ends else {}
+        return web.json_response(token | lifetime)
 
     async def _device(self, request: web.Request) -> web.Response:
         self.asked.append({name: str(value) for name, value in (await request.post()).items()})
@@ -148,9 +148,9 @@ class FakeTokens:
 
 @cache
 def private_key() -> str:
-    """A key in PEM, made once. Raises SettingsError where the extra is not installed."""
+    """Return a key in PEM, which is created once. Raises SettingsError if the extra is not installed."""
     try:
-        # It comes with Google's library, which is an extra; so it is only there where it is wanted.
+        # A dependency of Google's library, which is an extra.
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import rsa
     except ImportError:
@@ -163,7 +163,7 @@ def private_key() -> str:
 
 
 def account(token_url: str) -> dict[str, str]:
-    """The contents of the account's file."""
+    """Return the content of the service account's file."""
     return {
         "type": "service_account",
         "project_id": "ours",
@@ -177,7 +177,7 @@ def account(token_url: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def with_account(_: str = "", tokens: FakeTokens | None = None) -> AsyncGenerator[Mapping[str, Any]]:
-    """The settings of a provider that has such an account."""
+    """Yield the settings of a provider with this service account."""
     with TemporaryDirectory() as folder:
         async with tokens or FakeTokens() as running:
             file = Path(folder) / "account.json"

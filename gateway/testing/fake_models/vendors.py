@@ -1,4 +1,4 @@
-"""All that the fake model servers speak, by vendor: protocols, and the quirks of compatible services."""
+"""The dialects of the fake model servers, by vendor, with the quirks of compatible services."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gateway.testing.fake_models.script import Refusal
 MISTRAL = OpenAIDialect(
     "/mistral/v1",
     Quirks(
-        refuses=frozenset({"stream_options", "max_completion_tokens", "seed"}),
+        unsupported=frozenset({"stream_options", "max_completion_tokens", "seed"}),
         reasoning="content",
         usage="last",
         errors="flat",
-        ids="[A-Za-z0-9]{9}",
+        id_pattern="[A-Za-z0-9]{9}",
         user_after_tool=False,
-        results_named=True,
+        requires_result_names=True,
         stops={"length": "model_length"},
     ),
     {
@@ -33,16 +33,18 @@ MISTRAL = OpenAIDialect(
         "no_model": Refusal(400, "Invalid model: x", code="1500"),
     },
 )
-# console.groq.com/docs/prefilling: the assistant may have the last word.
+# console.groq.com/docs/prefilling: the conversation may end with the assistant.
 GROQ = OpenAIDialect(
     "/groq/openai/v1",
-    Quirks(prefills=True, refuses=frozenset({"max_tokens"}), reasoning="reasoning", usage="x_groq"),
+    Quirks(
+        accepts_prefill=True, unsupported=frozenset({"max_tokens"}), reasoning="reasoning", usage="x_groq"
+    ),
     {"too_long": Refusal(400, "Please reduce the length of the messages or completion.")},
 )
 # docs.x.ai/docs/guides/chat: roles in any order, also at the end. Empty content is reported to be refused.
 XAI = OpenAIDialect(
     "/xai/v1",
-    Quirks(prefills=True, errors="words", apart=True),
+    Quirks(accepts_prefill=True, errors="words", separate_reasoning=True),
     {
         "too_long": Refusal(400, "This model's maximum prompt length is 131072 but the request has 537812."),
         "filtered": Refusal(403, "Content violates usage guidelines."),
@@ -50,17 +52,17 @@ XAI = OpenAIDialect(
     },
 )
 # DeepInfra, Together and OpenRouter pass a conversation to the chat template of an open model. Several
-# (Gemma, Mistral, Llama 2) are reported to refuse roles that do not take turns, so the fakes refuse that.
+# (Gemma, Mistral, Llama 2) are reported to refuse roles that do not alternate, so the fakes refuse that.
 DEEPINFRA = OpenAIDialect(
     "/deepinfra/v1/openai",
-    Quirks(refuses=frozenset({"max_completion_tokens"}), errors="detail", alternates=True),
+    Quirks(unsupported=frozenset({"max_completion_tokens"}), errors="detail", requires_alternation=True),
     {"no_model": Refusal(404, "The model x does not exist")},
 )
-# Nothing is written of the order of roles at Cerebras; that the assistant has the last word is refused here.
+# Cerebras documents no order of roles; the fake refuses a conversation that ends with the assistant.
 CEREBRAS = OpenAIDialect(
     "/cerebras/v1",
     Quirks(
-        refuses=frozenset({"stream_options", "max_tokens"}),
+        unsupported=frozenset({"stream_options", "max_tokens"}),
         reasoning="reasoning",
         usage="last",
         errors="flat",
@@ -70,7 +72,7 @@ CEREBRAS = OpenAIDialect(
 # Claude by way of OpenRouter is reported to refuse a conversation that ends with the assistant.
 OPENROUTER = OpenAIDialect(
     "/openrouter/api/v1",
-    Quirks(reasoning="reasoning", alternates=True),
+    Quirks(reasoning="reasoning", requires_alternation=True),
     {
         "too_long": Refusal(
             400,
@@ -83,11 +85,11 @@ OPENROUTER = OpenAIDialect(
 TOGETHER = OpenAIDialect(
     "/together/v1",
     Quirks(
-        refuses=frozenset({"max_completion_tokens"}),
+        unsupported=frozenset({"max_completion_tokens"}),
         reasoning="reasoning",
         usage="last",
         stops={"end": "eos"},
-        alternates=True,
+        requires_alternation=True,
     ),
     {"too_long": Refusal(422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193.")},
 )
@@ -96,7 +98,7 @@ OPENROUTER.key_path = "/openrouter/api/v1/key"
 
 AZURE = OpenAIDialect(
     "/azure",
-    Quirks(bearer=False, prefills=True),  # the rules are OpenAI's
+    Quirks(bearer=False, accepts_prefill=True),  # OpenAI's rules
     {
         "filtered": Refusal(
             400,
@@ -115,7 +117,7 @@ AZURE.models_route = "/openai/v1/models"
 COPILOT = OpenAIDialect(
     "/copilot",
     Quirks(
-        refuses=frozenset({"max_completion_tokens"}),
+        unsupported=frozenset({"max_completion_tokens"}),
         headers=("editor-version", "copilot-integration-id", "x-initiator"),
     ),
     {
@@ -127,8 +129,8 @@ COPILOT = OpenAIDialect(
     },
 )
 
-# Servers on one's own machine (llama.cpp, vLLM, LM Studio) use the template of whatever model they run.
-CUSTOM = OpenAIDialect("/custom/v1", Quirks(alternates=True))
+# Local servers (llama.cpp, vLLM, LM Studio) use the chat template of their model.
+CUSTOM = OpenAIDialect("/custom/v1", Quirks(requires_alternation=True))
 
 DIALECTS: Mapping[str, Dialect] = {
     "openai": OpenAIDialect(),
@@ -148,4 +150,4 @@ DIALECTS: Mapping[str, Dialect] = {
     "google": GOOGLE,
     "vertex": VERTEX,
 }
-"""``FakeModels.at`` takes these names."""
+"""The dialects by the names for ``FakeModels.at``."""

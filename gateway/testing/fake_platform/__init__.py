@@ -1,6 +1,6 @@
-"""The kit of the fake chat platforms: what the fakes of Telegram, Discord and Slack have in common.
+"""The common parts of the fake chat platforms: Telegram, Discord and Slack.
 
-In: a platform's state, its methods, its schemas and its figures. Out: a server on a real socket with fault
+In: a platform's state, its methods, its schemas and its limits. Out: a server on a real socket with fault
 scripts, a transcript, a web page and a control interface. Fakes and tests may import it.
 """
 

@@ -1,4 +1,4 @@
-"""Fault scripts for fake platforms: which of the bot's calls go wrong, by script or by chance."""
+"""The calls of a bot to a fake platform: scripted faults, refusals, and the transcript."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any, Literal
 from msgspec import Struct
 
 Fault = Literal["none", "slow_down", "fail_before", "fail_after", "drop_before", "drop_after"]
-"""What becomes of a call: a 429; a 5xx before or after it was applied; no answer, before or after."""
+"""The fault of a call: a 429; a 5xx before or after it is applied; a lost connection before or after that."""
 
 FAULTS: tuple[Fault, ...] = ("slow_down", "fail_before", "fail_after", "drop_before", "drop_after")
 
 
 class FaultScript:
-    """Decides call by call: a ``share`` (0 to 1) fails by chance, ``repeats`` of the events come twice.
+    """The faults of calls: a ``share`` (0 to 1) of them by chance, and the share ``repeats`` of events
+    delivered twice.
 
-    The same seed spoils the same calls. What ``then`` says goes first.
+    The same seed selects the same calls. Faults set with ``then`` are used first.
     """
 
     def __init__(self, share: float = 0, *, repeats: float = 0, seed: int = 0) -> None:
@@ -31,7 +32,7 @@ class FaultScript:
         self._outages: dict[str, tuple[float, float]] = {}
 
     def then(self, *faults: Fault, method: str = "") -> None:
-        """What happens to the next calls: of one method, or of any."""
+        """Set the faults of the next calls: of one method, or of any."""
         self._next.setdefault(method, deque()).extend(faults)
 
     def fail_regularly(self, method: str, seconds: float, every: float) -> None:
@@ -39,7 +40,7 @@ class FaultScript:
         self._outages[method] = seconds, every
 
     def of(self, method: str = "") -> Fault:
-        """What happens to this call."""
+        """Return the fault of the current call."""
         seconds, every = self._outages.get(method, (0.0, 1.0))
         if time.monotonic() % every < seconds:
             return "fail_before"
@@ -49,16 +50,16 @@ class FaultScript:
         return self._dice.choice(FAULTS) if self._chance(self.share) else "none"
 
     def answer_next(self, method: str, *answers: object) -> None:
-        """What the next calls of a method that succeed are answered in place of what they should be."""
+        """Replace the results of the next calls of a method that succeed."""
         self._answers.setdefault(method, deque()).extend(answers)
 
-    def answered(self, method: str, answer: Any) -> Any:
-        """The answer of a call that succeeded: the one it has, or the next that was given in its place."""
-        given = self._answers.get(method)
-        return given.popleft() if given else answer
+    def replace_answer(self, method: str, answer: Any) -> Any:
+        """Return the result of a successful call: its own, or the next replacement."""
+        replacements = self._answers.get(method)
+        return replacements.popleft() if replacements else answer
 
-    def doubles(self) -> bool:
-        """Whether this event is delivered twice."""
+    def is_repeated(self) -> bool:
+        """Return whether the current event is delivered twice."""
         return self._chance(self.repeats)
 
     def _chance(self, share: float) -> bool:
@@ -78,7 +79,7 @@ class Refusal(Exception):
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """One call of the bot. ``at`` is monotonic seconds; ``problem`` names the rule that it broke."""
+    """A call of the bot. ``at`` is in monotonic seconds; ``problem`` names the rule that the call broke."""
 
     at: float
     method: str
@@ -90,7 +91,7 @@ class Call(Struct, frozen=True, kw_only=True):
 
 
 class Transcript:
-    """All calls in order. At the end of a test ``check`` fails it if the platform would have objected."""
+    """All calls in order. ``check`` fails a test in which the bot broke a rule of the platform."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -105,7 +106,7 @@ class Transcript:
         fault: Fault = "none",
         problem: str | None = None,
     ) -> None:
-        """Write down a call."""
+        """Add a call."""
         self.calls.append(
             Call(
                 at=time.monotonic(),
@@ -119,15 +120,15 @@ class Transcript:
         )
 
     def of(self, *methods: str) -> list[Call]:
-        """The calls of some methods, in order."""
+        """Return the calls of these methods, in order."""
         return [call for call in self.calls if call.method in methods]
 
     @property
     def problems(self) -> list[str]:
-        """What was wrong, each with its method."""
+        """All broken rules, each with the method of the call."""
         return [f"{call.method}: {call.problem}" for call in self.calls if call.problem is not None]
 
     def check(self) -> None:
-        """Raises AssertionError that lists every problem."""
+        """Raise AssertionError with every problem, if there is any."""
         if self.problems:
             raise AssertionError("the platform objects:\n" + "\n".join(self.problems))

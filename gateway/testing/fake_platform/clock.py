@@ -31,13 +31,13 @@ class Changes:
             await self.until(lambda: self.version > version, seconds)
         return self.version
 
-    async def until(self, true: Callable[[], object], seconds: float) -> None:
+    async def until(self, condition: Callable[[], object], seconds: float) -> None:
         """Wait until a condition holds; it is tested after each change.
 
         Raises TimeoutError after so many real seconds.
         """
         async with asyncio.timeout(seconds):
-            while not true():
+            while not condition():
                 await self.next()
 
 

@@ -3,7 +3,7 @@
 ::
 
     GET  /                             the page
-    GET  /_fake/state?after=N&most=M   the state, once its version exceeds N; of each room the last M messages
+    GET  /_fake/state?after=N&most=M   the state, once its version exceeds N; of each chat the last M messages
     GET  /_fake/transcript?most=M      {calls, problems}: the last M calls of the bot, and the rules it broke
     POST /_fake/{action} {...}         -> {result}: do what a user of the platform can do
 
@@ -41,9 +41,9 @@ Action = Callable[..., object]
 
 
 class Control:
-    """Serves the page in ``folder`` and the control interface.
+    """The page in ``folder``, and the control interface.
 
-    ``state`` returns the state with at most so many messages of each room. ``argument`` converts an argument
+    ``state`` returns the state with at most so many messages of each chat. ``argument`` converts an argument
     of an action from JSON; it raises ValueError.
     """
 
@@ -84,8 +84,8 @@ class Control:
         most = int(request.query.get("most", _MOST_MESSAGES))
         version = await self._fake.changes.after(after, _POLL_SECONDS)
         transcript = self._fake.transcript
-        told = {"version": version, "calls": len(transcript.calls), "problems": transcript.problems}
-        return as_json({**told, **self._shown(most)}, headers=_HEADERS)
+        facts = {"version": version, "calls": len(transcript.calls), "problems": transcript.problems}
+        return as_json({**facts, **self._shown(most)}, headers=_HEADERS)
 
     async def _transcript(self, request: web.Request) -> web.StreamResponse:
         transcript = self._fake.transcript

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.testing.contracts.trial import Candidate, Done, Trial, judged, reason_of
+from gateway.testing.contracts.trial import Candidate, OnCheck, Trial, reason_of, run_checks
 from plugins.cli_backends import CLIS
 from plugins.cli_backends.adapters.cli import Cli
 from plugins.cli_backends.backend import SpawnedBackend
@@ -45,10 +45,10 @@ def _candidate(cli: Cli, environ: Mapping[str, str]) -> Candidate:
     async def installed(cli: Cli) -> None:
         await check_installed_program(cli, environ)
 
-    async def run(first_token: float, done: Done) -> Trial:
+    async def run(first_token: float, on_check: OnCheck) -> Trial:
         is_installed = await SpawnedBackend(cli, environ, SessionFile()).is_available()
         checks = {**CHECKS, **({PROGRAM: (installed,)} if is_installed else {})}
-        columns, problems = await judged(cli, checks, done)
+        columns, problems = await run_checks(cli, checks, on_check)
         return Trial(
             name=cli.name,
             protocol=protocol,

@@ -12,7 +12,7 @@ from typing import Any
 from gateway import ChatOptions, Complete, Delta, Message, TextDelta, TextPart
 from gateway.provider_http import ToolCallStart, ToolResultEnd
 from gateway.testing.fake_models.coding_wire import DIALECTS
-from gateway.testing.fake_models.script import Asked, Reply, Say, Use
+from gateway.testing.fake_models.script import ModelRequest, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from plugins.cli_backends.adapters.cli import Cli
 from plugins.cli_backends.backend import SpawnedBackend
@@ -50,7 +50,7 @@ def fake_settings(name: str, url: str, home: Path, path: str) -> dict[str, Any]:
 def scripted_answer(name: str) -> Any:
     """Return a model that calls the tool when it is asked to make a file, and then reports success."""
 
-    def answer(asked: Asked) -> Reply:
+    def answer(asked: ModelRequest) -> Reply:
         last = asked.user_text.strip().splitlines()[-1] if asked.user_text.strip() else ""
         if asked.results:
             return Reply((Say("It is "), Say("done.")))

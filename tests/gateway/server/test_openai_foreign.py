@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.fake_models.script import Asked, Reply, Say, Use
+from gateway.testing.fake_models.script import ModelRequest, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import serving
 
 CALL = {"name": "weather", "args": {"city": "Rome"}}
 
 
-def forecaster(asked: Asked) -> Reply:
+def forecaster(asked: ModelRequest) -> Reply:
     """Calls the client's tool, then repeats its result."""
     if asked.results:
         return Reply((Say("It is "), Say(asked.results[-1])))

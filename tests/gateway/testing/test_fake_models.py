@@ -12,7 +12,7 @@ import pytest
 from gateway.contract.messages import ToolResultPart
 from gateway.contract.provider import ChatOptions, ToolDefinition
 from gateway.testing.contracts.provider_calls import assistant, connected, deltas_of, text_of, user
-from gateway.testing.fake_models.script import Asked, Faults, Refusal, Reply, Say, echo, words
+from gateway.testing.fake_models.script import Faults, ModelRequest, Refusal, Reply, Say, echo, words
 from gateway.testing.fake_models.server import FakeModels
 from plugins.providers.openai import create
 
@@ -74,7 +74,7 @@ async def test_it_refuses_what_the_real_services_refuse(path: str, body: dict[st
 
 def test_the_same_seed_spoils_the_same_answers() -> None:
     faults = Faults(cut=0.2, stall=0.1, refuse=0.2, garble=0.1)
-    asked = Asked("/", {}, {"messages": []}, "Hi there")
+    asked = ModelRequest("/", {}, {"messages": []}, "Hi there")
     one, two = [[faults.spoil(echo(4), 7)(asked) for _ in range(1)] for _ in range(2)]
     spoilt = faults.spoil(echo(4), 7)
     many = [spoilt(asked) for _ in range(300)]

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.testing.fake_models.script import Asked, Reply, Say, Use
+from gateway.testing.fake_models.script import ModelRequest, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import serving
 
 _MACHINE = f"linux-{'arm64' if platform.machine() == 'aarch64' else 'x64'}"
 
 
-def coder(asked: Asked) -> Reply:
+def coder(asked: ModelRequest) -> Reply:
     """Makes a file with the client's tool; what comes without tools is a title to be found."""
     if asked.results:
         return Reply((Say("It is "), Say("done.")))

@@ -38,9 +38,9 @@ from gateway.contract.provider import (
 )
 from gateway.testing.contracts.provider_calls import OPTIONS, assistant, connected, deltas_of, text_of, user
 from gateway.testing.fake_models.script import (
-    Asked,
     Bytes,
     Cut,
+    ModelRequest,
     Refusal,
     Reply,
     Say,
@@ -56,7 +56,7 @@ from plugins.providers.anthropic import AnthropicAdapter, create
 TOOL = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
 
 
-async def asked_with(*messages: Message, options: ChatOptions = OPTIONS, **settings: object) -> Asked:
+async def asked_with(*messages: Message, options: ChatOptions = OPTIONS, **settings: object) -> ModelRequest:
     async with FakeModels() as fake, connected(create, fake.anthropic_url, **settings) as provider:
         await deltas_of(provider, *messages, options=options)
         return fake.requests[0]

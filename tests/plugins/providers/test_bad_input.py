@@ -11,8 +11,9 @@ from gateway import ErrorPart, ProviderError
 from gateway.provider_http import StreamTimeoutError
 from gateway.testing.chat import chatting
 from gateway.testing.contracts.bad_input import BAD_INPUT, CASES
-from gateway.testing.contracts.provider_setup import KEY, Check, ProviderSetup, named, raised_by
-from gateway.testing.contracts.rude_server import Piece, RudeServer, http
+from gateway.testing.contracts.provider_calls import raised_by
+from gateway.testing.contracts.provider_setup import KEY, Check, ProviderSetup, named
+from gateway.testing.contracts.rude_server import Piece, RudeServer, http_response
 from plugins.providers.candidates import BEDROCK_WITH_A_KEY, PROVIDER_SETUPS
 
 pytestmark = pytest.mark.slow
@@ -40,10 +41,10 @@ async def test_the_chat_gets_one_clear_answer_to_each(setup: ProviderSetup, tmp_
         }
         async with chatting(tmp_path, **settings) as chat:
             for case in CASES:
-                rude.answer = tuple(case.sent(setup.dialect, other.url))
+                rude.answer = tuple(case.response(setup.dialect, other.url))
                 answer = await chat.say("Hi", session=case.name)
                 errors = [part for part in answer.parts if isinstance(part, ErrorPart)]
-                if case.mended is None:
+                if case.accepted is None:
                     assert [error.error_name for error in errors] in [[e.__name__] for e in case.errors], case
                 assert KEY not in str(answer), case
                 [_, said] = (await chat.gateway.parts.sessions.find(case.name)).messages()
@@ -53,19 +54,19 @@ async def test_the_chat_gets_one_clear_answer_to_each(setup: ProviderSetup, tmp_
 
 LISTS: dict[str, Piece] = {
     "noise": bytes(range(256)),
-    "nothing": http(b"", "application/json"),
-    "a page": http(b"<html>no</html>", "text/html"),
-    "half an object": http(b'{"data":[{"id"', "application/json"),
-    "a number": http(b"7", "application/json"),
-    "an error": http(b'{"error":"boom"}', "application/json"),
-    "lists without end": http(b'{"data":' + b"[" * 200_000, "application/json"),
-    "numbers without end": http(
+    "nothing": http_response(b"", "application/json"),
+    "a page": http_response(b"<html>no</html>", "text/html"),
+    "half an object": http_response(b'{"data":[{"id"', "application/json"),
+    "a number": http_response(b"7", "application/json"),
+    "an error": http_response(b'{"error":"boom"}', "application/json"),
+    "lists without end": http_response(b'{"data":' + b"[" * 200_000, "application/json"),
+    "numbers without end": http_response(
         b'{"data":%b,"models":%b,"modelSummaries":%b}' % ((b"9" * 100_000,) * 3), "application/json"
     ),
-    "no UTF-8": http(b'{"data":[{"id":"\xff"}],"models":[{"name":"\xff"}]}', "application/json"),
-    "less than it said": http(b'{"data":[', "application/json", size=500),
-    "too much": http(b'{"data":[' + b'{"id":"x"},' * 2_000_000, "application/json"),
-    "a refusal": http(b"", status="500 Oops"),
+    "no UTF-8": http_response(b'{"data":[{"id":"\xff"}],"models":[{"name":"\xff"}]}', "application/json"),
+    "less than it said": http_response(b'{"data":[', "application/json", size=500),
+    "too much": http_response(b'{"data":[' + b'{"id":"x"},' * 2_000_000, "application/json"),
+    "a refusal": http_response(b"", status="500 Oops"),
     "silence": "hang",
 }
 
@@ -79,4 +80,4 @@ async def test_a_list_of_models_that_is_none_is_an_error_with_a_name(setup: Prov
             assert isinstance(failure, ProviderError), name
             assert KEY not in str(failure), name
             assert (type(failure) is StreamTimeoutError) == (name == "silence"), (name, failure)
-            await rude.left()
+            await rude.wait_disconnected()

@@ -42,7 +42,7 @@ from gateway.provider_http import (
 )
 from gateway.testing.contracts.provider_calls import OPTIONS, assistant, connected, deltas_of, user
 from gateway.testing.fake_models.bedrock_wire import frame
-from gateway.testing.fake_models.script import Asked, Bytes, Cut, Reply, Say, Tokens
+from gateway.testing.fake_models.script import Bytes, Cut, ModelRequest, Reply, Say, Tokens
 from gateway.testing.fake_models.server import FakeModels
 from plugins.providers.bedrock import create
 from plugins.providers.bedrock.adapter import BedrockAdapter
@@ -56,7 +56,7 @@ SECRETS = {"access_key_id": "AKIAFAKE", "secret_access_key": "very-secret", "ses
 REGION = "eu-west-1"
 
 
-async def asked_with(*messages: Message, options: ChatOptions = OPTIONS, **settings: Any) -> Asked:
+async def asked_with(*messages: Message, options: ChatOptions = OPTIONS, **settings: Any) -> ModelRequest:
     given = {"region": REGION, "credentials": SECRETS, **settings}
     async with FakeModels() as fake, connected(create, fake.at("bedrock"), **given) as provider:
         await deltas_of(provider, *messages, options=options)

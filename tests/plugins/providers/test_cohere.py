@@ -26,7 +26,7 @@ from gateway import (
 from gateway.contract.messages import Attachment
 from gateway.provider_http import ContentFilterError, ServerFailedError, ToolDefinition
 from gateway.testing.contracts.provider_calls import OPTIONS, assistant, connected, deltas_of, text_of, user
-from gateway.testing.fake_models.script import Asked, Bytes, Reply, Say, Tokens, Use
+from gateway.testing.fake_models.script import Bytes, ModelRequest, Reply, Say, Tokens, Use
 from gateway.testing.fake_models.server import FakeModels
 from plugins.providers.cohere import CohereAdapter, create
 from plugins.providers.protocol import EMPTY_OUTPUT
@@ -35,7 +35,7 @@ from tests.plugins.providers.reading import EXAMPLES, Read, ours, replies
 TOOL = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties": {}})
 
 
-async def asked_with(*messages: Message, options: ChatOptions = OPTIONS, **settings: Any) -> Asked:
+async def asked_with(*messages: Message, options: ChatOptions = OPTIONS, **settings: Any) -> ModelRequest:
     async with FakeModels() as fake, connected(create, fake.at("cohere"), **settings) as provider:
         await deltas_of(provider, *messages, options=options)
         return fake.requests[0]

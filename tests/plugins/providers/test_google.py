@@ -33,7 +33,7 @@ from gateway.provider_http import (
 )
 from gateway.testing.contracts.provider_calls import OPTIONS, assistant, connected, deltas_of, text_of, user
 from gateway.testing.fake_models.google_wire import SIGNATURE
-from gateway.testing.fake_models.script import Asked, Bytes, Refusal, Reply, Say, Use, UseTogether
+from gateway.testing.fake_models.script import Bytes, ModelRequest, Refusal, Reply, Say, Use, UseTogether
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_models.tokens import FakeTokens, with_account
 from plugins.providers.google import create
@@ -45,7 +45,7 @@ CONFIG = ProviderConfig(id="google")
 NEW = ChatOptions(model="gemini-3.8-flash", message_id="answer", tools=(TOOL,))
 
 
-async def asked_with(*messages: Message, options: ChatOptions = OPTIONS, **settings: Any) -> Asked:
+async def asked_with(*messages: Message, options: ChatOptions = OPTIONS, **settings: Any) -> ModelRequest:
     async with FakeModels() as fake, connected(create, fake.at("google"), **settings) as provider:
         await deltas_of(provider, *messages, options=options)
         return fake.requests[0]

@@ -11,8 +11,8 @@ from gateway import ProviderConfig
 from gateway.contract.deltas import MetadataDelta
 from gateway.contract.errors import AuthFailedError
 from gateway.contract.provider import ReloadsCredentials
-from gateway.testing.contracts.provider_calls import OPTIONS, deltas_of, text_of, user
-from gateway.testing.contracts.provider_setup import ProviderSetup, failure_of, named
+from gateway.testing.contracts.provider_calls import OPTIONS, deltas_of, failure_of, text_of, user
+from gateway.testing.contracts.provider_setup import ProviderSetup, named
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_models.tokens import FakeTokens

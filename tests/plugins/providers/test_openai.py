@@ -25,9 +25,9 @@ from gateway.contract.messages import (
 from gateway.contract.provider import ChatOptions, Provider, ProviderConfig, ToolDefinition
 from gateway.testing.contracts.provider_calls import OPTIONS, assistant, connected, deltas_of, user
 from gateway.testing.fake_models.script import (
-    Asked,
     Bytes,
     Gate,
+    ModelRequest,
     Reply,
     Say,
     Think,
@@ -42,7 +42,7 @@ TOOL = ToolDefinition("clock", "Tells the time.", {"type": "object", "properties
 SECRET = "sk-very-secret-0123456789"
 
 
-async def asked_with(*messages: Message, options: ChatOptions = OPTIONS, **settings: object) -> Asked:
+async def asked_with(*messages: Message, options: ChatOptions = OPTIONS, **settings: object) -> ModelRequest:
     async with FakeModels() as fake, connected(create, fake.openai_url, **settings) as provider:
         await deltas_of(provider, *messages, options=options)
         return fake.requests[0]

@@ -13,7 +13,7 @@ from gateway.contract.messages import ImagePart
 from gateway.contract.provider import Capabilities, ToolDefinition
 from gateway.provider_http import AuthFailedError, ServerFailedError
 from gateway.testing.contracts.provider_calls import OPTIONS, assistant, connected, deltas_of, text_of, user
-from gateway.testing.fake_models.script import Asked, Bytes, Reply, Say
+from gateway.testing.fake_models.script import Bytes, ModelRequest, Reply, Say
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_models.tokens import FakeTokens
 from plugins.providers.openai import create
@@ -46,7 +46,7 @@ def body_for(config: ProviderConfig, *messages: Message, options: ChatOptions = 
     return msgspec.json.decode(request.body or b"")
 
 
-async def asked_of(vendor: str, *messages: Message, **settings: Any) -> Asked:
+async def asked_of(vendor: str, *messages: Message, **settings: Any) -> ModelRequest:
     async with (
         FakeModels() as fake,
         connected(
