@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -459,6 +460,7 @@ class Gateway:
             # Read-only copies: a plugin sees neither the keys of model providers nor what others are set to.
             environ=MappingProxyType({n: self._environ[n] for n in plugin.environ if n in self._environ}),
             config=MappingProxyType(deepcopy(dict(self.activator.options(name)))),
+            options=partial(self.settings.plugin, self.activator.tables(name)),
             registry=registry,
             get_plugin=registry.get,
             set_status_line=lambda segments: contributions.set_status(name, segments),

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.extensions.hooks import HOOKS
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("gateway", "channels", "plugins")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -53,6 +55,21 @@ SHORT_MODULES = {
     "plugins/providers/openai/oauth.py": "OAuth tokens, apart from the adapter",
 }
 """Modules of fewer lines, each with the reason why it is one."""
+
+CONTRIBUTIONS = {
+    "activity",
+    "agent_loop",
+    "append",
+    "inject_next",
+    "options",
+    "register_mention_provider",
+    "register_message_renderer",
+    "register_shortcut",
+    "sessions",
+    "set_status_line",
+    "submit",
+}
+"""What plugins contribute and use beside hooks, tools and providers."""
 
 OPENINGS = re.compile(r"(What|Whether|Who|How|Where|Whatever|Somebody|Nobody)\b")
 MOST_OPENINGS = 0.02
@@ -96,6 +113,18 @@ def test_every_room_of_the_core_is_named_on_its_page() -> None:
     rooms = {p.name for p in (ROOT / "gateway").glob("*.py") if not p.name.startswith("__")}
     rooms |= {f"{p.parent.name}/" for p in (ROOT / "gateway").glob("*/__init__.py")}
     assert sorted(room for room in rooms if f"`{room}`" not in page) == []
+
+
+def test_every_hook_and_contribution_point_has_a_shipped_example() -> None:
+    """Each has a user among the one-file plugins, and each of these plugins has a test."""
+    files = sorted((ROOT / "plugins").glob("[!_]*.py"))
+    nodes = [node for path in files for node in ast.walk(parsed(path))]
+    defined = {node.name for node in nodes if isinstance(node, Function)}
+    used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    assert sorted({*HOOKS, "commands"} - defined) == []
+    assert sorted(CONTRIBUTIONS - used) == []
+    tested = {path.name for path in TESTS if path.parent == ROOT / "tests/plugins"}
+    assert sorted(path.stem for path in files if f"test_{path.name}" not in tested) == []
 
 
 def test_no_file_is_too_long() -> None:

@@ -21,6 +21,7 @@ from gateway.contract.services import (
     ChannelService,
     ModelService,
     ProviderService,
+    ReadOptions,
     SessionMessages,
     SessionService,
     Submit,
@@ -185,6 +186,8 @@ class PluginContext(Struct, frozen=True, kw_only=True):
 
     cwd: str
     config: Mapping[str, Any]
+    options: ReadOptions
+    """Validates ``config`` with a pydantic model and returns it as one."""
     environ: Mapping[str, str] = {}
     """The environment variables that the plugin declares in ``Plugin.environ``, as far as they are set."""
     registry: RegistryView

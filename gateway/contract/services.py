@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from gateway.contract.channel import Channel, InboundMessage, Responder
 from gateway.contract.events import Activity, ActivityKind, AgentEvent, SubAgentEvent
 from gateway.contract.messages import Message
 from gateway.contract.provider import Capabilities, Provider, ProviderConfig, TurnOptions
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+M = TypeVar("M", bound="BaseModel")
 
 Unregister = Callable[[], None]
 NoticeLevel = Literal["info", "success", "warning", "error"]
@@ -238,6 +243,15 @@ class Submit(Protocol):
         agent: str | None = None,
         options: TurnOptions | None = None,
     ) -> Message | None: ...
+
+
+class ReadOptions(Protocol):
+    """Reads the plugin's own settings as a pydantic model.
+
+    Raises SettingsError that names each unknown key and each wrong value with its place.
+    """
+
+    def __call__(self, model: type[M], /) -> M: ...
 
 
 class UIService(Protocol):

@@ -79,7 +79,11 @@ class PluginActivator:
 
     def settings(self, plugin: str) -> PluginSettings:
         """Return the settings of a plugin, under its own name and the name that enabled it."""
-        return self._settings.of(*dict.fromkeys((self._names.get(plugin, plugin), plugin)))
+        return self._settings.of(*self.tables(plugin))
+
+    def tables(self, plugin: str) -> tuple[str, ...]:
+        """Return the names under which a plugin may have a table: the one that enabled it, and its own."""
+        return tuple(dict.fromkeys((self._names.get(plugin, plugin), plugin)))
 
     def options(self, plugin: str) -> Mapping[str, Any]:
         """Return the keys of a plugin's settings that the plugin itself defines."""

@@ -34,7 +34,7 @@ from gateway.settings.models import (
     StopSequences,
     Trigger,
 )
-from gateway.settings.plugins import PluginsSettings
+from gateway.settings.plugins import PluginSettings, PluginsSettings
 from gateway.settings.secrets import MASK, Secret, sounds_secret, without_passwords
 from gateway.settings.section import Days, Milliseconds, Minutes, Seconds, Section
 from gateway.settings.validation import hint, known_entries, looks_like_seconds, resolve_key, validated
@@ -439,10 +439,20 @@ class Settings(BaseSettings):
             complaints += more
         return validated(model, known, complaints, f"{'.'.join(section)}.")
 
-    def plugin(self, name: str, model: type[M]) -> M:
-        """Return a plugin's own settings as its model. Raises SettingsError like ``load_settings``."""
-        known, complaints = self._known_entries(("plugins", name), self.plugins.of(name).options, model)
-        return validated(model, known, complaints, f"plugins.{name}.")
+    def plugin(self, names: Sequence[str], model: type[M]) -> M:
+        """Return a plugin's own settings as its model; of several tables, later ones override key by key.
+
+        Raises SettingsError like ``load_settings``.
+        """
+        known: dict[tuple[str, ...], Entry] = {}
+        complaints: list[str] = []
+        shared = tuple(PluginSettings.model_fields)
+        for name in names:
+            section = ("plugins", name)
+            given, more = self._known_entries(section, self.plugins.of(name).options, model, shared)
+            known |= {entry.path: entry for entry in given}
+            complaints += more
+        return validated(model, [*known.values()], complaints, f"plugins.{names[-1]}.")
 
     def _known_entries(
         self,

@@ -29,7 +29,6 @@ SendsError SendsVoice ServesHttp ShowsDecision ShowsTyping Streams Watermarks
 """
 _PROVIDER_ABILITY = "an ability that providers have by defining its method"
 _EVENT = "an event that an agent loop or an event listener receives"
-_INPUT = "a return value of the hook transform_user_input"
 _HOOK = "a type in the signature of a hook, tool, command or agent loop"
 _FIELD = "the type of a field that channels fill in or read"
 
@@ -37,15 +36,9 @@ REASONS = {
     "gateway": {
         "AgentLoop": _HOOK,
         "Attachment": "what a tool returns with its text",
-        "ContentEvent": _EVENT,
         "MessagesEvent": _EVENT,
-        "UsageEvent": _EVENT,
-        "MentionCompletion": "the return value of a mention provider",
-        "PluginError": "the error that a plugin raises when it cannot start",
         "ReasoningEvent": _EVENT,
         "ToolOutput": _HOOK,
-        "Transform": _INPUT,
-        "TurnResult": _HOOK,
     },
     "gateway.channel": dict.fromkeys(_ABILITIES.split(), _ABILITY)
     | {"InboundKind": _FIELD, "ResponseMode": _FIELD, "SenderRole": _FIELD},

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from pydantic import BaseModel
 
 from gateway import Capabilities, ErrorPart, Plugin, ToolResultPart
 from gateway.app import Gateway
@@ -58,6 +59,22 @@ def test_what_is_named_is_exported() -> None:
     words = {word for line in named for word in re.findall(r"\w+", line)}
     assert words <= set(doors[0].__all__)
     assert set(re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", TEXT)) <= {*public, "Makefile", "FakeModels"}
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "plugins").glob("[!_]*.py")), ids=lambda path: path.stem)
+def test_a_shipped_plugin_is_listed_with_its_settings(file: Path) -> None:
+    made = load_plugin(file.stem)
+    assert made.name == file.stem
+    [row] = [line for line in TEXT.splitlines() if line.startswith(f"| `{file.stem}` |")]
+    models = [value for value in vars(import_module(f"plugins.{file.stem}")).values() if is_model(value)]
+    settings = {field for model in models for field in model.model_fields}
+    assert sorted(field for field in settings if f"`{field}" not in row) == []
+    hooks = {hook for hook in HOOKS if getattr(type(made), hook) is not getattr(Plugin, hook)}
+    assert sorted(hook for hook in hooks if f"`{hook}`" not in row) == []
+
+
+def is_model(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseModel) and value is not BaseModel
 
 
 async def test_the_notebook_writes_down_and_shows(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def context_for(registry: PluginRegistry, plugin: Plugin, **extras: Any) -> Plug
     return PluginContext(
         cwd="/",
         config={},
+        options=lambda model: model(),
         registry=registry,
         get_plugin=registry.get,
         set_status_line=lambda segments: contributions.set_status(name, segments),

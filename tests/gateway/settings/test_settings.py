@@ -505,6 +505,14 @@ def test_a_channel_reads_its_own_settings(load: Load):
     assert (own.bot_token.get_secret_value(), own.poll_seconds) == ("t", 5)
 
 
+def test_a_plugin_may_have_a_table_under_either_name(load: Load):
+    by_file = '[plugins."./own.py"]\nbot_token = "a"\npoll_seconds = 5\n'
+    own = load(f'{by_file}[plugins.own]\nbot_token = "b"\noptional = true').plugin(
+        ["./own.py", "own"], TelegramSettings
+    )
+    assert (own.bot_token.get_secret_value(), own.poll_seconds) == ("b", 5)
+
+
 def test_a_channel_s_own_mistakes_are_told_by_place(load: Load):
     settings = load(
         "[channels.telegram]\nbot_token = 't'\npoll_secnds = 5\n[plugins.telegram]\npoll_seconds = 'x'"
@@ -516,7 +524,7 @@ def test_a_channel_s_own_mistakes_are_told_by_place(load: Load):
         "did you mean channels.telegram.poll_seconds?"
     )
     with pytest.raises(SettingsError) as caught:
-        settings.plugin("telegram", TelegramSettings)
+        settings.plugin(["telegram"], TelegramSettings)
     assert "plugins.telegram.bot_token field required" in str(caught.value)
     assert 'config/trunkline.toml:5: plugins.telegram.poll_seconds = "x" must be a whole number' in str(
         caught.value

@@ -1,0 +1,129 @@
+"""Work status: the running tools in the status line, and a note after an answer that took long.
+
+In: ``[plugins.work_status]``. Out: a status segment and a key that hides it, notes in the session, and a line
+for the model after a stopped answer. The plugin loader imports it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+
+from pydantic import BaseModel, Field, field_validator
+
+from gateway import (
+    Activity,
+    AgentEndReason,
+    AgentEvent,
+    Message,
+    Plugin,
+    PluginContext,
+    StatusSegment,
+    TextPart,
+    TurnContext,
+    UsageEvent,
+)
+
+NOTE = "work_status.note"
+"""The type of the messages that the plugin appends."""
+_KEY = re.compile(r"f\d{1,2}|(?=.+\+)(ctrl\+)?(alt\+)?(meta\+)?(shift\+)?([^\s+A-Z]|[a-z]{2,})")
+
+
+class WorkStatusSettings(BaseModel):
+    """The settings of the plugin."""
+
+    note_after_seconds: float = Field(
+        default=60, ge=0, description="Append a note to answers that took at least this long; default 60"
+    )
+    shortcut: str = Field(default="alt+w", description='Key that shows or hides the tools; default "alt+w"')
+
+    @field_validator("shortcut")
+    @classmethod
+    def _named(cls, key: str) -> str:
+        if not _KEY.fullmatch(key):
+            raise ValueError('is not a key with ctrl, alt or meta; write it in lower case, such as "alt+w"')
+        return key
+
+
+class _Run:
+    """A running answer: when it began, its tokens so far, and how to stop listening."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.tokens = 0
+        self.unsubscribe: Callable[[], None] = lambda: None
+
+    def hear(self, event: AgentEvent) -> None:
+        if isinstance(event, UsageEvent):
+            self.tokens += event.total_tokens
+
+
+class WorkStatus(Plugin):
+    """Reports on running tools and long answers, for the people who wait for them."""
+
+    name = "work_status"
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` returns seconds."""
+        self._clock = clock
+        self._tools: Counter[str] = Counter()
+        self._runs: defaultdict[str, list[_Run]] = defaultdict(list)
+        self._hidden = False
+
+    async def activate(self, ctx: PluginContext) -> None:
+        """Read the settings, and listen to what agents and tools do."""
+        self._settings = ctx.options(WorkStatusSettings)
+        self._ctx = ctx
+        ctx.register_shortcut(self._settings.shortcut, self._toggle)
+        ctx.register_message_renderer(NOTE, lambda message: f"*{message.text}*")
+        self._unsubscribe = ctx.activity.subscribe(self._hear) if ctx.activity else lambda: None
+
+    async def deactivate(self) -> None:
+        """Stop listening."""
+        self._unsubscribe()
+
+    async def after_agent_run(self, reason: AgentEndReason, ctx: TurnContext) -> None:
+        """Note a long answer for readers, and a stopped one for the model."""
+        runs = self._runs[ctx.session]
+        run = runs.pop()
+        run.unsubscribe()
+        if runs:  # a nested run ended; its answer is still being made
+            return
+        del self._runs[ctx.session]
+        seconds = self._clock() - run.began
+        if reason == "aborted":
+            text = TextPart(f"(The user stopped the previous answer after {seconds:.0f} s.)")
+            ctx.messages.inject_next(Message(session_id=ctx.session, role="user", parts=(text,)))
+        elif seconds >= self._settings.note_after_seconds:
+            text = TextPart(f"Answered in {seconds:.0f} s with {run.tokens:,} tokens.")
+            note = Message(session_id=ctx.session, role="assistant", parts=(text,), custom_type=NOTE)
+            ctx.messages.append(note)
+
+    def _hear(self, activity: Activity) -> None:
+        if activity.kind == "agent_start":
+            self._begin(activity.summary)
+        elif activity.kind in ("tool_start", "tool_end"):
+            self._tools[activity.source] += 1 if activity.kind == "tool_start" else -1
+            self._show()
+
+    def _begin(self, session_id: str) -> None:
+        run = _Run(self._clock())
+        session = self._ctx.sessions.get(session_id) if self._ctx.sessions else None
+        if session is not None and not self._runs[session_id]:
+            run.unsubscribe = session.subscribe(run.hear)
+        self._runs[session_id].append(run)
+
+    def _toggle(self) -> None:
+        self._hidden = not self._hidden
+        self._show()
+
+    def _show(self) -> None:
+        self._tools = +self._tools
+        names = [name if count == 1 else f"{count} {name}" for name, count in sorted(self._tools.items())]
+        shown: Sequence[StatusSegment] = [StatusSegment(f"running {', '.join(names)}", dim=True)]
+        self._ctx.set_status_line(shown if names and not self._hidden else [])
+
+
+plugin = WorkStatus()
