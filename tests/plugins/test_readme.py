@@ -73,6 +73,17 @@ def test_a_shipped_plugin_is_listed_with_its_settings(file: Path) -> None:
     assert sorted(hook for hook in hooks if f"`{hook}`" not in row) == []
 
 
+async def test_the_settings_of_the_shipped_plugins_are_valid(tmp_path: Path) -> None:
+    [text] = [text for text in re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL) if "local_time" in text]
+    tables = tomllib.loads(text)["plugins"]
+    made = [load_plugin(name) for name in tables.pop("enabled")]
+    async with chatting(tmp_path, *made, plugins=tables) as chat:
+        await chat.say("hi")
+        assert "(Europe/Oslo, UTC+" in chat.model.calls[0].options.system_prompt
+    rules: Any = made[1]
+    assert rules._rules["no_deletes"].forbids({"command": "cd notes; rm -r ."})
+
+
 def is_model(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, BaseModel) and value is not BaseModel
 
