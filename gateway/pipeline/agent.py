@@ -164,7 +164,11 @@ class Agent:
             if done is not None:
                 return ToolOutput(done.output, done.is_error, done.title, done.metadata, done.attachments)
             part = ToolCallPart(call.id, call.name, dict(call.arguments))
-            if part not in _parts(turn):
+            made = next((p for p in _calls(turn) if p.tool_call_id == call.id), None)
+            # Arguments of the model that are not JSON are an empty object in the loop's view of its call.
+            if made is not None and (made.tool_name, made.arguments) == (part.tool_name, part.arguments):
+                part = made
+            else:
                 turn.emit_part(part)
             return (await self._tool_calls.run(turn, tools, [part], [part]))[0]
 
@@ -187,13 +191,16 @@ class Agent:
 def unanswered_calls(turn: Turn, first: int) -> list[ToolCallPart]:
     """Return the tool calls from index ``first`` on that have no result yet."""
     # A backend that runs tools itself, such as a coding program, yields their results with the calls.
-    parts = _parts(turn, first)
-    answered = {part.tool_call_id for part in parts if isinstance(part, ToolResultPart)}
-    return [part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id not in answered]
+    answered = {part.tool_call_id for part in _parts(turn, first) if isinstance(part, ToolResultPart)}
+    return [call for call in _calls(turn, first) if call.tool_call_id not in answered]
 
 
 def _parts(turn: Turn, first: int = 0) -> list[Part]:
     return [part for _, part in turn.assembler.parts_from(first)]
+
+
+def _calls(turn: Turn, first: int = 0) -> list[ToolCallPart]:
+    return [part for part in _parts(turn, first) if isinstance(part, ToolCallPart)]
 
 
 def error_part(error: TrunklineError) -> ErrorPart:

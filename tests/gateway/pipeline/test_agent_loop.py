@@ -110,6 +110,21 @@ async def test_002_18_a_call_the_model_did_not_make_is_shown_with_its_result(tmp
         assert text == TextPart("Two.")
 
 
+async def test_002_18_a_call_with_broken_arguments_is_answered_and_runs_nothing(tmp_path: Path) -> None:
+    async def run(loop: LoopRun) -> AsyncGenerator[AgentEvent]:
+        made = await loop.call_model(loop.messages)
+        await loop.call_tool(made.tool_calls[0])
+        yield ContentEvent("Done.")
+
+    async with chatting(tmp_path, Looping(run)) as chat:
+        chat.model.then(Reply((Use("utc_time", '{"zone": "Eur'),), "tools"))
+        call, result, _ = (await chat.say("What time is it?")).parts
+        assert isinstance(call, ToolCallPart)
+        assert call.invalid_arguments == '{"zone": "Eur'
+        assert isinstance(result, ToolResultPart)
+        assert (result.output, result.is_error) == ("Error: Invalid JSON arguments", True)
+
+
 async def test_a_loop_that_raises_is_a_named_error_behind_what_it_said(tmp_path: Path) -> None:
     async def run(loop: LoopRun) -> AsyncGenerator[AgentEvent]:
         yield ContentEvent("I was about to")
