@@ -98,16 +98,12 @@ class AnswerPages:
             await self._put(message, number, contents, final)
         if final:
             await self._delete_from(len(contents))
-        elif self._unsaved:
-            await self._outbox.write(*self._unsaved_ops())
 
     async def update_draft(self, message: Message) -> None:
         """Show the last page of a growing message as a draft; place the full pages before it."""
         contents = await self._paginate(message, final=False)
         for number in range(len(contents) - 1):
             await self._put(message, number, contents, final=False)
-        if self._unsaved:
-            await self._outbox.write(*self._unsaved_ops())
         if contents and isinstance(self._channel, Drafts):
             await self._channel.draft(self._outbound(message, len(contents) - 1, contents, final=False))
 
@@ -201,20 +197,24 @@ class AnswerPages:
         channel = self._channel
         self.placing = True
         try:
+            placed = None
             if page.uncertain and isinstance(channel, Reconciles):
-                found = await self._find(channel, page, outbound)
-                if found is not None:
-                    self._note_placed(page, found)
-                    return
-            # Set before the call: a cancellation or an unknown error leaves it set.
-            page.uncertain = True
-            try:
-                placed = await channel.send(outbound)
-            except (PlacementDeferred, PlacementRefused):
-                page.uncertain = False
-                raise
-            self._note_placed(page, placed)
-            page.shown, page.final = content, outbound.final
+                placed = await self._find(channel, page, outbound)
+            if placed is None:
+                # Set before the call: a cancellation or an unknown error leaves it set.
+                page.uncertain = True
+                try:
+                    placed = await channel.send(outbound)
+                except (PlacementDeferred, PlacementRefused):
+                    page.uncertain = False
+                    raise
+                page.shown, page.final = content, outbound.final
+            page.platform_id, page.uncertain = placed.platform_id, False
+            self._unsaved.append(self._outbox.record(self._entry, page, "placed"))
+            # Committed before the view may be ended: if the turn fails now, its dead letter reads this page.
+            # A final page is recorded together with the settlement.
+            if not outbound.final:
+                await self._outbox.write(*self._unsaved_ops())
         finally:
             self.placing = False
 
@@ -224,10 +224,6 @@ class AnswerPages:
         others = tuple(id_ for chat, id_ in placed if chat == chat_id)
         elsewhere = tuple((chat, id_) for chat, id_ in placed if chat != chat_id)
         return await channel.find(replace(outbound, others=others, elsewhere=elsewhere))
-
-    def _note_placed(self, page: Page, placed: Placed) -> None:
-        page.platform_id, page.uncertain = placed.platform_id, False
-        self._unsaved.append(self._outbox.record(self._entry, page, "placed"))
 
     async def _delete_from(self, count: int) -> None:
         """Delete all pages after the first ``count``, also those that only may have been placed."""

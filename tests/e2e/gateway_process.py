@@ -94,9 +94,11 @@ class GatewayProcess:
     async def ended(self) -> int:
         """Wait for its end. Returns the exit status; a signal's is negative."""
         assert self._process is not None
-        while (status := self._process.poll()) is None:
+        # A service may start the next process before this one's end is noticed here.
+        process, output = self._process, self._output
+        while (status := process.poll()) is None:
             await asyncio.sleep(0.01)
-        self._output.close()
+        output.close()
         return status
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
