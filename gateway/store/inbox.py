@@ -106,6 +106,8 @@ class Entry(Struct, kw_only=True):
     """
     has_steps: bool = False
     """An earlier process recorded steps of its turn, which the next attempt has to take over."""
+    shown: bool = False
+    """An earlier process placed, or may have placed, some of its answer."""
     untried: bool = False
     """No process has tried to place the answer, so nothing of it can be in the chat."""
     counted: bool = False
@@ -157,9 +159,13 @@ class Entry(Struct, kw_only=True):
         return self.inbound.text.strip() == "/stop"
 
     @property
-    def sort_key(self) -> tuple[bool, int, int]:
-        """Sort key within a mailbox: stopped messages come first, so that /stop can report them."""
-        return self.interrupted != "stopped", -self.priority, self.ord
+    def sort_key(self) -> tuple[bool, int, bool, int]:
+        """Sort key within a mailbox: stopped messages come first, so that /stop can report them.
+
+        Of the others, one whose answer is in its chat already comes before an earlier message that arrived
+        late: the answers have the same order in the chat and in the session.
+        """
+        return self.interrupted != "stopped", -self.priority, not self.shown, self.ord
 
     def is_revision_of(self, channel: str, account: str, dedup_key: str) -> bool:
         """Return whether this is the message with that key, or a revision of it."""
@@ -342,7 +348,12 @@ def _read_backlogs(connection: Connection, most: int, session: str | None) -> di
     answer = (t.outbox.c.inbox_id == c.id, t.outbox.c.part == 0, t.outbox.c.body.is_not(None))
     answered = select(t.outbox.c.id).where(*answer).exists().label("answered")
     begun = select(t.turn_step.c.inbox_id).where(t.turn_step.c.inbox_id == c.id).exists().label("begun")
-    first = select(t.inbox, answered, begun).join(ranked, ranked.c.id == c.id).where(ranked.c.place <= most)
+    shown = select(t.outbox.c.id).where(t.outbox.c.inbox_id == c.id).exists().label("shown")
+    first = (
+        select(t.inbox, answered, begun, shown)
+        .join(ranked, ranked.c.id == c.id)
+        .where(ranked.c.place <= most)
+    )
     # Counted by sender, because limits on waiting messages apply to each sender.
     rest = select(
         ranked.c.session, ranked.c.channel, ranked.c.account, ranked.c.sender, func.count().label("number")
@@ -424,6 +435,7 @@ def _entry(values: RowMapping) -> Entry:
         received_at=values["received_at"],
         answered=bool(values.get("answered", False)),
         has_steps=bool(values.get("begun", False)),
+        shown=bool(values.get("shown", False)),
         refused=values["priority"] == REFUSED,
         silent=values["interrupted"] == "withdrawn",
         interrupted=values["interrupted"],

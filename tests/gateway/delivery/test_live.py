@@ -140,6 +140,25 @@ async def test_the_error_of_a_failed_attempt_replaces_what_was_shown_of_it(tmp_p
         assert window.seen[-1] == ("This could not be answered (TypeError).", True)
 
 
+async def test_an_answer_that_was_shown_before_a_crash_keeps_its_place_before_a_late_message(
+    tmp_path: Path,
+) -> None:
+    before, after = Window(), Window()
+    never = asyncio.Event()
+    async with chatting(tmp_path, Bringing(before), limits={"drain_seconds": 0}) as chat:
+        chat.model.then(Reply((Say("Half of it."), Gate(never))))
+        second = written("second", channel=before.id, order=2)
+        await before.write(second)
+        await before.until_seen("Half of it.")
+        await before.write(written("first", channel=before.id, order=1))
+    async with chatting(tmp_path, Bringing(after)) as chat:
+        while chat.gateway.parts.dispatcher.waiting:
+            await asyncio.sleep(0.01)
+        log = await chat.gateway.parts.sessions.read("s")
+        said = [message.text for _, message in log if message.role == "assistant"]
+        assert said == ["You said: second", "You said: first"]
+
+
 async def test_a_tool_that_runs_is_not_shown_as_one_that_failed(tmp_path: Path) -> None:
     window, gate = Calls(), asyncio.Event()
 
