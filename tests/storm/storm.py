@@ -248,13 +248,14 @@ class Storm:
             return elapsed > self.plan.seconds and all(hits[point] >= _HITS for point in self._points)
         if elapsed <= self.plan.seconds or elapsed > 2 * self.plan.seconds or self.plan.planted:
             return elapsed > self.plan.seconds
-        if self.plan.needs_every_failpoint and not all(self._failpoints.hits()[p] for p in self._points):
-            return False
-        return self._killer.kills >= self.plan.fewest_kills
+        return not self._lacks_failpoints() and self._killer.kills >= self.plan.fewest_kills
 
     def _lacks_failpoints(self) -> bool:
-        """Return whether all that is left to prove is a kill at each failpoint."""
-        return self._elapsed > self.plan.seconds and self._killer.kills >= self.plan.fewest_kills
+        """Return whether it raged long enough, and the kills at some failpoints are still to be made."""
+        if not self.plan.needs_every_failpoint or self._elapsed <= self.plan.seconds:
+            return False
+        hits = self._failpoints.hits()
+        return not all(hits[point] for point in self._points)
 
     def _is_accepted(self, engine: Engine) -> bool:
         """Whether everything that persons said was accepted, in its last wording."""
