@@ -157,9 +157,9 @@ def parallel(bench: Bench) -> Iterator[Row]:
     results = bursts(bench, servers, clients=100, mode="p40", messages=1)
     bench.lab.stop(*servers.values())
     longest = {name: middle(r, lambda r: max(r.final)) for name, r in results.items()}
-    middle = {name: middle(r, lambda r: median(r.final)) for name, r in results.items()}
+    typical = {name: middle(r, lambda r: median(r.final)) for name, r in results.items()}
     label = "100 at once, model of 0.5 s"
-    yield Row(f"{label}: p50", "s", middle["ours"], middle["relay"], 0.65, absolute=True)
+    yield Row(f"{label}: p50", "s", typical["ours"], typical["relay"], 0.65, absolute=True)
     yield Row(f"{label}: longest", "s", longest["ours"], longest["relay"], 0.65, absolute=True)
 
 
