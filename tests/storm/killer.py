@@ -18,6 +18,8 @@ _AT_START = ("before recovery", "after recovery", "after the claim")
 _PATIENCE, _LONGEST_PATIENCE = 0.9, 3.6
 """Seconds to wait for a failpoint to be reached before the life is ended at random. They are more for one
 that was missed: on a busy machine few lives come as far as an answer in the first of them."""
+_INSISTENCE = 12.0
+"""Seconds to wait for a failpoint that is all that is missing: a bot may log in once in 5 s."""
 _CLOCKS = (0, 0, 0, -3_600, 3_600)
 """How many seconds a life's wall clock is ahead."""
 _SLOWEST_START = 20.0
@@ -109,7 +111,7 @@ class Killer:
         while not over():
             if insist():
                 self._to_come = [point for point in self._to_come if not self._failpoints.hits()[point]]
-                await self._at_a_failpoint(_LONGEST_PATIENCE)
+                await self._at_a_failpoint(_INSISTENCE)
             elif self.lives and self._dice.random() < 0.6:
                 await self._at_a_failpoint()
             else:
