@@ -183,7 +183,7 @@ class Receive(Protocol):
 
 
 class OutboundMessage(Struct, frozen=True, kw_only=True):
-    """One message to place in a room. ``nonce`` is its idempotency key, at most 25 characters.
+    """One message to place in a chat. ``nonce`` is its idempotency key, at most 25 characters.
 
     ``page`` is what ``pages`` made of the answer for this message, number ``part`` of ``parts``; None for
     channels that do not cut. It is not ``final`` while the answer is being made. ``watermark`` is what the
@@ -207,9 +207,9 @@ class OutboundMessage(Struct, frozen=True, kw_only=True):
 
 
 class Placed(Struct, frozen=True):
-    """Where the platform put it: its own id for the message, for edits.
+    """A placed message: the platform's id of it, for edits.
 
-    ``order`` is its place in the platform's own order, as in ``InboundMessage.order``; 0 if unknown.
+    ``order`` is its position in the platform's own order, as in ``InboundMessage.order``; 0 if unknown.
     """
 
     platform_id: str
