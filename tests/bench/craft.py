@@ -113,7 +113,7 @@ def slack_pages(message: Message) -> object:
     """Pages with their blocks, which are made when a page is sent."""
     pages = slack_render.pages(message, final=True)
     return [
-        (slack_render.blocks(p.markdown), slack_render.note(p.markdown))
+        (slack_render.blocks(p.markdown), slack_render.notification_text(p.markdown))
         for p in pages
         if isinstance(p, slack_render.Text)
     ]
