@@ -10,11 +10,12 @@ import io
 import logging
 import os
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from gateway.settings import LogSettings
@@ -27,6 +28,7 @@ _FILES = 5
 """Number of log files, including the current one."""
 
 Event = MutableMapping[str, Any]
+Render = Callable[[Any, str, Event], str]
 
 
 def log_files(data_dir: Path) -> list[Path]:
@@ -45,14 +47,12 @@ def set_up_logs(settings: LogSettings, data_dir: Path | None = None) -> None:
     log_file = _LogFile(log_files(data_dir)[-1], settings) if data_dir is not None and settings.file else None
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
             structlog.processors.format_exc_info,
             _truncate,
-            *([log_file.write_event] if log_file is not None else []),
-            structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(),
+            _Output(log_file, structlog.dev.ConsoleRenderer() if console else None),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=_StandardError,
@@ -62,7 +62,6 @@ def set_up_logs(settings: LogSettings, data_dir: Path | None = None) -> None:
     stream.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     foreign: list[logging.Handler] = [stream]
     if log_file is not None:
-        log_file.setFormatter(_AsJson())
         foreign.append(log_file)
     logging.basicConfig(level=max(level, logging.WARNING), handlers=foreign)
 
@@ -82,6 +81,20 @@ class _StandardError:
     debug = info = warning = warn = error = critical = exception = fatal = log = msg
 
 
+class _Output:
+    """Last structlog processor: writes an event to the log file, and returns its line for standard error."""
+
+    def __init__(self, log_file: _LogFile | None, console: Render | None) -> None:
+        self._log_file = log_file
+        self._console = console
+
+    def __call__(self, logger: Any, method: str, event: Event) -> str:
+        line = "" if self._console is not None and self._log_file is None else _to_json(event)
+        if self._log_file is not None:
+            self._log_file.write(line)
+        return line if self._console is None else self._console(logger, method, event)
+
+
 class _LogFile(RotatingFileHandler):
     """Rotating log file that only the gateway's user can read.
 
@@ -92,40 +105,52 @@ class _LogFile(RotatingFileHandler):
         super().__init__(
             path, maxBytes=settings.file_bytes, backupCount=_FILES - 1, encoding="utf-8", delay=True
         )
-        self._render = structlog.processors.JSONRenderer()
+        self._size = 0
 
-    def write_event(self, logger: Any, method: str, event: Event) -> Event:
-        """Write an event to the file and return it, as a structlog processor."""
-        line = self._render(logger, method, dict(event))
-        self.handle(logging.makeLogRecord({"msg": line, "ready": True}))
-        return event
+    def write(self, line: str) -> None:
+        """Append a line, to a new file if the current one is full."""
+        # ``emit`` of the base class asks the file system twice for each line, and every turn logs one.
+        size = len(line.encode("utf-8", "replace")) + 1
+        with self.lock or contextlib.nullcontext(), contextlib.suppress(OSError, ValueError):
+            stream = self.stream or self._open()
+            self.stream = stream
+            if self._size and self._size + size > self.maxBytes > 0:
+                self.doRollover()
+                self.stream = stream = self._open()
+            self._size += size
+            stream.write(f"{line}\n")
+            stream.flush()
 
-    def _open(self) -> io.TextIOWrapper:
-        # Opened with its mode: a umask may let other users read, and log lines name people and chats.
-        path = Path(self.baseFilename)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        return os.fdopen(descriptor, "a", encoding="utf-8")
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Drop the line: the default handler would print a traceback for each one."""
-
-
-class _AsJson(logging.Formatter):
-    """Formats records of other libraries like the gateway's own lines."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        if hasattr(record, "ready"):
-            return record.getMessage()
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record of another library as JSON, like the gateway's own lines."""
         event: Event = {
             "event": record.getMessage(),
             "logger": record.name,
             "level": record.levelname.lower(),
         }
         if record.exc_info:
-            event["exception"] = self.formatException(record.exc_info)
+            event["exception"] = logging.Formatter().formatException(record.exc_info)
         stamped = structlog.processors.TimeStamper(fmt="iso", utc=True)(None, "", event)
-        return str(structlog.processors.JSONRenderer()(None, "", _truncate(None, "", stamped)))
+        self.write(_to_json(_truncate(None, "", stamped)))
+
+    def _open(self) -> io.TextIOWrapper:
+        # Opened with its mode: a umask may let other users read, and log lines name people and chats.
+        path = Path(self.baseFilename)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._size = os.fstat(descriptor).st_size
+        return os.fdopen(descriptor, "a", encoding="utf-8", errors="replace")
+
+
+_encode = msgspec.json.Encoder(enc_hook=repr).encode
+
+
+def _to_json(event: Event) -> str:
+    """Encode an event; values of other types by their ``repr``."""
+    try:
+        return _encode(event).decode()
+    except (TypeError, ValueError, RecursionError):  # such as lone surrogates, or keys that are no text
+        return str(structlog.processors.JSONRenderer()(None, "", event))
 
 
 def _truncate(_logger: Any, _method: str, event: Event) -> Event:

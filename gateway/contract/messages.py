@@ -213,10 +213,11 @@ def is_notice(part: Part) -> bool:
 
 def model_context(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Return the messages for a model: without notices, and without messages that contain only those."""
-    return tuple(shown for message in messages if (shown := _without_notices(message)) is not None)
+    return tuple(shown for message in messages if (shown := without_notices(message)) is not None)
 
 
-def _without_notices(message: Message) -> Message | None:
+def without_notices(message: Message) -> Message | None:
+    """Return a message for a model: without notices; None if it contains only those."""
     if not any(map(is_notice, message.parts)):
         return message
     parts = tuple(part for part in message.parts if not is_notice(part))
@@ -338,11 +339,11 @@ def with_results(messages: Sequence[Message]) -> Sequence[Message]:
 
     A result without a call, or with a call that has a result already, is dropped.
     """
-    if not any(_has_results(message) for message in messages):
+    if not any(map(has_results, messages)):
         return messages
     found: list[Message] = []
     for message in messages:
-        if not _has_results(message):
+        if not has_results(message):
             found.append(message)
             continue
         for part in message.parts:
@@ -354,7 +355,8 @@ def with_results(messages: Sequence[Message]) -> Sequence[Message]:
     return found
 
 
-def _has_results(message: Message) -> bool:
+def has_results(message: Message) -> bool:
+    """Return whether a client sent tool results in a message."""
     return message.role == "user" and any(isinstance(part, ToolResultPart) for part in message.parts)
 
 

@@ -188,8 +188,10 @@ class ModelCaller:
         """Call one provider, with the hooks before and after. Returns why the model stopped."""
         options = self.options(turn, route, prompt, tools)
         transcript = turn.transcript() if messages is None else tuple(messages)
+        if messages is not None or turn.session.has_client_results:
+            transcript = tuple(with_results(transcript))
         hooks = self._registry.get_hooks()
-        sent, options = await hooks.before_llm_call(tuple(with_results(transcript)), options, turn.ctx)
+        sent, options = await hooks.before_llm_call(transcript, options, turn.ctx)
         meter = self._spending.meter(turn, route, options, sent)
         first, stop, usage = await self._stream(turn, route, meter, sent)
         if stop is None:

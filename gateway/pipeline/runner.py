@@ -293,7 +293,7 @@ def _user_message(session: Session, entry: Entry, text: str | None = None) -> Me
 def _earlier_messages(session: Session, entry: Entry) -> Sequence[Message]:
     """Return the conversation that the client sent along, if the session begins with this message."""
     first = entry.merged[0] if entry.merged else entry
-    return () if session.messages() else first.inbound.before
+    return first.inbound.before if session.is_empty else ()
 
 
 def _late_notice(session: Session, entry: Entry) -> Message:

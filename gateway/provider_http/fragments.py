@@ -14,89 +14,85 @@ from gateway.contract.messages import Message
 Encode = Callable[[Message], bytes]
 Value = TypeVar("Value")
 
-ENTRY_COST = 800
+ENTRY_COST = 600
 """Estimated bytes of an entry besides its fragment: it also keeps the message."""
-_PRUNE_AFTER = 50
-"""New messages of a conversation before entries of unused messages are dropped."""
+_HISTORIES = 4
+"""Histories of a session: its own, and those of nested runs."""
 
 
 class FragmentCache:
-    """The encoded messages of recently sent conversations.
+    """The encoded messages of recently sent histories, a few for each session.
 
-    Keeps at most ``size`` bytes in all and evicts the least recently sent conversation first. Of each
-    conversation it keeps little more than the messages of the last request.
+    Keeps at most ``size`` bytes in all and evicts the least recently sent session first. Of each history it
+    keeps the messages of the last request.
     """
 
-    __slots__ = ("_bytes", "_conversations", "_encode", "_size")
+    __slots__ = ("_bytes", "_encode", "_sessions", "_size")
 
     def __init__(self, encode: Encode, *, size: int = 32 * 1024 * 1024) -> None:
         self._encode = encode
         self._size = size
         self._bytes = 0
-        self._conversations: OrderedDict[str, _Conversation] = OrderedDict()
+        self._sessions: OrderedDict[str, list[_History]] = OrderedDict()
 
     def __len__(self) -> int:
-        return sum(map(len, self._conversations.values()))
+        return sum(len(history.messages) for histories in self._sessions.values() for history in histories)
 
     def join(self, messages: Sequence[Message]) -> bytes:
         """Return the fragments of all messages joined by commas, without empty ones."""
         if not messages:
             return b""
-        session = messages[-1].session_id
-        conversation = self._conversations.get(session)
-        if conversation is None:
-            conversation = self._conversations[session] = _Conversation(self._encode)
-        before = conversation.bytes
-        joined = conversation.join(messages)
-        self._conversations.move_to_end(session)
-        self._bytes += conversation.bytes - before
+        wanted, session = tuple(messages), messages[-1].session_id
+        histories = self._sessions.setdefault(session, [])
+        self._sessions.move_to_end(session)
+        self._bytes -= sum(history.bytes for history in histories)
+        history = next((one for one in histories if one.advance(wanted, self._encode)), None)
+        if history is None:
+            history = _History(wanted, list(map(self._encode, wanted)))
+        else:
+            histories.remove(history)
+        histories.insert(0, history)
+        del histories[_HISTORIES:]
+        self._bytes += sum(history.bytes for history in histories)
         while self._bytes > self._size:
-            self._bytes -= self._conversations.popitem(last=False)[1].bytes
-        return joined
+            _, evicted = self._sessions.popitem(last=False)
+            self._bytes -= sum(history.bytes for history in evicted)
+        return b",".join(filter(None, history.fragments))
 
 
-class _Conversation:
-    """The fragments of one conversation by message id; a new message object replaces the old one's."""
+class _History:
+    """The messages of the last request and their fragments."""
 
-    __slots__ = ("_encode", "_known", "_made", "bytes")
+    __slots__ = ("bytes", "fragments", "messages")
 
-    def __init__(self, encode: Encode) -> None:
-        self._encode = encode
-        self._known: dict[str, tuple[Message, bytes]] = {}
-        self._made = 0
-        self.bytes = 0
+    def __init__(self, messages: tuple[Message, ...], fragments: list[bytes]) -> None:
+        self._keep(messages, fragments)
 
-    def __len__(self) -> int:
-        return len(self._known)
+    def advance(self, messages: tuple[Message, ...], encode: Encode) -> bool:
+        """Keep the next request in place of the last one; return False if they have no message in common."""
+        kept = self.messages
+        first = kept.index(messages[0]) if messages[0] in kept else len(kept)
+        same = kept[first:]
+        # Usually a few of the oldest messages left the window and new ones follow. Comparing tuples is one
+        # call, because equal messages are the same objects; a loop over a long history is not.
+        if same and messages[: len(same)] == same:
+            fragments = self.fragments[first:]
+            fragments += map(encode, messages[len(same) :])
+        else:
+            known = {one.id: (one, fragment) for one, fragment in zip(kept, self.fragments, strict=True)}
+            found = [known.get(message.id) for message in messages]
+            if not any(found):
+                return False
+            fragments = [
+                entry[1] if entry is not None and entry[0] == message else encode(message)
+                for message, entry in zip(messages, found, strict=True)
+            ]
+        self._keep(messages, fragments)
+        return True
 
-    def join(self, messages: Sequence[Message]) -> bytes:
-        known, make = self._known.get, self._make
-        found = [
-            entry[1] if (entry := known(message.id)) is not None and entry[0] is message else make(message)
-            for message in messages
-        ]
-        # Pruning only after many new messages makes its cost per message negligible.
-        if self._made > max(_PRUNE_AFTER, len(messages) // 4):
-            self._prune(messages)
-        return b",".join(filter(None, found))
-
-    def _make(self, message: Message) -> bytes:
-        replaced = self._known.get(message.id)
-        if replaced is not None:
-            self.bytes -= _cost(replaced)
-        entry = self._known[message.id] = (message, self._encode(message))
-        self.bytes += _cost(entry)
-        self._made += 1
-        return entry[1]
-
-    def _prune(self, messages: Sequence[Message]) -> None:
-        self._known = {message.id: self._known[message.id] for message in messages}
-        self.bytes = sum(map(_cost, self._known.values()))
-        self._made = 0
-
-
-def _cost(entry: tuple[Message, bytes]) -> int:
-    return len(entry[1]) + ENTRY_COST
+    def _keep(self, messages: tuple[Message, ...], fragments: list[bytes]) -> None:
+        self.messages, self.fragments = messages, fragments
+        self.bytes = sum(map(len, fragments)) + ENTRY_COST * len(fragments)
 
 
 class RecentEncodings(Generic[Value]):

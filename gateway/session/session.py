@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gateway.contract.channel import Address
 from gateway.contract.deltas import Complete
 from gateway.contract.events import AgentEvent
-from gateway.contract.messages import Message, TextPart, now_ms, size_of
+from gateway.contract.messages import Message, TextPart, has_results, now_ms, size_of, without_notices
 from gateway.session.bus import Listeners, MessageBus, Unsubscribe
 from gateway.session.feed import Feed
 from gateway.session.frames import (
@@ -123,7 +123,12 @@ class Session:
         self._log_bytes = _size_of_log(log)
         self._sinks: list[EventSink] = []
         self._viewers: list[EventSink] = []
-        self._model_view = [m for seq, m in log if m.for_model and seq > row.context_from]
+        self._model_view: list[Message] = []
+        self.has_client_results = False
+        """A client may have sent tool results in messages that are meant for the model."""
+        for seq, message in log:
+            if seq > row.context_from:
+                self._show_to_model(message)
         self._log_complete = not self.saved or len(log) == row.messages
 
     @property
@@ -151,12 +156,17 @@ class Session:
         """Its usage so far."""
         return Totals(self.row.input_tokens, self.row.output_tokens, self.row.cost)
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether its log holds no message."""
+        return not self._log
+
     def messages(self) -> tuple[Message, ...]:
         """Return the newest messages of the log."""
         return tuple(message for _, message in self._log)
 
     def model_view(self) -> tuple[Message, ...]:
-        """Return the newest messages that are meant for the model."""
+        """Return the newest messages that are meant for the model, without notices."""
         return tuple(self._model_view[-self._window :])
 
     def publish(self, frame: Frame) -> int:
@@ -348,8 +358,7 @@ class Session:
     def _remember(self, seq: int, message: Message) -> None:
         self._log.append((seq, message))
         self._log_bytes += size_of(message)
-        if message.for_model:
-            self._model_view.append(message)
+        self._show_to_model(message)
         # Trim at twice the window: trimming at every message would copy the list each time.
         if len(self._log) > 2 * self._window:
             del self._log[: -self._window]
@@ -357,6 +366,13 @@ class Session:
             self._log_complete = False
         if len(self._model_view) > 2 * self._window:
             del self._model_view[: -self._window]
+
+    def _show_to_model(self, message: Message) -> None:
+        # Prepared once here: a turn that had to look at every message would slow down as its session grows.
+        shown = without_notices(message) if message.for_model else None
+        if shown is not None:
+            self._model_view.append(shown)
+            self.has_client_results |= has_results(shown)
 
     def _forget(self, ids: Collection[str]) -> None:
         """Remove messages without a durable outcome; the next attempt shows them again."""

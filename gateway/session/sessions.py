@@ -129,7 +129,7 @@ class Sessions:
 
     def drop_if_empty(self, session: Session) -> None:
         """Remove a session that was created for a message which belongs to another session."""
-        if session.idle and not session.messages() and not session.row.messages:
+        if session.idle and session.is_empty and not session.row.messages:
             self._drop(session.id)
             if session.saved:
                 self._store.submit([(DROP_SESSION, (session.id,))])

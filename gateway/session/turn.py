@@ -31,8 +31,8 @@ from gateway.contract.messages import (
     ToolCallPart,
     ToolResultPart,
     is_notice,
-    model_context,
     sound,
+    without_notices,
 )
 from gateway.contract.plugin import TurnContext
 from gateway.contract.provider import TurnOptions
@@ -327,9 +327,9 @@ class Turn:
         self.flush()
         messages = self.session.model_view()
         if self.assembler.next_index:
-            answer = self.assembler.message()
-            messages = (*messages, answer) if answer.parts else messages
-        return model_context(messages)
+            answer = without_notices(self.assembler.message())
+            messages = (*messages, answer) if answer is not None and answer.parts else messages
+        return messages
 
     def tool_call_ids(self) -> frozenset[str]:
         """Return the ids of the answer's tool calls so far."""

@@ -57,6 +57,42 @@ def test_what_a_conversation_left_behind_is_forgotten_and_the_rest_stays() -> No
     assert encoder.calls == 1001
 
 
+def test_a_window_that_moves_encodes_only_new_messages() -> None:
+    encoder = Encoder()
+    cache = FragmentCache(encoder)
+    said = [user(str(number)) for number in range(100)]
+    for end in range(20, 101, 2):
+        joined = cache.join(said[end - 20 : end])
+        assert joined == b",".join(b"%d" % number for number in range(end - 20, end))
+
+    assert encoder.calls == 100
+    assert len(cache) == 20
+
+
+def test_a_nested_run_of_a_session_does_not_evict_its_history() -> None:
+    encoder = Encoder()
+    cache = FragmentCache(encoder)
+    history = [user(str(number)) for number in range(50)]
+    for number in range(10):
+        cache.join(history)
+        assert cache.join([user(f"task {number}")]) == b"task %d" % number
+
+    assert encoder.calls == 60
+    assert len(cache) == 53
+
+
+def test_a_history_with_a_changed_message_encodes_only_that_one() -> None:
+    encoder = Encoder()
+    cache = FragmentCache(encoder)
+    history = [user(str(number)) for number in range(50)]
+    cache.join(history)
+    history[20] = msgspec.structs.replace(history[20], parts=user("edited").parts)
+    del history[30]
+
+    assert b"19,edited,21" in cache.join([user("a new first message"), *history])
+    assert encoder.calls == 52
+
+
 def test_the_conversation_that_was_not_sent_for_longest_goes_first() -> None:
     encoder = Encoder()
     cache = FragmentCache(encoder, size=10_000)
