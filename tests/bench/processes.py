@@ -50,6 +50,11 @@ def cores() -> tuple[set[int], set[int]]:
     return {free[0]}, {free[-1]}
 
 
+def python_of(tree: Path) -> str:
+    """Return the Python that runs a checkout: this one, or that of another checkout's ``.venv``."""
+    return sys.executable if tree == TREE else str(tree / ".venv" / "bin" / "python")
+
+
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return probe.getsockname()[1]
@@ -59,14 +64,19 @@ class Process:
     """A process that says on its first line that it is ready, and where it is reached."""
 
     def __init__(
-        self, command: Sequence[str], core: set[int], log: Path, env: Mapping[str, str] = {}
+        self,
+        command: Sequence[str],
+        core: set[int],
+        log: Path,
+        env: Mapping[str, str] = {},
+        folder: Path = TREE,
     ) -> None:
         self._started = time.monotonic()
         self._log = log
         with log.open("w") as errors:
             self._process = subprocess.Popen(
                 command,
-                cwd=TREE,
+                cwd=folder,
                 env={**os.environ, **env},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -153,11 +163,12 @@ class Lab:
         folder: Path | None = None,
         platforms: Sequence[Platform] = (),
         python: Path | None = None,
+        tree: Path = TREE,
         providers: str = "",
         top: str = "",
         **settings: float | bool,
     ) -> Process:
-        """Trunkline with everything on, in a new folder if none is given.
+        """Trunkline with everything on, in a new folder if none is given, run from a checkout.
 
         It is connected to ``platforms``; ``settings`` are those of each of their channels. ``providers`` are
         tables of more providers than the model, ``top`` settings beside it. ``python`` is of another
@@ -179,16 +190,16 @@ class Lab:
                 top=top,
             )
         )
-        command = [str(python or sys.executable), "-m", "gateway", "run", "--config", str(config)]
-        process = self._start(command, self._server_core)
+        command = [str(python or python_of(tree)), "-m", "gateway", "run", "--config", str(config)]
+        process = self._start(command, self._server_core, folder=tree)
         if platforms:
             process.until_healthy()
         return process
 
-    def compile(self, python: Path | None) -> None:
-        """Let another Python compile the tree, so that no start has to."""
-        command = [str(python or sys.executable), "-m", "compileall", "-q", "gateway", "channels", "plugins"]
-        subprocess.run(command, cwd=TREE, check=True)
+    def compile(self, python: Path | None, tree: Path = TREE) -> None:
+        """Let another Python compile a checkout, so that no start has to."""
+        command = [str(python or python_of(tree)), "-m", "compileall", "-q", "gateway", "channels", "plugins"]
+        subprocess.run(command, cwd=tree, check=True)
 
     def start(
         self, script: str, *arguments: str, python: Path | None = None, served: bool = False
@@ -230,9 +241,11 @@ class Lab:
     def _model_url(self) -> str:
         return f"http://127.0.0.1:{self.model.port}"
 
-    def _start(self, command: Sequence[str], core: set[int], env: Mapping[str, str] = {}) -> Process:
+    def _start(
+        self, command: Sequence[str], core: set[int], env: Mapping[str, str] = {}, folder: Path = TREE
+    ) -> Process:
         self._count += 1
-        process = Process(command, core, self.folder / f"{self._count}.log", env)
+        process = Process(command, core, self.folder / f"{self._count}.log", env, folder)
         self._running.append(process)
         return process
 

@@ -1,8 +1,12 @@
 """Measures Trunkline against floors in the same run, and says which goals are met.
 
 Servers run on one core, their load and the model on another. What is compared is measured in turns, a
-round each, and the medians of the rounds count. The exit status is 0; with ``--check`` it is 1 if a goal
-is missed.
+round each; the medians of the rounds and of their ratios count. The exit status is 0; with ``--strict`` it
+is 1 if a goal is missed.
+
+To see what a change costs, name a checkout without it, with its own .venv:
+run.py --only saturated,accept --against ../main
+Its gateway is measured in the same rounds, and the column "change" has ours as a multiple of the other's.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -38,21 +42,27 @@ def main() -> int:
     plain = _plain(say) if "channels_idle" in options.only else None
     rows: list[Row] = []
     with laboratory() as lab:
-        rounds, seconds = (2, 1.0) if options.quick else (5, 2.0)
-        bench = Bench(lab, rounds, seconds, rival, plain, options.quick)
+        rounds, seconds = (3, 1.0) if options.quick else (5, 2.0)
+        bench = Bench(lab, options.rounds or rounds, seconds, rival, plain, options.quick, options.against)
         for name in options.only:
             with say.status(f"measuring: {name}"):
                 rows += _ALL[name](bench)
     _show(rows, as_json=options.json)
-    return int(options.check and any(row.met is False for row in rows))
+    return int(options.strict and any(row.met is False for row in rows))
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", type=_names, default=list(_ALL), help=f"of {','.join(_ALL)}")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--check", action="store_true", help="fail if a goal is missed")
+    parser.add_argument(
+        "--rounds", type=int, help="how often each is measured, instead of 5 times (quick: 3)"
+    )
+    parser.add_argument("--strict", action="store_true", help="fail if a goal is missed")
+    parser.add_argument("--against", type=_checkout, metavar="CHECKOUT", help="measure another gateway, too")
     return parser.parse_args()
 
 
@@ -62,6 +72,13 @@ def _names(text: str) -> list[str]:
         if name not in _ALL:
             raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(_ALL)}")
     return names
+
+
+def _checkout(text: str) -> Path:
+    folder = Path(text).resolve()
+    if folder == TREE or not (folder / ".venv/bin/python").exists():
+        raise argparse.ArgumentTypeError(f"{text!r} is no other checkout with a .venv")
+    return folder
 
 
 def _rival(say: Console) -> Path | None:
@@ -90,12 +107,13 @@ def _environment(say: Console, what: str, folder: Path, requirements: Path) -> P
     return python
 
 
-def _show(rows: Iterable[Row], *, as_json: bool) -> None:
+def _show(rows: Sequence[Row], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps([{**asdict(row), "ratio": row.ratio, "met": row.met} for row in rows], indent=1))
         return
+    other = ("other", "change") if any(row.other for row in rows) else ()
     table = Table("figure", "unit", title="Trunkline against its floors")
-    for column in ("ours", "floor", "ratio", "goal"):
+    for column in (*other, "ours", "floor", "ratio", "goal"):
         table.add_column(column, justify="right")
     table.add_column("met")
     table.add_column("note", style="dim")
@@ -103,6 +121,7 @@ def _show(rows: Iterable[Row], *, as_json: bool) -> None:
         table.add_row(
             row.figure,
             row.unit,
+            *map(_number, (row.other, row.change)[: len(other)]),
             *map(_number, (row.ours, row.floor, row.ratio)),
             _goal(row),
             _met(row),
