@@ -180,8 +180,12 @@ class Assembler:
 
     def parts_from(self, first: int) -> list[tuple[int, Part]]:
         """Return the known parts from an index on, with their indices."""
-        found = ((index, self._drafts[index].finish()) for index in sorted(self._drafts) if index >= first)
-        return [(index, part) for index, part in found if part is not None]
+        drafts = self._drafts
+        return [
+            (index, part)
+            for index in sorted(drafts)
+            if index >= first and (part := drafts[index].finish()) is not None
+        ]
 
     def message(self) -> Message:
         """Return the message in its current state, without empty parts."""

@@ -215,8 +215,12 @@ class PluginRegistry:
 
     async def get_system_prompts(self) -> tuple[str, ...]:
         """Return the plugins' system prompts in order, without empty ones."""
-        prompts = [await self._prompt(plugin) for plugin in self.list()]
-        return tuple(prompt for prompt in prompts if prompt)
+        found: list[str] = []
+        for plugin in self.list():
+            prompt = plugin.system_prompt
+            if prompt and (text := prompt if isinstance(prompt, str) else await self._prompt(plugin, prompt)):
+                found.append(text)
+        return tuple(found)
 
     async def apply_system_prompt_transforms(self, prompt: str, ctx: TurnContext) -> str:
         """Return the prompt after every plugin's ``transform_system_prompt``."""
@@ -271,10 +275,7 @@ class PluginRegistry:
             log.exception("a renderer failed", custom_type=message.custom_type)
             return None
 
-    async def _prompt(self, plugin: Plugin) -> str:
-        prompt = plugin.system_prompt
-        if isinstance(prompt, str):
-            return prompt
+    async def _prompt(self, plugin: Plugin, prompt: Callable[[PluginContext], Any]) -> str:
         limit = Limit(plugin.name, "system_prompt", self._hook_seconds(plugin))
         try:
             return await limit.call(prompt, self._contexts[plugin.name])

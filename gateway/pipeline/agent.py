@@ -191,8 +191,12 @@ class Agent:
 def unanswered_calls(turn: Turn, first: int) -> list[ToolCallPart]:
     """Return the tool calls from index ``first`` on that have no result yet."""
     # A backend that runs tools itself, such as a coding program, yields their results with the calls.
-    answered = {part.tool_call_id for part in _parts(turn, first) if isinstance(part, ToolResultPart)}
-    return [call for call in _calls(turn, first) if call.tool_call_id not in answered]
+    parts = _parts(turn, first)
+    calls = [part for part in parts if isinstance(part, ToolCallPart)]
+    if not calls:
+        return []
+    answered = {part.tool_call_id for part in parts if isinstance(part, ToolResultPart)}
+    return [call for call in calls if call.tool_call_id not in answered]
 
 
 def _parts(turn: Turn, first: int = 0) -> list[Part]:

@@ -240,7 +240,9 @@ class ModelCaller:
         finally:
             # A failed or cancelled call is paid for, too, so the meter ends on every way out.
             turn.flush()
-            spent = meter.finish(usage, _count_written(turn, first), finished=stop is not None)
+            reported = stop is not None and bool(usage.input_tokens or usage.output_tokens)
+            written = 0 if reported else _count_written(turn, first)
+            spent = meter.finish(usage, written, finished=stop is not None)
             turn.usage.add(spent.tokens, spent.usd)
         return first, stop, usage
 

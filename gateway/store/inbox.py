@@ -151,6 +151,8 @@ class Entry(Struct, kw_only=True):
     @property
     def to_answer(self) -> tuple[Entry, ...]:
         """The messages that its turn answers, oldest first: merged entries and itself, unless silent."""
+        if not self.merged:
+            return () if self.silent else (self,)
         return tuple(entry for entry in (*self.merged, self) if not entry.silent)
 
     @property
