@@ -199,6 +199,9 @@ class Gateway:
                 self._parts = self._assemble(tasks, permissions, store, sessions, access)
                 self._register_channels(self._parts)
                 await self.recover()
+                sessions.post = self._parts.intake.post
+                loading = self._parts.intake.load_sessions()
+                self._background.append(tasks.create_task(loading, name="recovery"))
                 self._start_channels(tasks, self._parts.intake)
                 retention = Retention(store, settings.store.keep_days)
                 self._background.append(tasks.create_task(retention.run(), name="retention"))
@@ -285,7 +288,7 @@ class Gateway:
         intake = Intake(
             store, inbox, sessions, dispatcher, access, self._bounds(), self.counters, approvals, deliverer
         )
-        sessions.post = intake.post
+        sessions.on_load = dispatcher.open
         submission = Submission(intake, inbox, sessions, self.profiles)
         token = settings.server.token
         host = Host(

@@ -60,7 +60,7 @@ class Deliverer:
         channel = self._outbox.target_channel(entry)
         if channel is None:
             return None
-        first = entry.attempts <= 1 and not (repeated or entry.recovered or entry.answered)
+        first = not (repeated or entry.shown or entry.answered)
         pages = () if first else await self._outbox.read_pages(entry)
         if entry.untried:
             # The intent was written by this process and no call was made: there is nothing to look for.

@@ -37,6 +37,9 @@ from gateway.session import Session, Sessions
 from gateway.store import Inserted, Op, Store
 from gateway.store.inbox import WITHDRAW, Entry, Inbox, cursor_op, quarantine_op, withdraw_ops
 
+_LOADED_AT_ONCE = 100
+"""Sessions of recovered messages that are loaded by one read."""
+
 
 class Bounds(NamedTuple):
     """Limits on waiting messages."""
@@ -86,6 +89,7 @@ class Intake:
         self._approvals = approvals
         self._deliverer = deliverer
         self._began = now_ms()
+        self._recovered = False
         dispatcher.arrange = self._merge_backlog
 
     def receiver(self, channel: str) -> Receive:
@@ -197,24 +201,40 @@ class Intake:
         return claim
 
     async def recover(self) -> int:
-        """Queue messages that an earlier process accepted and did not settle. Returns their number."""
+        """Queue messages that an earlier process accepted and did not settle. Returns their number.
+
+        They can be deleted or stopped from then on. A session's messages are answered once it is loaded, by
+        ``load_sessions`` or for a new message, which so finds the earlier ones in its mailbox.
+        """
         waiting = await self._inbox.load_backlogs(self._bounds.session)
-        for entries, stored in waiting.values():
-            self._restore_interruption(entries)
-            supersede_older(entries)
-            session = await self._session_of(entries[0])
-            if stored or len(entries) >= self._bounds.session:
-                refused, oldest = await self._inbox.read_last_refusal(session.id)
-                session.overload_reported = refused >= oldest > 0
-            self._dispatcher.resume(session, self._merge_backlog(entries), stored)
-        return sum(len(entries) + stored.total() for entries, stored in waiting.values())
+        for name, backlog in waiting.items():
+            self._restore_interruption(backlog.entries)
+            supersede_older(backlog.entries)
+            self._dispatcher.resume(name, self._merge_backlog(backlog.entries), backlog)
+            # Plugins may have loaded it already.
+            if (session := self._sessions.get(name)) is not None:
+                self._dispatcher.open(session)
+        self._recovered = True
+        return self._dispatcher.waiting
+
+    async def load_sessions(self) -> None:
+        """Load the sessions of recovered messages, some at a time: a new one waits for one read at most."""
+        waiting = self._dispatcher.unopened()
+        for start in range(0, len(waiting), _LOADED_AT_ONCE):
+            async with asyncio.TaskGroup() as tasks:
+                for entry in waiting[start : start + _LOADED_AT_ONCE]:
+                    tasks.create_task(self._session_of(entry))
 
     async def take_up(self, entry: Entry) -> None:
         """Answer a reopened message, and remove what the session shows of its earlier answer."""
         loaded = self._sessions.get(entry.session)
         if loaded is not None:
             loaded.forget_deleted((entry.id, entry.answer_id))
-        self._deliver_again(await self._session_of(entry), entry)
+        session = await self._session_of(entry)
+        self._dispatcher.expect(session)
+        # Its steps were kept, so that none of its tools runs a second time.
+        entry.recovered = entry.has_steps = True
+        self._dispatcher.deliver(session, entry)
 
     async def withdraw(self, channel: str, account: str, dedup_key: str) -> bool:
         """Mark a message that is not answered yet as deleted.
@@ -266,11 +286,6 @@ class Intake:
         elif any(not entry.inbound.text.startswith("/") for entry in later):
             begun.interrupted = "steered"
 
-    def _deliver_again(self, session: Session, entry: Entry) -> None:
-        self._dispatcher.expect(session)
-        entry.recovered = True
-        self._dispatcher.deliver(session, entry)
-
     async def _session_of(self, entry: Entry) -> Session:
         return await self._session(entry.session, entry.channel, entry.inbound, fresh=False)
 
@@ -316,6 +331,9 @@ class Intake:
         )
 
     def _check_capacity(self, sessions: Sequence[Session]) -> None:
+        if not self._recovered:
+            # A plugin's message that is committed while the inbox is read would be queued twice.
+            raise OverloadedError("the gateway is starting; send this again later")
         if self._dispatcher.stopping:
             raise OverloadedError("the gateway is shutting down; send this again after the restart")
         if self._dispatcher.waiting + len(sessions) > self._bounds.total:

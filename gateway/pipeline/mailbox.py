@@ -35,12 +35,14 @@ class PoisonedMessageError(TrunklineError):
 class Mailbox:
     """The queue of one session, in the platform's order: up to ``room`` messages in memory, the rest on disk.
 
-    All messages in memory come before those on disk. ``stored`` counts the messages on disk by sender.
+    All messages in memory come before those on disk. ``stored`` counts the messages on disk by sender. A
+    mailbox of an earlier process has no session until it is loaded.
     """
 
     __slots__ = (
         "entries",
         "interrupted",
+        "overload_reported",
         "revisions",
         "room",
         "running",
@@ -50,8 +52,10 @@ class Mailbox:
         "working",
     )
 
-    def __init__(self, session: Session, room: int = 50) -> None:
+    def __init__(self, session: Session | None = None, room: int = 50) -> None:
         self.session = session
+        self.overload_reported = False
+        """Value for the session's attribute of this name when it is loaded."""
         self.room = room
         self.entries: list[Entry] = []
         self.stored: Counter[SenderKey] = Counter()
@@ -136,7 +140,7 @@ class Mailbox:
         """Abort the running turn if it answers one of these entries."""
         if any(entry is self.running for entry in entries):
             self.interrupted.set()
-        turn = self.session.turn if entries else None
+        turn = self.session.turn if entries and self.session is not None else None
         if turn is not None and any(turn.entry is entry for entry in entries):
             turn.abort()
 
@@ -214,19 +218,29 @@ class Dispatcher:
             if not stays.counted:
                 stays.counted = True
                 self.stored[stays.sender_key] += 1
-        self._wake(mailbox)
+        self._wake(mailbox, session)
 
-    def resume(self, session: Session, entries: Sequence[Entry], stored: Counter[SenderKey]) -> None:
-        """Queue a session's entries of an earlier process; ``stored`` counts those that stay on disk."""
-        mailbox = self._mailbox(session)
-        for _ in entries:
-            self.expect(session)
+    def resume(self, session_id: str, entries: Sequence[Entry], backlog: Backlog) -> None:
+        """Queue ``entries`` of an earlier process; ``open`` answers them when their session is loaded."""
+        mailbox = self._mailboxes[session_id] = Mailbox(room=self._room)
         mailbox.load(entries)
-        session.pending += stored.total()
-        self.waiting += stored.total()
-        mailbox.stored += stored
-        self.stored += stored
-        self._wake(mailbox)
+        mailbox.overload_reported = backlog.overload_reported
+        mailbox.stored += backlog.stored
+        self.stored += backlog.stored
+        self.waiting += len(entries) + backlog.stored.total()
+
+    def open(self, session: Session) -> None:
+        """Answer the messages that an earlier process left for a session that was loaded just now."""
+        mailbox = self._mailboxes.get(session.id)
+        if mailbox is not None and mailbox.session is None:
+            mailbox.session = session
+            session.pending += len(mailbox.entries) + mailbox.stored.total()
+            session.overload_reported = mailbox.overload_reported
+            self._wake(mailbox, session)
+
+    def unopened(self) -> list[Entry]:
+        """Return the first entry of each resumed mailbox that still waits for its session."""
+        return [one.entries[0] for one in self._mailboxes.values() if one.session is None]
 
     def _arrived(self, session: Session, entry: Entry) -> None:
         arriving = self._arriving[session.id]
@@ -246,13 +260,18 @@ class Dispatcher:
             mailbox = self._mailboxes[session.id] = Mailbox(session, self._room)
         return mailbox
 
-    def _wake(self, mailbox: Mailbox) -> None:
+    def _wake(self, mailbox: Mailbox, session: Session) -> None:
         if not mailbox.working and not self.stopping:
             mailbox.working = True
             self._idle.clear()
-            worker = self._tasks.create_task(self._work(mailbox))
+            worker = self._tasks.create_task(self._work(mailbox, session))
             self._workers.add(worker)
-            worker.add_done_callback(self._workers.discard)
+            worker.add_done_callback(self._on_ended)
+
+    def _on_ended(self, worker: asyncio.Task[None]) -> None:
+        self._workers.discard(worker)
+        if not self._workers:
+            self._idle.set()
 
     def withdraw(self, channel: str, account: str, dedup_key: str) -> list[Entry]:
         """Mark a message as deleted, in all its revisions, so that it is not answered.
@@ -283,28 +302,26 @@ class Dispatcher:
         for worker in tuple(self._workers):
             worker.cancel()
 
-    async def _work(self, mailbox: Mailbox) -> None:
+    async def _work(self, mailbox: Mailbox, session: Session) -> None:
         try:
             while (mailbox.entries or mailbox.stored) and not self.stopping:
                 if not mailbox.entries:
-                    await self._load(mailbox)
+                    await self._load(mailbox, session)
                     continue
                 entry = mailbox.running = mailbox.entries.pop(0)
                 mailbox.interrupted.clear()
                 try:
-                    await self._attempt(mailbox, entry)
+                    await self._attempt(mailbox, session, entry)
                 finally:
                     mailbox.running = None
-                    self.forget(mailbox.session)
+                    self.forget(session)
         finally:
             mailbox.working = False
-            del self._mailboxes[mailbox.session.id]
-            if not self._mailboxes:
-                self._idle.set()
+            del self._mailboxes[session.id]
 
-    async def _load(self, mailbox: Mailbox) -> None:
+    async def _load(self, mailbox: Mailbox, session: Session) -> None:
         """Bring the next messages of a session from disk to memory."""
-        session, before = mailbox.session, mailbox.stored.copy()
+        before = mailbox.stored.copy()
         quiet = session.id not in self._arriving
         there = await self._inbox.load_backlogs(self._room, session.id)
         found = there.get(session.id) or Backlog([], Counter())
@@ -329,13 +346,12 @@ class Dispatcher:
         if not entries:
             await asyncio.sleep(0)  # the entries that were read are just being delivered
 
-    async def _attempt(self, mailbox: Mailbox, entry: Entry) -> None:
+    async def _attempt(self, mailbox: Mailbox, session: Session, entry: Entry) -> None:
         """Answer one entry. Errors end here, as a dead letter, so that the next entries are answered."""
-        session = mailbox.session
         first = entry.attempts == 1 and not entry.recovered
         before = 0 if first else entry.attempts
         try:
-            if first or not entry.to_answer or await self._claim(mailbox, entry):
+            if first or not entry.to_answer or await self._claim(mailbox, session, entry):
                 await self._runner.run(session, entry)
         except CATCHABLE as error:
             if is_cancellation_requested(error):
@@ -346,18 +362,18 @@ class Dispatcher:
             log.exception("failed to answer a message", session=session.id, message=entry.id)
             await self._runner.dead_letter(session, entry, error)
 
-    async def _claim(self, mailbox: Mailbox, entry: Entry) -> bool:
+    async def _claim(self, mailbox: Mailbox, session: Session, entry: Entry) -> bool:
         """Commit the attempt before it is made, so that one that kills the process is counted."""
         if entry.attempts >= self._max_attempts:
             died = PoisonedMessageError(f"gave up after {entry.attempts} attempts (limits.max_attempts)")
-            await self._runner.dead_letter(mailbox.session, entry, died)
+            await self._runner.dead_letter(session, entry, died)
             return False
         await self._wait(mailbox, entry)
         if not entry.to_answer:
             return True
         entry.attempts += 1
         entry.not_before = now_ms() + round(retry_pause(entry.attempts, self.longest_wait) * 1000)
-        await self._store.write(entry.claim(), mailbox.session.put())
+        await self._store.write(entry.claim(), session.put())
         return True
 
     async def _wait(self, mailbox: Mailbox, entry: Entry) -> None:

@@ -1,7 +1,7 @@
-"""The loader of sessions: concurrent requests are answered by one query.
+"""The loader of sessions: concurrent requests are answered by one read.
 
-Most requested sessions are new, and hundreds may be requested at once: after a start, or when many users
-write their first message. One query then finds out for all of them whether there is anything to load.
+Hundreds of sessions may be requested at once: after a start, or when many users write their first message.
+One query then finds those that are stored, and one for each table loads all of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection
 from sqlalchemy import Connection
 
 from gateway.contract.messages import Message
-from gateway.session.log import SessionRow, read_injected, read_messages, read_sessions_by_id
+from gateway.session.log import SessionRow, read_injected, read_logs, read_sessions_by_id
 from gateway.store import Store
 
 StoredSession = tuple[SessionRow, list[tuple[int, Message]], list[Message]]
@@ -22,7 +22,7 @@ _MAX_BATCH = 200
 
 
 class SessionLoader:
-    """Loader of sessions by id, one query at a time, with the newest ``window`` messages of each."""
+    """Loader of sessions by id, one read at a time, with the newest ``window`` messages of each."""
 
     def __init__(self, store: Store, window: int) -> None:
         self._store = store
@@ -52,14 +52,9 @@ class SessionLoader:
 
     def _find(self, connection: Connection, wanted: Collection[str]) -> dict[str, StoredSession]:
         rows = read_sessions_by_id(connection, wanted)
-        return {
-            row.id: (
-                row,
-                read_messages(connection, row.id, last=self._window),
-                read_injected(connection, row.id),
-            )
-            for row in rows
-        }
+        ids = [row.id for row in rows]
+        logs, injected = read_logs(connection, ids, self._window), read_injected(connection, ids)
+        return {row.id: (row, logs.get(row.id, []), injected.get(row.id, [])) for row in rows}
 
     def _resolve(self, done: asyncio.Future[dict[str, StoredSession]]) -> None:
         answered, self._reading = self._reading, {}

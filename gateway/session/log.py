@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
-from sqlalchemy import Connection, RowMapping, Select, func, literal, select, tuple_
+from sqlalchemy import Connection, RowMapping, Select, and_, func, literal, select, tuple_
 
 from gateway.contract.channel import Address
 from gateway.contract.errors import InvalidRequestError
@@ -152,11 +152,13 @@ def put_injected(message: Message, seq: int) -> Op:
     return PUT_INJECTED, (message.id, message.session_id, seq, to_json(message).decode())
 
 
-def read_injected(connection: Connection, session_id: str) -> list[Message]:
-    """Read the messages for a session's next turn, oldest first."""
-    i = t.injected.c
-    query = select(i.message).where(i.session_id == session_id).order_by(i.seq)
-    return [_decode_message(message) for message in connection.execute(query).scalars()]
+def read_injected(connection: Connection, ids: Collection[str]) -> dict[str, list[Message]]:
+    """Read the messages for the next turns of sessions, oldest first."""
+    i, found = t.injected.c, dict[str, list[Message]]()
+    query = select(i.session_id, i.message).where(i.session_id.in_(ids)).order_by(i.seq)
+    for session_id, message in connection.execute(query) if ids else ():
+        found.setdefault(session_id, []).append(_decode_message(message))
+    return found
 
 
 def _put_part(message: Message, index: int, part: Part) -> Op:
@@ -256,6 +258,26 @@ def read_messages(
     rows = connection.execute(query if last is None else query.limit(last)).mappings().all()
     parts = _read_parts(connection, [row["id"] for row in rows])
     return [(row["seq"], _message(row, parts.get(row["id"], ()))) for row in reversed(rows)]
+
+
+def read_logs(
+    connection: Connection, ids: Collection[str], last: int
+) -> dict[str, list[tuple[int, Message]]]:
+    """Read the ``last`` messages of each session with their numbers, in order, by session."""
+    m, older = t.messages.c, t.messages.alias("older")
+    # Found by its place in the index, once for each session: a long log must not be read for its end.
+    oldest = select(older.c.seq).where(older.c.session_id == t.sessions.c.id).order_by(older.c.seq.desc())
+    start = func.coalesce(oldest.limit(1).offset(last - 1).scalar_subquery(), 0).label("start")
+    ends = select(t.sessions.c.id, start).where(t.sessions.c.id.in_(ids)).cte("ends")
+    ends = ends.prefix_with("MATERIALIZED")
+    query = select(t.messages).join(ends, and_(m.session_id == ends.c.id, m.seq >= ends.c.start))
+    rows = connection.execute(query.order_by(m.seq)).mappings().all() if ids else ()
+    parts = _read_parts(connection, [row["id"] for row in rows])
+    found: dict[str, list[tuple[int, Message]]] = {}
+    for row in rows:
+        message = _message(row, parts.get(row["id"], ()))
+        found.setdefault(message.session_id, []).append((row["seq"], message))
+    return found
 
 
 def read_tool_calls(connection: Connection, session_id: str, last: int | None = None) -> list[ToolRecord]:

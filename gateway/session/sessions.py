@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gateway.contract.channel import Address
 from gateway.contract.errors import InvalidStateError, NotFoundError, TrunklineError
@@ -44,6 +44,8 @@ class Sessions:
     ) -> None:
         self.post: Post | None = None
         """Callback that places messages that plugins append; until it is set they are only stored."""
+        self.on_load: Callable[[Session], None] = lambda _session: None
+        """Callback for each session that enters memory, before any user of it sees it."""
         self._redactor = redactor
         self._store = store
         self._render = render
@@ -157,6 +159,7 @@ class Sessions:
         if present is not None:
             return present
         self._sessions[session.id] = session
+        self.on_load(session)
         self._update_weight(session)
         return session
 

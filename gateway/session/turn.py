@@ -199,7 +199,7 @@ class Turn:
     @property
     def is_repeated(self) -> bool:
         """Return whether an earlier attempt may have recorded tool steps and decisions."""
-        return self.entry.attempts > 1 or self.entry.recovered
+        return self.entry.has_steps
 
     @property
     def sender(self) -> Sender:

@@ -8,7 +8,7 @@ gateway starts are run (again).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -63,10 +63,14 @@ class SenderKey(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """Unsettled messages of a session: the loaded entries, and the number of later ones on disk by sender."""
+    """Unsettled messages of a session: the loaded entries, and the number of later ones on disk by sender.
+
+    ``overload_reported`` is set if so many wait that some were refused, and the notice was accepted.
+    """
 
     entries: list[Entry]
     stored: Counter[SenderKey]
+    overload_reported: bool = False
 
 
 _RECEIPT_ORDER = 1 << 62
@@ -105,7 +109,7 @@ class Entry(Struct, kw_only=True):
     """Too many messages waited when it arrived; the first such message of a burst is answered with a notice.
     """
     has_steps: bool = False
-    """An earlier process recorded steps of its turn, which the next attempt has to take over."""
+    """An earlier process recorded steps of its turn, or decisions on them, for the next attempt."""
     shown: bool = False
     """An earlier process placed, or may have placed, some of its answer."""
     untried: bool = False
@@ -274,19 +278,6 @@ class Inbox:
         """
         return await self._store.read(lambda c: _read_backlogs(c, most, session))
 
-    async def read_last_refusal(self, session: str) -> tuple[int, int]:
-        """Read when the newest notice of too many messages and the oldest waiting message of a session were
-        accepted, in ms; 0 for none.
-        """
-        c = t.inbox.c
-        refused = select(func.max(c.received_at)).where(c.session == session, c.priority == REFUSED)
-        oldest = select(func.min(c.received_at)).where(c.session == session, c.state == "new")
-
-        def read(connection: Connection) -> tuple[int, int]:
-            return connection.execute(refused).scalar() or 0, connection.execute(oldest).scalar() or 0
-
-        return await self._store.read(read)
-
     async def find_existing(self, entries: Iterable[Entry]) -> dict[str, Entry]:
         """Return the previously accepted entry of each duplicate, by the new entry's id."""
         wanted = list(entries)
@@ -349,10 +340,18 @@ def _read_backlogs(connection: Connection, most: int, session: str | None) -> di
     # The body is committed with page 0, before the answer is shown as final: it marks a durable answer.
     answer = (t.outbox.c.inbox_id == c.id, t.outbox.c.part == 0, t.outbox.c.body.is_not(None))
     answered = select(t.outbox.c.id).where(*answer).exists().label("answered")
-    begun = select(t.turn_step.c.inbox_id).where(t.turn_step.c.inbox_id == c.id).exists().label("begun")
+    recorded = (
+        select(one.c.inbox_id).where(one.c.inbox_id == c.id).exists()
+        for one in (t.turn_step, t.approval_decision)
+    )
     shown = select(t.outbox.c.id).where(t.outbox.c.inbox_id == c.id).exists().label("shown")
+    # The deletion is stored at the original only; its revisions are rows of their own.
+    original = t.inbox.alias("original")
+    same = (original.c.channel == c.channel, original.c.account == c.account)
+    deleted = (*same, original.c.dedup_key == c.original, original.c.interrupted == "withdrawn")
+    withdrawn = select(original.c.id).where(*deleted).exists().label("withdrawn")
     first = (
-        select(t.inbox, answered, begun, shown)
+        select(t.inbox, answered, or_(*recorded).label("begun"), shown, withdrawn)
         .join(ranked, ranked.c.id == c.id)
         .where(ranked.c.place <= most)
     )
@@ -366,40 +365,45 @@ def _read_backlogs(connection: Connection, most: int, session: str | None) -> di
     grouped = rest.group_by(ranked.c.session, ranked.c.channel, ranked.c.account, ranked.c.sender)
     for row in connection.execute(grouped):
         found[row.session].stored[SenderKey(row.channel, row.account, row.sender)] = row.number
-    _supersede_by_stored(connection, {name: one for name, one in found.items() if one.stored})
-    _withdraw_revisions(connection, [entry for one in found.values() for entry in one.entries])
+    if cut := [one for one in found.values() if one.stored]:
+        _supersede_by_stored(connection, waits, [entry for one in cut for entry in one.entries])
+    full = {name for name, one in found.items() if one.stored or len(one.entries) >= most}
+    if full and session is None:
+        for name in full.intersection(_read_reported(connection)):
+            found[name] = found[name]._replace(overload_reported=True)
     return found
 
 
-def _supersede_by_stored(connection: Connection, found: Mapping[str, Backlog]) -> None:
+def _read_reported(connection: Connection) -> Sequence[str]:
+    """Return the waiting sessions whose newest notice of too many messages is part of the present burst."""
+    c, waiting = t.inbox.c, t.inbox.alias("waiting")
+    open_sessions = select(waiting.c.session).where(waiting.c.state == "new")
+    oldest = select(func.min(waiting.c.received_at)).where(waiting.c.state == "new")
+    reported = (
+        select(c.session)
+        .where(c.priority == REFUSED, c.session.in_(open_sessions))
+        .group_by(c.session)
+        .having(func.max(c.received_at) >= oldest.where(waiting.c.session == c.session).scalar_subquery())
+    )
+    return connection.execute(reported).scalars().all()
+
+
+def _supersede_by_stored(
+    connection: Connection, waits: Sequence[ColumnElement[bool]], entries: Iterable[Entry]
+) -> None:
     """Supersede loaded entries by revisions on disk: only the last revision of a message is answered."""
     c = t.inbox.c
-    changes = select(c.id, c.channel, c.account, c.original, c.ord, c.seq).where(
-        c.state == "new", c.original != c.dedup_key
-    )
-    for name, (entries, _) in found.items():
-        newest = {
-            (row.channel, row.account, row.original): row
-            for row in connection.execute(changes.where(c.session == name).order_by(c.ord, c.seq))
-        }
-        for entry in entries if newest else ():
-            row = newest.get((entry.channel, entry.inbound.address.account, entry.inbound.original))
-            # A durable answer is placed, even if its message was edited since.
-            if row is not None and (row.ord, row.seq) > (entry.ord, entry.seq) and not entry.answered:
-                entry.silent, entry.replaced_by = True, row.id
-
-
-def _withdraw_revisions(connection: Connection, entries: Iterable[Entry]) -> None:
-    """Mark revisions of a deleted message as withdrawn and silent."""
-    c = t.inbox.c
+    changes = select(c.id, c.session, c.channel, c.account, c.original, c.ord, c.seq)
+    changes = changes.where(*waits, c.original != c.dedup_key).order_by(c.ord, c.seq)
+    newest = {
+        (row.session, row.channel, row.account, row.original): row for row in connection.execute(changes)
+    }
     for entry in entries:
         inbound = entry.inbound
-        if inbound.revises is not None and not entry.silent:
-            original = (c.channel == entry.channel, c.account == inbound.address.account)
-            # The deletion is stored at the original only; its revisions are rows of their own.
-            found = select(c.interrupted).where(*original, c.dedup_key == inbound.revises)
-            if connection.execute(found).scalar() == "withdrawn":
-                entry.interrupted, entry.silent = "withdrawn", True
+        row = newest.get((entry.session, entry.channel, inbound.address.account, inbound.original))
+        # A durable answer is placed, even if its message was edited since.
+        if row is not None and (row.ord, row.seq) > (entry.ord, entry.seq) and not entry.answered:
+            entry.silent, entry.replaced_by = True, row.id
 
 
 def read_entry(connection: Connection, entry_id: str) -> Entry:
@@ -424,6 +428,7 @@ def _match(channel: str, inbound: InboundMessage) -> ColumnElement[bool]:
 
 
 def _entry(values: RowMapping) -> Entry:
+    interrupted = "withdrawn" if values.get("withdrawn") else values["interrupted"]
     return Entry(
         id=values["id"],
         channel=values["channel"],
@@ -439,6 +444,6 @@ def _entry(values: RowMapping) -> Entry:
         has_steps=bool(values.get("begun", False)),
         shown=bool(values.get("shown", False)),
         refused=values["priority"] == REFUSED,
-        silent=values["interrupted"] == "withdrawn",
-        interrupted=values["interrupted"],
+        silent=interrupted == "withdrawn",
+        interrupted=interrupted,
     )

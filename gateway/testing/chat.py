@@ -254,7 +254,9 @@ def written(text: str, session: str = "s", user: str = "ada", **fields: Any) -> 
 
 
 @asynccontextmanager
-async def chatting(data_dir: Path, *plugins: Plugin, **settings: Any) -> AsyncGenerator[Chat]:
+async def chatting(
+    data_dir: Path, *plugins: Plugin, kind: type[Gateway] = Gateway, **settings: Any
+) -> AsyncGenerator[Chat]:
     """Run a gateway for as long as the block, without channels unless ``settings`` have some.
 
     Every tool runs without approval unless ``permissions`` are given. Approvals can be answered: the default
@@ -269,6 +271,6 @@ async def chatting(data_dir: Path, *plugins: Plugin, **settings: Any) -> AsyncGe
         **settings,
     }
     place_database(data_dir / "trunkline.db")
-    gateway = Gateway(Settings(**settings), plugins=[_ScriptPlugin(model), *plugins, _ClientPlugin()])
+    gateway = kind(Settings(**settings), plugins=[_ScriptPlugin(model), *plugins, _ClientPlugin()])
     async with gateway.running() as host:
         yield Chat(gateway, host, model)

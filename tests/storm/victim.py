@@ -46,11 +46,12 @@ from gateway.contract.channel import Deletes
 from gateway.contract.errors import StoreError
 from gateway.logs import set_up_logs
 from gateway.pipeline.intake import Intake
+from gateway.pipeline.mailbox import Dispatcher
 from gateway.server import Server
 from gateway.session.log import PUT_MESSAGE
 from gateway.settings import LogSettings, Settings
 from gateway.store import Inserted, LockedDatabase, Op, Store
-from gateway.store.inbox import ACCEPT, CLAIM
+from gateway.store.inbox import ACCEPT, CLAIM, Backlog, Entry
 from gateway.store.outbox import INTEND
 from gateway.testing.polling_channel import PollingChannel
 
@@ -262,6 +263,13 @@ class UnkeptClaim(HeldClaim):
         super().__init__(question, decision, [op for op in ops if op[0] is not ADD_DECISION])
 
 
+class Amnesiac(Dispatcher):
+    """The planted bug: it queues nothing of an earlier process."""
+
+    def resume(self, session_id: str, entries: Sequence[Entry], backlog: Backlog) -> None:
+        pass
+
+
 _SPOILT: Mapping[str | None, tuple[type, type]] = {
     "blind-resend": (Reconciles, Blind),
     "left-standing": (Deletes, Clinging),
@@ -308,8 +316,9 @@ class Victim(Gateway):
                 max(0, entry.not_before - now) / 1000
             )
         self.failpoints.reach("before recovery")
-        if self.planted != "no-recovery":
-            await super().recover()
+        if self.planted == "no-recovery":
+            self.parts.dispatcher.__class__ = Amnesiac
+        await super().recover()
         self.failpoints.reach("after recovery")
 
 

@@ -96,7 +96,7 @@ async def stands_in(setup: ProviderSetup, trigger: Trigger) -> None:
     """Check a provider over HTTP as the fallback after one trigger."""
     async with setup.running(max_retries=0) as (fake, provider), FakeModels() as first:
         with TemporaryDirectory() as folder:
-            settings = {**failing(first, trigger), "fallback": ["fake/fake-small"]}
+            settings: dict[str, Any] = {**failing(first, trigger), "fallback": ["fake/fake-small"]}
             async with chatting(Path(folder), _ProviderPlugin(provider), **settings) as chat:
                 async for phase, answer, after_tool in answers(chat, first, trigger, "fake"):
                     request = fake.requests[-1]

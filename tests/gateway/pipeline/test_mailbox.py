@@ -46,7 +46,7 @@ async def attempts(chat: Chat) -> list[tuple[str, int]]:
 
 
 def test_a_mailbox_is_in_the_order_of_the_platform_with_stop_first() -> None:
-    mailbox = Mailbox(None)  # type: ignore[arg-type]
+    mailbox = Mailbox()
     for text, order in (("b", 2), ("/stop", 5), ("a", 1), ("d", 4), ("c", 3)):
         mailbox.add(entry(text, order))
     assert [e.inbound.text for e in mailbox.entries] == ["/stop", "a", "b", "c", "d"]
@@ -54,7 +54,7 @@ def test_a_mailbox_is_in_the_order_of_the_platform_with_stop_first() -> None:
 
 def test_a_revision_that_stayed_on_disk_replaces_what_was_read_before_it_came() -> None:
     """The original is on its way from the disk when its revision arrives and has to stay there."""
-    mailbox = Mailbox(None, room=1)  # type: ignore[arg-type]
+    mailbox = Mailbox(room=1)
     original = Entry.of("test", written("secnod", dedup_key="2", order=2), 2, 0)
     revision = Entry.of("test", written("second", dedup_key="2:e", revises="2", order=3), 3, 0)
     other = entry("another", 1)

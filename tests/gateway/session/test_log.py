@@ -28,6 +28,7 @@ from gateway.session.log import (
     count_messages,
     put_message,
     read_errors,
+    read_logs,
     read_messages,
     read_session,
     read_sessions,
@@ -185,6 +186,17 @@ async def test_messages_after_a_number_and_only_the_last_ones(store: Store):
     assert await numbers(last=2) == [6, 7]
     assert await numbers(after=2, last=3) == [5, 6, 7]
     assert await numbers(after=7) == []
+
+
+async def test_logs_of_several_sessions_are_read_at_once_each_from_its_end(store: Store):
+    for session, count in (("a", 5), ("b", 2), ("c", 0)):
+        messages = [answer(TextPart(f"{session}{n}"), session=session) for n in range(count)]
+        await save(store, *messages, session=session)
+    logs = await store.read(lambda c: read_logs(c, ["a", "b", "c", "unknown"], 3))
+    assert {name: [(seq, message.text) for seq, message in log] for name, log in logs.items()} == {
+        "a": [(3, "a2"), (4, "a3"), (5, "a4")],
+        "b": [(1, "b0"), (2, "b1")],
+    }
 
 
 async def test_messages_are_counted_some_of_them_not(store: Store):
