@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import resource
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-import procfs
 from processes import TREE, Lab, Load, Process, Result
 
-KIB = 1024
-MIB = 1024 * KIB
+MIB = 1024 * 1024
 
 
 Rounds = Mapping[str, Sequence[float]]
@@ -137,11 +133,11 @@ def each(results: Mapping[str, Sequence[Result]], value: Callable[[Result], floa
     return {name: [value(result) for result in seen] for name, seen in results.items()}
 
 
-def _rate(result: Result) -> float:
+def rate(result: Result) -> float:
     return result.turns / result.seconds
 
 
-def _cost(result: Result) -> float:
+def cost(result: Result) -> float:
     """Microseconds of the server's processor for each turn."""
     return result.cpu / result.turns * 1e6
 
@@ -165,11 +161,11 @@ def saturated(bench: Bench) -> Iterator[Row]:
 
 def _saturated_rows(tokens: int, goal: float, results: dict[str, list[Result]]) -> Iterator[Row]:
     label = f"saturated, 200 sessions, {tokens} tokens"
-    costs, rates = each(results, _cost), each(results, _rate)
+    costs, rates = each(results, cost), each(results, rate)
     yield row(f"{label}: processor for a turn", "µs", costs, goal)
     yield row(label, "turns/s", rates, 0.5, at_least=True, note=_busy(results))
     if tokens > 2:
-        tokenwise = each(results, lambda r: _cost(r) / tokens)
+        tokenwise = each(results, lambda r: cost(r) / tokens)
         yield row("processor for a streamed token", "µs", tokenwise, 2.0)
     label = f"{label}: processor for a turn (floor: NoneBot2)"
     if "rival" in costs:
@@ -182,7 +178,7 @@ def first_token(bench: Bench) -> Iterator[Row]:
     """What is added to the model's own time before the first token is there."""
     servers = bench.servers()
     one = bursts(bench, servers, clients=1, mode="p04", messages=10)
-    many = bursts(bench, servers, clients=200, mode="p40", messages=2)
+    many = bursts(bench, servers, clients=200, mode="p40", messages=1)
     bench.lab.stop(*servers.values())
     shown = each(one, lambda r: median(r.from_model) * 1e3)
     asked = each(one, lambda r: median(r.from_send) * 1e3)
@@ -192,6 +188,17 @@ def first_token(bench: Bench) -> Iterator[Row]:
     yield row("first token after the message, 1 session", "ms", asked, note="a commit in it")
     yield row("first token after the message, 200 at once: p50", "ms", crowd, 2.0)
     yield row("first token after the message, 200 at once: p99", "ms", last, 60, absolute=True)
+
+
+def streams(bench: Bench) -> Iterator[Row]:
+    """200 websockets with 50 tokens/s each, which begin at different times."""
+    servers = bench.servers()
+    results = bench.talks(servers, mode="q99", clients=200, spread=2.0)
+    bench.lab.stop(*servers.values())
+    label = "200 streams of 50 tokens/s"
+    yield row(f"{label}: processor for a token", "µs", each(results, lambda r: r.cpu / r.tokens * 1e6), 1.35)
+    late = each(results, lambda r: quantiles(r.late, n=100)[98] * 1e3)
+    yield row(f"{label}: a token's latency, p99", "ms", late, note=_busy(results))
 
 
 def parallel(bench: Bench) -> Iterator[Row]:
@@ -230,99 +237,15 @@ def accept(bench: Bench) -> Iterator[Row]:
             results.setdefault(name, []).append(load.measure())
             load.stop()
         bench.lab.stop(*servers.values())
-    rates, costs = each(results, _rate), each(results, _cost)
+    rates, costs = each(results, rate), each(results, cost)
     yield row("durable accept, 64 senders", "1/s", rates, 9000, at_least=True, absolute=True)
     yield row("durable accept, 64 senders: processor for each", "µs", costs)
-
-
-def sockets(bench: Bench) -> Iterator[Row]:
-    """Memory of connected clients that say nothing."""
-    count = 10_000
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if limit < count + 200:
-        note = f"not measured: the limit of open files is {limit}, too low for {count:,} sockets"
-        yield Row("an idle websocket", "KiB", None, goal=20, absolute=True, note=note)
-        return
-    each = {}
-    for name, server in (("relay", bench.lab.relay()), ("ours", bench.lab.gateway())):
-        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, limit))
-        warm = bench.lab.load(server, kind="idle", clients=50)
-        before = warm.measure().rss
-        load = bench.lab.load(server, kind="idle", clients=count)
-        each[name] = (load.measure().rss - before) / count / KIB
-        load.stop()
-        warm.stop()
-        bench.lab.stop(server)
-    yield Row(f"an idle websocket, of {count:,}", "KiB", each["ours"], each["relay"], 20, absolute=True)
-
-
-def start(bench: Bench) -> Iterator[Row]:
-    """From the command to the line that says it is ready, and the memory then."""
-    folders = {name: bench.lab.folder / f"start-{name}" for name in bench.trees}
-    for name, tree in bench.trees.items():
-        bench.lab.compile(None, tree)
-        folders[name].mkdir()
-        bench.lab.stop(bench.lab.gateway(tree=tree, folder=folders[name]))
-    fresh: dict[str, list[float]] = defaultdict(list)
-    again: dict[str, list[float]] = defaultdict(list)
-    memory: dict[str, list[float]] = defaultdict(list)
-    for _ in range(max(bench.rounds, 3)):
-        for name, server in bench.servers().items():
-            bench.lab.stop(server)
-            fresh[name].append(server.start_seconds)
-        for name in fresh:
-            server = (
-                bench.lab.relay()
-                if name == "relay"
-                else bench.lab.gateway(tree=bench.trees[name], folder=folders[name])
-            )
-            again[name].append(server.start_seconds)
-            memory[name].append(procfs.rss_bytes(server.pid) / MIB)
-            bench.lab.stop(server)
-    yield row("start to ready, new database", "s", fresh, 1.0, absolute=True)
-    yield row("start to ready", "s", again, 1.0, absolute=True)
-    yield row("idle memory", "MiB", memory, 75e6 / MIB, absolute=True)
-
-
-def sessions(bench: Bench) -> Iterator[Row]:
-    """A message costs the same with 10 sessions and with 10,000; ten talk at a time in both."""
-    servers = {"relay": bench.lab.gateway(window=2), "ours": bench.lab.gateway(window=2)}
-    common = {"kind": "talk", "mode": "s02", "clients": 10, "seconds": bench.seconds, "fresh": False}
-    loads = {
-        "relay": bench.lab.load(servers["relay"], sessions=1, fill=20, **common),
-        "ours": bench.lab.load(servers["ours"], sessions=1000, fill=1000, **common),
-    }
-    results = bench.rounds_of(loads)
-    bench.lab.stop(*servers.values())
-    few, many = middle(results["relay"], _cost), middle(results["ours"], _cost)
-    yield Row("a message among 10,000 sessions (floor: 10)", "µs", many, few, 1.3)
-
-
-def history(bench: Bench) -> Iterator[Row]:
-    """A message costs the same with 10 messages of history sent to the model and with 1,000."""
-    servers = {"relay": bench.lab.gateway(window=10), "ours": bench.lab.gateway(window=1000)}
-    plan = {
-        "kind": "talk",
-        "mode": "s02",
-        "clients": 10,
-        "seconds": bench.seconds,
-        "fresh": False,
-        "fill": 500,
-    }
-    loads = {name: bench.lab.load(server, **plan) for name, server in servers.items()}
-    results = bench.rounds_of(loads)
-    bench.lab.stop(*servers.values())
-    short, long = middle(results["relay"], _cost), middle(results["ours"], _cost)
-    yield Row("a message with 1,000 of history (floor: 10)", "µs", long, short, 1.3)
 
 
 FIGURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "saturated": saturated,
     "first": first_token,
+    "streams": streams,
     "parallel": parallel,
     "accept": accept,
-    "sockets": sockets,
-    "start": start,
-    "sessions": sessions,
-    "history": history,
 }

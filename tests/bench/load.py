@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import resource
 import sys
 import time
@@ -22,7 +23,9 @@ ENDS = (b'{"type":"complete"', b"[DONE]")
 """How the last frame of an answer begins: ours, and the relays'."""
 REFUSALS = (b'{"type":"error"', b'{"type":"part"')
 """How a frame begins that says that something failed: nothing that fails may count as fast."""
+_STAMP = re.compile(rb"@([0-9]+\.[0-9]{6});")
 _DRAIN_SECONDS = 10.0
+_PING_SECONDS = 0.001
 _US = os.getpid()
 """Names of sessions and messages begin with it: another load of the same server must not repeat them."""
 
@@ -40,6 +43,8 @@ class Plan:
     """Sessions of each client, in rotation."""
     seconds: float = 2.0
     warm: float = 0.5
+    spread: float = 0.0
+    """Seconds in which the clients begin, one after the other."""
     fill: int = 0
     """Turns of each client before its first measurement."""
     messages: int = 0
@@ -56,6 +61,8 @@ class Result:
     cpu: float = 0.0
     turns: int = 0
     frames: int = 0
+    tokens: int = 0
+    """Tokens that said when they were sent."""
     rss: int = 0
     from_send: list[float] = field(default_factory=list)
     """From sending a message to the first token of its answer."""
@@ -63,6 +70,12 @@ class Result:
     """From the model's sending the first token to its arrival."""
     final: list[float] = field(default_factory=list)
     """From sending a message to the end of its answer."""
+    late: list[float] = field(default_factory=list)
+    """From the model's sending a token to its arrival, where each token says when it was sent."""
+    ended: list[float] = field(default_factory=list)
+    """From the model's sending the last token to the end of the answer, where the token says it."""
+    stalls: list[float] = field(default_factory=list)
+    """The longest time that a ping took before the first message, and since."""
 
 
 class Person(Client):
@@ -71,6 +84,7 @@ class Person(Client):
     def __init__(self, plan: Plan, number: int) -> None:
         super().__init__(plan.port)
         self.turns = 0
+        self.tokens = 0
         self.going = False
         self.samples = Result()
         self._number = number
@@ -79,6 +93,7 @@ class Person(Client):
         self._round = 0
         self._sent_at = 0.0
         self._waits_for_token = False
+        self._last_token = 0.0
         self._done = asyncio.Event()
 
     def begin(self) -> None:
@@ -95,7 +110,8 @@ class Person(Client):
     def say(self) -> None:
         """Send the next message."""
         self._sent += 1
-        self._waits_for_token = self._plan.mode.startswith("p")
+        self._waits_for_token = self._plan.mode.startswith(("p", "q"))
+        self._last_token = 0.0
         self._sent_at = time.monotonic()
         name = f"{_US}-{self._number}-{self._sent % self._plan.sessions}-{self._round}"
         asks = self._plan.mode if self._plan.kind == "accept" else f"#!{self._plan.mode} hello"
@@ -105,12 +121,15 @@ class Person(Client):
         )
 
     def text(self, payload: bytes) -> None:
-        """Look for the first token, and for the end."""
-        if self._waits_for_token and b'"@' in payload:
-            self._first_token(payload)
+        """Look for tokens that say when they were sent, and for the end."""
+        if self._waits_for_token and (stamps := _STAMP.findall(payload)):
+            self._tokens_came([float(stamp) for stamp in stamps])
         elif payload.startswith(ENDS):
+            now = time.monotonic()
             self.turns += 1
-            self.samples.final.append(time.monotonic() - self._sent_at)
+            self.samples.final.append(now - self._sent_at)
+            if self._waits_for_token:
+                self.samples.ended.append(now - self._last_token)
             if self.going:
                 self.say()
             else:
@@ -118,12 +137,16 @@ class Person(Client):
         elif payload.startswith(REFUSALS):
             raise ValueError(payload.decode())
 
-    def _first_token(self, payload: bytes) -> None:
+    def _tokens_came(self, sent: list[float]) -> None:
         now = time.monotonic()
-        self._waits_for_token = False
-        sent = payload.partition(b'"@')[2].partition(b";")[0]
-        self.samples.from_send.append(now - self._sent_at)
-        self.samples.from_model.append(now - float(sent))
+        if not self._last_token:
+            self.samples.from_send.append(now - self._sent_at)
+            self.samples.from_model.append(now - sent[0])
+        self._last_token = sent[-1]
+        self._waits_for_token = self._plan.mode.startswith("q")
+        if self._waits_for_token:
+            self.tokens += len(sent)
+            self.samples.late += [now - each for each in sent]
 
     async def rest(self) -> None:
         """Let the running answer end."""
@@ -150,43 +173,55 @@ class Talk:
         for person in self._people:
             person.going = True
             person.say()
+            if self._plan.spread:
+                await asyncio.sleep(self._plan.spread / len(self._people))
         await asyncio.sleep(self._plan.warm)
         before = self._state()
         await asyncio.sleep(self._plan.seconds)
         after = self._state()
         async with asyncio.timeout(_DRAIN_SECONDS):
             await asyncio.gather(*(person.rest() for person in self._people))
-        return Result(*(b - a for a, b in zip(before, after, strict=True)))
+        result = Result(*(b - a for a, b in zip(before, after, strict=True)))
+        result.late = [late for person in self._people for late in person.samples.late]
+        return result
 
     async def _fill(self, person: Person) -> None:
         for _ in range(self._plan.fill):
             await person.ask()
 
-    def _state(self) -> tuple[float, float, int, int]:
+    def _state(self) -> tuple[float, float, int, int, int]:
         turns = sum(person.turns for person in self._people)
         frames = sum(person.frames for person in self._people)
-        return time.monotonic(), procfs.cpu_seconds(self._plan.pid), turns, frames
+        tokens = sum(person.tokens for person in self._people)
+        return time.monotonic(), procfs.cpu_seconds(self._plan.pid), turns, frames, tokens
 
 
 class Burst:
-    """Everybody sends a message at the same instant."""
+    """Everybody sends a message at the same instant, and the next as soon as it is answered."""
 
     def __init__(self, plan: Plan, people: list[Person]) -> None:
         self._plan = plan
         self._people = people
 
     async def measure(self) -> Result:
-        """So many messages of each, one after the other."""
+        """So many messages of each."""
         for person in self._people:
             person.begin()
-        result = Result()
-        for _ in range(self._plan.messages):
-            await asyncio.gather(*(person.ask() for person in self._people))
+        start, cpu = time.monotonic(), procfs.cpu_seconds(self._plan.pid)
+        await asyncio.gather(*map(self._talk, self._people))
+        result = Result(time.monotonic() - start, procfs.cpu_seconds(self._plan.pid) - cpu)
+        result.rss = procfs.rss_bytes(self._plan.pid)
         for person in self._people:
             result.from_send += person.samples.from_send
             result.from_model += person.samples.from_model
             result.final += person.samples.final
+            result.ended += person.samples.ended
+        result.turns = len(result.final)
         return result
+
+    async def _talk(self, person: Person) -> None:
+        for _ in range(self._plan.messages):
+            await person.ask()
 
 
 class Sender(Person):
@@ -232,7 +267,53 @@ class Idle:
         return Result(rss=procfs.rss_bytes(self._pid), turns=len(self._people))
 
 
-KINDS = {"talk": Talk, "burst": Burst, "accept": Accept, "idle": Idle}
+class Pinger(Client):
+    """A connection that sends a ping every millisecond, whether the last is answered or not."""
+
+    longest = 0.0
+    missing = 0
+    """Pings that are not answered."""
+
+    async def run(self) -> None:
+        """Send pings until cancelled."""
+        while True:
+            self.ping(b"%.6f" % time.monotonic())
+            self.missing += 1
+            await asyncio.sleep(_PING_SECONDS)
+
+    def pong(self, payload: bytes) -> None:
+        """Note how long a ping took."""
+        self.missing -= 1
+        self.longest = max(self.longest, time.monotonic() - float(payload))
+
+
+class Stall:
+    """Pings before the first message of a server, during its turn and afterwards. It can be measured once."""
+
+    def __init__(self, plan: Plan, people: list[Person]) -> None:
+        self._plan = plan
+        self._people = people
+
+    async def measure(self) -> Result:
+        """What the first message does to others, and to the server's memory."""
+        pinger = Pinger(self._plan.port)
+        await pinger.connect()
+        pings = asyncio.create_task(pinger.run())
+        await asyncio.sleep(self._plan.seconds)
+        before, rss = pinger.longest, procfs.rss_bytes(self._plan.pid)
+        pinger.longest = 0.0
+        for person in self._people:
+            await person.ask()
+        await asyncio.sleep(self._plan.seconds)
+        pings.cancel()
+        await asyncio.sleep(self._plan.warm)
+        if pinger.missing:
+            raise ConnectionError(f"{pinger.missing} pings were not answered")
+        grown = procfs.rss_bytes(self._plan.pid) - rss
+        return Result(rss=grown, turns=len(self._people), stalls=[before, pinger.longest])
+
+
+KINDS = {"talk": Talk, "burst": Burst, "accept": Accept, "idle": Idle, "stall": Stall}
 
 
 async def main(plan: Plan) -> None:

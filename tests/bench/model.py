@@ -5,15 +5,19 @@ What to send is asked for in the last message of the request, ``#!<mode><tokens>
 * ``s32``: 32 tokens without delay. Streams that run at the same time take turns, a token each, as the
   tokens of a real server come: one event at a time, never a whole answer in one piece.
 * ``p40``: 40 tokens, one every 12.5 ms, the first at once; the answer ends after 0.5 s.
+* ``q99``: 99 tokens, one every 20 ms, and the end with the last; each says when it was sent.
+* ``w20``: 2 tokens after 2.0 s.
 * ``h00``: nothing, ever.
 
-The first token of an answer is the time it was sent, ``@<seconds>;`` by the system's monotonic clock.
+The first token of an answer is the time it was sent, ``@<seconds>;`` by the system's monotonic clock. An
+argument on the command line is the mode of all answers, whatever is asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import time
 from collections import deque
 from typing import cast
@@ -21,6 +25,7 @@ from typing import cast
 import uvloop
 
 PACE = 0.0125
+SLOW_PACE = 0.02
 MARK = b"#!"
 _HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
@@ -51,8 +56,12 @@ _END = b"".join(
 )
 
 
+def _stamp() -> bytes:
+    return _delta(b"@%.6f;" % time.monotonic())
+
+
 def _first() -> bytes:
-    return _HEAD + _delta(b"@%.6f;" % time.monotonic())
+    return _HEAD + _stamp()
 
 
 class Turns:
@@ -85,8 +94,9 @@ class Turns:
 class Connection(asyncio.Protocol):
     """One kept-alive connection of a client, with one request at a time."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, always: bytes = b"") -> None:
         self._turns = turns
+        self._always = always
         self._pieces: list[bytes] = []
         self._missing = 0
         self._transport: asyncio.Transport
@@ -119,14 +129,24 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, request: bytes) -> None:
         at = request.rfind(MARK) + len(MARK)
-        mode, tokens = request[at : at + 1], int(request[at + 1 : at + 3])
+        asked = self._always or request[at : at + 3]
+        mode, tokens = asked[:1], int(asked[1:])
+        loop = asyncio.get_running_loop()
         if mode == b"s":
-            self._transport.write(_first())
-            self._turns.add(self._transport, tokens - 1)
+            self._burst(tokens)
+        elif mode == b"w":
+            loop.call_later(tokens / 10, self._burst, 2)
         elif mode == b"p":
             self._transport.write(_first())
-            due = asyncio.get_running_loop().time() + PACE
-            asyncio.get_running_loop().call_at(due, self._next, due, tokens - 1)
+            due = loop.time() + PACE
+            loop.call_at(due, self._next, due, tokens - 1)
+        elif mode == b"q":
+            self._transport.write(_HEAD)
+            self._next_stamped(loop.time(), tokens)
+
+    def _burst(self, tokens: int) -> None:
+        self._transport.write(_first())
+        self._turns.add(self._transport, tokens - 1)
 
     def _next(self, due: float, left: int) -> None:
         """Send a token when it is due; one that comes late does not delay those after it."""
@@ -136,15 +156,25 @@ class Connection(asyncio.Protocol):
         self._transport.write(_TOKEN)
         asyncio.get_running_loop().call_at(due + PACE, self._next, due + PACE, left - 1)
 
+    def _next_stamped(self, due: float, left: int) -> None:
+        if left == 1:
+            self._transport.write(_stamp() + _END)
+            return
+        self._transport.write(_stamp())
+        due += SLOW_PACE
+        asyncio.get_running_loop().call_at(due, self._next_stamped, due, left - 1)
 
-async def main() -> None:
+
+async def main(always: str = "") -> None:
     """Serve until the process is ended; the first line of the output is the port."""
     turns = Turns()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(turns), "127.0.0.1", 0, backlog=4096)
+    server = await loop.create_server(
+        lambda: Connection(turns, always.encode()), "127.0.0.1", 0, backlog=4096
+    )
     print(f"ready: http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(main())
+    uvloop.run(main(*sys.argv[1:]))

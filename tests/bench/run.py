@@ -21,12 +21,13 @@ from pathlib import Path
 
 from channel_figures import CHANNEL_FIGURES
 from figures import FIGURES, Bench, Row
+from life_figures import LIFE_FIGURES
 from processes import HERE, TREE, cores, laboratory
 from provider_figures import PROVIDER_FIGURES
 from rich.console import Console
 from rich.table import Table
 
-_ALL = {**FIGURES, **CHANNEL_FIGURES, **PROVIDER_FIGURES}
+_ALL = {**FIGURES, **LIFE_FIGURES, **CHANNEL_FIGURES, **PROVIDER_FIGURES}
 RIVAL = TREE / ".venv-bench"
 PLAIN = TREE / ".venv-bench-plain"
 
@@ -39,7 +40,7 @@ def main() -> int:
     if server == load:
         say.print("[yellow]there is one core only: servers and their load share it[/]")
     rival = _rival(say) if "saturated" in options.only else None
-    plain = _plain(say) if "channels_idle" in options.only else None
+    plain = _plain(say) if {*LIFE_FIGURES, "channels_idle"} & set(options.only) else None
     rows: list[Row] = []
     with laboratory() as lab:
         rounds, seconds = (3, 1.0) if options.quick else (5, 2.0)

@@ -48,8 +48,15 @@ class Client(asyncio.Protocol):
         """Send a text frame."""
         self.transport.write(frame(payload))
 
+    def ping(self, payload: bytes) -> None:
+        """Send a ping."""
+        self.transport.write(frame(payload, _PING))
+
     def text(self, payload: bytes) -> None:
         """Take a text frame in."""
+
+    def pong(self, payload: bytes) -> None:
+        """Take the answer to a ping in."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -107,5 +114,7 @@ class Client(asyncio.Protocol):
             self._told(payload)
         elif opcode == _PING:
             self.transport.write(frame(payload, _PONG))
+        elif opcode == _PONG:
+            self.pong(payload)
         elif opcode == _CLOSE:
             self.transport.close()
