@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from gateway.contract.events import Activity
@@ -11,6 +12,9 @@ from gateway.extensions.registry import PluginRegistry
 from gateway.models import Agents
 from gateway.session import Sessions
 
+_STATUS_SECONDS = 0.1
+"""Delay of the number of running turns in the status line."""
+
 
 class Commands(Plugin):
     """/help, /stop, /new and /status."""
@@ -18,6 +22,7 @@ class Commands(Plugin):
     name = "commands"
     _running = 0
     _shows_running = True
+    _timer: asyncio.TimerHandle | None = None
     _set_status: Callable[[Sequence[StatusSegment]], None] | None = None
 
     def __init__(
@@ -40,13 +45,16 @@ class Commands(Plugin):
         change = {"agent_start": 1, "agent_end": -1}.get(activity.kind, 0)
         if change:
             self._running += change
-            self._show_running()
+            # Every page gets each change: with many chats there would be hundreds a second.
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(_STATUS_SECONDS, self._show_running)
 
     def _toggle_running(self) -> None:
         self._shows_running = not self._shows_running
         self._show_running()
 
     def _show_running(self) -> None:
+        self._timer = None
         if self._set_status is None:
             return
         count = self._running if self._shows_running else 0

@@ -24,7 +24,6 @@ T = TypeVar("T")
 
 _random_bits = random.Random().getrandbits  # noqa: S311 - ids are no secrets
 """A separate generator: seeding the shared one would repeat ids."""
-_VARIANTS = "89ab"
 _MESSAGE_BYTES = 700
 """Memory overhead of a message besides its content, in bytes."""
 
@@ -34,9 +33,11 @@ def new_id() -> str:
 
     Rows stored together are adjacent in an index, so a commit changes few pages.
     """
-    digits = f"{time.time_ns() // 1_000_000:012x}{_random_bits(80):020x}"
-    variant = _VARIANTS[int(digits[16], 16) & 3]
-    return f"{digits[:8]}-{digits[8:12]}-7{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+    ms, bits = time.time_ns() // 1_000_000, _random_bits(74)
+    high, low = ms >> 16, ms & 0xFFFF
+    # One formatting of integers: every turn makes three ids.
+    variant = 0x8000 | bits >> 48 & 0x3FFF
+    return "%08x-%04x-7%03x-%04x-%012x" % (high, low, bits >> 62, variant, bits & 0xFFFFFFFFFFFF)  # noqa: UP031
 
 
 def now_ms() -> int:

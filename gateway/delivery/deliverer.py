@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Self
 
 import structlog
 
@@ -36,58 +37,56 @@ class Deliverer:
         self._outbox = outbox
         self._tasks = tasks
 
-    @asynccontextmanager
-    async def begin(
-        self, session: Session, entry: Entry, *, repeated: bool = False
-    ) -> AsyncGenerator[AnswerDelivery]:
-        """Begin the delivery of a message's answer, and settle it when the block ends without an error.
-
-        If the block raises, the outbox keeps the state, and the next attempt continues from there.
-        ``repeated``: an earlier attempt of this process may have placed pages.
-        """
-        pages = await self._pages(entry, repeated=repeated)
-        delivery = AnswerDelivery(self._outbox, self._tasks, session, entry, pages)
-        yield delivery
-        await delivery.settle()
+    def begin(self, session: Session, entry: Entry, *, repeated: bool = False) -> AnswerDelivery:
+        """Begin the delivery of a message's answer. ``repeated``: an earlier attempt of this process may have
+        placed pages."""
+        first = not (repeated or entry.shown or entry.answered)
+        return AnswerDelivery(self._outbox, self._tasks, session, entry, first=first)
 
     def intend(self, entry: Entry, answer: Message) -> list[Op] | None:
         """Return the writes that record an answer to be placed later; None if its channel is sent nothing."""
         channel = self._outbox.target_channel(entry)
         return None if channel is None else AnswerPages(self._outbox, channel, entry).intend(answer)
 
-    async def _pages(self, entry: Entry, *, repeated: bool) -> AnswerPages | None:
-        """Return the pages of an answer; None if its channel follows the session and is sent nothing."""
-        channel = self._outbox.target_channel(entry)
-        if channel is None:
-            return None
-        first = not (repeated or entry.shown or entry.answered)
-        pages = () if first else await self._outbox.read_pages(entry)
-        if entry.untried:
-            # The intent was written by this process and no call was made: there is nothing to look for.
-            entry.untried = False
-            for page in pages:
-                page.uncertain = False
-        return AnswerPages(self._outbox, channel, entry, pages)
-
 
 class AnswerDelivery:
-    """Delivers one answer to its chat, page by page, exactly once."""
+    """Delivers one answer to its chat, page by page, exactly once.
+
+    It is a context manager that settles the message when its block ends without an error. If the block
+    raises, the outbox keeps the state, and the next attempt continues from there. ``first``: no attempt
+    placed anything before.
+    """
 
     def __init__(
-        self,
-        outbox: Outbox,
-        tasks: asyncio.TaskGroup,
-        session: Session,
-        entry: Entry,
-        pages: AnswerPages | None,
+        self, outbox: Outbox, tasks: asyncio.TaskGroup, session: Session, entry: Entry, *, first: bool
     ) -> None:
         self._outbox = outbox
         self._tasks = tasks
         self._session = session
         self._entry = entry
-        self._pages = pages
+        self._first = first
+        self._pages: AnswerPages | None = None
+        """The pages of the answer; None if its channel follows the session and is sent nothing."""
         self._intended: PendingAnswer | None = None
         self._abandoned = False
+
+    async def __aenter__(self) -> Self:
+        outbox, entry = self._outbox, self._entry
+        channel = outbox.target_channel(entry)
+        if channel is None:
+            return self
+        pages = () if self._first else await outbox.read_pages(entry)
+        if entry.untried:
+            # The intent was written by this process and no call was made: there is nothing to look for.
+            entry.untried = False
+            for page in pages:
+                page.uncertain = False
+        self._pages = AnswerPages(outbox, channel, entry, pages)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            await self.settle()
 
     def show(self, turn: Turn) -> AbstractAsyncContextManager[None]:
         """Show the growing answer of a turn while the block runs."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import structlog
 
@@ -48,12 +48,17 @@ class ChangeSignal:
         self._changed.set()
 
 
-@asynccontextmanager
-async def show_live(tasks: asyncio.TaskGroup, turn: Turn, pages: AnswerPages | None) -> AsyncGenerator[None]:
+def show_live(
+    tasks: asyncio.TaskGroup, turn: Turn, pages: AnswerPages | None
+) -> AbstractAsyncContextManager[None]:
     """Show a turn's growing answer and a typing indicator while the block runs, where the channel can."""
     if pages is None or not (pages.shows_typing or pages.streaming):
-        yield
-        return
+        return nullcontext()
+    return _show_live(tasks, turn, pages)
+
+
+@asynccontextmanager
+async def _show_live(tasks: asyncio.TaskGroup, turn: Turn, pages: AnswerPages) -> AsyncGenerator[None]:
     signal = ChangeSignal()
     turn.session.add_sink(signal)
     typing = tasks.create_task(_show_typing(pages))

@@ -8,7 +8,7 @@ once. The first model of the chain is used again as soon as its provider works.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import structlog
@@ -126,25 +126,28 @@ class Fallback:
             defaults=self._defaults if chain is None else False,
         )
 
-    async def routes(self, first: Route) -> AsyncGenerator[Route]:
-        """Yield the routes to try, in order; those with an open circuit come last, because they may work
-        after all.
-        """
-        later: list[Route] = []
-        async for route in self._candidates(first):
-            if self._circuit(route).allows_call(self._clock()):
-                yield route
-            else:
-                later.append(route)
-        for route in later:
-            yield route
+    def candidates(self, first: Route) -> Candidates:
+        """Return the routes to try for a call that was meant for ``first``."""
+        return Candidates(self, first)
+
+    def allows_call(self, route: Route) -> bool:
+        """Return whether the circuit of a route's provider is closed."""
+        return self._circuit(route).allows_call(self._clock())
+
+    async def substitute(self, first: Route, name: str) -> Route | None:
+        """Return the route of an entry of the chain; None if it cannot be used."""
+        try:
+            return await self._models.substitute(first, name)
+        except ProviderResolutionError as error:
+            log.error("cannot use a provider of the fallback chain", name=name, reason=str(error))
+            return None
 
     def record_failure(self, route: Route, error: ProviderError | BudgetExceededError) -> bool:
         """Record a failure of a route. Return whether another route may be tried after it."""
         if isinstance(error, BudgetExceededError):
-            return error.elsewhere and bool(self._chain_of(route))
+            return error.elsewhere and bool(self.chain_of(route))
         trigger = next((_TRIGGER_OF[kind] for kind in type(error).__mro__ if kind in _TRIGGER_OF), None)
-        if trigger is None or trigger not in self._triggers or not self._chain_of(route):
+        if trigger is None or trigger not in self._triggers or not self.chain_of(route):
             return False
         self._circuit(route).record_failure(self._clock())
         log.warning(
@@ -160,20 +163,7 @@ class Fallback:
         """Record an answer of a route."""
         self._circuit(route).record_success()
 
-    async def _candidates(self, first: Route) -> AsyncGenerator[Route]:
-        asked = {(first.provider.id, first.model)}
-        yield first
-        for name in self._chain_of(first):
-            try:
-                route = await self._models.substitute(first, name)
-            except ProviderResolutionError as error:
-                log.error("cannot use a provider of the fallback chain", name=name, reason=str(error))
-                continue
-            if (route.provider.id, route.model) not in asked:
-                asked.add((route.provider.id, route.model))
-                yield route
-
-    def _chain_of(self, route: Route) -> tuple[str, ...]:
+    def chain_of(self, route: Route) -> tuple[str, ...]:
         """Return the entries that may replace a route."""
         if self._chain or not self._defaults:
             return self._chain
@@ -182,6 +172,45 @@ class Fallback:
 
     def _circuit(self, route: Route) -> Circuit:
         return self._circuits.setdefault(route.provider.id, Circuit())
+
+
+class Candidates:
+    """The routes to try for one call, in order. Those with an open circuit come last: they may work after
+    all.
+    """
+
+    __slots__ = ("_asked", "_fallback", "_first", "_later", "_names")
+
+    def __init__(self, fallback: Fallback, first: Route) -> None:
+        self._fallback = fallback
+        self._first = first
+        self._names: Iterator[str] | None = None
+        self._asked: set[tuple[str, str]] = set()
+        self._later: list[Route] = []
+
+    async def next(self) -> Route | None:
+        """Return the next route; None if all were tried."""
+        # Not an async generator: nearly every call needs one route only.
+        if self._names is None:
+            self._names = iter(self._fallback.chain_of(self._first))
+            if self._is_next(self._first):
+                return self._first
+        for name in self._names:
+            route = await self._fallback.substitute(self._first, name)
+            if route is not None and self._is_next(route):
+                return route
+        return self._later.pop(0) if self._later else None
+
+    def _is_next(self, route: Route) -> bool:
+        """Return whether to try a route now; keep one with an open circuit for later."""
+        key = (route.provider.id, route.model)
+        if key in self._asked:
+            return False
+        self._asked.add(key)
+        if self._fallback.allows_call(route):
+            return True
+        self._later.append(route)
+        return False
 
 
 def exhausted_error(failures: Sequence[Failure]) -> ProviderError | BudgetExceededError:

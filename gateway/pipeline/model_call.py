@@ -77,7 +77,7 @@ class ModelCaller:
         self._agents = agents
         self._tool_runner = tool_runner
         self._spending = spending
-        self._definitions: dict[tuple[int, ...], tuple[ToolDefinition, ...]] = {}
+        self._definitions: dict[tuple[int, ...], tuple[tuple[Tool, ...], tuple[ToolDefinition, ...]]] = {}
 
     async def call(
         self,
@@ -96,32 +96,32 @@ class ModelCaller:
         withdrawn: list[tuple[int, Part]] = []
         notice = _FallbackNotice(turn)
         fallback = self._agents.get(turn.agent).fallback
-        async with aclosing(fallback.routes(first)) as routes:
-            async for route in routes:
-                missing = missing_capability(
-                    route, [message for _, message in turn.shown], turn.options.tools or ()
-                )
-                if missing is not None:
-                    # Reported for the chosen model: answering with another one would hide the reason.
-                    if not failures:
-                        raise missing
-                    failures.append(Failure(route, missing))
-                    continue
-                if failures:
-                    notice.show(failures[-1], route)
-                begin = turn.assembler.next_index
-                turn.usage.model, turn.usage.provider = route.model, route.provider.id
-                try:
-                    stop = await self._call_once(turn, route, prompt, tools, messages)
-                except (ProviderError, BudgetExceededError) as error:
-                    if not fallback.record_failure(route, error):
-                        _restore(turn, withdrawn)
-                        raise
-                    failures.append(Failure(route, error))
-                    withdrawn += _withdraw(turn, begin)
-                else:
-                    fallback.record_success(route)
-                    return route, stop
+        candidates = fallback.candidates(first)
+        while (route := await candidates.next()) is not None:
+            missing = missing_capability(
+                route, [message for _, message in turn.shown], turn.options.tools or ()
+            )
+            if missing is not None:
+                # Reported for the chosen model: answering with another one would hide the reason.
+                if not failures:
+                    raise missing
+                failures.append(Failure(route, missing))
+                continue
+            if failures:
+                notice.show(failures[-1], route)
+            begin = turn.assembler.next_index
+            turn.usage.model, turn.usage.provider = route.model, route.provider.id
+            try:
+                stop = await self._call_once(turn, route, prompt, tools, messages)
+            except (ProviderError, BudgetExceededError) as error:
+                if not fallback.record_failure(route, error):
+                    _restore(turn, withdrawn)
+                    raise
+                failures.append(Failure(route, error))
+                withdrawn += _withdraw(turn, begin)
+            else:
+                fallback.record_success(route)
+                return route, stop
         notice.remove()
         _restore(turn, withdrawn)
         raise exhausted_error(failures)
@@ -154,13 +154,14 @@ class ModelCaller:
     def _defined(self, tools: tuple[Tool, ...]) -> tuple[ToolDefinition, ...]:
         """Return the definitions of tools, as the same tuple for the same tools."""
         # Adapters cache what they encode by the identity of this tuple, so equal tools must be one tuple.
-        key = tuple(id(tool) for tool in tools)
-        defined = self._definitions.get(key)
-        if defined is None:
+        key = tuple(map(id, tools))
+        known = self._definitions.get(key)
+        if known is None:
             if len(self._definitions) >= _MAX_TOOL_SETS:
                 self._definitions.clear()
-            defined = self._definitions[key] = tuple(tool.definition for tool in tools)
-        return defined
+            # The tools are kept, too: the ids of tools that are gone could be those of others.
+            known = self._definitions[key] = (tools, tuple(tool.definition for tool in tools))
+        return known[1]
 
     def _record_retry(
         self, turn: Turn, route: Route, failure: ProviderError, attempt: int, seconds: float

@@ -318,7 +318,8 @@ async def _asked_alone(tmp_path: Path, first: str, chain: tuple[str, ...] | None
     models = Models(registry)
     fallback = Fallback(models).with_chain(chain, None)
     asked: list[str] = []
-    async for route in fallback.routes(await models.resolve(first)):
+    candidates = fallback.candidates(await models.resolve(first))
+    while (route := await candidates.next()) is not None:
         asked.append(route.name)
         assert fallback.record_failure(route, ServerFailedError("down")) == (chain is None)
     await registry.close()
