@@ -23,7 +23,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
 	--custom-compile-command "make lock"
 
-.PHONY: help run install test test-fast check format storm bench audit lock wheels schema container clean
+.PHONY: help run install test test-fast check format storm bench audit lock wheels schema model-data container clean
 
 help:  ## list these
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -77,6 +77,10 @@ wheels: $(INSTALLED_DEV)  ## build the wheels of trunkline and trunkline-testing
 schema: $(INSTALLED)  ## write config/schema.json anew
 	$(BIN)/python -m gateway config schema > $(VENV)/schema.json
 	mv $(VENV)/schema.json config/schema.json
+
+model-data: $(INSTALLED_DEV)  ## write gateway/models/model_data.json anew, from the pinned genai-prices
+	$(BIN)/python tests/tools/model_data.py > $(VENV)/model_data.json
+	mv $(VENV)/model_data.json gateway/models/model_data.json
 
 container:  ## build the container image
 	docker build --file Containerfile --tag trunkline .

@@ -1,29 +1,26 @@
 """Model facts: context window, output limit, abilities, prices and dates of a model.
 
-``Catalog`` reads the price data that is installed with the gateway, so most facts need no request. The data
-holds names, windows and prices but no abilities, except that a model with an audio price accepts audio.
-``equivalent`` picks the model of another provider that is nearest to a given one.
+``Catalog`` reads ``model_data.json``, so most facts need no request. The data holds names, windows and prices
+but no abilities, except that a model with an audio price accepts audio. It is generated from the library
+genai-prices, which would take 60 ms and 7 MB to load.
+``closest_model`` picks the model of another provider that is nearest to a given one.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
 
 from gateway.contract.provider import Capabilities, ModelInfo
 from gateway.settings import ModelSettings
-
-if TYPE_CHECKING:
-    from genai_prices import types as genai
-
 
 _DATED = re.compile(r"(20\d\d)-?(\d\d)-?(\d\d)(?=$|[-:@])")
 
@@ -141,32 +138,101 @@ _NOT_CHAT = re.compile(
 
 _PLACEHOLDER = re.compile(r"^regional\.|^ft:|\.ft-|:extended$|-maas$")
 _GOOGLE = ("google", "vertex")
+_COMPACT_DATE = re.compile(r"-(20\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?=[-:]|$)")
+
+
+Rate = tuple[Decimal, ...]
+"""A price, then pairs: a number of input tokens above which another price holds for all tokens, and that."""
+
+
+class ListedPrice(Struct, frozen=True):
+    """US dollars per million tokens, and per thousand requests. Times are UTC."""
+
+    since: date | None = None
+    hours: tuple[time, time] | None = None
+    input: Rate | None = None
+    output: Rate | None = None
+    cached: Rate | None = None
+    written: Rate | None = None
+    request: Rate | None = None
+    audio: Rate | None = None
+
+    def holds(self, now: datetime) -> bool:
+        """Return whether this is a price at that time."""
+        if self.hours is not None:
+            begin, end = self.hours
+            return begin <= now.time() < end if begin <= end else not end <= now.time() < begin
+        return self.since is None or now.date() >= self.since
+
+
+class ListedModel(Struct, frozen=True):
+    """A model in the data. ``match`` is the rule for its names, if it has others than its id."""
+
+    id: str
+    match: Any = None
+    name: str = ""
+    description: str = ""
+    window: int | None = None
+    deprecated: bool | None = None
+    prices: tuple[ListedPrice, ...] = ()
+
+    @property
+    def price(self) -> ListedPrice | None:
+        """The current price: the last one that holds, else the first."""
+        now = datetime.now(UTC)
+        return next((p for p in reversed(self.prices) if p.holds(now)), next(iter(self.prices), None))
+
+    def is_called(self, name: str) -> bool:
+        """Return whether a name in lower case is one of its names."""
+        return name == self.id.lower() if self.match is None else _matches(self.match, name)
+
+
+class _Provider(Struct, frozen=True):
+    match: Any = None
+    fallback: tuple[str, ...] = ()
+
+
+class _Data(Struct, frozen=True):
+    providers: dict[str, _Provider]
+    models: dict[str, msgspec.Raw]
 
 
 class Catalog:
-    """The offline data of models, by provider. Empty until ``load``."""
+    """The offline data of models, by provider; that of a provider is decoded when it is needed."""
 
     def __init__(self) -> None:
-        self._providers: Mapping[str, genai.Provider] | None = None
-        self._found: dict[str, genai.Provider | None] = {}
-
-    async def load(self) -> None:
-        """Read the data in a thread. It takes 27 MB and 0.2 s, so call this only when facts are needed."""
-        if self._providers is None:
-            self._providers = await asyncio.to_thread(_providers)
+        # The file is read at the start: neither a turn nor a fallback may wait for the disk.
+        content = Path(__file__).with_name("model_data.json").read_bytes()
+        self._data = msgspec.json.decode(content, type=_Data)
+        self._models: dict[str, tuple[ListedModel, ...]] = {}
 
     def find(self, provider: str, model: str) -> ModelFacts | None:
         """Return the facts of a model at a provider, under any name that the data knows it by."""
-        sells = self._provider(provider)
-        if sells is None:
-            return None
-        found = sells.find_model(model, all_providers=list((self._providers or {}).values()))
+        found = self.listed(provider, model)
         return None if found is None else _facts(provider, model, found)
 
     def lists_own(self, provider: str, model: str) -> bool:
         """Return whether a model is in the provider's own list, not in that of a vendor it resells."""
-        sells = self._provider(provider)
-        return sells is not None and sells.find_model(model) is not None
+        return self.listed(provider, model, resold=False) is not None
+
+    def listed(self, provider: str, model: str, *, resold: bool = True) -> ListedModel | None:
+        """Return the entry of a model at a provider; with ``resold`` also at a vendor that it resells."""
+        seller = self._seller(provider)
+        if seller is None:
+            return None
+        vendors = (seller, *(self._data.providers[seller].fallback if resold else ()))
+        # Routers write dates such as 20251211, and the data 2025-12-11.
+        names = dict.fromkeys((model.lower(), _COMPACT_DATE.sub(r"-\1-\2-\3", model.lower())))
+        return next(
+            (
+                each
+                for name in names
+                for vendor in vendors
+                for each in self._models_of(vendor)
+                if each.is_called(name)
+            ),
+            None,
+        )
 
     def models_of(self, provider: str) -> Iterator[ModelFacts]:
         """Yield the facts of a provider's models, by the provider's ids.
@@ -174,17 +240,46 @@ class Catalog:
         Ids that cannot be requested are left out: placeholders of the price data, and models of other vendors
         in Google's cloud, where they use another protocol.
         """
-        sells = self._provider(provider)
-        for model in () if sells is None else sells.models:
+        seller = self._seller(provider)
+        for model in () if seller is None else self._models_of(seller):
             if not _PLACEHOLDER.search(model.id) and not (provider in _GOOGLE and "claude" in model.id):
                 yield _facts(provider, model.id, model)
 
-    def _provider(self, provider: str) -> genai.Provider | None:
-        if provider not in self._found and self._providers is not None:
-            from genai_prices.data_snapshot import find_provider_by_id  # loaded by now
+    def _seller(self, provider: str) -> str | None:
+        """Return the id by which the data knows a provider."""
+        providers, name = self._data.providers, provider.lower().strip()
+        if name in providers:
+            return name
+        return next(
+            (key for key, each in providers.items() if each.match and _matches(each.match, name)), None
+        )
 
-            self._found[provider] = find_provider_by_id(list(self._providers.values()), provider)
-        return self._found.get(provider)
+    def _models_of(self, seller: str) -> tuple[ListedModel, ...]:
+        if seller not in self._models:
+            self._models[seller] = msgspec.json.decode(
+                self._data.models[seller], type=tuple[ListedModel, ...]
+            )
+        return self._models[seller]
+
+
+_TESTS: Mapping[str, Callable[[str, str], object]] = {
+    "=": str.__eq__,
+    "^": str.startswith,
+    "$": str.endswith,
+    "*": str.__contains__,
+    "~": lambda name, pattern: re.search(pattern, name),
+}
+"""Tests of a name by their mark."""
+
+
+def _matches(rule: Any, name: str) -> bool:
+    """Return whether a name meets a rule: a mark and a text, any rule of a list, or ``all`` rules of one."""
+    if isinstance(rule, list):
+        return any(_matches(each, name) for each in cast("list[Any]", rule))
+    if isinstance(rule, dict):
+        return all(_matches(each, name) for each in cast("dict[str, list[Any]]", rule)["all"])
+    text: str = rule
+    return bool(_TESTS[text[0]](name, text[1:]))
 
 
 def is_chat_model(model: str) -> bool:
@@ -192,41 +287,27 @@ def is_chat_model(model: str) -> bool:
     return _NOT_CHAT.search(model.lower()) is None
 
 
-def _providers() -> Mapping[str, genai.Provider]:
-    from genai_prices.data_snapshot import get_snapshot  # see Catalog.load
-
-    return {provider.id: provider for provider in get_snapshot().providers}
-
-
-def _facts(provider: str, model: str, found: genai.ModelInfo) -> ModelFacts:
-    prices = found.get_prices(datetime.now(UTC)) if found.prices else None
-    hears = prices is not None and getattr(prices, "input_audio_mtok", None) is not None
+def _facts(provider: str, model: str, found: ListedModel) -> ModelFacts:
+    price = found.price
     return ModelFacts(
         model,
         provider,
-        name=found.name or "",
-        description=(found.description or "").strip(),
-        context_window=found.context_window,
-        audio=True if hears else None,
-        rates=None if prices is None else _rates(prices),
+        name=found.name,
+        description=found.description,
+        context_window=found.window,
+        audio=True if price is not None and price.audio is not None else None,
+        rates=None if price is None else _rates(price),
         deprecated=found.deprecated,
         released=release_date(model),
     )
 
 
-def _rates(prices: genai.ModelPrice) -> Rates | None:
-    keys = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
-    given = [getattr(prices, key, None) for key in keys]
-    if all(price is None for price in given):
+def _rates(price: ListedPrice) -> Rates | None:
+    given = (price.input, price.output, price.cached, price.written)
+    if all(rate is None for rate in given):
         return None
-    rising = any(price is not None and not isinstance(price, Decimal) for price in given)
-    return Rates(*map(_dollars, given), rising=rising)
-
-
-def _dollars(price: Decimal | genai.TieredPrices | None) -> float | None:
-    if price is None:
-        return None
-    return float(price if isinstance(price, Decimal) else price.base)
+    rising = any(rate is not None and len(rate) > 1 for rate in given)
+    return Rates(*(None if rate is None else float(rate[0]) for rate in given), rising=rising)
 
 
 _SAME_TIER = math.log(1.5)

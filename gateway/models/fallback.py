@@ -249,10 +249,9 @@ def clamp_max_tokens(tokens: int | None, limit: int | None) -> int | None:
 
 
 async def preload_fallbacks(chain: Collection[str], models: Models, providers: ProviderRegistry) -> None:
-    """Load the code of the chain's providers and the model data in a thread, before a provider fails.
+    """Load the code of the chain's providers in a thread, before a provider fails.
 
-    Without a chain nothing is loaded, to save memory. A provider that cannot be loaded is reported when it is
-    used.
+    A provider that cannot be loaded is reported when it is used.
     """
     for name in chain:
         provider_id = models.configured.aliases.get(name, name).partition("/")[0]
@@ -260,5 +259,3 @@ async def preload_fallbacks(chain: Collection[str], models: Models, providers: P
             await providers.load(provider_id)
         except Exception:
             log.exception("cannot load a provider of the fallback chain", provider=provider_id)
-    if chain:
-        await models.catalog.load()

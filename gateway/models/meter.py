@@ -222,7 +222,9 @@ class Spending:
 
         ledger = Ledger(store)
         prices = Prices(
-            lambda provider, model: Tariff.of(models.rates(provider, model)), catalog_id=models.catalog_id
+            models.catalog,
+            lambda provider, model: Tariff.of(models.rates(provider, model)),
+            catalog_id=models.catalog_id,
         )
         written = [Budget.of(name, budget) for name, budget in settings.budgets.items()]
         budgets = Budgets(written, store, ledger, linked)

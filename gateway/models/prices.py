@@ -1,6 +1,6 @@
 """Prices: the cost of a model call in US dollars, as decimals.
 
-A price in the settings wins over the price data that is installed with the gateway.
+A price in the settings wins over the one in the catalog.
 """
 
 from __future__ import annotations
@@ -8,15 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 
 from gateway.contract.deltas import Tokens
-from gateway.models.catalog import Rates
-
-if TYPE_CHECKING:
-    from genai_prices.types import ModelInfo, ModelPrice
+from gateway.models.catalog import Catalog, ListedPrice, Rate, Rates
 
 _MILLION = Decimal(1_000_000)
 _PRICE_SECONDS = 60.0
@@ -26,8 +23,6 @@ _DATA_NAMES: Final[Mapping[str, str]] = {"vertex": "google"}
 """Providers that the price data lists under another id."""
 _FREE: Final = ("demo", "local")
 """Providers without a price."""
-_UNITS: Final = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
-_REQUESTS: Final = "requests_kcount"
 
 
 class Tariff(Struct, frozen=True):
@@ -67,19 +62,20 @@ Cost = Callable[[Tokens], Decimal]
 
 
 class Prices:
-    """Costs by provider and model. The price data is loaded with the first call of a provider that has a
-    price.
+    """Costs by provider and model.
 
     ``configured`` returns the tariff that the settings give for provider and model; ``catalog_id`` the
-    provider id in the price data.
+    provider id in ``catalog``.
     """
 
     def __init__(
         self,
+        catalog: Catalog,
         configured: Callable[[str, str], Tariff | None] = lambda _provider, _model: None,
         clock: Callable[[], float] = time.monotonic,
         catalog_id: Callable[[str], str] = lambda provider: provider,
     ) -> None:
+        self._catalog = catalog
         self._configured = configured
         self._catalog_id = catalog_id
         self._clock = clock
@@ -102,51 +98,35 @@ class Prices:
         tariff = self._configured(provider, model)
         if tariff is not None:
             return tariff.cost
-        return _free if provider in _FREE else _data_cost(self._catalog_id(provider), model)
+        if provider in _FREE:
+            return _free
+        catalog_id = self._catalog_id(provider)
+        if catalog_id == "litellm" and "/" in model:  # the data knows the vendor that it passes calls on to
+            catalog_id, _, model = model.partition("/")
+        listed = self._catalog.listed(_DATA_NAMES.get(catalog_id, catalog_id), model)
+        price = None if listed is None else listed.price
+        return None if price is None else lambda tokens: _listed_cost(price, tokens)
 
 
 def _free(_tokens: Tokens) -> Decimal:
     return Decimal(0)
 
 
-def _data_cost(provider: str, model: str) -> Cost | None:
-    """Return the cost function of a model in the price data, or None if it is not listed."""
-    from genai_prices.data_snapshot import get_snapshot  # 27 MB and 0.2 s: only when a model is used
-
-    try:
-        name = _DATA_NAMES.get(provider, provider)
-        _, found = get_snapshot().find_provider_model(model, None, name, None)
-    except (LookupError, ValueError):
-        return None
-    tariff = _tariff(found)
-    return tariff.cost if tariff is not None else lambda tokens: _library_cost(found, tokens)
-
-
-def _tariff(model: ModelInfo) -> Tariff | None:
-    """Return a model's prices as a plain tariff, or None if they depend on more than token counts."""
-    prices = _prices(model)
-    given = [getattr(prices, unit, None) for unit in _UNITS]
-    plain = all(price is None or isinstance(price, Decimal) for price in given)
-    if not plain or getattr(prices, _REQUESTS, None) is not None:
-        return None
-    fresh, output, cached, written = given
-    return Tariff(fresh or Decimal(0), output or Decimal(0), cached, written)
-
-
-def _prices(model: ModelInfo) -> ModelPrice:
-    from datetime import UTC, datetime
-
-    return model.get_prices(datetime.now(UTC))
-
-
-def _library_cost(model: ModelInfo, tokens: Tokens) -> Decimal:
-    """Return the cost by the library's rules, for prices that depend on input length or on more."""
-    from genai_prices import Usage
-
-    usage = Usage(
-        input_tokens=tokens.input,
-        output_tokens=tokens.output,
-        cache_read_tokens=tokens.cached or None,
-        cache_write_tokens=tokens.cache_write or None,
+def _listed_cost(price: ListedPrice, tokens: Tokens) -> Decimal:
+    tariff = Tariff(
+        _rate_at(price.input, tokens) or Decimal(0),
+        _rate_at(price.output, tokens) or Decimal(0),
+        _rate_at(price.cached, tokens),
+        _rate_at(price.written, tokens),
     )
-    return _prices(model).calc_price(usage)["total_price"]
+    return tariff.cost(tokens) + (_rate_at(price.request, tokens) or Decimal(0)) / 1000
+
+
+def _rate_at(rate: Rate | None, tokens: Tokens) -> Decimal | None:
+    """Return the price that holds for requests of this length."""
+    if rate is None:
+        return None
+    for tier in range(len(rate) - 2, 0, -2):
+        if tokens.input > rate[tier]:
+            return rate[tier + 1]
+    return rate[0]

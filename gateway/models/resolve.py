@@ -139,7 +139,6 @@ class ModelFinder:
         """
         if not name.strip("/ "):
             raise ProviderResolutionError("the model name is empty; use the form provider/model")
-        await self._catalog.load()
         found = self._find_offline(name, providers) or await self._find_listed(name, providers)
         if found is None:
             raise self._unknown(name, providers, aliases)
@@ -308,23 +307,19 @@ class Models:
         return route
 
     def declared_facts(self, provider_id: str, model: str) -> ModelFacts:
-        """Return the facts given by settings and provider so far, without a request or loading data."""
+        """Return the facts given by settings and provider so far, without a request."""
         given = facts_from_settings(provider_id, model, self.configured.models.get(f"{provider_id}/{model}"))
         listed = next((told for told in self.lists.cached(provider_id) if told.id == model), None)
         return given if listed is None else given.filled_from(facts_from_listing(listed))
 
     async def facts(self, provider_id: str, model: str) -> ModelFacts:
-        """Return all facts of a model: from the settings, its provider and the offline data, in this order.
-        Return all facts of a model: from the settings, its provider and the offline data, in this order.
-        """
-        await self.catalog.load()
+        """Return all facts of a model: from settings, provider and offline data, in this order."""
         said = self.declared_facts(provider_id, model)
         known = self.catalog.find(self.catalog_id(provider_id), model)
         return self._with_retirement(said if known is None else said.filled_from(known))
 
     async def offline_models(self, provider_id: str) -> Sequence[ModelFacts]:
         """Return the facts of a provider's models in the offline data."""
-        await self.catalog.load()
         known = self.catalog.models_of(self.catalog_id(provider_id))
         return [
             self._with_retirement(self.declared_facts(provider_id, facts.id).filled_from(facts))
@@ -374,7 +369,6 @@ class Models:
         said = self._configured_equivalent(first.name, provider_id)
         if said:
             return said
-        await self.catalog.load()
         offered = await self._offered(provider_id)
         wanted = await self.facts(first.provider.id, first.model)
         known = [await self.facts(provider_id, model) for model in offered]

@@ -62,7 +62,6 @@ AHEAD = (
     "psycopg",
     "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.dialects.sqlite.pysqlite",
-    "genai_prices",
     "uvloop",
 )
 """What a gateway imports when it first needs it."""

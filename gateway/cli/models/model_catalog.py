@@ -179,7 +179,6 @@ async def _fallback_name(gateway: Gateway, route: Route, name: str) -> str:
 
 async def _unconfigured_name(gateway: Gateway, name: str, error: ProviderResolutionError) -> str:
     """Return the full name of a model at an unconfigured provider. Raises the error if no provider has it."""
-    await gateway.models.catalog.load()
     sellers = (p for p in gateway.providers.factories() if gateway.models.catalog.lists_own(p, name))
     found = next(sellers, None)
     if found is None:

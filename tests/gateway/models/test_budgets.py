@@ -21,6 +21,7 @@ from gateway.contract.messages import is_notice, now_ms
 from gateway.contract.provider import ChatOptions
 from gateway.models import Account, Budget, Caller, Ledger, Meter, Prices, format_usd, to_usd
 from gateway.models.budgets import period_at
+from gateway.models.catalog import Catalog
 from gateway.provider_http import ServerFailedError
 from gateway.session.frames import ApprovalAsked
 from gateway.settings import BudgetSettings
@@ -36,7 +37,7 @@ MILLION = Tokens(1_000_000, 0)
 
 def price(sent: int, got: int = 0) -> Decimal:
     """What so many tokens of the model cost."""
-    found = Prices().cost(PROVIDER, MODEL, Took(sent, got))
+    found = Prices(Catalog()).cost(PROVIDER, MODEL, Took(sent, got))
     assert found is not None
     return found
 
@@ -353,7 +354,7 @@ async def test_a_call_that_is_stopped_while_its_money_is_set_aside_gives_it_back
     ledger, caller = Ledger(store), Caller("s", "test", "test:ada", "main", PROVIDER, MODEL)
     budget = Budget.of("purse", BudgetSettings(stop=Decimal(1)))
     account = Account("purse", budget, period_at("month", now_ms()), spent=0)
-    meter = Meter(ledger, Prices(), caller, (), ChatOptions(model=MODEL), now_ms())
+    meter = Meter(ledger, Prices(Catalog()), caller, (), ChatOptions(model=MODEL), now_ms())
     reserving = asyncio.create_task(meter.reserve([account], 500, 100))
     while not account.reserved:
         await asyncio.sleep(0)

@@ -14,7 +14,6 @@ SONNET = ModelFacts("claude-sonnet-4-20250514", "anthropic", context_window=200_
 async def offered(provider: str, *ids: str) -> Sequence[ModelFacts]:
     """Models of a provider, with what is known of them; all that are known when none is named."""
     catalog = Catalog()
-    await catalog.load()
     if not ids:
         return list(catalog.models_of(provider))
     return [catalog.find(provider, model) or ModelFacts(model, provider) for model in ids]

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.contract.deltas import Tokens
 from gateway.models import Prices, Tariff
+from gateway.models.catalog import Catalog
 from gateway.provider_http import MetadataDelta
 
 
@@ -17,7 +18,7 @@ def call(sent: int, got: int, cached: int = 0, written: int = 0) -> Tokens:
 
 
 def test_004_08_a_call_costs_what_its_tokens_cost() -> None:
-    prices = Prices()
+    prices = Prices(Catalog())
     once, twice = (
         prices.cost("openai", "gpt-4o", call(1000, 100)),
         prices.cost("openai", "gpt-4o", call(2000, 200)),
@@ -28,7 +29,7 @@ def test_004_08_a_call_costs_what_its_tokens_cost() -> None:
 
 
 def test_002_19_cached_tokens_cost_less_and_are_never_more_than_were_sent() -> None:
-    prices = Prices()
+    prices = Prices(Catalog())
     full, cached = (
         prices.cost("openai", "gpt-4o", call(1000, 0)),
         prices.cost("openai", "gpt-4o", call(1000, 0, 1000)),
@@ -41,17 +42,22 @@ def test_002_19_cached_tokens_cost_less_and_are_never_more_than_were_sent() -> N
 
 @pytest.mark.parametrize(("provider", "model"), [("openai", "no-such-model"), ("no-such-provider", "gpt-4o")])
 def test_what_has_no_price_costs_nothing_that_is_known(provider: str, model: str) -> None:
-    prices = Prices()
+    prices = Prices(Catalog())
     assert [prices.cost(provider, model, call(10, 10)) for _ in range(2)] == [None, None]
 
 
+def test_a_call_through_a_router_costs_what_the_vendor_takes() -> None:
+    prices, took = Prices(Catalog()), call(1000, 500)
+    assert prices.cost("litellm", "openai/gpt-4o", took) == prices.cost("openai", "gpt-4o", took) is not None
+
+
 def test_a_call_without_tokens_has_no_cost() -> None:
-    assert Prices().cost("openai", "gpt-4o", call(0, 0)) is None
+    assert Prices(Catalog()).cost("openai", "gpt-4o", call(0, 0)) is None
 
 
 def test_a_cost_is_decimal_and_exact() -> None:
     rates = Tariff(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"))
-    prices = Prices(lambda _provider, model: rates if model == "mine" else None)
+    prices = Prices(Catalog(), lambda _provider, model: rates if model == "mine" else None)
     assert prices.cost("any", "mine", call(1000, 500, 100, 50)) == Decimal("0.0102675")
     assert prices.cost("demo", "mine", call(1, 0)) == Decimal("0.000003")
     assert prices.cost("demo", "other", call(1, 0)) == 0
@@ -59,7 +65,7 @@ def test_a_cost_is_decimal_and_exact() -> None:
 
 
 def test_004_T12_what_is_written_to_a_cache_has_a_price_of_its_own() -> None:
-    prices, model = Prices(), "claude-sonnet-4-20250514"
+    prices, model = Prices(Catalog()), "claude-sonnet-4-20250514"
     plain = prices.cost("anthropic", model, call(1000, 0))
     written = prices.cost("anthropic", model, call(1000, 0, 0, 1000))
     assert plain == Decimal("0.003")
@@ -68,7 +74,7 @@ def test_004_T12_what_is_written_to_a_cache_has_a_price_of_its_own() -> None:
 
 def test_004_T12_long_inputs_cost_by_the_tier_they_are_in() -> None:
     short, long = (
-        Prices().cost("google", "gemini-2.5-pro", call(tokens, 0)) for tokens in (100_000, 300_000)
+        Prices(Catalog()).cost("google", "gemini-2.5-pro", call(tokens, 0)) for tokens in (100_000, 300_000)
     )
     assert short is not None
     assert long is not None
@@ -83,7 +89,7 @@ def test_whatever_model_costs_what_the_data_says() -> None:
         Usage(input_tokens=1000, output_tokens=500, cache_read_tokens=100, cache_write_tokens=50),
         call(1000, 500, 100, 50),
     )
-    prices, compared = Prices(), 0
+    prices, compared = Prices(Catalog()), 0
     for provider in get_snapshot().providers:
         for model in provider.models:
             ours = prices.cost(provider.id, model.id, took)
@@ -96,7 +102,7 @@ def test_whatever_model_costs_what_the_data_says() -> None:
 
 def test_prices_are_looked_up_anew_after_a_while() -> None:
     now, rates = [0.0], [Tariff(Decimal(1), Decimal(1))]
-    prices = Prices(lambda _provider, _model: rates[0], lambda: now[0])
+    prices = Prices(Catalog(), lambda _provider, _model: rates[0], lambda: now[0])
     assert prices.cost("p", "m", call(1_000_000, 0)) == 1
     rates[0] = Tariff(Decimal(2), Decimal(1))
     assert prices.cost("p", "m", call(1_000_000, 0)) == 1
