@@ -10,10 +10,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from statistics import median
+from statistics import median, quantiles
 
 import procfs
-from figures import MIB, Bench, Row, bursts, middle
+from figures import MIB, Bench, Row, bursts, middle, row
 from processes import HERE, TREE, Answered, Platform, Process
 
 PLATFORMS = ("telegram", "discord", "slack")
@@ -44,6 +44,35 @@ def channels_parallel(bench: Bench) -> Iterator[Row]:
 
 def _began(seen: list[Answered]) -> str:
     return f"the model began after {median(median(one.asked) for one in seen):.3f} s"
+
+
+def telegram(bench: Bench) -> Iterator[Row]:
+    """Turns of 32 tokens on Telegram, and how late tokens of answers of 2 s are shown there."""
+    names = ("relay", *bench.trees)
+    platforms = {name: bench.lab.platform("telegram") for name in names}
+    bots = {
+        name: bench.lab.telegram_relay(platform)
+        if name == "relay"
+        else bench.lab.gateway(tree=bench.trees[name], platforms=[platform], pace=UNLIMITED)
+        for name, platform in platforms.items()
+    }
+    costs: dict[str, list[float]] = {name: [] for name in names}
+    calls: dict[str, list[float]] = {name: [] for name in names}
+    late: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(-1, bench.rounds):
+        for name, platform in platforms.items():
+            before = procfs.cpu_seconds(bots[name].pid)
+            seen = platform.ask(mode="s32", chats=100, messages=5)
+            spent = procfs.cpu_seconds(bots[name].pid) - before
+            if number >= 0:
+                costs[name].append(spent / len(seen.took) * 1e6)
+                calls[name].append(seen.calls / len(seen.took))
+                slow = platform.ask(mode="q99", chats=_CHATS, town=f"slow{number}-")
+                late[name].append(quantiles(slow.late, n=100)[98] * 1e3)
+    bench.lab.stop(*bots.values(), *(platform.process for platform in platforms.values()))
+    note = f"{median(calls['ours']):.2f} calls for a turn, floor's {median(calls['relay']):.2f}"
+    yield row("telegram, 32 tokens: processor for a turn", "µs", costs, 1.6, note=note)
+    yield row("telegram: a token's latency, p99", "ms", late, note="shown once a second")
 
 
 def channels_limits(bench: Bench) -> Iterator[Row]:
@@ -164,6 +193,7 @@ def _resident(process: Process) -> float:
 
 
 CHANNEL_FIGURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "telegram": telegram,
     "channels_parallel": channels_parallel,
     "channels_limits": channels_limits,
     "channels_parse_render": channels_parse_render,

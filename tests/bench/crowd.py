@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from channels.slack.fake import FakeSlack
 from channels.telegram.fake import FakeTelegram
 
 PLATFORMS = ("telegram", "discord", "slack")
+_STAMP = re.compile(r"@\u2060?([0-9]+\.[0-9]{6});")
+"""A token that says when the model sent it; the gateway keeps it from being read as a name."""
 
 
 @dataclass
@@ -49,6 +52,10 @@ class Answered:
     """Seconds until the model began to answer."""
     refused: int = 0
     """Calls of the bot that the platform refused, because they were too many or for any other reason."""
+    calls: int = 0
+    """Calls of the bot that show something; asking for news is none."""
+    late: list[float] = field(default_factory=list)
+    """How old tokens were when the chat first showed them; only those that say it, and only on Telegram."""
 
 
 class Platform(Protocol):
@@ -142,7 +149,7 @@ class Crowd:
     def __init__(self, platform: Platform, ask: Ask) -> None:
         self._platform = platform
         self._ask = ask
-        self._words = int(ask.mode[1:]) - 1
+        self._tokens = int(ask.mode[1:])
         self._left: dict[str, int] = {f"{ask.town}{number}": ask.messages for number in range(ask.chats)}
         self._asked: dict[str, float] = {}
         self._seen = Answered()
@@ -159,6 +166,14 @@ class Crowd:
                 for room in [room for room in self._left if self._is_answered(room)]:
                     self._took(room, begun)
         self._seen.refused = sum(call.status >= 400 for call in calls[before:])
+        shown = [call for call in calls[before:] if call.method != "getUpdates"]
+        self._seen.calls = len(shown)
+        newest: dict[object, float] = {}
+        for call in shown:
+            sent = [float(stamp) for stamp in _STAMP.findall(call.arguments.get("text", ""))]
+            chat = call.arguments.get("chat_id")
+            self._seen.late += [call.at - stamp for stamp in sent if stamp > newest.get(chat, 0.0)]
+            newest[chat] = max([*sent, newest.get(chat, 0.0)])
         return self._seen
 
     def _say(self, room: str) -> None:
@@ -168,7 +183,7 @@ class Crowd:
     def _is_answered(self, room: str) -> bool:
         """Whether the last text there is the whole answer of the model."""
         text = self._platform.newest(room)
-        return text.startswith("@") and text.count("word") == self._words
+        return text.startswith("@") and text.count("word") + text.count(";") == self._tokens
 
     def _took(self, room: str, begun: float) -> None:
         now = time.monotonic()

@@ -217,6 +217,12 @@ class Lab:
         command = [sys.executable, str(HERE / "crowd.py"), kind, *(["limits"] if limits else [])]
         return Platform(kind, self._start(command, self._load_core, self.environment()))
 
+    def telegram_relay(self, platform: Platform) -> Process:
+        """The floor of a bot on Telegram."""
+        told = platform.told()
+        api = f"{told['api_base_url']}/bot{told['token']}"
+        return self.start("telegram_relay.py", self._model_url, api, served=True)
+
     def environment(self) -> dict[str, str]:
         """The environment of a process that imports the tree."""
         return {**os.environ, "PYTHONPATH": str(TREE)}
@@ -257,10 +263,13 @@ class Platform:
         self.kind = kind
         self.process = process
 
+    def told(self) -> dict[str, str]:
+        """What a bot has to be told of it."""
+        return json.loads(self.process.ask(json.dumps({"do": "settings"})))
+
     def settings(self, more: Mapping[str, float | bool]) -> str:
         """The table of its channel, with more settings, as TOML."""
-        told = json.loads(self.process.ask(json.dumps({"do": "settings"})))
-        rows = {**told, "allow": "*", **more}
+        rows = {**self.told(), "allow": "*", **more}
         return f"[channels.{self.kind}]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in rows.items())
 
     def ask(self, **asked: Any) -> Answered:
