@@ -32,6 +32,8 @@ class Row:
     other: float | None = None
     """The value of the checkout that ``--against`` names."""
     rounds: Rounds = field(default_factory=dict[str, Sequence[float]])
+    failed: bool = False
+    """Whether the measurement itself failed."""
 
     @property
     def ratio(self) -> float | None:
@@ -51,7 +53,9 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is met; None where there is none, or nothing could be measured."""
+        """Whether the goal is met; None where there is none, or what it takes is not installed."""
+        if self.failed:
+            return False
         value = self.ours if self.absolute else self.ratio
         if self.goal is None or value is None:
             return None
@@ -106,10 +110,8 @@ class Bench:
 
     def talks(self, servers: dict[str, Process], **plan: object) -> dict[str, list[Result]]:
         """Let people talk to servers in turns, so many rounds."""
-        loads = {
-            name: self.lab.load(server, kind="talk", seconds=self.seconds, **plan)
-            for name, server in servers.items()
-        }
+        plan = {"kind": "talk", "seconds": self.seconds, **plan}
+        loads = {name: self.lab.load(server, **plan) for name, server in servers.items()}
         return self.rounds_of(loads)
 
     def rounds_of(self, loads: dict[str, Load]) -> dict[str, list[Result]]:
@@ -139,6 +141,8 @@ def rate(result: Result) -> float:
 
 def cost(result: Result) -> float:
     """Microseconds of the server's processor for each turn."""
+    if not result.turns:
+        raise RuntimeError("no turn ended while it was measured")
     return result.cpu / result.turns * 1e6
 
 

@@ -31,7 +31,6 @@ def sockets(bench: Bench) -> Iterator[Row]:
         return
     each = {}
     for name, server in (("relay", bench.lab.relay()), ("ours", bench.lab.gateway())):
-        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, limit))
         warm = bench.lab.load(server, kind="idle", clients=50)
         before = warm.measure().rss
         load = bench.lab.load(server, kind="idle", clients=count)

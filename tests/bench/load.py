@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import re
-import resource
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -329,6 +328,4 @@ async def main(plan: Plan) -> None:
 
 
 if __name__ == "__main__":
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     uvloop.run(main(Plan(**json.loads(sys.argv[1]))))

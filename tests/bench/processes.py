@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -38,7 +39,7 @@ connections_per_peer = 0
 [providers.bench]
 base_url = "{model}/v1"
 
-{providers}
+{tables}
 
 {channels}
 """
@@ -124,6 +125,11 @@ class Process:
             self._process.kill()
         self._process.communicate()
 
+    def kill(self) -> None:
+        """Kill it."""
+        self._process.kill()
+        self._process.communicate()
+
     def _until_ready(self) -> str:
         line = self._line()
         while "ready: " not in line:
@@ -164,15 +170,16 @@ class Lab:
         platforms: Sequence[Platform] = (),
         python: Path | None = None,
         tree: Path = TREE,
-        providers: str = "",
+        model: Process | None = None,
+        tables: str = "",
         top: str = "",
         **settings: float | bool,
     ) -> Process:
         """Trunkline with everything on, in a new folder if none is given, run from a checkout.
 
-        It is connected to ``platforms``; ``settings`` are those of each of their channels. ``providers`` are
-        tables of more providers than the model, ``top`` settings beside it. ``python`` is of another
-        environment than this one.
+        It is connected to ``platforms``; ``settings`` are those of each of their channels. ``tables`` are
+        those of more providers than the model or of a database, ``top`` settings beside them. ``python`` is
+        of another environment than this one, and ``model`` another model server.
         """
         if folder is None:
             folder = self.folder / f"data-{self._count}"
@@ -184,9 +191,9 @@ class Lab:
                 folder=folder,
                 window=window,
                 port=_free_port(),
-                model=self._model_url,
+                model=f"http://127.0.0.1:{(model or self.model).port}",
                 channels=channels,
-                providers=providers,
+                tables=tables,
                 top=top,
             )
         )
@@ -243,6 +250,16 @@ class Lab:
             process.stop()
             self._running.remove(process)
 
+    def kill(self, process: Process) -> None:
+        """End a process as the kernel does when memory is short."""
+        process.kill()
+        self._running.remove(process)
+
+    def reset(self) -> None:
+        """End everything but the model."""
+        for process in self._running[:0:-1]:
+            self.stop(process)
+
     @property
     def _model_url(self) -> str:
         return f"http://127.0.0.1:{self.model.port}"
@@ -296,6 +313,8 @@ class Load:
 @contextmanager
 def laboratory() -> Iterator[Lab]:
     """A lab on the disk of the tree, which is gone afterwards with all its processes."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # all processes inherit it
     kept = TREE / "data"
     kept.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=kept) as folder:

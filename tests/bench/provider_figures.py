@@ -74,7 +74,7 @@ def completions(bench: Bench) -> Iterator[Row]:
     vendors = bench.lab.start("vendors.py")
     servers = {
         "relay": bench.lab.start("completions_relay.py", vendors.address, served=True),
-        "ours": bench.lab.gateway(providers=_vendor(vendors)),
+        "ours": bench.lab.gateway(tables=_vendor(vendors)),
     }
     rivals = _rival(bench, vendors)
     alone = _asked(bench, servers, "vendor/bench-40-12", clients=1, requests=2)
@@ -140,7 +140,7 @@ def providers(bench: Bench) -> Iterator[Row]:
     memory: dict[str, list[float]] = {name: [] for name in tables}
     for _ in range(max(bench.rounds, 5)):
         for name, table in tables.items():
-            gateway = bench.lab.gateway(providers=table)
+            gateway = bench.lab.gateway(tables=table)
             seconds[name].append(gateway.start_seconds)
             memory[name].append(procfs.rss_bytes(gateway.pid) / MIB)
             bench.lab.stop(gateway)
@@ -175,7 +175,7 @@ def failover(bench: Bench) -> Iterator[Row]:
     vendors = bench.lab.start("vendors.py")
     spare = f'[providers.spare]\nlike = "anthropic"\nbase_url = "{vendors.address}/anthropic"\n'
     table = f'{_vendor(vendors)}\n{spare}api_key = "k"\nmax_retries = 0\n'
-    gateway = bench.lab.gateway(providers=table, top='fallback = ["spare/bench-2-0"]')
+    gateway = bench.lab.gateway(tables=table, top='fallback = ["spare/bench-2-0"]')
     time.sleep(_RUNS_SECONDS)
     took: list[float] = []
     for _ in range(10 if bench.quick else 30):
