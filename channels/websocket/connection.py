@@ -54,6 +54,12 @@ _NO_TOKEN = "the first frame must carry the token"  # noqa: S105 - a sentence, n
 _MAX_SLICE_SECONDS = 0.01
 """Seconds of rendering before other tasks run; a single block may take longer."""
 
+_MAX_UNSENT = 64 * 1024
+"""Bytes that wait for a client before its feed keeps further events."""
+
+_MAX_FRAMES = 100
+"""Frames of one round of the event loop, such as those of a replay, before the feed keeps further events."""
+
 _MAX_COMPLETIONS = 50
 """Maximum number of completions of a mention in one response."""
 
@@ -86,6 +92,9 @@ class Connection:
         self._followed: set[str] = set()
         self._acks: list[bytes] = []
         """Acknowledgements that leave with the next frames, before them."""
+        self._outgoing: list[bytes] = []
+        self._flush_due = False
+        self._loop = asyncio.get_running_loop()
         self._second = 0.0
         self._frames = 0
 
@@ -190,13 +199,11 @@ class Connection:
         inbound = message.inbound(self._channel, session, self._user, frame.seen)
         receipt = await self._host.accept(self._channel, inbound, fresh=frame.session is None)
         self._acks.append(ack(frame.client_msg_id, receipt))
+        self._flush_soon()
         if receipt.session not in self._followed:
             await self._follow(receipt.session, receipt.seq, tasks)
-        # The turn usually begins in this round of the event loop. Its first frames then leave in the same
-        # system call, which is a tenth of the cost of a short turn.
-        await asyncio.sleep(0)
-        if self._acks:
-            await self._send()
+        elif self._is_congested:
+            await self._drain()
 
     async def _follow(self, session: str, after: int, tasks: asyncio.TaskGroup) -> None:
         if self._feed is None:
@@ -206,20 +213,24 @@ class Connection:
         self._followed.add(session)
 
     async def _pump(self, feed: Feed) -> None:
-        view = None
-        if self.html:
-            from channels.websocket.render import HtmlView  # loaded with the first browser
-
-            view = HtmlView()
         try:
+            if self.html:
+                from channels.websocket.render import HtmlView  # loaded with the first browser
+
+                view = HtmlView()
+                while True:
+                    await self._render(view, await feed.take())
             while True:
-                events = await feed.take()
-                if view is None:
-                    await self._send(*[event.json for event in events])
-                else:
-                    await self._render(view, events)
+                await feed.pour(self._take)
+                await self._drain()
         except BackpressureError:
             return
+
+    def _take(self, events: list[Event]) -> bool:
+        """Send events soon. Returns whether the client has to catch up before more are taken."""
+        self._outgoing += [event.json for event in events]
+        self._flush_soon()
+        return len(self._outgoing) > _MAX_FRAMES or self._is_congested
 
     async def _render(self, view: HtmlView, events: list[Event]) -> None:
         """Send events with their HTML. A slow rendering pauses regularly, and only one client renders slowly
@@ -244,16 +255,38 @@ class Connection:
         await self._send(*payloads)
 
     async def _send(self, *payloads: bytes) -> None:
-        """Send each payload as a text frame, after waiting acknowledgements; wait while the client does not
-        read."""
+        """Send each payload as a text frame, and wait while the client does not read."""
+        self._outgoing += payloads
+        await self._drain()
+
+    async def _drain(self) -> None:
+        """Send what waits, and wait while the client does not read. Raises ConnectionResetError."""
+        self._flush()
         transport, writer = self._transport, self._writer
         if transport is None or writer is None or transport.is_closing() or self.socket.closed:
             raise ConnectionResetError("the client disconnected")
-        if self._acks:
-            payloads = (*self._acks, *payloads)
-            self._acks.clear()
-        transport.write(text_frames(payloads))
         await writer.drain()
+
+    def _flush_soon(self) -> None:
+        # Once for each round of the event loop: the acknowledgement of a message and the first frames of its
+        # turn leave in one system call, and no task is woken for a token.
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send what waits as text frames, the acknowledgements first."""
+        self._flush_due = False
+        payloads = self._acks + self._outgoing
+        self._acks.clear()
+        self._outgoing.clear()
+        transport = self._transport
+        if payloads and transport is not None and not (transport.is_closing() or self.socket.closed):
+            transport.write(text_frames(payloads))
+
+    @property
+    def _is_congested(self) -> bool:
+        return self._transport is None or self._transport.get_write_buffer_size() > _MAX_UNSENT
 
     async def _throttle(self) -> None:
         """Limit the frames per second of a connection; further frames wait in the socket's buffer."""

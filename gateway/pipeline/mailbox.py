@@ -74,31 +74,43 @@ class Mailbox:
 
         Returns the entry that has to stay on disk instead, if any: the last one, or the entry itself.
         """
-        self._abort(supersede_older([*self._unanswered, entry]))
+        original = entry.inbound.original
+        # Usually there is no other revision, and the queue need not be grouped by message.
+        if any(one.inbound.original == original for one in self._all):
+            self._abort(supersede_older([*self._unanswered, entry]))
         stays = self._place(entry)
         if stays is not None and stays.inbound.revises is not None:
             self.revisions.append(stays)
         return stays
 
     def _place(self, entry: Entry) -> Entry | None:
+        if not self.stored and len(self.entries) + 1 < self.room:
+            self._insert(entry)
+            return None
         waiting = [one for one in self.entries if _can_stay_on_disk(one)]
         is_last = not waiting or waiting[-1].ord <= entry.ord
         is_full = len(waiting) + (self.running is not None) >= self.room
         if _can_stay_on_disk(entry) and is_last and (self.stored or is_full):
             return entry
-        insort(self.entries, entry, key=lambda e: e.sort_key)
+        self._insert(entry)
         if not (_can_stay_on_disk(entry) and is_full and waiting):
             return None
         # The last one moves to disk. It is loaded in its order, so no message there overtakes it.
         self.entries.remove(waiting[-1])
         return waiting[-1]
 
+    def _insert(self, entry: Entry) -> None:
+        if self.entries and self.entries[-1].sort_key > entry.sort_key:
+            insort(self.entries, entry, key=lambda e: e.sort_key)
+        else:
+            self.entries.append(entry)
+
     def load(self, entries: Iterable[Entry]) -> None:
         """Queue entries from disk in their places."""
         for entry in entries:
             if any(entry.is_revision_of(*name) for name in self.withdrawn):
                 entry.silent, entry.interrupted = True, "withdrawn"
-            insort(self.entries, entry, key=lambda e: e.sort_key)
+            self._insert(entry)
         loaded = {entry.id for entry in self.entries}
         # The read may have begun before a revision was committed, and then does not contain it.
         supersede_older([*self._unanswered, *(entry for entry in self.revisions if entry.id not in loaded)])
