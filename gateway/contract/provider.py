@@ -92,6 +92,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True):
     max_retries: int = 3
     stream_timeout_ms: int = 60_000
     """Milliseconds without a byte after which a stream is aborted."""
+    http_client: Literal["auto", "httptools", "aiohttp"] = "auto"
     models: tuple[str, ...] = ()
     capabilities: tuple[Capability, ...] | None = None
     concurrency: int | None = None

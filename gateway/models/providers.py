@@ -55,7 +55,8 @@ def provider_config(
     _fill_from_variables(said, environ, variables)
     if provider_id == "local":
         said["base_url"] = said["base_url"] or LOCAL_URL
-    return ProviderConfig(id=provider_id, stream_timeout_ms=settings.stream_timeout_ms, **said)
+    common = {"stream_timeout_ms": settings.stream_timeout_ms, "http_client": settings.http_client}
+    return ProviderConfig(id=provider_id, **common, **said)
 
 
 def _login_fields(

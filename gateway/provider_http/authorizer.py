@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 from urllib.parse import urlencode
 
-import aiohttp
 import msgspec
 from msgspec import Struct
 
 from gateway.contract.errors import AuthFailedError, BadRequestError, DeltaParseError, ModelNotFoundError
+from gateway.http_client import HttpClient
 from gateway.provider_http.exchange import RequestSpec, send
 from gateway.provider_http.upstream_errors import UNDECODABLE, read_checked_body
 
@@ -25,7 +25,7 @@ _SECONDS = 30.0
 class Authorizer(Protocol):
     """Authorizes each request, retries included."""
 
-    async def authorize(self, request: RequestSpec, session: aiohttp.ClientSession) -> RequestSpec:
+    async def authorize(self, request: RequestSpec, client: HttpClient) -> RequestSpec:
         """Return the request with authorization. Raises a ProviderError if it cannot get a credential."""
         ...
 
@@ -45,7 +45,7 @@ class Token(Struct, frozen=True):
         return f"Token(expires_at={self.expires_at!r})"
 
 
-Fetch = Callable[[aiohttp.ClientSession], Awaitable[Token]]
+Fetch = Callable[[HttpClient], Awaitable[Token]]
 
 
 class TokenCache:
@@ -59,11 +59,11 @@ class TokenCache:
         self._token: Token | None = None
         self._fetching = asyncio.Lock()
 
-    async def token(self, session: aiohttp.ClientSession) -> Token:
+    async def token(self, client: HttpClient) -> Token:
         """Return a valid token. Raises the errors of ``fetch``."""
         async with self._fetching:
             if self._token is None or self._token.expires_at - RENEWAL_MARGIN_SECONDS <= time.time():
-                self._token = await self._fetch(session)
+                self._token = await self._fetch(client)
             return self._token
 
     def forget(self) -> bool:
@@ -80,9 +80,9 @@ class BearerAuthorizer:
         self._cache = TokenCache(fetch)
         self._replaces = replaces
 
-    async def authorize(self, request: RequestSpec, session: aiohttp.ClientSession) -> RequestSpec:
+    async def authorize(self, request: RequestSpec, client: HttpClient) -> RequestSpec:
         """Return the request with the token."""
-        token = await self._cache.token(session)
+        token = await self._cache.token(client)
         headers = {name: value for name, value in request.headers.items() if name != self._replaces}
         return msgspec.structs.replace(request, headers={**headers, "Authorization": f"Bearer {token.value}"})
 
@@ -99,11 +99,9 @@ class _TokenResponse(Struct):
 _decode_token = msgspec.json.Decoder(_TokenResponse, strict=False).decode
 
 
-async def fetch_body(
-    session: aiohttp.ClientSession, request: RequestSpec, seconds: float = _SECONDS
-) -> bytes:
+async def fetch_body(client: HttpClient, request: RequestSpec, seconds: float = _SECONDS) -> bytes:
     """Send a request and return the body of the response. Raises a ProviderError."""
-    return await read_checked_body(await send(session, request, seconds), seconds)
+    return await read_checked_body(await send(client, request, seconds), seconds)
 
 
 def client_credentials(url: str, form: Mapping[str, str]) -> Fetch:
@@ -112,9 +110,9 @@ def client_credentials(url: str, form: Mapping[str, str]) -> Fetch:
     headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
     request = RequestSpec(url, "POST", headers, body)
 
-    async def fetch(session: aiohttp.ClientSession) -> Token:
+    async def fetch(client: HttpClient) -> Token:
         try:
-            response = _decode_token(await fetch_body(session, request))
+            response = _decode_token(await fetch_body(client, request))
         except (BadRequestError, ModelNotFoundError) as error:
             raise AuthFailedError(
                 f"the token request was refused: {error}", status=error.upstream_status

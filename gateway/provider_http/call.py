@@ -76,9 +76,9 @@ class Call:
             self.lease.record_tokens(tokens)
         return self._writer.close(model, provider)
 
-    async def drain(self) -> None:
-        """Read the rest of the body, so that the connection can be used again."""
-        await self._stream.drain()
+    async def release(self) -> None:
+        """Leave the rest of the body, so that the connection can be used again."""
+        await self._stream.release()
 
     def close(self) -> None:
         """End the call at once."""

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import re
 from collections.abc import Mapping
 from typing import Literal
-from urllib.request import getproxies
 
-import aiohttp
 from msgspec import Struct
 from yarl import URL
 
@@ -22,13 +18,20 @@ from gateway.contract.errors import (
     StreamTimeoutError,
 )
 from gateway.contract.provider import ProviderConfig
+from gateway.http_client import (
+    ConnectError,
+    ConnectionLostError,
+    HttpClient,
+    HttpError,
+    HttpResponse,
+    is_header_name,
+    is_header_value,
+)
 
 REDIRECTS = 3
 """Most redirects of one request, all on the same host."""
 
-_STREAMED_FROM = 1024 * 1024
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_REDIRECTS = (301, 302, 307, 308)
 
 
 class RequestSpec(Struct, frozen=True):
@@ -40,51 +43,40 @@ class RequestSpec(Struct, frozen=True):
     body: bytes | None = None
 
 
-def client_session(connections: int = 1000) -> aiohttp.ClientSession:
-    """Open a session for many concurrent streams: keep-alive, no cookies, no total timeout.
-
-    Call it in a running loop and close it when done. Uses the proxies of the environment.
-    """
-    # Common servers drop idle connections after 60 s or more: dropping them first avoids failed requests.
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=30, ttl_dns_cache=60),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None),
-        trust_env=bool(getproxies()),
-    )
-
-
-async def send(
-    session: aiohttp.ClientSession, request: RequestSpec, seconds: float
-) -> aiohttp.ClientResponse:
+async def send(client: HttpClient, request: RequestSpec, seconds: float) -> HttpResponse:
     """Send a request; return the response once its headers arrived, with any status.
 
     ``seconds`` bounds the wait for the headers, half of it the wait for the connection. Raises
-    ProviderUnavailableError, StreamTimeoutError, StreamAbortedError or DeltaParseError.
+    ProviderUnavailableError, StreamTimeoutError, StreamAbortedError, DeltaParseError or BadRequestError.
     """
-    url = URL(request.url)
+    url = request.url
     try:
+        response = await client.request(request.method, url, request.headers, request.body, seconds)
+        if response.status not in _REDIRECTS:
+            return response
         async with asyncio.timeout(seconds):
-            return await _follow(session, request, url, aiohttp.ClientTimeout(sock_connect=seconds / 2))
-    except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as error:
-        raise ProviderUnavailableError(f"cannot reach {_address(url)}: {_reason(error)}") from error
+            return await _follow(client, request, response, seconds)
+    except ConnectError as error:
+        raise ProviderUnavailableError(f"cannot reach {_address(url)}: {error}") from error
     except TimeoutError as error:
         raise StreamTimeoutError(f"{_address(url)} did not answer within {seconds:g} s") from error
-    except aiohttp.ClientConnectionError as error:
+    except ConnectionLostError as error:
         raise StreamAbortedError(f"{_address(url)} closed the connection before it answered") from error
-    except aiohttp.ClientError as error:
-        raise DeltaParseError(f"{_address(url)} does not speak HTTP: {type(error).__name__}") from error
+    except HttpError as error:
+        raise DeltaParseError(f"{_address(url)} does not speak HTTP: {error}") from error
+    except ValueError as error:
+        raise BadRequestError(f"the request to {_address(url)} cannot be sent: {error}") from error
 
 
-async def read_body(response: aiohttp.ClientResponse, limit: int, seconds: float) -> bytes:
+async def read_body(response: HttpResponse, limit: int, seconds: float) -> bytes:
     """Return the first ``limit`` bytes of a body, or what arrives of them within ``seconds``."""
     pieces: list[bytes] = []
     try:
         async with asyncio.timeout(seconds):
-            while limit > 0 and (piece := await response.content.readany()):
+            while limit > 0 and (piece := await response.read()):
                 pieces.append(piece[:limit])
                 limit -= len(piece)
-    except (TimeoutError, aiohttp.ClientError):
+    except (TimeoutError, HttpError):
         response.close()
     return b"".join(pieces)
 
@@ -94,55 +86,40 @@ def check_reachable(config: ProviderConfig, base_url: str) -> None:
     url = URL(base_url)
     if url.scheme not in ("http", "https") or not url.host:
         raise SettingsError(f"providers.{config.id}.base_url must be an http or https address")
-    if not all(map(_HEADER_VALUE.fullmatch, config.keys)):
+    if not all(map(is_header_value, config.keys)):
         raise SettingsError(f"providers.{config.id}.api_key has a character that is not allowed in a header")
     for name, value in config.custom_headers.items():
-        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+        if not is_header_name(name) or not is_header_value(value):
             raise SettingsError(f"providers.{config.id}.custom_headers: {name!r} is not a valid header")
 
 
 async def _follow(
-    session: aiohttp.ClientSession, request: RequestSpec, url: URL, limits: aiohttp.ClientTimeout
-) -> aiohttp.ClientResponse:
-    for _ in range(REDIRECTS):
-        response = await session.request(
-            request.method,
-            url,
-            data=_payload(request.body),
-            headers=request.headers,
-            allow_redirects=False,
-            timeout=limits,
-        )
-        if response.status not in (301, 302, 307, 308):
-            return response
+    client: HttpClient, request: RequestSpec, response: HttpResponse, seconds: float
+) -> HttpResponse:
+    url = URL(request.url)
+    for _ in range(REDIRECTS - 1):
         response.close()
         url = _redirect_target(url, response)
-    raise BadRequestError(f"{_address(url)} redirects more than {REDIRECTS} times")
+        response = await client.request(request.method, str(url), request.headers, request.body, seconds)
+        if response.status not in _REDIRECTS:
+            return response
+    response.close()
+    raise BadRequestError(f"{_address(str(url))} redirects more than {REDIRECTS} times")
 
 
-def _payload(body: bytes | None) -> bytes | io.BytesIO | None:
-    # aiohttp writes ``bytes`` in one go: a large body would delay all other streams.
-    return io.BytesIO(body) if body is not None and len(body) > _STREAMED_FROM else body
-
-
-def _redirect_target(url: URL, response: aiohttp.ClientResponse) -> URL:
+def _redirect_target(url: URL, response: HttpResponse) -> URL:
     """Return the target of a redirect."""
     # Another host must not get the API key and the conversation.
     target = url.join(URL(response.headers.get("location", "")))
     secure = target.scheme == url.scheme or (url.scheme, target.scheme) == ("http", "https")
     same_port = target.port == url.port or target.scheme != url.scheme
     if target.host != url.host or not secure or not same_port:
-        raise BadRequestError(f"{_address(url)} redirects to another server ({_address(target)}); refused")
+        raise BadRequestError(
+            f"{_address(str(url))} redirects to another server ({_address(str(target))}); refused"
+        )
     return target
 
 
-def _address(url: URL) -> str:
-    return f"{url.host}:{url.port}"
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, aiohttp.ServerTimeoutError):
-        return "connection timed out"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return error.os_error.strerror or type(error.os_error).__name__
-    return type(error).__name__
+def _address(url: str) -> str:
+    parsed = URL(url)
+    return f"{parsed.host}:{parsed.port}"

@@ -8,7 +8,6 @@ import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TypeVar
 
-import aiohttp
 import msgspec
 import structlog
 
@@ -30,10 +29,11 @@ from gateway.contract.provider import (
     ProviderConfig,
     credential_fields,
 )
+from gateway.http_client import HttpClient, HttpResponse, open_client
 from gateway.provider_http.adapter import AnswerWriter, BuildsKeyRequest, ProviderAdapter, assemble
 from gateway.provider_http.authorizer import Authorizer
 from gateway.provider_http.call import Call, RetryPolicy
-from gateway.provider_http.exchange import RequestSpec, check_reachable, client_session, read_body, send
+from gateway.provider_http.exchange import RequestSpec, check_reachable, read_body, send
 from gateway.provider_http.leases import (
     KeyLease,
     KeyScheduler,
@@ -65,7 +65,7 @@ _REQUEST_SECONDS = 30.0
 class HttpProvider:
     """A Provider over HTTP. Many calls may run at once; each has its own parser and connection.
 
-    Without ``session`` it opens one at the first request, and closes only that one. Raises SettingsError if
+    Without ``client`` it opens one at the first request, and closes only that one. Raises SettingsError if
     the settings have several keys although ``authorizer_for`` replaces the key.
     """
 
@@ -73,13 +73,13 @@ class HttpProvider:
         self,
         adapter: ProviderAdapter,
         config: ProviderConfig,
-        session: aiohttp.ClientSession | None = None,
+        client: HttpClient | None = None,
         authorizer_for: AuthorizerFor | None = None,
     ) -> None:
         self._adapter = adapter
         self._authorizer_for = authorizer_for
-        self._session = session
-        self._owns_session = session is None
+        self._client = client
+        self._owns_client = client is None
         self._configure(config)
         self._variants: dict[Capabilities, ProviderAdapter] = {}
 
@@ -118,7 +118,7 @@ class HttpProvider:
         check_reachable(config, self._adapter.endpoint(config))
         if config is not self._config:
             self._configure(config)
-        self._open_session()
+        self._open_client()
 
     def reload(self, config: ProviderConfig) -> None:
         """Use the new credentials from the next call on. Running calls keep those that they began with."""
@@ -160,7 +160,7 @@ class HttpProvider:
                 await call.read()
             for delta in call.closing_deltas(options.model, self.id):
                 yield delta
-            await call.drain()
+            await call.release()
         finally:
             if call is not None:
                 call.close()
@@ -183,10 +183,10 @@ class HttpProvider:
             await self._fetch(request, config, len)
 
     async def close(self) -> None:
-        """Close the connections, unless the session was passed in."""
-        if self._owns_session and self._session is not None:
-            await self._session.close()
-            self._session = None
+        """Close the connections, unless the client was passed in."""
+        if self._owns_client and self._client is not None:
+            await self._client.close()
+            self._client = None
 
     async def _reload_login(self) -> bool:
         """Load the credential of a login made since the start; return whether it is a new one."""
@@ -335,38 +335,38 @@ class HttpProvider:
             self._scheduler = KeyScheduler(self._config)
         return self._scheduler
 
-    async def _send(self, request: RequestSpec, seconds: float) -> aiohttp.ClientResponse:
+    async def _send(self, request: RequestSpec, seconds: float) -> HttpResponse:
         """Send the authorized request; after a 401, once more if the authorizer can get a new credential."""
-        session, authorizer = self._open_session(), self._authorizer
+        client, authorizer = self._open_client(), self._authorizer
         if authorizer is None:
-            return await send(session, request, seconds)
-        response = await send(session, await authorizer.authorize(request, session), seconds)
+            return await send(client, request, seconds)
+        response = await send(client, await authorizer.authorize(request, client), seconds)
         if response.status == 401 and authorizer.forget():
             response.close()
-            response = await send(session, await authorizer.authorize(request, session), seconds)
+            response = await send(client, await authorizer.authorize(request, client), seconds)
         return response
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = client_session()
-        return self._session
+    def _open_client(self) -> HttpClient:
+        if self._client is None:
+            self._client = open_client(self._config.http_client)
+        return self._client
 
 
 def create_provider(
     adapter: ProviderAdapter,
     config: ProviderConfig,
-    session: aiohttp.ClientSession | None = None,
+    client: HttpClient | None = None,
     authorizer_for: AuthorizerFor | None = None,
 ) -> HttpProvider:
-    """Make a provider that uses ``adapter``, over ``session`` or over connections of its own."""
-    return HttpProvider(adapter, config, session, authorizer_for)
+    """Make a provider that uses ``adapter``, over ``client`` or over connections of its own."""
+    return HttpProvider(adapter, config, client, authorizer_for)
 
 
 def _credentials(config: ProviderConfig) -> tuple[object, ...]:
     return config.keys, config.oauth, config.credentials
 
 
-async def _check_streams(response: aiohttp.ClientResponse) -> None:
+async def _check_streams(response: HttpResponse) -> None:
     # Some servers answer a streamed call with status 200 and one JSON text (usually an error) or a page.
     kind = response.headers.get("content-type", "")
     if kind.startswith(("application/json", "text/html")):

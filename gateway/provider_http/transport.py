@@ -6,15 +6,13 @@ returns all events that arrived together, so that the parser can process them to
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-import aiohttp
 from msgspec import Struct
 
 from gateway.contract.errors import DeltaParseError, StreamAbortedError, StreamTimeoutError
+from gateway.http_client import HttpError, HttpResponse
 
 TransportKind = Literal["sse", "ndjson"]
 
@@ -23,7 +21,6 @@ LINE_LIMIT = 8 * 1024 * 1024
 STREAM_LIMIT = 64 * 1024 * 1024
 """Most bytes of a whole stream."""
 
-_DRAIN_SECONDS = 0.05
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -210,45 +207,6 @@ def event_reader(kind: Transport) -> EventReader:
     return SSEReader() if kind == "sse" else NDJSONReader()
 
 
-class SilenceWatch:
-    """Fails a waiting read if nothing arrived for ``seconds``.
-
-    One timer serves the whole stream and checks the current wait when it fires, so a read costs two clock
-    readings instead of a timer.
-    """
-
-    __slots__ = ("_content", "_loop", "_seconds", "_timer", "_waiting_since")
-
-    def __init__(self, content: aiohttp.StreamReader, seconds: float) -> None:
-        self._content = content
-        self._seconds = seconds
-        self._loop = asyncio.get_running_loop()
-        self._waiting_since: float | None = None
-        self._timer = self._loop.call_later(seconds, self._check)
-
-    async def read(self) -> bytes:
-        """Return the bytes of the next read; empty at the end. Raises StreamTimeoutError."""
-        self._waiting_since = self._loop.time()
-        try:
-            return await self._content.readany()
-        finally:
-            self._waiting_since = None
-
-    def cancel(self) -> None:
-        """Stop watching."""
-        self._timer.cancel()
-
-    def _check(self) -> None:
-        since = self._loop.time() if self._waiting_since is None else self._waiting_since
-        left = since + self._seconds - self._loop.time()
-        if left > 0:
-            self._timer = self._loop.call_later(left, self._check)
-        else:
-            self._content.set_exception(
-                StreamTimeoutError(f"nothing arrived for {self._seconds:g} s"),
-            )
-
-
 class EventStream:
     """The events of a streamed response, in the groups in which they arrived.
 
@@ -256,18 +214,18 @@ class EventStream:
     StreamTimeoutError, StreamAbortedError (the connection broke) or DeltaParseError.
     """
 
-    __slots__ = ("_ended", "_left", "_reader", "_response", "_seen", "_watch")
+    __slots__ = ("_ended", "_idle", "_left", "_reader", "_response", "_seen")
 
     def __init__(
         self,
-        response: aiohttp.ClientResponse,
+        response: HttpResponse,
         kind: Transport,
         idle: float,
         limit: int = STREAM_LIMIT,
     ) -> None:
         self._response = response
         self._reader = event_reader(kind)
-        self._watch = SilenceWatch(response.content, idle)
+        self._idle = idle
         self._left = limit
         self._ended = False
         self._seen = False
@@ -277,9 +235,11 @@ class EventStream:
         if self._ended:
             return None
         try:
-            chunk = await self._watch.read()
-        except aiohttp.ClientError as error:
-            raise StreamAbortedError(f"the connection broke: {type(error).__name__}") from error
+            chunk = await self._response.read(self._idle)
+        except TimeoutError as error:
+            raise StreamTimeoutError(f"nothing arrived for {self._idle:g} s") from error
+        except HttpError as error:
+            raise StreamAbortedError(f"the connection broke: {error}") from error
         self._left -= len(chunk)
         if self._left < 0:
             raise DeltaParseError("the stream exceeds the size limit of an answer")
@@ -291,19 +251,10 @@ class EventStream:
             raise DeltaParseError("the response is not an event stream")
         return events
 
-    async def drain(self) -> None:
-        """Wait briefly for the end of the body, so that the connection can be used again."""
-        if self._response.content.at_eof():
-            return
-        with contextlib.suppress(TimeoutError, aiohttp.ClientError):
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                while await self._response.content.readany():
-                    pass
+    async def release(self) -> None:
+        """Leave the rest of the body, so that the connection can be used again."""
+        await self._response.release()
 
     def close(self) -> None:
         """End the stream at once. Keeps the connection if the body was read to its end."""
-        self._watch.cancel()
-        if self._response.content.at_eof():
-            self._response.release()
-        else:
-            self._response.close()
+        self._response.close()

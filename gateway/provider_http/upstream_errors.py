@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn, TypeVar, cast
 
-import aiohttp
 import msgspec
 from msgspec import Struct
 
@@ -30,6 +29,7 @@ from gateway.contract.errors import (
     StreamTimeoutError,
 )
 from gateway.contract.provider import ProviderConfig
+from gateway.http_client import HttpResponse
 from gateway.provider_http.exchange import read_body
 from gateway.provider_http.rate_limits import seconds_until_reset
 
@@ -175,18 +175,20 @@ def parse_error_body(body: bytes) -> ErrorResponse:
     )
 
 
-async def check_status(response: aiohttp.ClientResponse) -> None:
+async def check_status(response: HttpResponse) -> None:
     """Raise the named error for a response with an error status."""
     if response.status >= 300:
         body = await read_body(response, ERROR_BODY_LIMIT, ERROR_BODY_SECONDS)
         raise parse_error_response(response.status, response.headers, body).to_exception()
 
 
-async def read_checked_body(response: aiohttp.ClientResponse, seconds: float) -> bytes:
+async def read_checked_body(response: HttpResponse, seconds: float) -> bytes:
     """Read a response that is not streamed, and close it. Raises the named error for an error status."""
-    async with response:
+    try:
         await check_status(response)
         return await read_body(response, _WHOLE_BODY_LIMIT, seconds)
+    finally:
+        response.close()
 
 
 def raise_stream_error(body: bytes) -> NoReturn:

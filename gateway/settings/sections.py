@@ -263,6 +263,11 @@ class Settings(BaseSettings):
         gt=0,
         description="Abort a model stream after this many ms without data; default 60000",
     )
+    http_client: Literal["auto", "httptools", "aiohttp"] = Field(
+        default="auto",
+        description="HTTP client for model providers; default auto: httptools, or aiohttp for proxies "
+        "other than http://",
+    )
     history_window: int = Field(
         default=200,
         gt=0,

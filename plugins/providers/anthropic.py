@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import aiohttp
 import msgspec
 from msgspec import Struct
 
@@ -24,6 +23,7 @@ from gateway.provider_http import (
     AnswerWriter,
     ContentFilterError,
     FragmentCache,
+    HttpClient,
     OneTool,
     RecentEncodings,
     RequestSpec,
@@ -123,9 +123,9 @@ class AnthropicAdapter(ProtocolAdapter):
         ]
 
 
-def create(config: ProviderConfig, session: aiohttp.ClientSession | None = None) -> Provider:
+def create(config: ProviderConfig, client: HttpClient | None = None) -> Provider:
     """Make a provider for Anthropic, or for a compatible server at ``base_url`` (with or without ``/v1``)."""
-    return create_provider(AnthropicAdapter(config.capabilities_or(CAPABILITIES)), config, session)
+    return create_provider(AnthropicAdapter(config.capabilities_or(CAPABILITIES)), config, client)
 
 
 def _endpoint(config: ProviderConfig) -> str:

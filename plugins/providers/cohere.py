@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import aiohttp
 import msgspec
 from msgspec import Struct
 
@@ -23,6 +22,7 @@ from gateway.provider_http import (
     AnswerWriter,
     ContentFilterError,
     FragmentCache,
+    HttpClient,
     OneTool,
     RecentEncodings,
     RequestSpec,
@@ -119,9 +119,9 @@ class CohereAdapter(ProtocolAdapter):
         ]
 
 
-def create(config: ProviderConfig, session: aiohttp.ClientSession | None = None) -> Provider:
+def create(config: ProviderConfig, client: HttpClient | None = None) -> Provider:
     """Make a provider for Cohere."""
-    return create_provider(CohereAdapter(config.capabilities_or(CAPABILITIES)), config, session)
+    return create_provider(CohereAdapter(config.capabilities_or(CAPABILITIES)), config, client)
 
 
 def _headers(config: ProviderConfig) -> dict[str, str]:

@@ -5,17 +5,15 @@ In: a ``ProviderConfig``. Out: a ``Provider`` from ``create``. Only ``plugins.pr
 
 from __future__ import annotations
 
-import aiohttp
-
 from gateway import Provider, ProviderConfig
-from gateway.provider_http import create_provider
+from gateway.provider_http import HttpClient, create_provider
 from plugins.providers.bedrock.adapter import CAPABILITIES, BedrockAdapter
 from plugins.providers.bedrock.signer import signer_for
 
 __all__ = ["create"]
 
 
-def create(config: ProviderConfig, session: aiohttp.ClientSession | None = None) -> Provider:
+def create(config: ProviderConfig, client: HttpClient | None = None) -> Provider:
     """Make a provider for Bedrock that sends ``api_key``, or signs requests with AWS credentials."""
     adapter = BedrockAdapter(config.capabilities_or(CAPABILITIES))
-    return create_provider(adapter, config, session, signer_for)
+    return create_provider(adapter, config, client, signer_for)

@@ -6,12 +6,11 @@ import asyncio
 from importlib import import_module
 from typing import Any
 
-import aiohttp
 import msgspec
 from yarl import URL
 
 from gateway import ProviderConfig, SettingsError
-from gateway.provider_http import AuthFailedError, Authorizer, RequestSpec
+from gateway.provider_http import AuthFailedError, Authorizer, HttpClient, RequestSpec
 from plugins.providers.protocol import check_credentials
 
 SERVICE = "bedrock"
@@ -51,7 +50,7 @@ class Signer:
         self._config = config
         self._source: Any = None
 
-    async def authorize(self, request: RequestSpec, session: aiohttp.ClientSession) -> RequestSpec:
+    async def authorize(self, request: RequestSpec, client: HttpClient) -> RequestSpec:
         """Return the signed request."""
         # The signature covers the URL as aiohttp sends it, which yarl has normalized.
         credentials = await self._credentials()

@@ -9,12 +9,11 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import quote
 
-import aiohttp
-
 from gateway import AuthMethod, ChatOptions, Message, ModelInfo, ProviderConfig, SettingsError
 from gateway.provider_http import (
     AuthFailedError,
     BearerAuthorizer,
+    HttpClient,
     ProviderUnavailableError,
     RequestSpec,
     Token,
@@ -75,7 +74,7 @@ def google_credentials(config: ProviderConfig) -> BearerAuthorizer:
     check_credentials(config, ("file",))
     loaded: list[Any] = []
 
-    async def fetch(_: aiohttp.ClientSession) -> Token:
+    async def fetch(_: HttpClient) -> Token:
         # google-auth blocks on files and the network.
         if not loaded:
             loaded.append(await asyncio.to_thread(_load, config))

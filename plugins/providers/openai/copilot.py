@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 from urllib.parse import urlencode
 
-import aiohttp
 import msgspec
 import structlog
 from msgspec import Struct
@@ -19,6 +18,7 @@ from gateway.provider_http import (
     UNDECODABLE,
     AuthFailedError,
     DeltaParseError,
+    HttpClient,
     HttpProvider,
     OAuth,
     RequestSpec,
@@ -90,9 +90,9 @@ class CopilotAuthorizer:
         self._login = config.oauth or OAuth(config.api_key or "")
         self._cache = TokenCache(self._fetch)
 
-    async def authorize(self, request: RequestSpec, session: aiohttp.ClientSession) -> RequestSpec:
+    async def authorize(self, request: RequestSpec, client: HttpClient) -> RequestSpec:
         """Return the request with the token."""
-        token = await self._cache.token(session)
+        token = await self._cache.token(client)
         body = request.body or b""
         headers = {
             **request.headers,
@@ -113,12 +113,12 @@ class CopilotAuthorizer:
             return url
         return token.endpoint.rstrip("/") + "/" + url.split("/", 3)[3]
 
-    async def _fetch(self, session: aiohttp.ClientSession) -> Token:
-        key = await self._github_token(session)
+    async def _fetch(self, client: HttpClient) -> Token:
+        key = await self._github_token(client)
         url = self._config.credentials.get("api_url", API_URL).rstrip("/") + "/copilot_internal/v2/token"
         headers = {**HEADERS, "Authorization": f"token {key}", "Accept": "application/json"}
         try:
-            got = _read(await fetch_body(session, RequestSpec(url, "GET", headers)), _Exchanged)
+            got = _read(await fetch_body(client, RequestSpec(url, "GET", headers)), _Exchanged)
         except ProviderError as error:
             if error.upstream_status in (401, 403, 404):
                 raise AuthFailedError(
@@ -127,7 +127,7 @@ class CopilotAuthorizer:
             raise
         return Token(got.token, got.expires_at, got.endpoints.get("api", ""))
 
-    async def _github_token(self, session: aiohttp.ClientSession) -> str:
+    async def _github_token(self, client: HttpClient) -> str:
         """Return the GitHub token; renew and store it if it expired, which invalidates the old one."""
         login = self._login
         if not login.access:
@@ -135,7 +135,7 @@ class CopilotAuthorizer:
         if not login.refresh or login.expires - RENEWAL_MARGIN_SECONDS > time.time():
             return login.access
         form = {"refresh_token": login.refresh, "grant_type": "refresh_token"}
-        answer = await _post_login(self._config, session, "/login/oauth/access_token", form)
+        answer = await _post_login(self._config, client, "/login/oauth/access_token", form)
         if not (fresh := _read(answer, _Login)).access_token:
             raise AuthFailedError(
                 f"the GitHub login expired ({fresh.error or 'no reason'}): run `trunkline auth login copilot`"
@@ -158,8 +158,8 @@ class CopilotProvider(HttpProvider):
 
     async def sign_in(self, show: Callable[[str], None]) -> OAuth:
         """Sign in with GitHub's device flow; ``show`` displays the address and the code."""
-        session = self._open_session()
-        answer = await _post_login(self._config, session, "/login/device/code", {"scope": SCOPE})
+        client = self._open_client()
+        answer = await _post_login(self._config, client, "/login/device/code", {"scope": SCOPE})
         device = _read(answer, _Device)
         show(f"Open {device.verification_uri} and enter the code {device.user_code}")
         form = {"device_code": device.device_code, "grant_type": _GRANT}
@@ -168,7 +168,7 @@ class CopilotProvider(HttpProvider):
             async with asyncio.timeout(device.expires_in):
                 while True:
                     await asyncio.sleep(pause)
-                    answer = await _post_login(self._config, session, "/login/oauth/access_token", form)
+                    answer = await _post_login(self._config, client, "/login/oauth/access_token", form)
                     if (login := _read(answer, _Login)).access_token:
                         return _login_of(login)
                     pause += _extra_pause(login)
@@ -177,13 +177,13 @@ class CopilotProvider(HttpProvider):
 
 
 async def _post_login(
-    config: ProviderConfig, session: aiohttp.ClientSession, path: str, form: Mapping[str, str]
+    config: ProviderConfig, client: HttpClient, path: str, form: Mapping[str, str]
 ) -> bytes:
     """Send one request of the login as the configured OAuth client."""
     form = {"client_id": config.credentials.get("client_id", CLIENT_ID), **form}
     url = config.credentials.get("login_url", LOGIN_URL).rstrip("/") + path
     headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
-    return await fetch_body(session, RequestSpec(url, "POST", headers, urlencode(form).encode()))
+    return await fetch_body(client, RequestSpec(url, "POST", headers, urlencode(form).encode()))
 
 
 def _login_of(login: _Login) -> OAuth:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -27,7 +29,8 @@ from gateway.contract.errors import (
 from gateway.contract.provider import ApiKey, Capabilities, Credential, Provider, ProviderConfig
 from gateway.provider_http.authorizer import BearerAuthorizer, Token
 from gateway.provider_http.http_provider import create_provider
-from gateway.testing.contracts.provider_calls import OPTIONS, connected, deltas_of, text_of, user
+from gateway.testing.contracts import provider_calls
+from gateway.testing.contracts.provider_calls import OPTIONS, deltas_of, text_of, user
 from gateway.testing.fake_models.script import (
     Bytes,
     Cut,
@@ -47,6 +50,22 @@ from plugins.providers.openai.profiles import CUSTOM
 SECRET = "sk-very-secret-0123456789"
 AT_ONCE = {"retry-after-ms": "1"}
 HI = b'data: {"choices":[{"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\n'
+
+CLIENT = {"http_client": "auto"}
+
+
+@pytest.fixture(autouse=True, params=["httptools", "aiohttp"])
+def http_client(request: pytest.FixtureRequest) -> None:
+    """Run each test with both clients."""
+    CLIENT["http_client"] = request.param
+
+
+@asynccontextmanager
+async def connected(
+    create: Callable[[ProviderConfig], Provider], base_url: str, **settings: Any
+) -> AsyncGenerator[Provider]:
+    async with provider_calls.connected(create, base_url, **CLIENT, **settings) as provider:
+        yield provider
 
 
 async def test_pieces_that_come_apart_are_shown_apart_and_at_once() -> None:

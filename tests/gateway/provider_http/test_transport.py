@@ -7,13 +7,13 @@ import itertools
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-import aiohttp
 import pytest
 from aiohttp import web
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.contract.errors import DeltaParseError, StreamAbortedError, StreamTimeoutError
+from gateway.http_client import ClientKind, open_client
 from gateway.provider_http.transport import EventStream, NDJSONReader, SSEReader, StreamEvent
 
 ENDS = (b"\n", b"\r\n", b"\r")
@@ -121,7 +121,11 @@ def test_an_event_of_many_short_lines_is_bounded_too() -> None:
 
 @asynccontextmanager
 async def stream_from(
-    *moves: bytes | asyncio.Event, idle: float = 5, limit: int = 1_000_000, pace: float = 0
+    kind: ClientKind,
+    *moves: bytes | asyncio.Event,
+    idle: float = 5,
+    limit: int = 1_000_000,
+    pace: float = 0,
 ) -> AsyncGenerator[EventStream]:
     """A stream of what a server writes; an event is waited for, and no end ever comes."""
 
@@ -146,10 +150,12 @@ async def stream_from(
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
         port = runner.addresses[0][1]
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/") as response:
-            stream = EventStream(response, "sse", idle, limit)
-            yield stream
-            stream.close()
+        client = open_client(kind)
+        response = await client.request("GET", f"http://127.0.0.1:{port}/", {}, None, 5)
+        stream = EventStream(response, "sse", idle, limit)
+        yield stream
+        stream.close()
+        await client.close()
     finally:
         await runner.cleanup()
 
@@ -159,9 +165,14 @@ async def read_to_end(stream: EventStream) -> None:
         pass
 
 
-async def test_events_that_arrive_together_are_read_together() -> None:
+@pytest.fixture(params=["httptools", "aiohttp"])
+def kind(request: pytest.FixtureRequest) -> ClientKind:
+    return request.param
+
+
+async def test_events_that_arrive_together_are_read_together(kind: ClientKind) -> None:
     gate = asyncio.Event()
-    async with stream_from(b"data: a\n\ndata: b\n\n", gate, b"data: c\n\n") as stream:
+    async with stream_from(kind, b"data: a\n\ndata: b\n\n", gate, b"data: c\n\n") as stream:
         assert await stream.read() == [StreamEvent(b"a"), StreamEvent(b"b")]
         gate.set()
         assert await stream.read() == [StreamEvent(b"c")]
@@ -169,15 +180,17 @@ async def test_events_that_arrive_together_are_read_together() -> None:
         assert await stream.read() is None
 
 
-async def test_002_31_silence_is_a_timeout_and_not_a_cancellation() -> None:
-    async with stream_from(b"data: a\n\n", asyncio.Event(), idle=0.05) as stream:
+async def test_002_31_silence_is_a_timeout_and_not_a_cancellation(kind: ClientKind) -> None:
+    async with stream_from(kind, b"data: a\n\n", asyncio.Event(), idle=0.05) as stream:
         await stream.read()
         with pytest.raises(StreamTimeoutError):
             await stream.read()
 
 
-async def test_002_31_being_cancelled_while_waiting_is_a_cancellation_and_not_a_timeout() -> None:
-    async with stream_from(b"data: a\n\n", asyncio.Event(), idle=5) as stream:
+async def test_002_31_being_cancelled_while_waiting_is_a_cancellation_and_not_a_timeout(
+    kind: ClientKind,
+) -> None:
+    async with stream_from(kind, b"data: a\n\n", asyncio.Event(), idle=5) as stream:
         await stream.read()
         async with asyncio.TaskGroup() as group:
             task = group.create_task(stream.read())
@@ -186,38 +199,38 @@ async def test_002_31_being_cancelled_while_waiting_is_a_cancellation_and_not_a_
         assert task.cancelled()
 
 
-async def test_002_31_any_byte_is_a_sign_of_life() -> None:
+async def test_002_31_any_byte_is_a_sign_of_life(kind: ClientKind) -> None:
     comments = [b": still here\n"] * 30
-    async with stream_from(*comments, asyncio.Event(), idle=0.5, pace=0.02) as stream:
+    async with stream_from(kind, *comments, asyncio.Event(), idle=0.5, pace=0.02) as stream:
         for _ in comments:
             assert await stream.read() == []
         with pytest.raises(StreamTimeoutError):
             await stream.read()
 
 
-async def test_a_slow_reader_is_not_taken_for_a_silent_server() -> None:
+async def test_a_slow_reader_is_not_taken_for_a_silent_server(kind: ClientKind) -> None:
     gate = asyncio.Event()
-    async with stream_from(b"data: a\n\n", gate, b"data: b\n\n", idle=0.05) as stream:
+    async with stream_from(kind, b"data: a\n\n", gate, b"data: b\n\n", idle=0.05) as stream:
         await stream.read()
         await asyncio.sleep(0.12)
         gate.set()
         assert await stream.read() == [StreamEvent(b"b")]
 
 
-async def test_a_broken_connection_is_named() -> None:
-    async with stream_from(b"data: a\n\n", b"") as stream:
+async def test_a_broken_connection_is_named(kind: ClientKind) -> None:
+    async with stream_from(kind, b"data: a\n\n", b"") as stream:
         await stream.read()
         with pytest.raises(StreamAbortedError):
             await stream.read()
 
 
-async def test_a_stream_that_never_ends_is_ended() -> None:
-    async with stream_from(*[b"data: 123456789\n\n"] * 50, limit=500) as stream:
+async def test_a_stream_that_never_ends_is_ended(kind: ClientKind) -> None:
+    async with stream_from(kind, *[b"data: 123456789\n\n"] * 50, limit=500) as stream:
         with pytest.raises(DeltaParseError, match="the stream exceeds"):
             await read_to_end(stream)
 
 
-async def test_what_is_no_event_stream_is_named() -> None:
-    async with stream_from(b"\x00\x01 what is this\n\n\xff") as stream:
+async def test_what_is_no_event_stream_is_named(kind: ClientKind) -> None:
+    async with stream_from(kind, b"\x00\x01 what is this\n\n\xff") as stream:
         with pytest.raises(DeltaParseError, match="not an event stream"):
             await read_to_end(stream)

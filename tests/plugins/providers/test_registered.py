@@ -153,18 +153,19 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(name: str, libr
 
 def test_credentials_of_this_machine_are_found_and_their_lack_is_told() -> None:
     program = (
-        "import asyncio, aiohttp\n"
+        "import asyncio\n"
         "from gateway import ProviderConfig\n"
-        "from gateway.provider_http import AuthFailedError, RequestSpec\n"
+        "from gateway.provider_http import AuthFailedError, RequestSpec, open_client\n"
         "from plugins.providers.bedrock.signer import signer_for\n"
         "async def main():\n"
         "    signer = signer_for(ProviderConfig(id='bedrock', region='eu-west-1'))\n"
         "    request = RequestSpec('http://x/', 'GET', {'Content-Type': 'application/json'})\n"
-        "    async with aiohttp.ClientSession() as session:\n"
-        "        try:\n"
-        "            print((await signer.authorize(request, session)).headers['Authorization'])\n"
-        "        except AuthFailedError as error:\n"
-        "            print(error)\n"
+        "    client = open_client()\n"
+        "    try:\n"
+        "        print((await signer.authorize(request, client)).headers['Authorization'])\n"
+        "    except AuthFailedError as error:\n"
+        "        print(error)\n"
+        "    await client.close()\n"
         "asyncio.run(main())"
     )
     off = {"AWS_EC2_METADATA_DISABLED": "true"}
