@@ -15,6 +15,7 @@ import argparse
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -47,8 +48,10 @@ def main() -> int:
         rounds, seconds = (3, 1.0) if options.quick else (5, 2.0)
         bench = Bench(lab, options.rounds or rounds, seconds, rival, plain, options.quick, options.against)
         for name in options.only:
+            begun = time.monotonic()
             with say.status(f"measuring: {name}"):
                 rows += _measured(bench, name)
+            say.print(f"{name}: {time.monotonic() - begun:.0f} s")
     _show(rows, as_json=options.json)
     return int(options.strict and any(row.met is False for row in rows))
 
