@@ -39,6 +39,10 @@ class Store:
         self.submit = self.writer.submit
         self._release = base.resources.pop_all().close
         self._on_fatal = on_fatal
+        # A query of a reader is a transaction of its own, and costs one round trip instead of three.
+        self._readable = (
+            base.engine.execution_options(isolation_level="AUTOCOMMIT") if server else base.engine
+        )
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="store-reader")
 
     @classmethod
@@ -92,9 +96,9 @@ class Store:
         """Start the query of ``read`` and return its future."""
         return asyncio.get_running_loop().run_in_executor(self._readers, self._query, query)
 
-    def _query(self, query: Callable[[Connection], T]) -> T:
+    def _query(self, query: Callable[[Connection], T], *, repeated: bool = False) -> T:
         try:
-            with self.engine.connect() as connection:
+            with self._readable.connect() as connection:
                 return query(connection)
         except (DataError, UnicodeEncodeError):
             raise InvalidRequestError(
@@ -103,6 +107,9 @@ class Store:
         except DatabaseError as error:
             if engines.is_canceled(error):
                 raise StoreError("the query exceeded the statement timeout") from None
+            if error.connection_invalidated and not repeated:
+                # The server or a firewall may end an idle connection of the pool.
+                return self._query(query, repeated=True)
             # A gateway whose database fails must not look alive; the process ends with status 70.
             self._on_fatal(error)
             raise StoreError("the database failed; see the log for the cause") from error

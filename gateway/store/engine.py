@@ -205,7 +205,6 @@ def _open_postgres(url: URL) -> Engine:
             url,
             pool_size=4,
             max_overflow=1,
-            pool_pre_ping=True,
             connect_args={name: value for name, value in _LIBPQ_DEFAULTS.items() if name not in url.query},
         )
     except (NoSuchModuleError, ModuleNotFoundError):

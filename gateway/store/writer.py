@@ -15,12 +15,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 import structlog
-from sqlalchemy import Connection
-from sqlalchemy.exc import DataError, IntegrityError
 
 from gateway.contract.errors import StoreError
+from gateway.store.drivers import BEGIN, COMMIT, PING, Driver, driver_of
 from gateway.store.engine import Connect
-from gateway.store.writes import Op, Row, Write
+from gateway.store.writes import Op, Row, Statement, Write
 
 log = structlog.get_logger("trunkline.store")
 
@@ -36,8 +35,8 @@ _CHECK_SECONDS = 1.0
 _SUSPENDED_SECONDS = 5.0
 """Seconds without a check that only a suspended process or a blocked event loop explains."""
 
-_ROW_ERRORS = (IntegrityError, DataError, TypeError, ValueError, OverflowError)
-"""Errors caused by individual rows and not by the database as a whole."""
+_ROW_ERRORS = (TypeError, ValueError, OverflowError)
+"""Errors of Python caused by individual rows and not by the database as a whole."""
 
 
 class Unit:
@@ -124,12 +123,13 @@ class Writer:
         batch: list[Unit] | None = []
         try:
             with self._connect() as connection:
+                driver = driver_of(connection)
                 while (batch := self._next_batch()) is not None:
                     if batch:
-                        self._commit(connection, batch)
+                        self._commit(driver, batch)
                         self._notify(batch)
                     else:
-                        self._ping(connection)
+                        self._ping(driver)
         except Exception as error:  # noqa: BLE001 - any failure of the writer ends the gateway
             if self._loop.is_closed():
                 log.debug("the event loop closed before the writer")
@@ -137,11 +137,10 @@ class Writer:
             self._on_fatal(error)
             self._fail_pending(batch)
 
-    def _ping(self, connection: Connection) -> None:
+    def _ping(self, driver: Driver) -> None:
         self._ping_started = self.clock()
         # The lock is bound to this connection, so with its loss another gateway may start.
-        connection.exec_driver_sql("SELECT 1")
-        connection.rollback()
+        driver.run([PING])
         self._ping_started = None
 
     def _notify(self, batch: list[Unit]) -> None:
@@ -183,38 +182,38 @@ class Writer:
             self._batch_groups += 1
         return batch
 
-    def _commit(self, connection: Connection, batch: list[Unit]) -> None:
+    def _commit(self, driver: Driver, batch: list[Unit]) -> None:
         try:
-            inserted = _write(connection, batch)
-        except _ROW_ERRORS as error:
-            connection.rollback()
-            self._commit_separately(connection, batch, error)
+            inserted = frozenset(driver.run(_statements(driver, batch)))
+        except (*_ROW_ERRORS, *driver.row_errors) as error:
+            driver.rollback()
+            self._commit_separately(driver, batch, error)
             return
         self.commits += 1
         self.units += len(batch)
         for unit in batch:
             unit.inserted = inserted
 
-    def _commit_separately(self, connection: Connection, batch: list[Unit], error: Exception) -> None:
+    def _commit_separately(self, driver: Driver, batch: list[Unit], error: Exception) -> None:
         """Commit each unit of a refused batch alone, so that only the bad one fails."""
         if len(batch) == 1:
             log.error("the database refused a write; its rows are dropped", error=str(error).split("\n")[0])
             batch[0].error = StoreError("the database refused the rows; see the log for the reason")
             return
         for unit in batch:
-            self._commit(connection, [unit])
+            self._commit(driver, [unit])
 
 
-def _write(connection: Connection, batch: Sequence[Unit]) -> Inserted:
+def _statements(driver: Driver, batch: Sequence[Unit]) -> list[Statement]:
+    """Return the transaction that writes a batch."""
     rows: dict[Write, list[Row]] = {}
     for write, row in itertools.chain.from_iterable(unit.ops for unit in batch):
         rows.setdefault(write, []).append(row)
-    inserted: list[str] = []
+    statements = [BEGIN]
     # Ranks order statements across units, so that parents exist before rows that refer to them.
     for write in sorted(rows, key=lambda write: write.rank):
-        inserted.extend(write.run(connection, rows[write]))
-    connection.commit()
-    return frozenset(inserted)
+        statements += write.statements(driver.dialect, rows[write])
+    return [*statements, COMMIT]
 
 
 def _resolve(batch: Sequence[Unit]) -> None:

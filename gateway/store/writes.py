@@ -12,15 +12,25 @@ both) are stored as U+FFFD.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from itertools import count
+from typing import Literal, NamedTuple
 
-from sqlalchemy import Connection, Dialect, Table
+from sqlalchemy import Dialect, Table
 
 from gateway.contract.messages import new_id, now_ms, sound
 from gateway.store import schema as t
 
 Value = str | int | float | None
 Row = Sequence[Value]
+
+
+class Statement(NamedTuple):
+    """A statement with its values, as the database's driver takes it."""
+
+    text: str
+    values: tuple[Value, ...]
+
+
 Kind = Literal["insert", "insert-new", "upsert", "update", "delete"]
 
 MAX_ROWS = 64
@@ -41,36 +51,32 @@ class Write:
         self.table = table
         self.columns = columns.split()
         self.key = key.split()
-        self._statements: dict[tuple[str, int], str] = {}
+        self._texts: dict[tuple[str, int], str] = {}
 
-    def run(self, connection: Connection, rows: Sequence[Row]) -> Sequence[Any]:
-        """Write the rows. For ``insert-new``, return the first column of the inserted rows."""
-        if self.kind in ("upsert", "update"):
+    def statements(self, dialect: Dialect, rows: Sequence[Row]) -> Iterator[Statement]:
+        """Yield the statements that write the rows."""
+        if len(rows) > 1 and self.kind in ("upsert", "update"):
             rows = self._keep_latest(rows)
-        inserted: list[Any] = []
         for chunk in split(rows):
-            text = self._statement(connection.dialect, len(chunk))
-            result = connection.exec_driver_sql(text, flatten(chunk))
-            if self.kind == "insert-new":
-                inserted.extend(result.scalars())
-        return inserted
+            yield Statement(self._text(dialect, len(chunk)), flatten(chunk))
 
     def _keep_latest(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Return the last row of each key: one statement may not change a row twice."""
         at = [self.columns.index(name) for name in self.key]
         return list({tuple(row[i] for i in at): row for row in rows}.values())
 
-    def _statement(self, dialect: Dialect, count: int) -> str:
-        text = self._statements.get((dialect.name, count))
+    def _text(self, dialect: Dialect, rows: int) -> str:
+        text = self._texts.get((dialect.name, rows))
         if text is None:
-            text = self._statements[dialect.name, count] = self._build(dialect, count)
+            text = self._texts[dialect.name, rows] = self._build(dialect, rows)
         return text
 
-    def _build(self, dialect: Dialect, count: int) -> str:
+    def _build(self, dialect: Dialect, rows: int) -> str:
         quote = dialect.identifier_preparer.quote
         table, key = quote(self.table.name), [quote(name) for name in self.key]
         columns = ", ".join(quote(name) for name in self.columns)
-        marks = ", ".join([f"({', '.join(self._placeholders(dialect))})"] * count)
+        numbers = count(1)
+        marks = ", ".join(f"({', '.join(self._placeholders(dialect, numbers))})" for _ in range(rows))
         changed = [quote(name) for name in self.columns if name not in self.key]
         if self.kind == "delete":
             return f"DELETE FROM {table} WHERE {key[0]} IN ({marks})"  # noqa: S608 - table and column names of the schema
@@ -87,14 +93,14 @@ class Write:
             return f"{text} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {settings}"
         return text
 
-    def _placeholders(self, dialect: Dialect) -> list[str]:
+    def _placeholders(self, dialect: Dialect, numbers: Iterator[int]) -> list[str]:
         """Return a row's placeholders, cast where PostgreSQL has no column to infer a type from."""
         if dialect.name != "postgresql":
             return ["?"] * len(self.columns)
         if self.kind != "update":
-            return ["%s"] * len(self.columns)
+            return [f"${next(numbers)}" for _ in self.columns]
         types = [self.table.c[name].type.compile(dialect) for name in self.columns]
-        return [f"CAST(%s AS {kind})" for kind in types]
+        return [f"CAST(${next(numbers)} AS {kind})" for kind in types]
 
 
 def split(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:

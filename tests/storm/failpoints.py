@@ -28,11 +28,12 @@ _EVERYWHERE = (
 STOPPED = "after a stop was acknowledged"
 DELETED = "after a deletion was acknowledged"
 DECIDED = "after an approval was acknowledged"
+BETWEEN = "placed, between two changes of the commit"
 PRESSED = "after a pressed button was acknowledged"
 _ON_WEBSOCKETS = ("after the ack", "after turn_start", STOPPED, DECIDED)
 _IN_ROOMS = (
     "before sending the answer",
-    "placed, between two changes of the commit",
+    BETWEEN,
     "placed and answered, before the commit",
 )
 

@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from failpoints import DECIDED, PRESSED, Failpoints
+from failpoints import BETWEEN, DECIDED, PRESSED, Failpoints
 from files import file_for
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection
 
 import gateway.access.approvals as approvals_module
 import gateway.pipeline.mailbox as dispatcher_module
+import gateway.store.writer as writer_module
 from gateway import Plugin, PluginContext, Tool, ToolContext, ToolOutput, ToolResultPart, tool_from
 from gateway.access.approvals import ADD_DECISION, Claim
 from gateway.app import Gateway
@@ -51,8 +52,10 @@ from gateway.server import Server
 from gateway.session.log import PUT_MESSAGE
 from gateway.settings import LogSettings, Settings
 from gateway.store import Inserted, LockedDatabase, Op, Store
+from gateway.store.drivers import Driver, driver_of
 from gateway.store.inbox import ACCEPT, CLAIM, Backlog, Entry
 from gateway.store.outbox import INTEND
+from gateway.store.writes import Statement
 from gateway.testing.polling_channel import PollingChannel
 
 AHEAD = (
@@ -79,11 +82,13 @@ class TrippedStore(Store):
     failpoints: Failpoints
 
     def __init__(self, base: LockedDatabase, on_fatal: Callable[[BaseException], None]) -> None:
+        writer_module.driver_of = self._open_driver
         super().__init__(base, on_fatal)
         self.submit_whole = self.submit
         self.submit, self.write = self.submitted, self.written
-        event.listen(self.engine, "before_cursor_execute", self._before_statement)
-        event.listen(self.engine, "commit", self._before_commit)
+
+    def _open_driver(self, connection: Connection) -> Driver:
+        return TrippedDriver(driver_of(connection), self.failpoints)
 
     def submitted(self, ops: Sequence[Op]) -> asyncio.Future[Inserted]:
         """Submit, and be at a failpoint when that is durable, before anyone learns of it."""
@@ -97,22 +102,35 @@ class TrippedStore(Store):
         """The same, awaited."""
         return await self.submit(ops)
 
-    def _before_statement(
-        self, connection: Connection, _cursor: Any, statement: str, _given: Any, _context: Any, _many: bool
-    ) -> None:
-        if "UPDATE outbox" in statement:  # the message's settlement was written before
-            self.failpoints.reach("placed, between two changes of the commit")
-        connection.info.setdefault("statements", []).append(statement)
 
-    def _before_commit(self, connection: Connection) -> None:
-        statements: list[str] = connection.info.pop("statements", [])
-        for beginning, point in (
-            ("INSERT INTO inbox", "before the accept commit"),
-            ("INSERT INTO messages", "before the final commit"),
-            ("UPDATE outbox", "placed and answered, before the commit"),
-        ):
-            if any(beginning in statement for statement in statements):
-                self.failpoints.reach(point)
+class TrippedDriver:
+    """The driver of the writer, with failpoints between the statements of its transactions."""
+
+    def __init__(self, driver: Driver, failpoints: Failpoints) -> None:
+        self.dialect, self.row_errors, self.rollback = driver.dialect, driver.row_errors, driver.rollback
+        self._run, self._failpoints = driver.run, failpoints
+
+    def run(self, statements: Sequence[Statement]) -> list[str]:
+        """Run them, and be at the armed failpoint if it is in this transaction."""
+        point = self._failpoints.armed() or ""
+        wanted = _IN_COMMITS.get(point, "no such statement")
+        found = next((n for n, (text, _) in enumerate(statements) if wanted in text), None)
+        if found is None:
+            return self._run(statements)
+        # Before the commit, or in the midst: the message's settlement comes before what changes the outbox.
+        cut = found if point == BETWEEN else -1
+        returned = self._run(statements[:cut])
+        self._failpoints.reach(point)
+        return [*returned, *self._run(statements[cut:])]
+
+
+_IN_COMMITS = {
+    "before the accept commit": "INSERT INTO inbox",
+    "before the final commit": "INSERT INTO messages",
+    "placed and answered, before the commit": "UPDATE outbox",
+    BETWEEN: "UPDATE outbox",
+}
+"""A statement of the transaction that a failpoint is in."""
 
 
 class HastyStore(TrippedStore):

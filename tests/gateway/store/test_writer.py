@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, event, make_url, select, text
-from sqlalchemy.exc import DBAPIError
 
 from gateway.contract.channel import Address, InboundMessage, Sender
 from gateway.contract.errors import StoreError
@@ -140,7 +139,7 @@ async def test_a_full_disk_ends_the_writer_and_is_told(tmp_path: Path, fatal: li
 
 def reasons(errors: list[BaseException]) -> list[str]:
     """What the database's own driver said."""
-    return [str(error.orig) for error in errors if isinstance(error, DBAPIError)]
+    return [str(error) for error in errors if isinstance(error, sqlite3.Error)]
 
 
 async def test_a_server_that_is_gone_ends_the_writer_and_is_told(
