@@ -50,7 +50,7 @@ from gateway.models import (
     check_agents,
     check_channels,
     default_model,
-    preload_fallbacks,
+    preload_providers,
 )
 from gateway.models.credentials import CredentialStore
 from gateway.models.providers import LoginWatcher, provider_config
@@ -244,8 +244,9 @@ class Gateway:
         await self.parts.intake.recover()
 
     async def stand_by(self) -> None:
-        """Load the data that fallbacks need. Called after the start, which it would delay."""
-        await preload_fallbacks(self.profiles.fallback_names(), self.models, self.providers)
+        """Load the code that the model and fallbacks need. Called after the start, which it would delay."""
+        names = (self.model, *self.profiles.fallback_names())
+        await preload_providers(names, self.models, self.providers)
 
     def health(self) -> dict[str, tuple[bool, str]]:
         """Return for each part whether it works, and if not, why."""

@@ -16,9 +16,8 @@ from typing import Annotated, Any, cast
 import typer
 
 from gateway.app import Gateway
-from gateway.cli.doctor import network
 from gateway.cli.doctor import settings as settings_checks
-from gateway.cli.doctor.command import mask_secrets
+from gateway.cli.doctor.startup import check_model, mask_secrets
 from gateway.cli.options import FAILED, INTERRUPTED, File, fail, refuse, settings_from
 from gateway.contract.errors import (
     PluginActivationError,
@@ -147,7 +146,7 @@ async def _warn(gateway: Gateway) -> None:
     found = list(settings_checks.skipped(gateway))
     if not gateway.model.startswith("demo/"):  # the banner says so
         with contextlib.suppress(TrunklineError):  # the first message shows it
-            found.append(await network.model(gateway))
+            found.append(await check_model(gateway))
     for each in mask_secrets(found, gateway.settings):
         if each.status != "ok":
             _print(f"  {each.status:<6} {each.name}: {each.detail}\n         → {each.advice}", err=True)

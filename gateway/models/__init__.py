@@ -15,7 +15,7 @@ from gateway.models.fallback import (
     clamp_max_tokens,
     exhausted_error,
     missing_capability,
-    preload_fallbacks,
+    preload_providers,
 )
 from gateway.models.ledger import Caller, Dimension, Ledger, UsageRow, format_usd, to_usd
 from gateway.models.meter import CallCost, Meter, Spending, part_size
@@ -60,7 +60,7 @@ __all__ = [
     "is_retired",
     "missing_capability",
     "part_size",
-    "preload_fallbacks",
+    "preload_providers",
     "provider_capabilities",
     "retirement",
     "to_usd",

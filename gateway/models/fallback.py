@@ -248,14 +248,14 @@ def clamp_max_tokens(tokens: int | None, limit: int | None) -> int | None:
     return tokens if tokens is None or limit is None else min(tokens, limit)
 
 
-async def preload_fallbacks(chain: Collection[str], models: Models, providers: ProviderRegistry) -> None:
-    """Load the code of the chain's providers in a thread, before a provider fails.
+async def preload_providers(names: Collection[str], models: Models, providers: ProviderRegistry) -> None:
+    """Load the code of the providers of models in a thread, before they are called.
 
     A provider that cannot be loaded is reported when it is used.
     """
-    for name in chain:
+    for name in names:
         provider_id = models.configured.aliases.get(name, name).partition("/")[0]
         try:
             await providers.load(provider_id)
         except Exception:
-            log.exception("cannot load a provider of the fallback chain", provider=provider_id)
+            log.exception("cannot load a provider", provider=provider_id)

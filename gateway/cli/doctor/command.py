@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -15,11 +13,11 @@ from rich.text import Text
 
 from gateway.cli.doctor import machine, network, store
 from gateway.cli.doctor.finding import Finding, fail, ok
+from gateway.cli.doctor.startup import mask_secrets
 from gateway.cli.options import FAILED, AsJson, File
 from gateway.cli.output import echo_json, plain
 from gateway.contract.errors import SettingsError
 from gateway.settings import Settings, load_settings
-from gateway.settings.secrets import MASK, secrets_in, without_passwords
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -58,22 +56,6 @@ def _check_gateway(settings: Settings) -> Iterator[Finding]:
     yield from store.store(settings)
     yield from network.listener(settings)
     yield from network.routes(settings)
-
-
-def mask_secrets(findings: Iterable[Finding], settings: Settings) -> Iterator[Finding]:
-    """Mask every secret of the settings in findings: an error may quote its input."""
-    # A secret of up to three characters would mask parts of ordinary words.
-    found = {secret for secret in settings.secrets() if len(secret) > 3}
-    found |= {secret for secret in secrets_in(os.environ) if len(secret) > 7}
-    secrets = sorted(found, key=len, reverse=True)
-
-    def masked(text: str) -> str:
-        for secret in secrets:
-            text = text.replace(secret, MASK)
-        return without_passwords(text)
-
-    for each in findings:
-        yield msgspec.structs.replace(each, detail=masked(each.detail), advice=masked(each.advice))
 
 
 def _print_table(findings: list[Finding]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from gateway.app import Gateway
 from gateway.cli.doctor import settings as settings_checks
 from gateway.cli.doctor.finding import Finding, fail, ok, warn
+from gateway.cli.doctor.startup import check_model
 from gateway.cli.gateway_client import call, running_gateway
 from gateway.cli.models.provider_info import idle_gateway, plugin_of
 from gateway.contract.errors import (
@@ -21,13 +22,9 @@ from gateway.contract.errors import (
     SettingsError,
     TrunklineError,
 )
-from gateway.contract.provider import TriesKey
 from gateway.models import MAIN, Profile, Route, default_model
 from gateway.settings import Settings
 from gateway.settings.secrets import without_passwords
-
-_PROVIDER_SECONDS = 5.0
-_DEMO = "set ANTHROPIC_API_KEY or OPENAI_API_KEY, or `model` and [providers.…] in the settings"
 
 
 def listener(settings: Settings) -> Iterator[Finding]:
@@ -80,30 +77,6 @@ async def providers(gateway: Gateway) -> AsyncGenerator[Finding]:
             yield ok(f"provider {name}", f"{where}, from the plugin {plugin}" if plugin else where)
 
 
-async def model(gateway: Gateway) -> Finding:
-    """Check that the provider of the model responds and lists the model."""
-    model = gateway.model
-    try:
-        if model.startswith("demo/"):
-            return warn("model", "demo/demo: the built-in demo answers; no model is configured", _DEMO)
-        async with asyncio.timeout(_PROVIDER_SECONDS):
-            route = await gateway.models.resolve(model)
-            if isinstance(route.provider, TriesKey):
-                await route.provider.try_key()
-            known = [info.id for info in await route.provider.list_models()]
-    except TimeoutError:
-        return fail(
-            "model", f"no response within {_PROVIDER_SECONDS:.0f} s", "check the network and base_url"
-        )
-    except (ProviderError, SettingsError) as error:
-        return fail("model", f"{error.name}: {error}", "check `model`, [providers.…] and the key")
-    if known and route.model not in known:
-        return warn(
-            "model", f"{model} is not one of the {len(known)} models of its provider", "check the name"
-        )
-    return ok("model", f"{model} at {route.provider.api_endpoint}")
-
-
 def _port(host: str, port: int) -> Finding:
     if port == 0:
         return ok("port", "any free port")
@@ -142,7 +115,7 @@ async def _routes(settings: Settings, environ: Mapping[str, str]) -> list[Findin
         findings = [*plugins(gateway), *_channels(gateway), *_permissions(gateway)]
         findings += [*settings_checks.plugin_tables(settings), *settings_checks.durations(settings)]
         findings += [finding async for finding in providers(gateway)]
-        findings.append(await model(gateway))
+        findings.append(await check_model(gateway))
         used: dict[str, str] = {}
         findings += [finding async for finding in _found(gateway, used)]
         return [*findings, *_retiring(gateway, used)]

@@ -64,6 +64,45 @@ def test_who_answers_in_others_place_is_loaded_once_it_is_ready(tmp_path: Path) 
         assert running.stop() == 0
 
 
+WITNESS = """
+import sys
+
+from gateway import Plugin
+
+
+class Witness(Plugin):
+    name = "witness"
+
+    async def transform_user_input(self, text, ctx):
+        self.before = set(sys.modules)
+
+    async def deactivate(self):
+        print(*sorted(set(sys.modules) - self.before), flush=True)
+        print(*sys.modules, flush=True)
+
+
+plugin = Witness()
+"""
+
+
+def test_a_gateway_holds_only_what_it_uses_and_the_first_turn_loads_nothing(tmp_path: Path) -> None:
+    (tmp_path / "witness.py").write_text(WITNESS)
+    config = tmp_path / "own.toml"
+    config.write_text('plugins.enabled = ["witness.py"]\nserver.port = 0\n')
+    # With a variable for Python it is no fork of a process that holds more.
+    with gateway(tmp_path, "--config", str(config), PYTHONUNBUFFERED="1") as running:
+        running.lines(4)
+        assert trunkline("send", "--url", running.url, "hello", home=tmp_path).returncode == 0
+        assert running.stop() == 0
+        assert running.process.stdout is not None
+        loaded_later, held = running.process.stdout.read().splitlines()[-2:]
+    packages = {name.partition(".")[0] for name in held.split()}
+    unused = {"alembic", "discord", "genai_prices", "httpx", "pygments", "rich", "slack_sdk", "telegram"}
+    # Its code is loaded beside the start, which may be as late as the first turn.
+    assert set(loaded_later.split()) <= {"plugins.providers.demo"}
+    assert packages & unused == set()
+
+
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     with gateway(tmp_path) as running:
         asked = trunkline("send", "count slowly to 20", "--no-wait", "--url", running.url, home=tmp_path)

@@ -6,7 +6,7 @@ import threading
 
 from gateway.contract.provider import Provider, ProviderConfig
 from gateway.extensions.backends import ProviderRegistry
-from gateway.models import Agents, ConfiguredModels, Models, preload_fallbacks
+from gateway.models import Agents, ConfiguredModels, Models, preload_providers
 from gateway.settings import Settings
 
 
@@ -38,7 +38,7 @@ async def test_the_code_of_a_chain_is_loaded_beside_the_event_loop() -> None:
     shelf = Shelf("first", "broken", "second", "third")
     models = Models(shelf.registry, ConfiguredModels(aliases={"quick": "third/small"}))
 
-    await preload_fallbacks(("broken", "spare/big", "quick", "unknown/x"), models, shelf.registry)
+    await preload_providers(("broken", "spare/big", "quick", "unknown/x"), models, shelf.registry)
 
     assert shelf.loaded == ["broken", "second", "third"]
     assert threading.main_thread() not in shelf.threads
@@ -48,7 +48,7 @@ async def test_nothing_is_loaded_without_a_chain() -> None:
     shelf = Shelf("first")
     models = Models(shelf.registry)
 
-    await preload_fallbacks((), models, shelf.registry)
+    await preload_providers((), models, shelf.registry)
 
     assert shelf.loaded == []
 
