@@ -134,7 +134,7 @@ class Hooks:
         self, plugins: Sequence[Plugin] = (), seconds: Callable[[Plugin], float] = lambda _plugin: 2.0
     ) -> None:
         self._hooks = {
-            name: tuple(Hook(plugin, name, seconds(plugin)) for plugin in plugins if _overrides(plugin, name))
+            name: tuple(Hook(plugin, name, seconds(plugin)) for plugin in plugins if overrides(plugin, name))
             for name in HOOKS
         }
 
@@ -213,7 +213,8 @@ class Hooks:
             await _or_skip(hook, None, reason, ctx)
 
 
-def _overrides(plugin: Plugin, name: str) -> bool:
+def overrides(plugin: Plugin, name: str) -> bool:
+    """Return whether a plugin has a method of this name of its own."""
     return getattr(type(plugin), name, None) is not getattr(Plugin, name) or name in vars(plugin)
 
 

@@ -35,7 +35,7 @@ from gateway.contract.services import Unregister
 from gateway.contract.tool import Tool
 from gateway.extensions.contributions import Contributions
 from gateway.extensions.deadlines import Limit
-from gateway.extensions.hooks import Hooks
+from gateway.extensions.hooks import Hooks, overrides
 from gateway.settings import PluginSettings
 
 log = structlog.get_logger("trunkline.registry")
@@ -130,6 +130,7 @@ class PluginRegistry:
         self._plugins: dict[str, Plugin] = {}
         self._contexts: dict[str, PluginContext] = {}
         self._hooks = Hooks()
+        self._tool_plugins: list[Plugin] = []
         self._built_in: set[str] = set()
         self.contributions = Contributions()
 
@@ -187,7 +188,7 @@ class PluginRegistry:
 
     def get_tools(self) -> tuple[Tool, ...]:
         """Return all tools, in plugin order; skip a plugin that fails to list its tools."""
-        return tuple(tool for plugin in self._plugins.values() for tool in _offered(plugin, plugin.tools))
+        return tuple(tool for plugin in self._tool_plugins for tool in _offered(plugin, plugin.tools))
 
     def limit_of(self, tool: Tool) -> Limit:
         """Return the time limit of a tool: its own, or the one in the settings of its plugin."""
@@ -285,6 +286,8 @@ class PluginRegistry:
             raise PluginError(f"plugin {plugin.name!r} failed in its system prompt: {error}") from error
 
     def _compose(self) -> None:
+        # Tools are listed for every model call; most plugins have none.
+        self._tool_plugins = [plugin for plugin in self.list() if overrides(plugin, "tools")]
         self._hooks = Hooks(self.list(), self._hook_seconds)
 
     def _hook_seconds(self, plugin: Plugin) -> float:

@@ -76,6 +76,9 @@ def split_steps(message: Message) -> list[Step]:
     Text or a call after a result begins a new step. A call without a result gets an aborted one; a result
     without a call is dropped, as are reasoning, errors and empty steps.
     """
+    if len(message.parts) == 1 and isinstance(message.parts[0], TextPart):
+        text = part_as_text(message.parts[0])
+        return [Step(text)] if text else []
     drafts = [_Draft()]
     for part in message.parts:
         if isinstance(part, ToolResultPart):

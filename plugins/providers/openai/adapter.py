@@ -41,6 +41,9 @@ _OWN_TEMPERATURE = re.compile(
 _UNREASONED_TOOLS = re.compile(r"(^|/)gpt-(5\.[6-9]|[6-9])")
 """Models that accept tools in Chat Completions only without reasoning."""
 
+_MAX_HEADS = 64
+"""Encoded beginnings of requests that are kept, one for each combination of options."""
+
 PLACEHOLDER_KEY = "none"
 """The key if none is set: local servers require the header but ignore its value."""
 
@@ -57,6 +60,7 @@ class CompletionsAdapter(ProtocolAdapter):
         self._messages = FragmentCache(encoder(profile, capabilities))
         self._system: RecentEncodings[str] = RecentEncodings(system_message)
         self._tools: RecentEncodings[tuple[ToolDefinition, ...]] = RecentEncodings(function_tools)
+        self._heads: dict[tuple[object, ...], bytes] = {}
 
     def with_capabilities(self, capabilities: Capabilities) -> CompletionsAdapter:
         """Return the same adapter for models with other capabilities."""
@@ -144,7 +148,19 @@ class CompletionsAdapter(ProtocolAdapter):
         return options.system_prompt
 
     def _head(self, options: ChatOptions, config: ProviderConfig) -> bytes:
-        """Encode the fields of the request other than messages and tools."""
+        """Return the encoded fields of the request other than messages and tools."""
+        stops = tuple(options.stop_sequences or ())  # a hook may have set a list
+        sampling = (options.temperature, options.top_p, options.seed, stops)
+        others = (options.max_tokens, bool(options.tools), options.response_format, config.base_url)
+        key = (options.model, *sampling, *others)
+        head = self._heads.get(key)
+        if head is None:
+            if len(self._heads) >= _MAX_HEADS:
+                self._heads.clear()
+            head = self._heads[key] = self._encode_head(options, config)
+        return head
+
+    def _encode_head(self, options: ChatOptions, config: ProviderConfig) -> bytes:
         head: dict[str, Any] = {
             "model": options.model,
             "stream": True,
