@@ -179,10 +179,6 @@ _RETIREMENTS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
 }
 """Provider, day, and patterns that match whole ids of models without their date."""
 
-_PATTERNS: Final = {
-    provider: [(date.fromisoformat(day), re.compile("|".join(ids))) for day, ids in days.items()]
-    for provider, days in _RETIREMENTS.items()
-}
 _SUFFIX: Final = re.compile(r"(-latest|[-@]20\d\d-?\d\d-?\d\d)$")
 
 
@@ -194,9 +190,9 @@ def retirement(provider: str, model: str) -> date | None:
     """
     model = model.lower()
     for name in (model, _SUFFIX.sub("", model)):
-        for day, pattern in _PATTERNS.get(provider, ()):
-            if pattern.fullmatch(name):
-                return day
+        for day, ids in _RETIREMENTS.get(provider, {}).items():
+            if re.fullmatch("|".join(ids), name):
+                return date.fromisoformat(day)
     return None
 
 

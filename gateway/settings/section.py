@@ -44,7 +44,7 @@ Days = Annotated[int, BeforeValidator(_counted_in("d"), json_schema_input_type=_
 class Section(BaseModel):
     """A table of settings: read-only, without unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
 class OpenSection(Section):
