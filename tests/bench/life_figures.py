@@ -51,12 +51,13 @@ def start(bench: Bench) -> Iterator[Row]:
         bench.lab.stop(_started(bench, name, folder=folders[name]))
     fresh: dict[str, list[float]] = defaultdict(list)
     again: dict[str, list[float]] = defaultdict(list)
-    for _ in range(max(bench.rounds, 3)):
+    for _ in range(max(bench.rounds, 5)):
         for name in ("relay", *bench.trees):
             for seen, folder in ((fresh, None), (again, folders.get(name))):
                 server = _started(bench, name, folder=folder)
                 seen[name].append(server.start_seconds)
                 bench.lab.stop(server)
+    fresh["relay"] = again["relay"]  # it has no database
     yield row("start to ready, new database", "s", fresh, _START, note=WITH_SQLALCHEMY.format("2.35 x"))
     yield row("start to ready", "s", again, _START, note=WITH_SQLALCHEMY.format("2.35 x"))
 
@@ -87,7 +88,11 @@ def idle(bench: Bench) -> Iterator[Row]:
 
 
 def first_turn(bench: Bench) -> Iterator[Row]:
-    """How long the first turn after the start stops all others, and what it leaves in memory."""
+    """How long the first turn after the start stops all others, and what it leaves in memory.
+
+    The longest ping is that of the best of some starts: what the turn does happens in each, and what else
+    runs on the machine does not.
+    """
     stalls: dict[str, list[float]] = defaultdict(list)
     grown: dict[str, list[float]] = defaultdict(list)
     idling: list[float] = []
@@ -102,8 +107,9 @@ def first_turn(bench: Bench) -> Iterator[Row]:
                 idling.append(result.stalls[0] * 1e3)
             load.stop()
             bench.lab.stop(server)
-    note = f"before it: {median(idling):.1f}"
-    yield row("first turn after the start: longest ping", "ms", stalls, 5, absolute=True, note=note)
+    least = {name: [min(values)] for name, values in stalls.items()}
+    note = f"the least of {len(idling)} starts; before it: {min(idling):.1f}"
+    yield row("first turn after the start: longest ping", "ms", least, 5, absolute=True, note=note)
     yield row("first turn after the start: memory", "MiB", grown, 1, absolute=True)
 
 
