@@ -60,7 +60,7 @@ def _measured(bench: Bench, name: str) -> Iterator[Row]:
     """Yield the rows of a figure. If it cannot be measured to its end, the others are still measured."""
     try:
         yield from _ALL[name](bench)
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:
         bench.lab.reset()
         yield Row(name, "", None, note=f"failed: {error}", failed=True)
 
@@ -111,7 +111,7 @@ def _environment(say: Console, what: str, folder: Path, requirements: Path) -> P
     if mark.exists() and mark.read_text() == requirements.read_text():
         return python
     with say.status(f"installing {what}"):
-        made = subprocess.run([sys.executable, "-m", "venv", str(folder)], capture_output=True)
+        made = subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], capture_output=True)
         command = [str(python), "-m", "pip", "install", "--quiet", "-r", str(requirements)]
         if made.returncode or subprocess.run(command, capture_output=True).returncode:
             say.print(f"[yellow]{what} could not be installed; it is left out[/]")
