@@ -197,7 +197,6 @@ def test_connections_are_opened_in_few_places() -> None:
     assert {place for place in places if not any(part in place for part in tools)} == {
         "channels/slack/api.py",
         "channels/slack/connection.py",
-        "channels/telegram/api.py",
         "gateway/fetching.py",
         "gateway/http_client/aiohttp_client.py",
         "gateway/http_client/httptools_client.py",

@@ -1,30 +1,32 @@
 """Bot API client on top of python-telegram-bot's ``Bot``: raw results, and errors that say whether a call was
 applied.
 
-The library builds the requests; ``Transport`` replaces its HTTP layer, because the library's own does not
-distinguish a call that was never sent from a lost response, nor an unknown response from an unreadable
-one.
+The library builds requests with files; all others are sent as JSON, which costs less. ``Transport`` replaces
+its HTTP layer, because the library's own does not distinguish a call that was never sent from a lost
+response, nor an unknown response from an unreadable one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import Any, Literal, cast
-from urllib.request import getproxies
 
-import aiohttp
+import msgspec
+from aiohttp import FormData
 from telegram import Bot, InputFile, InputMedia, InputMediaAudio, InputMediaDocument, InputMediaPhoto
 from telegram.error import TelegramError
 from telegram.request import BaseRequest, RequestData
 
 from channels.telegram.parse import decoded
+from gateway.http_client import ConnectError, HttpClient, HttpError, HttpResponse, open_client
 
-_CONNECT_SECONDS = 10.0
 _CALL_SECONDS = 30.0
 _UPLOAD_SECONDS = 120.0
 _MAX_BYTES = 64 * 1024 * 1024
+_JSON = "application/json"
 
 
 class CallError(TelegramError):
@@ -62,13 +64,13 @@ class RefusedError(CallError):
 
 
 class Transport(BaseRequest):
-    """HTTP transport on aiohttp. Connections stay open between ``initialize`` and ``shutdown``; before and
+    """HTTP transport. Connections stay open between ``initialize`` and ``shutdown``; before and
     after, each request opens its own."""
 
     __slots__ = ("_http",)
 
     def __init__(self) -> None:
-        self._http: aiohttp.ClientSession | None = None
+        self._http: HttpClient | None = None
 
     @property
     def read_timeout(self) -> float:
@@ -76,9 +78,9 @@ class Transport(BaseRequest):
         return _CALL_SECONDS
 
     async def initialize(self) -> None:
-        """Open a session that keeps its connections alive."""
+        """Open a client that keeps its connections alive."""
         if self._http is None:
-            self._http = _session()
+            self._http = open_client()
 
     async def shutdown(self) -> None:
         """Close all connections."""
@@ -96,25 +98,36 @@ class Transport(BaseRequest):
         connect_timeout: Any = BaseRequest.DEFAULT_NONE,
         pool_timeout: Any = BaseRequest.DEFAULT_NONE,
     ) -> tuple[int, bytes]:
-        """Make one request. Raises NotSentError, UnansweredError or RefusedError."""
-        data = _body(request_data)
+        """Make one request of the library. Raises NotSentError, UnansweredError or RefusedError."""
         seconds = read_timeout if isinstance(read_timeout, int | float) else _CALL_SECONDS
-        if isinstance(data, aiohttp.FormData):
+        if request_data is None:
+            return await self.send(method, url, None, "", seconds)
+        if request_data.contains_files:
             seconds = max(seconds, _UPLOAD_SECONDS)
-        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
+        # aiohttp encodes the form; its ``as_bytes`` reads files that are already in memory.
+        form = _form(request_data)()
+        return await self.send(method, url, await form.as_bytes(), form.headers["Content-Type"], seconds)
+
+    async def send(
+        self, method: str, url: str, body: bytes | None, content_type: str, seconds: float
+    ) -> tuple[int, bytes]:
+        """Send a request; return the status and the body. Raises the errors of ``do_request``."""
+        http = self._http or open_client()
+        headers = {"Content-Type": content_type} if content_type else {}
         try:
-            async with (
-                nullcontext(self._http) if self._http is not None else _session() as http,
-                http.request(method, url, data=data, timeout=timeout) as answer,
-            ):
-                content = await _read(answer)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as error:
-            raise NotSentError(type(error).__name__) from error
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise UnansweredError(type(error).__name__) from error
-        if answer.status >= 300:
-            raise _refusal(answer.status, content)
-        return answer.status, content
+            async with asyncio.timeout(seconds):
+                response = await http.request(method, url, headers, body, seconds)
+                content = await _read(response)
+        except (ConnectError, ValueError) as error:
+            raise NotSentError(str(error)) from error
+        except (HttpError, TimeoutError) as error:
+            raise UnansweredError(str(error) or type(error).__name__) from error
+        finally:
+            if http is not self._http:
+                await http.close()
+        if response.status >= 300:
+            raise _refusal(response.status, content)
+        return response.status, content
 
     @staticmethod
     def parse_json_payload(payload: bytes) -> dict[str, Any]:
@@ -153,10 +166,21 @@ class Client(Bot):
 
     async def call(self, method: str, *, seconds: float | None = None, **arguments: Any) -> Any:
         """Return the raw result of a method. Raises NotSentError, UnansweredError or RefusedError."""
+        seconds = _CALL_SECONDS if seconds is None else seconds
+        calls, polls = self._transports
+        transport = polls if method == "getUpdates" else calls
+        given = {name: value for name, value in arguments.items() if value is not None}
         try:
-            return await self._post(
-                method, arguments, read_timeout=_CALL_SECONDS if seconds is None else seconds
-            )
+            body = msgspec.json.encode(given)
+        except TypeError:
+            return await self._call_with_objects(method, given, seconds)
+        _, content = await transport.send("POST", f"{self.base_url}/{method}", body, _JSON, seconds)
+        return transport.parse_json_payload(content)["result"]
+
+    async def _call_with_objects(self, method: str, arguments: dict[str, Any], seconds: float) -> Any:
+        """Make a call whose arguments are files or objects of the library, which encodes them."""
+        try:
+            return await self._post(method, arguments, read_timeout=seconds)
         except CallError:
             raise
         except TelegramError as error:
@@ -199,26 +223,9 @@ def media(kind: Literal["photo", "audio", "document"], data: bytes, name: str, c
     return made(data, caption=caption or None, filename=name)
 
 
-def _session() -> aiohttp.ClientSession:
-    """Open a session that uses the proxy from the environment.
-
-    ``trust_env`` is off if the environment names no proxy: otherwise aiohttp looks for one in a thread, for
-    every request.
-    """
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=bool(getproxies()),
-    )
-
-
-def _body(request: RequestData | None) -> aiohttp.FormData | Mapping[str, str] | None:
+def _form(request: RequestData) -> FormData:
     """Return the fields of a request as a form; a request with files becomes a multipart form."""
-    if request is None:
-        return None
-    if not request.contains_files:
-        return request.json_parameters
-    form = aiohttp.FormData()
+    form = FormData()
     for name, value in request.json_parameters.items():
         form.add_field(name, value)
     for name, (file_name, content, mime) in request.multipart_data.items():
@@ -226,15 +233,18 @@ def _body(request: RequestData | None) -> aiohttp.FormData | Mapping[str, str] |
     return form
 
 
-async def _read(answer: aiohttp.ClientResponse) -> bytes:
+async def _read(response: HttpResponse) -> bytes:
     """Read a response body. Raises UnansweredError if it exceeds the size limit."""
     pieces: list[bytes] = []
     size = 0
-    async for piece in answer.content.iter_any():
-        pieces.append(piece)
-        size += len(piece)
-        if size > _MAX_BYTES:
-            raise UnansweredError("the response is too large")
+    try:
+        while piece := await response.read():
+            pieces.append(piece)
+            size += len(piece)
+            if size > _MAX_BYTES:
+                raise UnansweredError("the response is too large")
+    finally:
+        response.close()
     return b"".join(pieces)
 
 
