@@ -88,7 +88,7 @@ class Response:
             elif self.complete:
                 return b""
             else:
-                await self._connection.wait(idle)
+                await self._connection.expect(idle)
 
     async def release(self) -> None:
         """Let the connection go on alone: it is used again if the body ends soon."""
@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
                 async with asyncio.timeout(seconds):
                     await self._send(response, head, body)
             while not response.status and response.error is None:
-                await self.wait(seconds)
+                await self.expect(seconds)
         except BaseException:
             self.close(response)
             raise
@@ -177,19 +177,15 @@ class Connection(asyncio.Protocol):
         self.used = True
         return response
 
-    async def wait(self, seconds: float | None) -> None:
-        """Wait for data or the end. Raises TimeoutError after ``seconds``."""
-        waiter = self._waiter = self._loop.create_future()
+    def expect(self, seconds: float | None) -> asyncio.Future[None]:
+        """Return a future of more data or the end. It fails with TimeoutError after ``seconds``."""
+        self._waiter = self._loop.create_future()
+        self._deadline = None
         if seconds is not None:
             deadline = self._deadline = self._loop.time() + seconds
             if self._timer is None or deadline < self._timer_at:
                 self._arm(deadline)
-        try:
-            await waiter
-        finally:
-            # The next request may already wait, if the data ended this one.
-            if self._waiter is waiter:
-                self._waiter = self._deadline = None
+        return self._waiter
 
     def resume(self, response: Response) -> None:
         """Read on after the reader took the waiting bytes."""
@@ -216,16 +212,18 @@ class Connection(asyncio.Protocol):
 
     def _check(self) -> None:
         self._timer = None
-        if self._deadline is None:
+        waiter = self._waiter
+        if waiter is None or waiter.done() or self._deadline is None:
             return
         if self._loop.time() < self._deadline:
             self._arm(self._deadline)
-        elif self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(TimeoutError())
+        else:
+            waiter.set_exception(TimeoutError())
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     async def _send(self, response: Response, head: bytes, body: bytes) -> None:
         """Send a large body in slices, so that other streams go on; stop at a refusal."""

@@ -18,7 +18,7 @@ from gateway.contract.errors import (
 from gateway.contract.provider import ProviderConfig
 from gateway.provider_http.adapter import AnswerWriter, ChatParser
 from gateway.provider_http.leases import KeyLease
-from gateway.provider_http.transport import EventStream
+from gateway.provider_http.transport import EventStream, StreamEvent
 from gateway.provider_http.upstream_errors import redact
 
 if TYPE_CHECKING:
@@ -55,14 +55,22 @@ class Call:
     async def read(self) -> None:
         """Wait for deltas. Those that arrived before a failure are handed out first, then it is raised."""
         self.deltas = []
-        begun = time.monotonic()
-        while not self.deltas and not self._parser.done:
+        parser, begun = self._parser, 0.0
+        while not self.deltas and not parser.done:
             if self._failure is not None:
                 raise self._failure
             try:
-                await self._parse_next()
+                try:
+                    events = await self._stream.read()
+                except StreamAbortedError:
+                    # Some servers drop the connection after the stop reason; the answer is complete then.
+                    if not self._writer.stopped:
+                        raise
+                    events = None
+                self._parse(events)
                 self.deltas = self._writer.take()
                 if not self.deltas:
+                    begun = begun or time.monotonic()
                     self._check_stalled(time.monotonic() - begun)
             except ProviderError as failure:
                 self._failure = redact(failure, self._config)
@@ -92,15 +100,8 @@ class Call:
         if seconds > limit and not self._parser.done:
             raise StreamTimeoutError(f"stream stalled: only keep-alives for {limit:g} s")
 
-    async def _parse_next(self) -> None:
+    def _parse(self, events: list[StreamEvent] | None) -> None:
         parser = self._parser
-        try:
-            events = await self._stream.read()
-        except StreamAbortedError:
-            # Some servers drop the connection after the stop reason; the answer is complete then.
-            if not self._writer.stopped:
-                raise
-            events = None
         if events is None:
             parser.finish()
             return

@@ -118,16 +118,16 @@ class SSEReader:
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
         """Return the events that ``chunk`` completes."""
-        return self._whole(chunk) or self._by_line(chunk)
-
-    def _whole(self, chunk: bytes) -> list[StreamEvent]:
-        """Return the events of a chunk of complete one-line events, as most backends send; else nothing."""
-        # Five times as fast as reading line by line, and the common case for every token.
+        # Complete one-line events, as most backends send for every token, are read five times as fast.
         if self._at_event_start and chunk.startswith(b"data: ") and chunk.endswith(b"\n\n"):
-            found = chunk[6:-2].split(b"\n\ndata: ")
-            if chunk.count(b"\n") == 2 * len(found) and b"\r" not in chunk and len(chunk) <= self._limit:
-                return [StreamEvent(data) for data in found]
-        return []
+            size = len(chunk)
+            if b"\r" not in chunk and size <= self._limit:
+                if chunk.find(b"\n") == size - 2:
+                    return [StreamEvent(chunk[6:-2])]
+                found = chunk[6:-2].split(b"\n\ndata: ")
+                if chunk.count(b"\n") == 2 * len(found):
+                    return [StreamEvent(data) for data in found]
+        return self._by_line(chunk)
 
     def _by_line(self, chunk: bytes) -> list[StreamEvent]:
         events: list[StreamEvent] = []
