@@ -81,7 +81,8 @@ def completions(bench: Bench) -> Iterator[Row]:
     short = _asked(bench, servers, "vendor/bench-2-0", clients=1, requests=20)
     crowd = _asked(bench, servers, "vendor/bench-32-0", clients=50, requests=8)
     crowd |= _asked(bench, rivals, "vendor/bench-32-0", clients=10, requests=2)
-    many = _asked(bench, servers, "vendor/bench-100-20", clients=200, requests=3, spread=2.0)
+    asked = 2 if bench.quick else 3
+    many = _asked(bench, servers, "vendor/bench-100-20", clients=200, requests=asked, spread=2.0)
     whole = {name: median(median(s.took) for s in seen) for name, seen in alone.items()}
     first = {name: median(median(s.first) for s in seen) * 1e3 for name, seen in short.items()}
     cost = {name: median(s.cpu / s.requests for s in seen) * 1e6 for name, seen in crowd.items()}
