@@ -6,16 +6,16 @@ Two underscores separate a table from its key. Lists and tables are written as J
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from gateway.settings.entries import Entry, KeyPath, flat
-from gateway.settings.validation import known_keys, takes_json, type_at
+from gateway.settings.validation import known_keys, resolve_key
 
 PREFIX = "TRUNKLINE_"
 FILE_VARIABLE = "TRUNKLINE_CONFIG"
@@ -24,45 +24,51 @@ FILE_VARIABLE = "TRUNKLINE_CONFIG"
 _OUR_OWN = ("CONFIG", "TEST_", "REQUIRE_")
 
 
+class _Variables(EnvSettingsSource):
+    """Reads the variables of a given environment instead of the process's."""
+
+    def __init__(self, model: type[BaseSettings], environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        super().__init__(model)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return {name.lower(): value for name, value in self._environ.items()}
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        """Return invalid JSON unchanged; validation then reports it with its place."""
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            return value
+
+
 def read_variables(
-    model: type[BaseModel], environ: Mapping[str, str], base: Path
+    model: type[BaseSettings], environ: Mapping[str, str], base: Path
 ) -> tuple[list[Entry], list[str]]:
     """Read the variables that are settings; return complaints about likely misspellings."""
     ours = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
     complaints = [complaint for name in ours if (complaint := _complaint(model, name))]
-    paths = {tuple(name.removeprefix(PREFIX).lower().split("__")): value for name, value in ours.items()}
     return [
-        Entry(path=path, value=value, place=_variable(path), base=base)
-        # Tables before their keys, which win.
-        for at in sorted(paths, key=len)
-        if _is_setting(model, at)
-        for path, value in _values(model, at, paths[at])
+        Entry(path=path, value=_decoded(model, path, value), place=_variable(path), base=base)
+        for path, value in flat(_Variables(model, ours)())
     ], complaints
-
-
-def _is_setting(model: type[BaseModel], path: KeyPath) -> bool:
-    field = model.model_fields.get(path[0])
-    return field is not None and (len(path) == 1 or takes_json(field.annotation))
-
-
-def _values(model: type[BaseModel], path: KeyPath, text: str) -> Iterable[tuple[KeyPath, Any]]:
-    """Return the keys of a variable with their values. Invalid JSON stays text, which validation reports."""
-    annotation = type_at(model, path)
-    value: Any = text
-    if takes_json(annotation):
-        with suppress(ValueError):
-            value = json.loads(text)
-    if annotation is None and path[0] == "plugins":
-        # The plugin defines the type, which may be text.
-        return [(path, cast("Any", value) if isinstance(value, list | dict) else text)]
-    return flat({path[-1]: value}, path[:-1])
 
 
 def _variable(path: KeyPath) -> str:
     return PREFIX + "__".join(path).upper()
 
 
-def _complaint(model: type[BaseModel], name: str) -> str | None:
+def _decoded(model: type[BaseSettings], path: KeyPath, value: Any) -> Any:
+    """Decode a list or table where a plugin or channel defines the type."""
+    if isinstance(value, str) and value[:1] in "[{" and not resolve_key(model, path).typed:
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _complaint(model: type[BaseSettings], name: str) -> str | None:
     """Return a complaint about a misspelled variable. Other programs may use the prefix, so a doubtful name
     is ignored.
     """

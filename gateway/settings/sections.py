@@ -13,7 +13,6 @@ from msgspec import Struct, structs
 from pydantic import (
     AfterValidator,
     BaseModel,
-    ConfigDict,
     Field,
     IPvAnyNetwork,
     PrivateAttr,
@@ -21,6 +20,7 @@ from pydantic import (
     field_validator,
 )
 from pydantic_core.core_schema import ValidationInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.settings.channels import AccountSettings, ChannelRules, ChannelSettings
 from gateway.settings.entries import Entry, KeyPath, dotted, flat
@@ -217,18 +217,19 @@ def _known_roles(permissions: dict[str, T]) -> dict[str, T]:
     return permissions
 
 
-class Settings(BaseModel):
+class Settings(BaseSettings):
     """All settings, read-only. ``load_settings`` reads them; ``Settings()`` has the defaults.
 
     The class itself reads no file and no variable: each value must keep its place, so ``load_settings``
     merges the sources and passes the values in.
     """
 
-    model_config = ConfigDict(
+    model_config = SettingsConfigDict(
         frozen=True,
         extra="forbid",
         hide_input_in_errors=True,
-        validate_default=True,
+        env_prefix="TRUNKLINE_",
+        env_nested_delimiter="__",
         title="Trunkline settings",
         json_schema_extra={"description": "config/trunkline.toml; config/example.toml shows every key"},
     )
@@ -329,6 +330,18 @@ class Settings(BaseModel):
         if both:
             raise ValueError(f"has {both[0]!r}, which is also an alias of a model; the names must differ")
         return agents
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Use only the values passed in; ``load_settings`` reads the other sources."""
+        return (init_settings,)
 
     @property
     def store_url(self) -> str:

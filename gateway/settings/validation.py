@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 from pydantic import BaseModel, SecretStr, ValidationError
@@ -45,7 +45,7 @@ def resolve_key(model: type[BaseModel], path: KeyPath, *, table: bool = False) -
         if name is None and not _accepts_unknown(at, table=table or len(path) > index + 1):
             return ResolvedKey((*right, *path[index:]), wrong=index)
         right.append(name or key)
-        at = type_at(at, right[-1:])
+        at = _type_at(at, right[-1:])
     secret = _is_secret(at) or sounds_secret(right[-1])
     return ResolvedKey(tuple(right), typed=at is not None and at is not Any, secret=secret)
 
@@ -61,7 +61,7 @@ def field_name(model: type[BaseModel], key: str) -> str | None:
 
 def looks_like_seconds(model: type[BaseModel], path: KeyPath, value: object) -> bool:
     """Return whether a value looks like seconds where milliseconds are meant: a bare number below 1,000."""
-    table = type_at(model, path[:-1])
+    table = _type_at(model, path[:-1])
     field = table.model_fields.get(path[-1]) if _is_model(table) else None
     if field is None or MILLISECONDS not in field.metadata:
         return False
@@ -95,7 +95,7 @@ def suggestion(
 
     ``shared`` are keys that the section has beside those of the model.
     """
-    here = type_at(model, path[:wrong])
+    here = _type_at(model, path[:wrong])
     names = [*here.model_fields, *(shared if wrong == 0 else ())]
     near = get_close_matches(path[wrong].lower(), names, n=1)
     if near:
@@ -106,18 +106,7 @@ def suggestion(
     return f"known keys: {', '.join(names)}" if names else "this table has no keys"
 
 
-def takes_json(annotation: Any) -> bool:
-    """Return whether a type is a list or a table, or may be one, or where any value is accepted."""
-    if annotation is None or annotation is Any:
-        return True
-    origin = typing.get_origin(annotation) or annotation
-    if isinstance(origin, type) and issubclass(origin, BaseModel | Mapping | Sequence | Set):
-        return not issubclass(origin, str)
-    inner = typing.get_args(annotation)[:1] if origin is Annotated else typing.get_args(annotation)
-    return any(takes_json(each) for each in inner if isinstance(each, type) or typing.get_origin(each))
-
-
-def type_at(at: Any, path: Sequence[str]) -> Any:
+def _type_at(at: Any, path: Sequence[str]) -> Any:
     """Return the type at a key path below a type, or None where any value is accepted."""
     for key in path:
         if not _is_model(at):

@@ -154,22 +154,6 @@ def test_variables_reach_every_depth(load: Load):
     assert settings.plugins.of("notes").options == {"tags": ["x"]}
 
 
-def test_a_variable_is_json_where_the_setting_may_be_a_list_or_a_table(load: Load):
-    settings = load(
-        TRUNKLINE_MODEL="[1]",
-        TRUNKLINE_SERVER='{"port": 1, "allowed_origins": ["https://a.example"]}',
-        TRUNKLINE_SERVER__PORT="2",
-        TRUNKLINE_FALLBACK='["a/b"]',
-        TRUNKLINE_CHANNELS__TELEGRAM__PACE="5",
-        TRUNKLINE_PLUGINS__NOTES__SIZE="5",
-        TRUNKLINE_MODEL__OF__OTHERS="1",
-    )
-    assert (settings.model, settings.fallback) == ("[1]", ("a/b",))
-    assert (settings.server.port, settings.server.allowed_origins) == (2, ("https://a.example",))
-    assert settings.channels["telegram"].options == {"pace": 5}
-    assert settings.plugins.of("notes").options == {"size": "5"}
-
-
 def test_variables_of_others_with_our_prefix_are_left_alone(load: Load):
     """A cluster gives every container variables like these for a service of our name."""
     load(TRUNKLINE_PORT="tcp://10.0.0.1:8080", TRUNKLINE_SERVICE_HOST="10.0.0.1", TRUNKLINE_PORT_8080_TCP="x")
