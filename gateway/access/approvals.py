@@ -296,7 +296,7 @@ class Approvals:
         self, channel: str, session: Session, message: InboundMessage
     ) -> _Question | None:
         """Return the sender's only open question, if the message is a plain answer to it."""
-        if _word(message) not in _WORDS:
+        if not self._open or _word(message) not in _WORDS:
             return None
         waiting = [
             question

@@ -400,16 +400,15 @@ class Intake:
 
         /stop must not wait in the queue behind the turn that it stops.
         """
-        if self._access.role(entry) is None:
+        turn = session.turn
+        # Most messages find no turn: the role is looked up only for the others.
+        if (turn is None and not entry.is_stop) or self._access.role(entry) is None:
             return
         if entry.is_stop:
             self._dispatcher.stop(session.id)
-        elif session.turn is None:
-            return
-        elif not (entry.silent or entry.refused or entry.inbound.text.startswith("/")):
-            session.turn.steered = True
-            running = session.turn.entry
-            running.interrupted = running.interrupted or "steered"
+        elif not (turn is None or entry.silent or entry.refused or entry.inbound.text.startswith("/")):
+            turn.steered = True
+            turn.entry.interrupted = turn.entry.interrupted or "steered"
 
     async def _receipts(self, arrivals: Sequence[_Arrival], inserted: Inserted) -> list[Receipt]:
         twice = [entry for _, entry, _ in arrivals if entry.id not in inserted]

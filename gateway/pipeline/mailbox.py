@@ -43,6 +43,7 @@ class Mailbox:
         "entries",
         "interrupted",
         "overload_reported",
+        "revised",
         "revisions",
         "room",
         "running",
@@ -61,6 +62,8 @@ class Mailbox:
         self.stored: Counter[SenderKey] = Counter()
         self.withdrawn: set[tuple[str, str, str]] = set()
         """Channel, account and key of deleted messages that a running read of the disk may still return."""
+        self.revised = False
+        """An entry so far was a revision of another message."""
         self.revisions: list[Entry] = []
         """Revisions that stayed on disk, while a running read may still return what they replace."""
         self.running: Entry | None = None
@@ -74,9 +77,9 @@ class Mailbox:
 
         Returns the entry that has to stay on disk instead, if any: the last one, or the entry itself.
         """
-        original = entry.inbound.original
-        # Usually there is no other revision, and the queue need not be grouped by message.
-        if any(one.inbound.original == original for one in self._all):
+        # Most sessions have no revisions, and the queue need not be grouped by message.
+        self.revised = self.revised or entry.inbound.revises is not None
+        if self.revised:
             self._abort(supersede_older([*self._unanswered, entry]))
         stays = self._place(entry)
         if stays is not None and stays.inbound.revises is not None:
@@ -111,6 +114,7 @@ class Mailbox:
             if any(entry.is_revision_of(*name) for name in self.withdrawn):
                 entry.silent, entry.interrupted = True, "withdrawn"
             self._insert(entry)
+            self.revised = self.revised or entry.inbound.revises is not None
         loaded = {entry.id for entry in self.entries}
         # The read may have begun before a revision was committed, and then does not contain it.
         supersede_older([*self._unanswered, *(entry for entry in self.revisions if entry.id not in loaded)])

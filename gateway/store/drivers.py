@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 BEGIN, COMMIT, PING = Statement("BEGIN", ()), Statement("COMMIT", ()), Statement("SELECT 1", ())
-_ROLLBACK = Statement("ROLLBACK", ())
 
 _MAX_PREPARED = 100
 """Prepared statements of a connection; each takes memory of the server."""
@@ -117,7 +116,7 @@ class PostgresDriver:
 
     def rollback(self) -> None:
         """End a transaction that failed."""
-        self.run([_ROLLBACK])
+        self.run([Statement("ROLLBACK", ())])
 
     def _send(self, text: str, values: list[bytes | None]) -> int:
         """Put a statement into the buffer that is sent. Return the number of results to expect."""
