@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -33,6 +33,7 @@ VOICE_FLAG = 1 << 13
 """Flag of a voice message."""
 EPOCH_MS = 1_420_070_400_000
 """Unix time at which the time in snowflake ids begins, in milliseconds."""
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ASK = "ask"
 """Slash command that sends a prompt to the model, for chats where the bot does not read messages."""
@@ -290,9 +291,10 @@ def inbound(
     session = session_of(chat, message.author.id, bot, thread)
     order, key, revises = int(message.id), message.id, None
     if message.edited_timestamp is not None:
-        changed = _milliseconds(message.edited_timestamp)
-        # Greater than any id of that millisecond, because ids begin with the time.
-        order, key, revises = ((changed - EPOCH_MS + 1) << 22) - 1, f"{message.id}:e{changed}", message.id
+        changed = _microseconds(message.edited_timestamp)
+        # After the ids of that millisecond, which begin with the time, and in the order of the edits.
+        order = ((changed // 1000 - EPOCH_MS + 1) << 22) - 1000 + changed % 1000
+        key, revises = f"{message.id}:e{changed}", message.id
     return InboundMessage(
         session=session,
         dedup_key=key,
@@ -409,6 +411,8 @@ def _plain_name(user: User) -> str:
     return " ".join(user.name.split()) or user.id
 
 
-def _milliseconds(timestamp: str) -> int:
+def _microseconds(timestamp: str) -> int:
     """Return the Unix time of an ISO 8601 timestamp. Raises ValueError."""
-    return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
+    # Two edits in a millisecond are two revisions. Whole numbers, as a float would round the last digit.
+    at = datetime.fromisoformat(timestamp)
+    return (at.replace(tzinfo=at.tzinfo or UTC) - _UNIX_EPOCH) // timedelta(microseconds=1)

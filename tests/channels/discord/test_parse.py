@@ -75,6 +75,14 @@ def test_a_changed_message_names_the_one_that_it_changes() -> None:
     assert first.order < changed.order < 2**63
 
 
+def test_two_edits_in_one_millisecond_are_two_revisions_in_their_order() -> None:
+    stamps = ("2026-11-22T10:00:00.226101+00:00", "2026-11-22T10:00:00.226915+00:00")
+    edits = [message("message_changed", edited_timestamp=stamp) for stamp in stamps]
+    first, second = [parse.inbound(edit, DM, view()) for edit in edits]
+    assert first.dedup_key != second.dedup_key
+    assert first.order < second.order
+
+
 def test_the_mention_of_the_bot_goes_and_others_become_names() -> None:
     assert inbound("message_mention", GENERAL).text == "what is @Bob doing?"
 
