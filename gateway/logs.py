@@ -110,15 +110,15 @@ class _LogFile(RotatingFileHandler):
     def write(self, line: str) -> None:
         """Append a line, to a new file if the current one is full."""
         # ``emit`` of the base class asks the file system twice for each line, and every turn logs one.
-        size = len(line.encode("utf-8", "replace")) + 1
+        data = line.encode("utf-8", "replace") + b"\n"
         with self.lock or contextlib.nullcontext(), contextlib.suppress(OSError, ValueError):
             stream = self.stream or self._open()
             self.stream = stream
-            if self._size and self._size + size > self.maxBytes > 0:
+            if self._size and self._size + len(data) > self.maxBytes > 0:
                 self.doRollover()
                 self.stream = stream = self._open()
-            self._size += size
-            stream.write(f"{line}\n")
+            self._size += len(data)
+            stream.buffer.write(data)
             stream.flush()
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -66,7 +66,8 @@ class _History:
     __slots__ = ("bytes", "fragments", "messages")
 
     def __init__(self, messages: tuple[Message, ...], fragments: list[bytes]) -> None:
-        self._keep(messages, fragments)
+        self.messages, self.fragments = messages, fragments
+        self.bytes = _size(fragments)
 
     def advance(self, messages: tuple[Message, ...], encode: Encode) -> bool:
         """Keep the next request in place of the last one; return False if they have no message in common."""
@@ -76,23 +77,25 @@ class _History:
         # Usually a few of the oldest messages left the window and new ones follow. Comparing tuples is one
         # call, because equal messages are the same objects; a loop over a long history is not.
         if same and messages[: len(same)] == same:
-            fragments = self.fragments[first:]
-            fragments += map(encode, messages[len(same) :])
+            new = list(map(encode, messages[len(same) :]))
+            self.bytes += _size(new) - _size(self.fragments[:first])
+            self.messages, self.fragments = messages, self.fragments[first:] + new
         else:
             known = {one.id: (one, fragment) for one, fragment in zip(kept, self.fragments, strict=True)}
             found = [known.get(message.id) for message in messages]
             if not any(found):
                 return False
-            fragments = [
+            self.messages = messages
+            self.fragments = [
                 entry[1] if entry is not None and entry[0] == message else encode(message)
                 for message, entry in zip(messages, found, strict=True)
             ]
-        self._keep(messages, fragments)
+            self.bytes = _size(self.fragments)
         return True
 
-    def _keep(self, messages: tuple[Message, ...], fragments: list[bytes]) -> None:
-        self.messages, self.fragments = messages, fragments
-        self.bytes = sum(map(len, fragments)) + ENTRY_COST * len(fragments)
+
+def _size(fragments: list[bytes]) -> int:
+    return sum(map(len, fragments)) + ENTRY_COST * len(fragments)
 
 
 class RecentEncodings(Generic[Value]):

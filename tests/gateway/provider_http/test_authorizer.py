@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from gateway.http_client import open_client
 from gateway.provider_http import (
     AuthFailedError,
     BearerAuthorizer,
@@ -19,7 +20,6 @@ from gateway.provider_http import (
     Token,
     TokenCache,
     client_credentials,
-    open_client,
 )
 from gateway.testing.fake_models.tokens import FakeTokens
 from gateway.testing.polling_platform import PollingPlatform

@@ -182,21 +182,21 @@ async def test_a_backend_that_is_ended_within_a_commit_is_fatal(
     store = Store.open(postgres_url, "full", fatal.append)
     engine = open_engine(postgres_url)
 
-    def hold_and_end(connection: Connection) -> None:
-        """Hold a lock until the writer waits for it, and then end the writer's backend."""
-        connection.execute(text("LOCK TABLE cursor IN ACCESS EXCLUSIVE MODE"))
-        held.set()
+    def end_waiting(connection: Connection) -> None:
+        """End the writer's backend as soon as it waits for a lock."""
         waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = :name"
         while not (pids := connection.execute(text(waiting), {"name": engine.url.database}).scalars().all()):
             pass
         connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pids[0]})
 
-    held = asyncio.Event()
-    with engine.connect() as connection:
-        ending = asyncio.to_thread(hold_and_end, connection)
+    # Each look is a transaction of its own: within one, the server repeats what it answered first.
+    looking = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with engine.connect() as holder, looking.connect() as connection:
+        holder.execute(text("LOCK TABLE cursor IN ACCESS EXCLUSIVE MODE"))
+        ending = asyncio.to_thread(end_waiting, connection)
         write = store.write(put("a"))
         outcomes = await asyncio.gather(ending, write, return_exceptions=True)
-        connection.rollback()
+        holder.rollback()
     assert isinstance(outcomes[1], StoreError)
     assert [type(error).__name__ for error in fatal] == ["AdminShutdown"]
     engine.dispose()

@@ -155,7 +155,8 @@ def test_credentials_of_this_machine_are_found_and_their_lack_is_told() -> None:
     program = (
         "import asyncio\n"
         "from gateway import ProviderConfig\n"
-        "from gateway.provider_http import AuthFailedError, RequestSpec, open_client\n"
+        "from gateway.http_client import open_client\n"
+        "from gateway.provider_http import AuthFailedError, RequestSpec\n"
         "from plugins.providers.bedrock.signer import signer_for\n"
         "async def main():\n"
         "    signer = signer_for(ProviderConfig(id='bedrock', region='eu-west-1'))\n"
