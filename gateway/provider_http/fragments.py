@@ -66,7 +66,8 @@ class _History:
     __slots__ = ("bytes", "fragments", "messages")
 
     def __init__(self, messages: tuple[Message, ...], fragments: list[bytes]) -> None:
-        self.messages, self.fragments = messages, fragments
+        self.messages = messages
+        self.fragments: list[bytes] = fragments
         self.bytes = _size(fragments)
 
     def advance(self, messages: tuple[Message, ...], encode: Encode) -> bool:
@@ -79,7 +80,8 @@ class _History:
         if same and messages[: len(same)] == same:
             new = list(map(encode, messages[len(same) :]))
             self.bytes += _size(new) - _size(self.fragments[:first])
-            self.messages, self.fragments = messages, self.fragments[first:] + new
+            self.messages = messages
+            self.fragments = self.fragments[first:] + new
         else:
             known = {one.id: (one, fragment) for one, fragment in zip(kept, self.fragments, strict=True)}
             found = [known.get(message.id) for message in messages]
