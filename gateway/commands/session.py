@@ -46,7 +46,9 @@ class Commands(Plugin):
         if change:
             self._running += change
             # Every page gets each change: with many chats there would be hundreds a second.
-            if self._timer is None:
+            if not self._running:
+                self._show_running()
+            elif self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(_STATUS_SECONDS, self._show_running)
 
     def _toggle_running(self) -> None:
@@ -54,7 +56,9 @@ class Commands(Plugin):
         self._show_running()
 
     def _show_running(self) -> None:
-        self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._set_status is None:
             return
         count = self._running if self._shows_running else 0

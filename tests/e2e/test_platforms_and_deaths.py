@@ -189,6 +189,8 @@ async def test_buttons_of_before_a_crash_say_that_they_are_settled_and_new_ones_
         old = [one[0] for one in prompts(platforms)]
         await again(gateway)
         await until(lambda: [len(one) for one in prompts(platforms)], [2, 2, 2])
+        # The questions are asked over HTTP as soon as the inbox is read; a press needs the socket.
+        await until(lambda: len(platforms.slack.sockets.live), 1)
         press(platforms, old)
         await until(lambda: [len(one) for one in prompts(platforms)], [1, 1, 1])
         assert not (tmp_path / "launches").exists(), "what is settled decides nothing"

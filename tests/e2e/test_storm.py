@@ -48,7 +48,7 @@ KINDS = {
     ),
     "mixed-accounts": ("--seconds", "2", "--rate", "3", "--drain", "5", "--channels", "discord"),
     "no-recovery": ("--seconds", "5", "--drain", "5", *FEW),
-    "trusted-clock": ("--seconds", "6", "--drain", "12", *FEW),
+    "trusted-clock": ("--seconds", "12", "--drain", "12", *FEW),
     "unkept-decisions": ("--seconds", "8", "--drain", "20", "--channels", "websocket,discord.one"),
     "unwritten-signals": ("--seconds", "10", "--drain", "20", "--rate", "14", *FEW),
 }
