@@ -64,8 +64,13 @@ lock:  ## pin the dependencies anew (needs uv)
 	$(LOCK) pyproject.toml -o requirements.txt
 	$(LOCK) pyproject.toml --extra postgres -c requirements.txt -o requirements-postgres.txt
 	$(LOCK) pyproject.toml --extra bedrock -c requirements.txt -o requirements-bedrock.txt
+	$(LOCK) pyproject.toml --extra discovery -c requirements.txt -o requirements-discovery.txt
+	$(LOCK) pyproject.toml --extra documents -c requirements.txt -o requirements-documents.txt
+	$(LOCK) pyproject.toml --extra files -c requirements.txt -o requirements-files.txt
+	$(LOCK) pyproject.toml --extra interactions -c requirements.txt -o requirements-interactions.txt
 	$(LOCK) pyproject.toml --extra keyring -c requirements.txt -o requirements-keyring.txt
 	$(LOCK) pyproject.toml --extra vertex -c requirements.txt -o requirements-vertex.txt
+	$(LOCK) pyproject.toml --extra web -c requirements.txt -o requirements-web.txt
 	$(LOCK) pyproject.toml --extra otel -c requirements.txt -o requirements-otel.txt
 	$(LOCK) pyproject.toml --group testing -c requirements.txt -o requirements-testing.txt
 	$(LOCK) pyproject.toml --extra postgres --group dev -c requirements.txt -o requirements-dev.txt

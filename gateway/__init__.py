@@ -1,7 +1,14 @@
 """The contract for plugin authors. Channels add ``gateway.channel``, providers ``gateway.provider_http``."""
 
 from gateway.contract.deltas import Complete, Delta, TextDelta
-from gateway.contract.errors import PluginError, ProviderError, SettingsError, ToolError, TrunklineError
+from gateway.contract.errors import (
+    NotFoundError,
+    PluginError,
+    ProviderError,
+    SettingsError,
+    ToolError,
+    TrunklineError,
+)
 from gateway.contract.events import (
     Activity,
     AgentEvent,
@@ -30,6 +37,7 @@ from gateway.contract.plugin import (
     AgentEndReason,
     AgentLoop,
     CommandContext,
+    Compacting,
     Intercept,
     LoopRun,
     MentionCompletion,
@@ -53,18 +61,23 @@ from gateway.contract.provider import (
     Provider,
     ProviderConfig,
 )
-from gateway.contract.tool import Tool, ToolContext, ToolOutput, tool_from
+from gateway.contract.questions import Answer, Choice
+from gateway.contract.tool import AskFirst, Tool, ToolContext, ToolOutput, tool_from
 
 __all__ = [
     "Activity",
     "AgentEndReason",
     "AgentEvent",
     "AgentLoop",
+    "Answer",
+    "AskFirst",
     "Attachment",
     "AuthMethod",
     "Capabilities",
     "ChatOptions",
+    "Choice",
     "CommandContext",
+    "Compacting",
     "Complete",
     "ContentEvent",
     "Delta",
@@ -79,6 +92,7 @@ __all__ = [
     "MessagesEvent",
     "Metadata",
     "ModelInfo",
+    "NotFoundError",
     "Part",
     "Pass",
     "Plugin",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import deepcopy
@@ -16,31 +17,46 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import structlog
 
 from gateway.access import Access, UserRef
 from gateway.access.approvals import Approvals
 from gateway.access.permissions import Permissions
+from gateway.access.questions import Questions
 from gateway.access.tokens import Auth
 from gateway.commands.access import AccessCommands
+from gateway.commands.agent_draft import FOLDER, AgentDrafts
+from gateway.commands.conversation import ConversationCommands
 from gateway.commands.model import ModelCommands
+from gateway.commands.plan import PlanMode
 from gateway.commands.session import Commands
+from gateway.commands.task import Tasks
 from gateway.commands.usage import SpendingCommands
-from gateway.contract.channel import InboundMessage, Responder, ServesHttp
+from gateway.contract.channel import Address, InboundMessage, Responder, ServesHttp
 from gateway.contract.errors import InvalidStateError, SettingsError
 from gateway.contract.messages import Message
 from gateway.contract.plugin import Plugin, PluginContext
 from gateway.contract.provider import ProviderConfig, TurnOptions
-from gateway.contract.services import AgentService
+from gateway.contract.services import AgentService, UIService
+from gateway.conversations import Branches, ChangeLog, Forks, SearchIndex, Shares, Titles, Undo
+from gateway.conversations.announcements import Announcements
+from gateway.conversations.chats import Chats
+from gateway.conversations.plugin_questions import PluginQuestions, QuestionUI
 from gateway.counters import Counters
 from gateway.delivery.deliverer import Deliverer
+from gateway.delivery.feedback import FeedbackLog
+from gateway.ephemeral import EphemeralRunner
+from gateway.events.bus import ActivityBus, EventBus, OwnedEvents
+from gateway.events.types import AccessRevoked, GatewayReady, ModelChanged
 from gateway.extensions.activation import PluginActivator, PluginResolver
 from gateway.extensions.backends import ProviderRegistry
 from gateway.extensions.contributions import ConsoleUI
-from gateway.extensions.deadlines import paused
+from gateway.extensions.deadlines import is_limited, paused
 from gateway.extensions.loader import BUILTIN_PLUGINS, enabled_channels, load_channel, load_plugin
 from gateway.extensions.registry import AgentSources, ChannelRegistry, PluginRegistry
+from gateway.files import FileReader, OutputReader, Snapshots, ToolOutputs
 from gateway.host import Host, HostLimits
 from gateway.models import (
     Agents,
@@ -55,14 +71,16 @@ from gateway.models import (
 from gateway.models.credentials import CredentialStore
 from gateway.models.providers import LoginWatcher, provider_config
 from gateway.pipeline.agent import Agent, AgentDefaults
+from gateway.pipeline.compactor import Compactor
 from gateway.pipeline.intake import Bounds, Intake
 from gateway.pipeline.mailbox import Dispatcher
 from gateway.pipeline.model_call import ModelCaller
 from gateway.pipeline.runner import Runner
 from gateway.pipeline.submission import Submission
 from gateway.pipeline.tools import ToolRunner
-from gateway.session import Sessions
-from gateway.session.bus import ActivityBus
+from gateway.rooms.context import RoomContext
+from gateway.rooms.envelope import Envelopes
+from gateway.session import Session, Sessions
 from gateway.session.dead_letters import DeadLetters
 from gateway.session.log import SessionRow
 from gateway.session.redaction import Redactor
@@ -73,7 +91,8 @@ from gateway.store.inbox import Inbox
 from gateway.store.outbox import Outbox
 from gateway.store.retention import Retention
 from gateway.store.steps import Steps
-from gateway.supervisor import Supervisor
+from gateway.supervisor import Supervisor, watch_health
+from gateway.tables import PluginTables
 from gateway.version import VERSION
 
 log = structlog.get_logger("trunkline")
@@ -102,11 +121,20 @@ class RunningGateway:
     sessions: Sessions
     access: Access
     approvals: Approvals
+    questions: Questions
     spending: Spending
     dispatcher: Dispatcher
     intake: Intake
+    announcements: Announcements
     submission: Submission
     dead_letters: DeadLetters
+    titles: Titles
+    forks: Forks
+    shares: Shares
+    undo: Undo
+    branches: Branches
+    search: SearchIndex
+    drafts: AgentDrafts
     host: Host
 
 
@@ -129,7 +157,8 @@ class Gateway:
         on_fatal: Fatal = die,
     ) -> None:
         self.settings = settings
-        self.activity = ActivityBus()
+        self.events = EventBus()
+        self.activity = ActivityBus(self.events)
         self.counters = Counters()
         self.agents: AgentService = AgentSources()
         """The agent registry that plugins receive: the gateway's own, or one that a plugin published."""
@@ -138,7 +167,7 @@ class Gateway:
         self.providers = ProviderRegistry(self._provider_config)
         self.models = Models(self.providers, ConfiguredModels.of(settings))
         self.profiles = Agents.of(settings, self.models)
-        self.registry = PluginRegistry(self._context, lambda name: self.activator.settings(name))
+        self.registry = PluginRegistry(self._context, lambda name: self.activator.settings(name), self.events)
         self.activator = PluginActivator(self.registry, self.providers, settings.plugins)
         self.supervisors: list[Supervisor] = []
         self.left_out: dict[str, str] = {}
@@ -148,12 +177,18 @@ class Gateway:
         self._environ = environ or {}
         self._kept = CredentialStore(settings.data_dir)
         self.redactor = Redactor()
+        self.outputs = ToolOutputs(settings.data_dir / "tool_outputs", settings.limits.tool_output_bytes)
         self._plugins = plugins
         self._resolve_plugin = resolve_plugin
         self._on_fatal = on_fatal
         self._sessions: Sessions | None = None
+        self._questions: Questions | None = None
+        self._plugin_questions: PluginQuestions | None = None
         """Set before plugins are activated, which are given the sessions before the other parts exist."""
         self._parts: RunningGateway | None = None
+        self._tables: PluginTables | None = None
+        self._opened = asyncio.Event()
+        """Set once announcements and questions of plugins are accepted."""
         self._background: list[asyncio.Task[None]] = []
         self.stop = asyncio.Event()
         self.exit_code = 0
@@ -180,14 +215,25 @@ class Gateway:
             store = await self.open_store()
             stack.push_async_callback(_stop_step, "store", store.close)
             stack.push_async_callback(_stop_step, "providers", self.providers.close)
+            self._tables = PluginTables(store)
+            # It ends after the plugins, which cancel their tasks. An error of the start is not its own.
+            group = self.registry.task_group = await asyncio.TaskGroup().__aenter__()
+            stack.push_async_callback(_stop_step, "plugin tasks", lambda: group.__aexit__(None, None, None))
             stack.push_async_callback(_stop_step, "plugins", self.registry.shutdown)
+            # After the running turns and before the plugins, so that they get the last event.
+            await stack.enter_async_context(self.events)
             sessions = self._sessions = Sessions(
-                store, settings.history_window, render=self.registry.render, redactor=self.redactor
+                store,
+                render=self.registry.render,
+                redactor=self.redactor,
+                events=self.events,
             )
-            access = Access(store, settings.rules, self.channels)
-            access.revoked.add(self._end_turns_of)
+            access = Access(store, settings.rules, self.channels, events=self.events)
+            self.events.subscribe(AccessRevoked, self._end_turns_of)
             await access.load()
-            await self._register_plugins(sessions, access)
+            self._questions = questions = Questions(store, access, self.channels, sessions, self.redactor)
+            await questions.load()
+            await self._register_plugins(sessions, access, questions)
             await asyncio.to_thread(self._kept.load)
             self._mask_secrets()
             check_channels(settings, self.profiles)
@@ -196,18 +242,25 @@ class Gateway:
             permissions = self._permissions()
             async with asyncio.TaskGroup() as tasks:
                 self._background.append(tasks.create_task(store.monitor.run(), name="store monitor"))
-                self._parts = self._assemble(tasks, permissions, store, sessions, access)
+                self._parts = self._assemble(tasks, permissions, store, sessions, access, questions)
+                self._background.append(tasks.create_task(questions.run(), name="questions"))
                 self._register_channels(self._parts)
                 await self.recover()
                 sessions.post = self._parts.intake.post
+                sessions.on_delete = self._forget
                 loading = self._parts.intake.load_sessions()
                 self._background.append(tasks.create_task(loading, name="recovery"))
                 self._start_channels(tasks, self._parts.intake)
                 retention = Retention(store, settings.store.keep_days)
                 self._background.append(tasks.create_task(retention.run(), name="retention"))
+                self._background.append(tasks.create_task(self.outputs.run(), name="tool outputs"))
+                self._background.append(tasks.create_task(self._parts.titles.run(), name="titles"))
+                self._background.append(tasks.create_task(self._parts.search.run(), name="search"))
                 logins = LoginWatcher(self._kept, self.providers, self.models, self._credentials_changed)
                 self._background.append(tasks.create_task(logins.run(), name="logins"))
                 self.ready = True
+                self.events.emit(GatewayReady())
+                self._opened.set()
                 try:
                     yield self._parts.host
                 finally:
@@ -215,6 +268,11 @@ class Gateway:
                     # Channels end first, so that nothing new is accepted while the running turns end.
                     await self.stop_background()
                     await self._drain(self._parts)
+
+    async def _forget(self, session: str) -> None:
+        """Delete the files of a session that was deleted."""
+        await self.outputs.forget(session)
+        await self.parts.host.changes.forget(session)
 
     def _mask_secrets(self) -> None:
         """Redact the secrets of the settings, the environment and logins from now on."""
@@ -226,7 +284,10 @@ class Gateway:
         await self._choose_model()
 
     async def _choose_model(self) -> None:
+        before = self.model
         self.model = self.settings.model or await default_model(self._environ, self.providers)
+        if before not in ("", self.model):
+            self.events.emit(ModelChanged(self.model))
 
     async def open_store(self) -> Store:
         """Open the store that the gateway writes to; wait while it is unavailable, up to ``store.wait_ms``.
@@ -240,12 +301,13 @@ class Gateway:
         )
 
     async def recover(self) -> None:
-        """Queue the unanswered messages of an earlier process, before channels can add new ones."""
+        """Finish the reverts of an earlier process, and queue its unanswered messages before new ones."""
+        await self.parts.host.changes.resume()
         await self.parts.intake.recover()
 
     async def stand_by(self) -> None:
         """Load the code that the model and fallbacks need. Called after the start, which it would delay."""
-        names = (self.model, *self.profiles.fallback_names())
+        names = (self.model, *self.profiles.standby_names())
         await preload_providers(names, self.models, self.providers)
 
     def health(self) -> dict[str, tuple[bool, str]]:
@@ -272,65 +334,193 @@ class Gateway:
         store: Store,
         sessions: Sessions,
         access: Access,
+        questions: Questions,
     ) -> RunningGateway:
         """Build the parts in the order of processing, each from those before it."""
         settings, limits = self.settings, self.settings.limits
-        approvals = Approvals(store, access, self.channels, limits.approval_timeout_ms)
+        approvals = Approvals(questions, access, limits.approval_timeout_ms)
         spending = Spending.of(settings, store, self.models, access, approvals)
-        inbox = Inbox(store, settings.store.keep_days)
-        deliverer = Deliverer(Outbox(store, self.channels), tasks)
-        tool_runner = ToolRunner(
-            self.registry, permissions, approvals, self.activity, limits.tool_output_bytes
-        )
-        agent = self._agent(tool_runner, store, spending)
-        cwd = str(settings.data_dir)
-        runner = Runner(inbox, self.registry, access, agent, Steps(store), deliverer, self.counters, cwd)
+        inbox, outbox = Inbox(store, settings.store.keep_days), Outbox(store, self.channels)
+        deliverer, changes = Deliverer(outbox, tasks), self._changes(store)
+        tool_runner = self._tool_runner(permissions, approvals, access, changes)
+        caller = self._model_caller(tool_runner, spending, access)
+        agent = self._agent(tool_runner, store, sessions, caller, access)
+        titles = Titles(sessions, self.models, self.profiles, caller, self.channels, enabled=settings.titles)
+        context = RoomContext(access, self.channels, inbox)
+        runner = self._runner(store, inbox, access, agent, context, deliverer, titles, questions)
         dispatcher = Dispatcher(tasks, runner, store, inbox, limits.max_attempts, limits.session_inbox)
         intake = Intake(
-            store, inbox, sessions, dispatcher, access, self._bounds(), self.counters, approvals, deliverer
+            store,
+            inbox,
+            sessions,
+            dispatcher,
+            access,
+            self._bounds(),
+            self.counters,
+            questions,
+            deliverer,
+            context,
+            FeedbackLog(store, access, self.activity, self.counters),
         )
-        sessions.on_load = dispatcher.open
+        self._open_sessions(sessions, questions, dispatcher)
         submission = Submission(intake, inbox, sessions, self.profiles)
-        token = settings.server.token
-        host = Host(
-            intake=intake,
-            submission=submission,
-            inbox=inbox,
-            sessions=sessions,
-            registry=self.registry,
-            approvals=approvals,
-            access=access,
-            auth=Auth(token.get_secret_value() if token else None),
-            limits=HostLimits(limits.frame_bytes, limits.frames_per_second, limits.websocket_queue),
-            counters=self.counters,
-            model=lambda: self.model,
-            model_of=self._model_for,
-            version=VERSION,
-        )
-        dead_letters = DeadLetters(store, intake.take_up)
+        ephemeral = EphemeralRunner(sessions, self.registry, access, agent, self.counters)
+        forks = Forks(store, sessions, self.channels, self.profiles)
+        undo = Undo(store, self.channels, intake, deliverer, changes)
+        branches, search = Branches(store, inbox, intake, changes), SearchIndex(store)
+        own = (titles, forks, Shares(store, settings.share, self.redactor), undo, branches, search)
+        host = self._host(intake, submission, ephemeral, inbox, sessions, questions, access, *own, changes)
         return RunningGateway(
             store,
             sessions,
             access,
             approvals,
+            questions,
             spending,
             dispatcher,
             intake,
+            Announcements(store, sessions, self.channels, access, dispatcher, intake),
             submission,
-            dead_letters,
+            DeadLetters(store, intake.take_up),
+            *own,
+            self._drafts(caller, permissions, access),
             host,
         )
 
-    def _agent(self, tool_runner: ToolRunner, store: Store, spending: Spending) -> Agent:
+    def _drafts(self, caller: ModelCaller, permissions: Permissions, access: Access) -> AgentDrafts:
+        folder, rooms = self.settings.data_dir / FOLDER, access.policy.rooms
+        return AgentDrafts(self.registry, self.models, self.profiles, caller, permissions, rooms, folder)
+
+    def _changes(self, store: Store) -> ChangeLog:
+        data = self.settings.data_dir.resolve()
+        git = shutil.which("git", path=self._environ.get("PATH"))
+        return ChangeLog(store, Snapshots(data / "snapshots", git), data)
+
+    def _tool_runner(
+        self, permissions: Permissions, approvals: Approvals, access: Access, changes: ChangeLog
+    ) -> ToolRunner:
+        return ToolRunner(
+            self.registry,
+            permissions,
+            approvals,
+            access.policy.rooms,
+            self.activity,
+            self.outputs,
+            changes.changing,
+            changes.watching,
+        )
+
+    def _open_sessions(self, sessions: Sessions, questions: Questions, dispatcher: Dispatcher) -> None:
+        """Connect sessions with their open questions and their waiting messages."""
+
+        def opened(session: Session) -> None:
+            questions.opened(session)
+            dispatcher.open(session)
+
+        sessions.on_load = opened
+        questions.announcing = dispatcher.announcing
+        # Plugins may have loaded some already.
+        for session in sessions.live():
+            questions.opened(session)
+
+    def _host(
+        self,
+        intake: Intake,
+        submission: Submission,
+        ephemeral: EphemeralRunner,
+        inbox: Inbox,
+        sessions: Sessions,
+        questions: Questions,
+        access: Access,
+        titles: Titles,
+        forks: Forks,
+        shares: Shares,
+        undo: Undo,
+        branches: Branches,
+        search: SearchIndex,
+        changes: ChangeLog,
+    ) -> Host:
+        token, limits = self.settings.server.token, self.settings.limits
+        return Host(
+            intake=intake,
+            submission=submission,
+            ephemeral=ephemeral,
+            inbox=inbox,
+            sessions=sessions,
+            registry=self.registry,
+            questions=questions,
+            access=access,
+            titles=titles,
+            forks=forks,
+            shares=shares,
+            changes=changes,
+            undo=undo,
+            branches=branches,
+            search=search,
+            auth=Auth(token.get_secret_value() if token else None),
+            limits=HostLimits(limits.frame_bytes, limits.frames_per_second, limits.websocket_queue),
+            counters=self.counters,
+            files=FileReader(),
+            model=lambda: self.model,
+            model_of=self._model_for,
+            version=VERSION,
+            cwd=str(self.settings.data_dir),
+        )
+
+    def _runner(
+        self,
+        store: Store,
+        inbox: Inbox,
+        access: Access,
+        agent: Agent,
+        context: RoomContext,
+        deliverer: Deliverer,
+        titles: Titles,
+        questions: Questions,
+    ) -> Runner:
+        return Runner(
+            inbox,
+            self.registry,
+            access,
+            context,
+            agent,
+            Steps(store),
+            deliverer,
+            self.counters,
+            titles.answered,
+            questions,
+            str(self.settings.data_dir),
+        )
+
+    def _model_caller(self, tool_runner: ToolRunner, spending: Spending, access: Access) -> ModelCaller:
+        zone = None if self.settings.timezone is None else ZoneInfo(self.settings.timezone)
+        envelopes = Envelopes(access, zone)
+        compactor = Compactor(
+            self.registry, self.profiles, self.models, spending, envelopes, self.settings.history_window
+        )
+        return ModelCaller(
+            self.registry, self.profiles, tool_runner, spending, envelopes, compactor, self.counters
+        )
+
+    def _agent(
+        self,
+        tool_runner: ToolRunner,
+        store: Store,
+        sessions: Sessions,
+        caller: ModelCaller,
+        access: Access,
+    ) -> Agent:
         return Agent(
             self.registry,
+            sessions,
             self.models,
             self.profiles,
             tool_runner,
             Steps(store),
-            ModelCaller(self.registry, self.profiles, tool_runner, spending, self.counters),
+            caller,
             self.activity,
             AgentDefaults(lambda: self.model, self.settings.limits.max_llm_calls, self.settings.steer),
+            access.policy.rooms,
         )
 
     def _bounds(self) -> Bounds:
@@ -356,11 +546,21 @@ class Gateway:
         backend, colon, _ = name.partition(":")
         return (bool(colon) and self.providers.serves(backend)) or self.activator.may_contribute(name)
 
-    async def _register_plugins(self, sessions: Sessions, access: Access) -> None:
+    async def _register_plugins(self, sessions: Sessions, access: Access, questions: Questions) -> None:
+        chats, contributions = Chats(self.channels, sessions, access), self.registry.contributions
+        self._plugin_questions = PluginQuestions(
+            questions, chats, sessions, contributions, self._until_opened
+        )
         own: dict[str, Callable[[], Plugin]] = {
             "commands": lambda: Commands(self.registry, sessions, self.profiles, lambda: self.model),
-            "choosing": lambda: ModelCommands(sessions, self.models, self.profiles, lambda: self.model),
+            "choosing": lambda: ModelCommands(
+                sessions, self.models, self.profiles, lambda: self.model, lambda: self.parts.drafts
+            ),
+            "conversation": lambda: ConversationCommands(sessions, access, self._conversations),
             "access": lambda: AccessCommands(access),
+            "plan_mode": lambda: PlanMode(sessions),
+            "tasks": lambda: Tasks(self.profiles),
+            "outputs": lambda: OutputReader(self.outputs),
             "spending": lambda: SpendingCommands(lambda: self.parts.spending, access.policy, self._model_of),
         }
         await self.activator.activate(tuple(own), lambda name: own[name](), built_in=True)
@@ -377,6 +577,9 @@ class Gateway:
             await self.registry.register(plugin)
         await asyncio.to_thread(self.profiles.add_folders, self._agent_folders())
 
+    def _conversations(self) -> tuple[Titles, Forks, Shares, Undo]:
+        return self.parts.titles, self.parts.forks, self.parts.shares, self.parts.undo
+
     def _publish_agents(self, registry: AgentService) -> None:
         """Give this registry to plugins that are activated later; agents of earlier ones remain."""
         self.agents = registry
@@ -384,7 +587,8 @@ class Gateway:
             self._agent_registries.append(registry)
 
     def _agent_folders(self) -> list[Path]:
-        return list(dict.fromkeys(folder for one in self._agent_registries for folder in one.list()))
+        of_plugins = [folder for one in self._agent_registries for folder in one.list()]
+        return list(dict.fromkeys((*of_plugins, self.settings.data_dir / FOLDER)))
 
     def _load(self, name: str) -> Plugin:
         return load_plugin(name, self.settings.plugin_base(name))
@@ -416,9 +620,10 @@ class Gateway:
 
     def _start_channels(self, tasks: asyncio.TaskGroup, intake: Intake) -> None:
         for channel in self.channels.list():
-            supervisor = Supervisor(channel, intake.receiver(channel.id))
+            supervisor = Supervisor(channel, intake.receiver(channel.id), self.events)
             self.supervisors.append(supervisor)
             self._background.append(tasks.create_task(supervisor.run(), name=f"channel {channel.id}"))
+        self._background.append(tasks.create_task(watch_health(self.supervisors), name="channel health"))
 
     async def stop_background(self) -> None:
         """Cancel the background tasks, channels first. Tasks that do not end in time are cancelled again."""
@@ -432,14 +637,20 @@ class Gateway:
             log.error("background tasks did not stop in time", tasks=[task.get_name() for task in lingering])
 
     async def _drain(self, parts: RunningGateway) -> None:
-        """Wait for running turns. Those that do not end in time are answered after the restart."""
+        """Wait for running turns. Those that do not end in time are answered after the restart.
+
+        Those that wait for a user are not waited for.
+        """
+        parts.dispatcher.stopping = True
+        parts.questions.stop()
         if not await parts.dispatcher.drain(self.settings.limits.drain_seconds):
             log.warning("some turns did not end in time; they will be answered after the restart")
             parts.dispatcher.cancel()
         parts.submission.close()
 
-    def _end_turns_of(self, user: UserRef) -> None:
+    def _end_turns_of(self, revoked: AccessRevoked) -> None:
         """Abort the running turns of a user whose access was revoked."""
+        user = UserRef(revoked.channel, revoked.user)
         for session in self.parts.sessions.live():
             turn = session.turn
             if (
@@ -457,8 +668,15 @@ class Gateway:
             for route in channel.routes()
         ]
 
+    def _ui_of(self, plugin: str) -> UIService:
+        """Return the UI of a plugin; commands that only list plugins can ask no user."""
+        if self._questions is None:
+            return ConsoleUI()
+        return QuestionUI(plugin, self._questions, self.settings.limits.approval_timeout_ms)
+
     def _context(self, registry: PluginRegistry, plugin: Plugin) -> PluginContext:
         contributions, name = registry.contributions, plugin.name
+        events = OwnedEvents(self.events, name)
         return PluginContext(
             cwd=str(self.settings.data_dir),
             # Read-only copies: a plugin sees neither the keys of model providers nor what others are set to.
@@ -471,17 +689,36 @@ class Gateway:
             register_message_renderer=lambda key, value: contributions.add(name, "renderer", key, value),
             register_shortcut=lambda key, value: contributions.add(name, "shortcut", key, value),
             register_mention_provider=lambda key, value: contributions.add(name, "mention", key, value),
-            ui=ConsoleUI(),
+            ui=self._ui_of(name),
             shutdown=self.shutdown,
             submit=self._submit,
+            announce=None if self._tables is None else partial(self._announce, name),
+            questions=None if self._plugin_questions is None else self._plugin_questions.of(name),
+            tasks=registry.tasks(name),
+            table=None if self._tables is None else partial(self._tables.open, name),
             providers=self.providers,
             models=self.models,
             channels=self.channels,
             sessions=self._sessions,
-            activity=self.activity,
+            activity=self.activity.of_plugin(events),
+            events=events,
             agents=self.agents,
             set_agents_registry=self._publish_agents,
         )
+
+    async def _announce(
+        self, plugin: str, address: Address | Mapping[str, Any], message: Message | str, key: str
+    ) -> None:
+        await self._until_opened(plugin, "announce")
+        await self.parts.announcements.announce(plugin, address, message, key)
+
+    async def _until_opened(self, plugin: str, verb: str) -> None:
+        """Wait until the gateway has started. Raises InvalidStateError in ``activate``."""
+        if not self._opened.is_set() and is_limited():
+            raise InvalidStateError(
+                f"plugin {plugin!r} cannot {verb} while it is activated; {verb} from a task of ctx.tasks"
+            )
+        await self._opened.wait()
 
     async def _submit(
         self,

@@ -46,6 +46,8 @@ class Counters:
         """Accepted messages by channel."""
         self.duplicates: Counter[str] = Counter()
         """Repeated messages that were accepted before, by channel."""
+        self.feedback: Counter[tuple[str, str]] = Counter()
+        """Feedback on answers by channel and value (up, down or none)."""
         self.refused = 0
         """Messages that were not answered because too many were waiting."""
         self.turns: Counter[tuple[str, str, str]] = Counter()

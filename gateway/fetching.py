@@ -53,11 +53,17 @@ _UNICAST = IPv6Network("2000::/3")
 
 
 class Reach(Struct, frozen=True):
-    """Limits of a fetch: private networks that are allowed, bytes of the answer, and seconds in all."""
+    """Limits of a fetch: private networks that are allowed, bytes of the answer, and seconds in all.
+
+    ``https_only`` also applies to every address of a redirect. With ``same_host`` redirects to another host
+    are refused: a permission may cover one host only.
+    """
 
     allow: tuple[Network, ...] = ()
     most_bytes: int = 5_000_000
     seconds: float = 20.0
+    https_only: bool = False
+    same_host: bool = False
 
 
 REACH = Reach()
@@ -65,11 +71,12 @@ REACH = Reach()
 
 
 class Fetched(Struct, frozen=True):
-    """A fetched document: its final address, the media type that the server declared, and its bytes."""
+    """A fetched document: its final address, its media type and charset as declared, and its bytes."""
 
     url: str
     mime_type: str
     data: bytes
+    charset: str = ""
 
 
 def is_public(address: str) -> bool:
@@ -86,14 +93,17 @@ async def fetch(url: str, reach: Reach = REACH) -> Fetched:
     Raises AddressRefusedError if it, or an address that it redirects to, is not allowed, and FetchError if
     the request fails.
     """
-    address = _address(url)
+    address = _address(url, reach)
     try:
         async with asyncio.timeout(reach.seconds), _session(reach) as session:
             for _ in range(REDIRECTS + 1):
                 async with session.get(address, allow_redirects=False) as answer:
                     if answer.status not in (301, 302, 303, 307, 308):
                         return await _content(address, answer, reach.most_bytes)
-                    address = _address(str(address.join(URL(answer.headers.get("Location", "")))))
+                    target = _address(str(address.join(URL(answer.headers.get("Location", "")))), reach)
+                    if reach.same_host and not _is_same_host(address, target):
+                        raise FetchError(f"{_place(address)} redirects to another host: {target}")
+                    address = target
     except aiohttp.ClientConnectorError as error:
         if isinstance(error.os_error, _NotPublic):
             raise AddressRefusedError(f"{_place(address)} is {_REFUSED}") from None
@@ -142,7 +152,7 @@ def _plain(address: str) -> IPv4Address | IPv6Address:
     return ip
 
 
-def _address(url: str) -> URL:
+def _address(url: str, reach: Reach) -> URL:
     try:
         address = URL(url) if len(url) <= LONGEST_ADDRESS else URL()
         host, port = address.host, address.port
@@ -150,9 +160,19 @@ def _address(url: str) -> URL:
         raise FetchError("this is not a web address") from None
     if address.scheme not in ("http", "https") or not host or not port:
         raise FetchError("only http and https addresses can be fetched")
+    if reach.https_only and address.scheme != "https":
+        raise FetchError(f"{_place(address)}: only https addresses are allowed here")
     if address.user is not None or address.password is not None:
         raise FetchError(f"{_place(address)}: an address with a name or password in it is not fetched")
     return address
+
+
+def _is_same_host(address: URL, target: URL) -> bool:
+    """Return whether a redirect stays at its host and port, or goes from http to https there."""
+    upgrade = (address.scheme, target.scheme) == ("http", "https")
+    ports = address.is_default_port() and target.is_default_port()
+    same = address.port == target.port and address.scheme == target.scheme
+    return address.raw_host == target.raw_host and (same or (upgrade and ports))
 
 
 async def _content(address: URL, answer: aiohttp.ClientResponse, most: int) -> Fetched:
@@ -166,7 +186,7 @@ async def _content(address: URL, answer: aiohttp.ClientResponse, most: int) -> F
         if size > most:
             raise FetchError(f"{_place(address)} sent more than {most} bytes")
         pieces.append(piece)
-    return Fetched(str(address), answer.content_type, b"".join(pieces))
+    return Fetched(str(address), answer.content_type, b"".join(pieces), answer.charset or "")
 
 
 def _place(address: URL) -> str:

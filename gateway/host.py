@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gateway.access import Access
-from gateway.access.approvals import Approvals, Decision
+from gateway.access.questions import Questions
 from gateway.access.tokens import Auth
-from gateway.contract.channel import Cursor, InboundMessage, Receipt, Responder
-from gateway.contract.messages import Message
-from gateway.contract.plugin import MentionCompletion, SlashCommand, StatusSegment
+from gateway.contract.channel import Attention, Cursor, InboundMessage, Placed, Receipt, Responder, SenderRole
+from gateway.contract.errors import NotFoundError
+from gateway.contract.messages import Message, Part
+from gateway.contract.plugin import CommandContext, MentionCompletion, SlashCommand, StatusSegment
 from gateway.contract.provider import TurnOptions
+from gateway.contract.questions import Answer, Question
 from gateway.contract.services import Unregister
+from gateway.conversations import Branches, ChangeLog, Forks, SearchIndex, Shares, Titles, Undo
 from gateway.counters import Counters
+from gateway.ephemeral import EphemeralRunner
+from gateway.extensions.contributions import choices_trigger
 from gateway.extensions.registry import PluginRegistry
+from gateway.files import FileReader
 from gateway.pipeline.intake import Intake
 from gateway.pipeline.submission import Submission
 from gateway.session import Session, Sessions
 from gateway.session.feed import Feed
+from gateway.session.frames import Event, LogChanged, MessageFrame
 from gateway.session.log import SessionRow
 from gateway.store.inbox import Inbox
 
@@ -40,31 +47,51 @@ class Host:
         *,
         intake: Intake,
         submission: Submission,
+        ephemeral: EphemeralRunner,
         inbox: Inbox,
         sessions: Sessions,
         registry: PluginRegistry,
-        approvals: Approvals,
+        questions: Questions,
         access: Access,
+        titles: Titles,
+        forks: Forks,
+        shares: Shares,
+        undo: Undo,
+        branches: Branches,
+        search: SearchIndex,
+        changes: ChangeLog,
         auth: Auth,
         limits: HostLimits,
         counters: Counters,
+        files: FileReader,
         model: Callable[[], str],
         model_of: Callable[[str, SessionRow | None], str],
         version: str,
+        cwd: str,
     ) -> None:
         self.sessions = sessions
+        self.shares = shares
+        self.changes = changes
+        self.undo = undo
+        self.branches = branches
         self.auth = auth
         self.limits = limits
         self.counters = counters
         self.version = version
         self._intake = intake
         self._submission = submission
+        self._ephemeral = ephemeral
         self._inbox = inbox
         self._registry = registry
-        self._approvals = approvals
+        self._questions = questions
         self._access = access
+        self._titles = titles
+        self._search = search
+        self._forks = forks
+        self._files = files
         self._model = model
         self._model_of = model_of
+        self._cwd = cwd
 
     @property
     def model(self) -> str:
@@ -86,6 +113,24 @@ class Host:
     async def complete(self, partial: str, trigger: str = "@") -> Sequence[MentionCompletion]:
         """Return the completions that plugins offer for a mention."""
         return await self._registry.contributions.complete(trigger, partial)
+
+    async def choices(
+        self, channel: str, message: InboundMessage, command: str, partial: str
+    ) -> Sequence[MentionCompletion]:
+        """Return what the sender of ``message`` can select as the rest of a slash command.
+
+        There is nothing to select for a user who may not run the command, here or at all. Neither the message
+        nor its session is stored or loaded.
+        """
+        await self._access.confirm(channel, message)
+        role, found = self._access.policy.role(channel, message), self._registry.find_command(command)
+        if role is None or found is None or (found[0].admin and role != "admin"):
+            return ()
+        if self.attention(channel, message) != "answer":
+            return ()
+        trigger = choices_trigger(command)
+        offers = await self.complete(partial, trigger)
+        return [structs.replace(one, value=one.value.removeprefix(trigger)) for one in offers]
 
     def shortcuts(self) -> Sequence[str]:
         """Return the keys that plugins handle, such as ``ctrl+t``."""
@@ -129,6 +174,14 @@ class Host:
             message, responder, exclusive=exclusive, model=model, agent=agent, options=options
         )
 
+    async def answer(self, channel: str, message: InboundMessage, seconds: float, tokens: int) -> str:
+        """Return a short answer to a message that is neither accepted nor stored.
+
+        It has no tools and no history, and is cut after some seconds. Empty if there is none, or if the
+        sender may not use the bot.
+        """
+        return await self._ephemeral.answer(channel, message, seconds, tokens)
+
     def feed(self, on_drop: Callable[[], None]) -> Feed:
         """Return a feed for one reader; ``on_drop`` is called when a slow reader is disconnected."""
         return Feed(self.limits.queue, on_drop, self.counters)
@@ -149,6 +202,22 @@ class Host:
         session = await self.sessions.find(session_id)
         await session.follow(feed, after, characters, viewer=viewer)
 
+    async def show(self, session_id: str, feed: Feed, message_id: str) -> None:
+        """Send a session's log to a feed anew, with an older message and those around it.
+
+        Raises NotFoundError, also if the log does not show the message.
+        """
+        session = await self.sessions.find(session_id)
+        around = await self._search.read_around(session_id, message_id)
+        if not around:
+            raise NotFoundError("this message is not in the conversation any more")
+        # Not a reader until ``follow``: a live event in between would have a higher number than its replay.
+        session.remove_sink(feed)
+        feed.offer(Event(session_id, 0, LogChanged(around[-1][1].id)))
+        for seq, message in around:
+            feed.offer(Event(session_id, seq, MessageFrame(message)))
+        await session.follow(feed, 0, viewer=True)
+
     def unfollow(self, session_id: str, feed: Feed) -> None:
         """Stop sending a session's events to a feed."""
         session = self.sessions.get(session_id)
@@ -160,7 +229,11 @@ class Host:
 
         Returns, once the stop is durable, whether there was one. Raises NotFoundError.
         """
-        await self.sessions.find(self._access.moved_chats.session_of(session_id))
+        session = await self.sessions.find(self._access.moved_chats.session_of(session_id))
+        if session.row.root is not None:
+            # A nested run has no message of its own; its parent goes on with what it has said.
+            self.sessions.close(session.id)
+            return session.turn is not None
         return await self._intake.stop(session_id)
 
     async def withdraw(self, channel: str, account: str, dedup_key: str) -> bool:
@@ -171,11 +244,102 @@ class Host:
         """
         return await self._intake.withdraw(channel, account, dedup_key)
 
-    async def approve(
-        self, approval_id: str, decision: Decision, *, session: str, user: str | None = None
-    ) -> None:
-        """Decide a tool approval; returns once that is durable. See ``Approvals.resolve``."""
-        await self._approvals.resolve(approval_id, decision, session=session, user=user)
+    async def rename(self, session_id: str, title: str) -> Session:
+        """Set the title of a session. Durable when it returns. Raises NotFoundError."""
+        session = await self.sessions.find(session_id)
+        await self._titles.rename(session, title)
+        return session
+
+    async def fork(self, session_id: str, owner: str, message: str | None = None) -> Session:
+        """Copy a session, up to a message; see ``Forks.prepare``. Durable when it returns."""
+        return await self._forks.fork(session_id, owner, message)
+
+    async def settle(
+        self,
+        question_id: str,
+        answer: str | Sequence[str],
+        *,
+        session: str | None = None,
+        channel: str | None = None,
+        user: str | None = None,
+        shown: Placed | None = None,
+    ) -> Answer:
+        """Answer a question, such as a tool approval; returns once that is durable.
+
+        ``answer`` is the value of a choice or a text, or several of them. Channels name themselves and the
+        user; ``shown`` is the place of the pressed button. See ``Questions.settle``.
+        """
+        values = (answer,) if isinstance(answer, str) else answer
+        return await self._questions.settle(
+            question_id, values, session=session, channel=channel, user=user, shown=shown
+        )
+
+    def question(self, question_id: str) -> Question | None:
+        """Return an open question, or None."""
+        return self._questions.get(question_id)
+
+    def attention(self, channel: str, message: InboundMessage) -> Attention:
+        """Return whether a message is answered, kept as context, or ignored.
+
+        Channels ask before they download its files: a user who may not use the bot must not make them do so.
+        """
+        # A message that is ignored does not reach the intake; its room is listed all the same.
+        self._access.seen_rooms.note(channel, message)
+        policy = self._access.policy
+        found = policy.rooms.attention(channel, message)
+        if found == "answer" and not policy.hears(channel, message):
+            return "remember" if policy.rooms.of(channel, message).context_messages else "ignore"
+        return found
+
+    async def role(self, channel: str, message: InboundMessage) -> SenderRole | None:
+        """Return the role that the author of a message has now; None for an unauthorised user."""
+        await self._access.confirm(channel, message)
+        return self._access.policy.role(channel, message)
+
+    async def preview(self, command: str, channel: str, message: InboundMessage) -> str:
+        """Return what a command that only shows something would reply to the author of a message.
+
+        Nothing is stored. Empty without such a command, for an unauthorised user, and for a chat without a
+        conversation.
+        """
+        found, role = self._registry.find_command(command), await self.role(channel, message)
+        if found is None or role is None or (found[0].admin and role != "admin"):
+            return ""
+        try:
+            session = await self.sessions.find(self._access.session_of(channel, message))
+        except NotFoundError:
+            return ""
+        context = CommandContext(
+            session=session.id,
+            messages=session.messages(),
+            cwd=self._cwd,
+            config=found[1],
+            sender=message.sender,
+            channel=channel,
+            inbound=message,
+            role=role,
+        )
+        return await found[0].execute("", context) or ""
+
+    async def read_file(
+        self,
+        name: str,
+        mime_type: str | None,
+        data: bytes,
+        *,
+        width: int | None = None,
+        height: int | None = None,
+        alt_text: str | None = None,
+    ) -> Part:
+        """Return a received file as a part of its message: a picture, or a file with its text or a note.
+
+        Reading a PDF or Word document may take 20 s; see ``FileReader.read``.
+        """
+        return await self._files.read(name, mime_type, data, width=width, height=height, alt_text=alt_text)
+
+    def listed(self, channel: str) -> frozenset[str]:
+        """Return the ids and groups that the access rules of a channel name; never ``*``."""
+        return self._access.policy.listed(channel)
 
     async def cursors(self, channel: str) -> Sequence[Cursor]:
         """Return the positions up to which a channel has read its platforms."""

@@ -17,12 +17,15 @@ from gateway.contract.channel import (
     ReportsHealth,
 )
 from gateway.contract.errors import CATCHABLE, TrunklineError, is_cancellation_requested
+from gateway.events.bus import EventBus
+from gateway.events.types import ChannelHealth
 
 log = structlog.get_logger("trunkline.channels")
 
 _NAMED = (TrunklineError, PlacementDeferred, PlacementRefused)
 _FAILED = "a channel failed and will be restarted"
 _BACKOFF = Backoff(1, 60)
+_HEALTH_SECONDS = 2.0
 _STEADY = 60.0
 """Seconds that a channel must have run for its next failure to count as the first."""
 
@@ -30,9 +33,11 @@ _STEADY = 60.0
 class Supervisor:
     """Runs one channel until cancelled."""
 
-    def __init__(self, channel: Channel, receive: Receive) -> None:
+    def __init__(self, channel: Channel, receive: Receive, events: EventBus | None = None) -> None:
         self.channel = channel
         self._receive = receive
+        self._events = events
+        self._reported: Health | None = None
         self._failure: str | None = None
         self._logged = ""
         self._running = False
@@ -47,6 +52,7 @@ class Supervisor:
             if task is not None and task.cancelling():
                 # A library may turn the cancellation into another error: that must not restart the channel.
                 raise asyncio.CancelledError
+            self.report()
             if asyncio.get_running_loop().time() - begun > _STEADY:
                 failures, self._logged = 0, ""
             failures += 1
@@ -62,6 +68,7 @@ class Supervisor:
 
     async def _once(self) -> None:
         self._running, self._failure = True, None
+        self.report()
         try:
             await self.channel.run(self._receive)
             self._failure = "the channel ended by itself"
@@ -74,6 +81,13 @@ class Supervisor:
         finally:
             self._running = False
 
+    def report(self) -> None:
+        """Emit the channel's health if it changed since the last time."""
+        health = self.health()
+        if self._events is not None and health != self._reported:
+            self._reported = health
+            self._events.emit(ChannelHealth(self.channel.id, ok=health.ok, detail=health.detail))
+
     def _log_failure(self, error: BaseException, reason: str) -> None:
         """Log a failure: a known error without traceback, and only on debug level when it repeats."""
         if not isinstance(error, _NAMED):
@@ -83,6 +97,14 @@ class Supervisor:
                 _FAILED, channel=self.channel.id, reason=reason
             )
         self._logged = reason
+
+
+async def watch_health(supervisors: Sequence[Supervisor]) -> None:
+    """Report changes of health until cancelled: a running channel is asked, it does not tell."""
+    while True:
+        await asyncio.sleep(_HEALTH_SECONDS)
+        for supervisor in supervisors:
+            supervisor.report()
 
 
 def _unwrap(error: BaseException) -> BaseException:

@@ -38,6 +38,7 @@ class LocalTime(Plugin):
     """A line with the date, the weekday and the time zone at the end of the system prompt."""
 
     name = "local_time"
+    settings_model = LocalTimeSettings
 
     def __init__(self, now: Callable[[ZoneInfo], datetime] = datetime.now) -> None:
         """``now`` returns the current time in a zone."""

@@ -53,6 +53,7 @@ class PersonalData(Plugin):
     """A mask over personal data in tool results and answers."""
 
     name = "personal_data"
+    settings_model = PersonalDataSettings
 
     def __init__(self) -> None:
         self._patterns: Mapping[str, re.Pattern[str]] = {}

@@ -34,6 +34,7 @@ class RecentMessages(Plugin):
     """
 
     name = "recent_messages"
+    settings_model = RecentMessagesSettings
 
     def __init__(self) -> None:
         self._settings = RecentMessagesSettings()

@@ -57,6 +57,7 @@ class SecondOpinion(Plugin):
     """An agent loop that revises drafts, and a command that asks another model."""
 
     name = "second_opinion"
+    settings_model = SecondOpinionSettings
 
     def __init__(self) -> None:
         self._settings = SecondOpinionSettings()

@@ -1,7 +1,7 @@
 """Snippets: ``!name`` sends a stored text to the model, or gives a stored answer without a model.
 
-In: ``[plugins.snippets]``. Out: changed or answered user messages, the command ``/snippets``, and completions
-of names. The plugin loader imports it.
+In: ``[plugins.snippets]``. Out: changed or answered user messages, the command ``/snippets``, completions of
+names, and HTTP routes that show and try the texts. The plugin loader imports it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from gateway import (
     CommandContext,
     Intercept,
     MentionCompletion,
+    NotFoundError,
     Plugin,
     PluginContext,
     SlashCommand,
@@ -22,6 +24,7 @@ from gateway import (
     TurnContext,
     UserInput,
 )
+from gateway.api import ApiCall, ApiRoute
 
 TRIGGER = "!"
 PLACEHOLDER = "{text}"
@@ -51,10 +54,44 @@ class SnippetsSettings(BaseModel):
         return snippets
 
 
+class SnippetPath(Struct, frozen=True):
+    """The name of a snippet."""
+
+    name: str
+
+
+class Snippet(Struct, frozen=True):
+    """A stored text. ``answered``: it is an answer, and no model gets it."""
+
+    name: str
+    text: str
+    answered: bool
+
+
+class SnippetList(Struct, frozen=True):
+    """All snippets, by name."""
+
+    snippets: list[Snippet]
+
+
+class SnippetTrial(Struct, frozen=True, forbid_unknown_fields=True):
+    """A message as a user would write it."""
+
+    text: str
+
+
+class SnippetOutcome(Struct, frozen=True):
+    """The effect of a message: the text for the model, or the answer."""
+
+    text: str
+    answered: bool
+
+
 class Snippets(Plugin):
     """The stored texts, and what becomes of a message that begins with the name of one."""
 
     name = "snippets"
+    settings_model = SnippetsSettings
 
     def __init__(self) -> None:
         self._settings = SnippetsSettings()
@@ -68,8 +105,19 @@ class Snippets(Plugin):
         """Return /snippets."""
         return [SlashCommand("snippets", f"List the texts behind {TRIGGER}name", self._list)]
 
+    def routes(self) -> Sequence[ApiRoute]:
+        """Return the routes that list, show and try the snippets."""
+        return [
+            ApiRoute("GET", "/texts", "List the snippets.", self._list_texts),
+            ApiRoute("GET", "/texts/{name}", "Show a snippet.", self._show_text, (NotFoundError,)),
+            ApiRoute("POST", "/trial", "Show what becomes of a message; nothing is sent.", self._try),
+        ]
+
     async def transform_user_input(self, text: str, ctx: TurnContext) -> UserInput | None:
         """Expand or answer a snippet. Other text stays, also after an unknown name."""
+        return self._outcome(text)
+
+    def _outcome(self, text: str) -> Transform | Intercept | None:
         call = _CALL.fullmatch(text.strip())
         if call is None:
             return None
@@ -83,12 +131,34 @@ class Snippets(Plugin):
             return Transform(stored.replace(PLACEHOLDER, rest))
         return Transform(f"{stored}\n\n{rest}" if rest else stored)
 
+    def _all(self) -> list[Snippet]:
+        texts = [Snippet(name, text, answered=False) for name, text in self._settings.texts.items()]
+        answers = [Snippet(name, text, answered=True) for name, text in self._settings.answers.items()]
+        return sorted(texts + answers, key=lambda snippet: snippet.name)
+
+    async def _list_texts(self, _call: ApiCall[None, None, None]) -> SnippetList:
+        return SnippetList(self._all())
+
+    async def _show_text(self, call: ApiCall[SnippetPath, None, None]) -> Snippet:
+        for snippet in self._all():
+            if snippet.name == call.path.name:
+                return snippet
+        raise NotFoundError(f"no snippet {call.path.name!r}; GET /api/plugins/snippets/texts lists them")
+
+    async def _try(self, call: ApiCall[None, None, SnippetTrial]) -> SnippetOutcome:
+        match self._outcome(call.body.text):
+            case Intercept(reply=reply):
+                return SnippetOutcome(reply, answered=True)
+            case Transform(text=text):
+                return SnippetOutcome(text, answered=False)
+            case None:
+                return SnippetOutcome(call.body.text, answered=False)
+
     def _complete(self, partial: str) -> list[MentionCompletion]:
-        found = sorted({**self._settings.texts, **self._settings.answers}.items())
         return [
-            MentionCompletion(TRIGGER + name, description=_first_line(text))
-            for name, text in found
-            if name.startswith(partial)
+            MentionCompletion(TRIGGER + snippet.name, description=_first_line(snippet.text))
+            for snippet in self._all()
+            if snippet.name.startswith(partial)
         ]
 
     async def _list(self, rest: str, ctx: CommandContext) -> str:

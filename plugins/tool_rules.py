@@ -61,6 +61,7 @@ class ToolRules(Plugin):
     """The enforcement of the rules. An invalid rule stops the start, so that no rule is missing unnoticed."""
 
     name = "tool_rules"
+    settings_model = ToolRulesSettings
 
     def __init__(self) -> None:
         self._rules: Mapping[str, ToolRule] = {}

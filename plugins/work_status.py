@@ -1,7 +1,7 @@
 """Work status: the running tools in the status line, and a note after an answer that took long.
 
-In: ``[plugins.work_status]``. Out: a status segment and a key that hides it, notes in the session, and a line
-for the model after a stopped answer. The plugin loader imports it.
+In: ``[plugins.work_status]``. Out: a status segment and a key that hides it, notes in the session, a line for
+the model after a stopped answer, and metrics. The plugin loader imports it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from gateway import (
     TurnContext,
     UsageEvent,
 )
+from gateway.api import Figure
+from gateway.events import TurnFinished
 
 NOTE = "work_status.note"
 """The type of the messages that the plugin appends."""
@@ -64,6 +66,7 @@ class WorkStatus(Plugin):
     """Reports on running tools and long answers, for the people who wait for them."""
 
     name = "work_status"
+    settings_model = WorkStatusSettings
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` returns seconds."""
@@ -71,6 +74,8 @@ class WorkStatus(Plugin):
         self._tools: Counter[str] = Counter()
         self._runs: defaultdict[str, list[_Run]] = defaultdict(list)
         self._hidden = False
+        self._finished: Counter[str] = Counter()
+        self._seconds = 0.0
 
     async def activate(self, ctx: PluginContext) -> None:
         """Read the settings, and listen to what agents and tools do."""
@@ -78,11 +83,25 @@ class WorkStatus(Plugin):
         self._ctx = ctx
         ctx.register_shortcut(self._settings.shortcut, self._toggle)
         ctx.register_message_renderer(NOTE, lambda message: f"*{message.text}*")
-        self._unsubscribe = ctx.activity.subscribe(self._hear) if ctx.activity else lambda: None
+        if ctx.activity is not None:
+            ctx.activity.subscribe(self._hear)
+        if ctx.events is not None:
+            ctx.events.subscribe(TurnFinished, self._count)
 
-    async def deactivate(self) -> None:
-        """Stop listening."""
-        self._unsubscribe()
+    def figures(self) -> Sequence[Figure]:
+        """Return the running tools, and the number and the duration of the answers."""
+        tools = [
+            Figure("running_tools", "Running calls", count, labels={"tool": name})
+            for name, count in sorted((+self._tools).items())
+        ]
+        outcomes = [
+            Figure("answers", "Finished answers", count, "counter", {"outcome": name})
+            for name, count in sorted(self._finished.items())
+        ]
+        return [*tools, *outcomes, Figure("seconds", "Time spent on answers", self._seconds, "counter")]
+
+    def _count(self, finished: TurnFinished) -> None:
+        self._finished[finished.outcome] += 1
 
     async def after_agent_run(self, reason: AgentEndReason, ctx: TurnContext) -> None:
         """Note a long answer for readers, and a stopped one for the model."""
@@ -93,6 +112,7 @@ class WorkStatus(Plugin):
             return
         del self._runs[ctx.session]
         seconds = self._clock() - run.began
+        self._seconds += seconds
         if reason == "aborted":
             text = TextPart(f"(The user stopped the previous answer after {seconds:.0f} s.)")
             ctx.messages.inject_next(Message(session_id=ctx.session, role="user", parts=(text,)))

@@ -1,7 +1,8 @@
-"""What tests need from outside Python: PostgreSQL, Chromium, Node.js; without one, its tests are skipped.
+"""What tests need from outside Python (a server, a browser, a program); without one, its tests are skipped.
 
-``TRUNKLINE_TEST_POSTGRES_URL`` names a server, with a user who may create databases, and
-``TRUNKLINE_TEST_CHROMIUM`` a browser. With ``TRUNKLINE_REQUIRE_SERVICES=1`` a test that lacks one fails.
+``TRUNKLINE_TEST_POSTGRES_URL`` names a server, with a user who may create databases,
+``TRUNKLINE_TEST_CHROMIUM`` a browser, and ``TRUNKLINE_TEST_SYNAPSE`` the Python of an environment that has
+Synapse. With ``TRUNKLINE_REQUIRE_SERVICES=1`` a test that lacks one fails.
 """
 
 from __future__ import annotations
@@ -106,13 +107,17 @@ def chromium_path() -> Path:
     found = named or next(filter(None, map(shutil.which, _BROWSERS)), None)
     if not found:
         _lacking("no Chromium: none is on the path, and TRUNKLINE_TEST_CHROMIUM names none")
+    # Only tests that have a Chromium need Playwright.
+    from playwright.async_api import expect
+
+    # Its own limit, five seconds, is too short for a browser that shares two cores with other tests.
+    expect.set_options(timeout=60_000)
     return Path(found)
 
 
 @pytest.fixture
 async def browser(chromium_path: Path) -> AsyncIterator[object]:
     """A headless browser. As root its own sandbox is not to be had, so it runs without."""
-    # Only tests that have a Chromium need Playwright.
     from playwright.async_api import async_playwright
 
     async with async_playwright() as playwright:
@@ -130,6 +135,22 @@ def foreign(request: pytest.FixtureRequest) -> Path:
     if not (folder / "node_modules").is_dir():
         _lacking(f"no packages: run `npm install --no-save --no-package-lock` in {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def dovecot_path() -> str:
+    """Path of Dovecot."""
+    found = shutil.which("dovecot", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    return found or _lacking("no IMAP server: install dovecot-imapd")
+
+
+@pytest.fixture(scope="session")
+def synapse_python() -> Path:
+    """Path of a Python that has Synapse."""
+    named = os.environ.get("TRUNKLINE_TEST_SYNAPSE")
+    return (
+        Path(named) if named else _lacking("no Synapse: TRUNKLINE_TEST_SYNAPSE names no Python that has it")
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

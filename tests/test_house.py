@@ -33,7 +33,7 @@ MOST_MODULES = 12
 SHORTEST_MODULE = 40
 
 CORE = ("contract", "store", "session", "pipeline", "delivery")
-MOST_CORE_LINES = 6_995
+MOST_CORE_LINES = 9_400
 """Lines of code (no docstrings, comments or blank lines) of the core path."""
 COMMENTED = ("pipeline", "delivery", "store", "session")
 FEWEST_COMMENTS = 2.0
@@ -59,15 +59,20 @@ SHORT_MODULES = {
 CONTRIBUTIONS = {
     "activity",
     "agent_loop",
+    "announce",
     "append",
+    "events",
     "inject_next",
     "options",
+    "questions",
     "register_mention_provider",
     "register_message_renderer",
     "register_shortcut",
     "sessions",
     "set_status_line",
     "submit",
+    "table",
+    "tasks",
 }
 """What plugins contribute and use beside hooks, tools and providers."""
 
@@ -121,7 +126,7 @@ def test_every_hook_and_contribution_point_has_a_shipped_example() -> None:
     nodes = [node for path in files for node in ast.walk(parsed(path))]
     defined = {node.name for node in nodes if isinstance(node, Function)}
     used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    assert sorted({*HOOKS, "commands"} - defined) == []
+    assert sorted({*HOOKS, "commands", "figures", "routes"} - defined) == []
     assert sorted(CONTRIBUTIONS - used) == []
     tested = {path.name for path in TESTS if path.parent == ROOT / "tests/plugins"}
     assert sorted(path.stem for path in files if f"test_{path.name}" not in tested) == []

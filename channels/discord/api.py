@@ -38,6 +38,7 @@ _LIMITS = {_ALL: Limit(50, 1.03), _OPTIONAL: Limit(20, 1.03)}
 rest."""
 
 ARCHIVED, THREAD_EXISTS, NO_HISTORY, INVALID_FORM = 50083, 160004, 160002, 50035
+UNKNOWN_MESSAGE = 10008
 VOICE_STAYS, NO_VOICE = 50162, frozenset({50013, 50159, 50160, 50161, 50173})
 """Error codes of refusals that the channel can work around."""
 

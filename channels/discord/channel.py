@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
 from channels.discord.api import UNREACHABLE, Api, RateLimited, Refused
-from channels.discord.approvals import Approvals
 from channels.discord.commands import Interactions, register
-from channels.discord.connection import Connection, FatalClosure
-from channels.discord.cursor import StoredState
+from channels.discord.connection import Endpoint, FatalClosure, Shards
 from channels.discord.delivery import Delivery
-from channels.discord.inflow import Chats, EventReader, History, Inflow
+from channels.discord.inflow import EventReader, StoredState
 from channels.discord.options import Options
-from channels.discord.parse import BotProfile
+from channels.discord.parse import BotProfile, GuildId, Member, read, session_at
+from channels.discord.questions import Questions
 from channels.discord.render import Page, Style, pages
-from gateway import Message, SettingsError
+from channels.discord.rooms import Chats, Recall, Roles
+from gateway import Answer, MentionCompletion, Message, SettingsError
 from gateway.channel import (
     Address,
-    ApprovalRequest,
+    Attention,
     Backoff,
+    Earlier,
     Health,
     Host,
+    InboundMessage,
     OutboundMessage,
     Placed,
     PlacementDeferred,
+    Question,
     Receive,
     Streaming,
 )
@@ -36,6 +39,8 @@ from gateway.channel import (
 log = structlog.get_logger("trunkline.discord")
 
 _BACKOFF = Backoff(0.25, 60)
+_MAX_GUILDS, _GUILDS_SECONDS = 10, 300.0
+"""Servers on which the roles of the writer of a direct message are looked up, and the age of their list."""
 _EDIT_SECONDS = 1.2
 """Minimum interval between two edits of a growing answer: Discord allows five edits in five seconds."""
 
@@ -52,10 +57,16 @@ class DiscordChannel:
         self._delivery = Delivery(
             self._api, by_user=options.session_strategy == "chat_user", pace=options.pace
         )
-        self._approvals = Approvals(self._api, self._delivery, host)
-        self._chats = Chats(self._fetch_chat)
-        self._connection: Connection | None = None
+        self._questions = Questions(channel_id, self._api, self._delivery, host)
+        self._chats = Chats(self._fetch_chat, self._fetch_guild)
+        self._roles = Roles(self._fetch_roles)
+        self._recall: Recall | None = None
+        self._guilds: tuple[float, Sequence[str]] | None = None
+        self._shards: Shards | None = None
+        key = options.public_key
+        self._endpoint = Endpoint(options.route(channel_id), key) if key else None
         self._reason = "logging in"
+        self._unregistered = ""
 
     async def run(self, receive: Receive) -> None:
         """Receive events until cancelled.
@@ -67,13 +78,17 @@ class DiscordChannel:
             async with AsyncExitStack() as stack:
                 await self._log_in(stack)
                 tasks = await stack.enter_async_context(asyncio.TaskGroup())
-                await self._receive_events(receive, tasks)
+                await self._receive_events(receive, tasks, stack)
         except* (Refused, FatalClosure) as group:
-            raise SettingsError(f"channels.{self.id}: {group.exceptions[0]}") from None
+            raise SettingsError(f"channels.{self.id}: {_first(group)}") from None
         except* UNREACHABLE as group:
-            raise PlacementDeferred(f"Discord is unreachable: {group.exceptions[0]!r}") from None
+            raise PlacementDeferred(f"Discord is unreachable: {_first(group)!r}") from None
         finally:
-            self._connection = None
+            self._shards = None
+
+    def routes(self) -> Sequence[Any]:
+        """Return the route for interactions, if Discord posts them over HTTP."""
+        return () if self._endpoint is None else self._endpoint.routes()
 
     async def send(self, outbound: OutboundMessage) -> Placed:
         """Send a message."""
@@ -91,6 +106,10 @@ class DiscordChannel:
         """Search for a message whose ``send`` had an uncertain result."""
         return await self._delivery.find(outbound)
 
+    def session_of(self, address: Address) -> str:
+        """Return the session of a chat. Raises InvalidRequestError for ids that are not Discord's."""
+        return session_at(address, self.id, self._options)
+
     def watermark(self, address: Address) -> str | None:
         """Return the greatest message id that was seen in a chat."""
         return self._delivery.newest(address)
@@ -107,18 +126,68 @@ class DiscordChannel:
         """Show the typing indicator."""
         await self._delivery.typing(address)
 
-    async def ask_approval(self, request: ApprovalRequest) -> Placed:
-        """Send an approval question with buttons."""
-        return await self._approvals.ask(request)
+    async def show_title(self, address: Address, title: str) -> None:
+        """Name the thread that the bot opened for a conversation after its title."""
+        await self._delivery.name_thread(address, title)
 
-    async def approval_decided(self, request: ApprovalRequest, outcome: str) -> None:
-        """Replace the buttons of an approval question by its outcome."""
-        await self._approvals.show_outcome(request, outcome)
+    async def ask_question(self, question: Question) -> Placed:
+        """Send a question with buttons."""
+        return await self._questions.ask(question)
+
+    async def question_closed(self, question: Question, answer: Answer, shown: Placed | None) -> None:
+        """Replace the buttons of a question by its outcome."""
+        await self._questions.closed(question, answer, shown)
+
+    async def history(self, message: InboundMessage, limit: int) -> Sequence[Earlier]:
+        """Return the messages of the thread, or of the chain of replies, before a message.
+
+        Raises Refused and UNREACHABLE, and LookupError before the first login.
+        """
+        if self._recall is None:
+            raise LookupError("the bot has not logged in yet")
+        return await self._recall.history(message, limit)
+
+    def groups_of(self, user: str) -> Collection[str]:
+        """Return the roles of a user that Discord confirmed in the last five minutes, like ``role:123``."""
+        return {f"role:{role}" for role in self._roles.of(user)}
+
+    async def refresh_groups(self, user: str, address: Address) -> None:
+        """Fetch the roles of a user on the chat's server; for a direct chat, on the bot's first ten servers.
+
+        Raises Refused, UNREACHABLE and LookupError.
+        """
+        if address.group:
+            guild = await self._chats.guild_of(address.chat)
+            guilds = [] if guild is None else [guild]
+        else:
+            guilds = await self._listed_guilds()
+        await self._roles.refresh(user, guilds)
 
     def health(self) -> Health:
-        """Return the state of the login, the connection, the histories and the bot token."""
-        reason = self._reason if self._connection is None else self._connection.problem or self._api.problem
-        return Health(ok=not reason, detail=reason)
+        """Return the state of the login, the connections, the histories, the bot token and the commands.
+
+        The channel is healthy without some of its commands. The detail names each shard that is down.
+        """
+        shards = self._shards
+        reason = self._reason if shards is None else shards.problem or self._api.problem or self._misdirected
+        number = f"{shards.number} shards" if shards is not None and shards.number > 1 else ""
+        detail = reason or "; ".join(filter(None, (number, self._unregistered)))
+        return Health(ok=not reason, detail=detail)
+
+    @property
+    def _misdirected(self) -> str:
+        """Return why interactions do not arrive, as far as the settings show that; empty if they do."""
+        known, key = self._delivery.registered, self._options.public_key.lower()
+        if known is None or (key and known.verify_key.lower() == key):
+            return ""
+        if key:
+            return (
+                "public_key is not the Public Key of this application; it is on the page General Information"
+            )
+        url = known.interactions_endpoint_url
+        return (
+            f"Discord posts commands and buttons to {url}: set public_key, or clear that URL" if url else ""
+        )
 
     async def _log_in(self, stack: AsyncExitStack) -> None:
         """Open the API, with retries. Raises Refused if Discord rejects the bot."""
@@ -136,21 +205,74 @@ class DiscordChannel:
             else:
                 return
 
-    async def _receive_events(self, receive: Receive, tasks: asyncio.TaskGroup) -> None:
+    async def _receive_events(
+        self, receive: Receive, tasks: asyncio.TaskGroup, stack: AsyncExitStack
+    ) -> None:
         account = str(self._api.me["id"])
         state = StoredState(await self._host.cursors(self.id), account)
         commands = self._host.commands()
-        bot = BotProfile(self.id, account, self._options, frozenset(command.name for command in commands))
-        reader = EventReader(self._api, self._chats, self._delivery, bot)
-        inflow = Inflow(receive, reader, self._chats, History(self._api), state)
-        interactions = Interactions(self._api, self._chats, self._delivery, self._approvals, bot)
-        self._connection = Connection(
-            self._api, self._options, inflow, reader, state, receive, interactions.process, tasks
+        names = frozenset(command.name for command in commands)
+        bot = BotProfile(self.id, account, self._options, names, self._chats.name)
+        self._recall = Recall(self._api, bot)
+        reader = EventReader(
+            self._api, self._chats, self._roles, self._delivery, bot, self._attend, self._host.read_file
         )
-        await inflow.store_start()
-        tasks.create_task(inflow.run())
-        tasks.create_task(register(self._api, self._delivery, commands, state, receive))
-        await self._connection.run()
+        interactions = Interactions(
+            self._api, self._chats, self._roles, reader, self._delivery, self._questions, bot, self._complete
+        )
+        if self._endpoint is not None:
+            stack.enter_context(self._endpoint.opened(interactions.process, receive, reader, tasks))
+        self._shards = Shards(
+            self._api,
+            self._options,
+            reader,
+            self._chats,
+            receive,
+            interactions.process,
+            lambda: self._host.cursors(self.id),
+            tasks,
+        )
+        tasks.create_task(
+            register(self._api, self._delivery, commands, state, receive, self._report_commands)
+        )
+        await self._shards.run()
+
+    async def _listed_guilds(self) -> Sequence[str]:
+        now = asyncio.get_running_loop().time()
+        if self._guilds is None or self._guilds[0] < now - _GUILDS_SECONDS:
+            listed = await self._api.call("GET", "/users/@me/guilds", query={"limit": _MAX_GUILDS})
+            self._guilds = (now, [found.id for found in read(listed, tuple[GuildId, ...])])
+        return self._guilds[1]
+
+    def _attend(self, message: InboundMessage) -> Attention:
+        return self._host.attention(self.id, message)
+
+    async def _complete(
+        self, message: InboundMessage, command: str, typed: str
+    ) -> Sequence[MentionCompletion]:
+        return await self._host.choices(self.id, message, command, typed)
+
+    def _report_commands(self, problem: str) -> None:
+        self._unregistered = problem
+
+    async def _fetch_guild(self, key: str) -> Any:
+        """Fetch the channels and roles of a server. Raises LookupError if that fails."""
+        try:
+            channels = await self._api.call("GET", "/guilds/{guild_id}/channels", guild_id=key)
+            roles = await self._api.call("GET", "/guilds/{guild_id}/roles", guild_id=key)
+        except (Refused, *UNREACHABLE) as error:
+            raise LookupError(str(error) or type(error).__name__) from error
+        return {"id": key, "channels": channels, "roles": roles}
+
+    async def _fetch_roles(self, guild: str, user: str) -> Collection[str]:
+        """Fetch the roles of a user on a server; none for a user who is no member."""
+        path = "/guilds/{guild_id}/members/{user_id}"
+        try:
+            return read(await self._api.call("GET", path, guild_id=guild, user_id=user), Member).roles
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+            return ()
 
     async def _fetch_chat(self, key: str) -> Any:
         """Fetch Discord's description of a chat. Raises LookupError if the bot has no access to it."""
@@ -158,3 +280,10 @@ class DiscordChannel:
             return await self._api.call_with_retries("GET", "/channels/{channel_id}", channel_id=key)
         except Refused as refused:
             raise LookupError(str(refused)) from refused
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first error of a group, also of groups in it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error

@@ -17,6 +17,7 @@ from channels.discord.api import (
     NO_HISTORY,
     NO_VOICE,
     THREAD_EXISTS,
+    UNKNOWN_MESSAGE,
     UNREACHABLE,
     VOICE_STAYS,
     Api,
@@ -27,7 +28,14 @@ from channels.discord.api import (
 )
 from channels.discord.parse import DEFAULT, REPLY, VOICE_FLAG, Snowflake, read, snowflake
 from channels.discord.render import Page
-from gateway.channel import Address, OutboundMessage, Placed, PlacementDeferred, PlacementUncertain
+from gateway.channel import (
+    Address,
+    OutboundMessage,
+    Placed,
+    PlacementDeferred,
+    PlacementMismatch,
+    PlacementUncertain,
+)
 
 log = structlog.get_logger("trunkline.discord")
 
@@ -48,6 +56,7 @@ _MAX_PREVIEWS, _PREVIEW_WINDOW = 3, 5.0
 _TYPING_INTERVAL = 8.0
 """Seconds between two typing calls; Discord shows the indicator for ten seconds."""
 _ACKNOWLEDGEMENT_SECONDS = 5.0
+_MAX_THREAD_NAME = 100
 _MAX_ENTRIES = 5_000
 _SEARCH_PAGE, _MAX_SEARCH_PAGES = 100, 20
 _GONE = (401, 404)
@@ -69,6 +78,14 @@ class HistoryMessage(Struct, frozen=True):
     def reply_to(self) -> str | None:
         """Return the id of the message that it replies to."""
         return (self.message_reference or {}).get("message_id")
+
+
+class Application(Struct, frozen=True):
+    """The bot's application at Discord, with the key and the URL of interactions over HTTP."""
+
+    id: Snowflake
+    verify_key: str = ""
+    interactions_endpoint_url: str | None = None
 
 
 class Recent(Generic[T]):
@@ -99,7 +116,8 @@ class Delivery:
 
     ``by_user``: each user of a chat has a session, so several answers may be placed in a chat at once.
     ``acknowledgements`` are by interaction id: True once "… is thinking" is shown, False if that failed.
-    ``titles`` are by message id: the name of the thread that is opened on the message.
+    ``titles`` are by message id: the name of the thread that is opened on the message. ``registered`` is the
+    application as it was when Discord was asked first.
     """
 
     def __init__(self, api: Api, *, by_user: bool, pace: float = 1.0) -> None:
@@ -113,7 +131,7 @@ class Delivery:
         self._typed: Recent[float] = Recent()
         self._previews: Recent[deque[float]] = Recent()
         self._max_previews = max(1, int(_MAX_PREVIEWS * pace))
-        self._application: str | None = None
+        self.registered: Application | None = None
 
     def note(self, chat: str, message: str) -> None:
         """Record the id of a message that was seen in a chat."""
@@ -122,7 +140,9 @@ class Delivery:
 
     def newest(self, address: Address) -> str | None:
         """Return the greatest message id that was seen in a chat; None if none was seen."""
-        return self._newest.get(address.thread or address.chat)
+        answered = (address.reply_to or "").partition(":")[0]
+        seen = self._newest.get(address.thread or address.chat)
+        return max((one for one in (seen, answered) if one), key=int, default=None)
 
     async def send(self, outbound: OutboundMessage) -> Placed:
         """Send a message. The first page of a command's answer replaces "… is thinking", if that is shown."""
@@ -156,6 +176,9 @@ class Delivery:
                 await self._api.place("PATCH", "/channels/{channel_id}", {"archived": False}, channel_id=chat)
                 await self._change(chat, message, body, page)
         except Refused as refused:
+            if refused.code == UNKNOWN_MESSAGE:
+                # A user deleted it. An answer must not be lost with its message: it is placed again.
+                raise PlacementMismatch(str(refused)) from refused
             if not (page.is_voice and refused.code == VOICE_STAYS):
                 refuse(refused)
 
@@ -217,15 +240,26 @@ class Delivery:
             self._answer_chats.put(message, chat)
         return chat
 
+    async def name_thread(self, address: Address, title: str) -> None:
+        """Rename the thread that the bot opened on the first message of a conversation, if it did."""
+        message = address.reply_to
+        if message is None or address.thread != message:
+            return
+        try:
+            # Discord may already know the thread from an earlier process, or the answer went to the channel.
+            body = {"name": title[:_MAX_THREAD_NAME]}
+            await self._api.call("PATCH", "/channels/{channel_id}", body, channel_id=message, optional=True)
+        except (Refused, *UNREACHABLE) as error:
+            log.info("a thread could not be renamed", thread=message, reason=str(error))
+
     async def application(self) -> str:
         """Return the id of the bot's application. Raises Refused and UNREACHABLE."""
-        if self._application is None:
-            response = await self._api.call("GET", "/applications/@me")
+        if self.registered is None:
             try:
-                self._application = snowflake(response["id"])
-            except (msgspec.ValidationError, KeyError, TypeError) as error:
+                self.registered = read(await self._api.call("GET", "/applications/@me"), Application)
+            except msgspec.ValidationError as error:
                 raise ServerFailure("the response names no application") from error
-        return self._application
+        return self.registered.id
 
     async def _join(self, thread: str) -> None:
         """Join a thread once. A member may unarchive it, and is still known as one after a restart."""
@@ -364,7 +398,7 @@ class Delivery:
         if not (own and regular) or message.components or message.content.startswith(QUESTION_PREFIX):
             return False
         expected = self._reply_to(chat, outbound)
-        never_replies = outbound.part or chat == outbound.address.reply_to
+        never_replies = outbound.part or outbound.address.reply_to in (None, chat)
         if message.reply_to is not None or (expected is None and never_replies):
             return message.reply_to == expected
         # The answer of a command outside of its response, or an answer whose question was deleted before it

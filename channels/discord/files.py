@@ -7,7 +7,7 @@ import binascii
 import itertools
 import mimetypes
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,7 +25,6 @@ MAX_MESSAGE_BYTES = 24 * 1024 * 1024
 """Limits of a sent message: number of files, bytes of one file, bytes of all its files."""
 _CDN_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _UNSAFE = re.compile(r"[^\w.\-]+")
-_TEXTUAL = ("text/", "application/json", "application/xml", "application/javascript", "application/toml")
 _MAX_POINTS, _POINTS_PER_SECOND = 256, 10
 """Points in the waveform of a voice message."""
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(10))})
@@ -115,21 +114,16 @@ def may_download(url: str, api_base_url: str) -> bool:
     )
 
 
-def received(attachment: Attachment, data: bytes) -> Part | Audio:
-    """Convert a received file to a part, or to audio if it is a voice message.
-
-    A file that is neither an image nor text becomes a FilePart without content.
-    """
+async def received(
+    attachment: Attachment, data: bytes, read_file: Callable[..., Awaitable[Part]]
+) -> Part | Audio:
+    """Convert a received file to a part with ``Host.read_file``, or to audio if it is a voice message."""
     kind = (attachment.content_type or "").partition(";")[0].strip().lower()
-    name = safe_name(attachment.filename)
-    encoded = base64.b64encode(data).decode()
     if attachment.is_voice:
+        encoded = base64.b64encode(data).decode()
         return Audio(url=f"data:{kind or 'audio/ogg'};base64,{encoded}", mime_type=kind or "audio/ogg")
-    if kind.startswith("image/") and kind != "image/svg+xml":
-        return ImagePart(encoded, kind, name, attachment.width, attachment.height)
-    if kind.startswith(_TEXTUAL) or _is_text(data):
-        return FilePart(name, data.decode("utf-8", errors="replace").replace("\0", ""))
-    return FilePart(name)
+    name = safe_name(attachment.filename)
+    return await read_file(name, kind, data, width=attachment.width, height=attachment.height)
 
 
 def grouped(uploads: Iterable[Upload]) -> list[tuple[Upload, ...]]:
@@ -159,11 +153,3 @@ def _waveform(recording: Recording | None) -> dict[str, Any]:
     tallest = max(heights) or 1
     drawn = base64.b64encode(bytes(255 * height // tallest for height in heights)).decode()
     return {"duration_secs": round(recording.seconds, 3), "waveform": drawn}
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return b"\0" not in data

@@ -1,15 +1,17 @@
 """Intake of the gateway connection's events: makes messages durable, in order, with the read position.
 
-The read position never passes an event that is not durable. After a session that could not be resumed, the
-messages of the gap are read from the chats' histories; until that is done, no read position is stored.
+The read position and the rest of a bot's state survive a restart. The position never passes an event that is
+not durable. After a session that could not be resumed, the messages of the gap are read from the chats'
+histories; until that is done, no read position is stored.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from itertools import islice
+from typing import Any, TypeVar, cast
 
 import msgspec
 import structlog
@@ -17,29 +19,32 @@ from msgspec import Struct
 
 from channels.discord import parse
 from channels.discord.api import UNREACHABLE, Api, RateLimited, Refused, ServerFailure
-from channels.discord.cursor import DM_PREFIX, Position, StoredState, first_seen
 from channels.discord.delivery import MESSAGES, Delivery
-from channels.discord.files import may_download, received
+from channels.discord.files import may_download, received, safe_name
 from channels.discord.parse import (
-    THREADS,
+    EPOCH_MS,
+    FORUMS,
     Attachment,
     BotProfile,
-    Channel,
     Chat,
     Deleted,
     Guild,
     GuildId,
     Message,
+    Pointed,
+    Reaction,
     Ready,
-    chat_of,
     read,
     snowflake,
 )
-from gateway import FilePart, Part
+from channels.discord.rooms import Chats, Roles
+from gateway import FilePart, Part, now_ms
 from gateway.channel import (
+    Attention,
     Audio,
     Backoff,
     Cursor,
+    Feedback,
     InboundMessage,
     OverloadedError,
     Receive,
@@ -50,12 +55,15 @@ from gateway.channel import (
 
 log = structlog.get_logger("trunkline.discord")
 
-PARSE_ERRORS = (msgspec.ValidationError, ValueError, TypeError, LookupError, AttributeError, OverflowError)
+T = TypeVar("T")
+PARSE_ERRORS = (
+    *(msgspec.ValidationError, ValueError, TypeError, LookupError, AttributeError, OverflowError),
+    RecursionError,
+)
 """Errors that parsing an invalid event raises."""
 MAX_QUEUED = 20_000
 """Events in the queue at which the connection is closed; a resumed session repeats the others."""
 
-_MAX_CHATS = 50_000
 _HISTORY_PAGE = 100
 _HISTORY_BACKOFF = Backoff(0.5, 10)
 """The longest pause is short because the channel is unhealthy while a history is unread; the rate limiter
@@ -68,9 +76,170 @@ _SAVE_EVERY = 100
 """Events without a message after which the read position is stored."""
 _OVERLOAD_SECONDS = 0.5
 _MESSAGE_EVENTS = ("MESSAGE_CREATE", "MESSAGE_UPDATE")
+_CHAT_EVENTS = ("CHANNEL_", "THREAD_", "GUILD_ROLE_")
 _DELETE_EVENTS = ("MESSAGE_DELETE", "MESSAGE_DELETE_BULK")
+_REACTION_EVENTS = "MESSAGE_REACTION_"
 _GUILDS_SECONDS = 30.0
 """Seconds to wait for the data of all servers after a login; unavailable servers send theirs later."""
+_MAX_FILES = 20
+"""Files that are read per message, with those of the messages that it points at."""
+SESSION, BUDGET, COMMANDS, LAYOUT = "", "identify", "commands", "shards"
+DM_PREFIX, _SHARD_PREFIX = "dm:", "shard:"
+"""Shards of a bot's cursors; that of a direct-message channel has the channel's id after the prefix.
+
+The read position of a bot that never had several shards is that of ``SESSION``.
+"""
+
+_MARGIN_MS = 60_000
+_MAX_LOGINS, _LOGINS_PER_DAY, _DAY_MS = 100.0, 850.0, 86_400_000
+"""Size of the login budget and its growth: at most 950 logins in 24 hours, below Discord's 1000."""
+_USUAL_LOGINS = 1000
+_LOGIN_INTERVAL_MS = 5_000
+
+
+class Position(Struct, frozen=True, array_like=True):
+    """Gateway session to resume, its last stored event (``seq``) and its URL.
+
+    ``seen`` is the greatest message id up to which all messages are stored; 0 for a bot that never ran.
+    """
+
+    session: str | None = None
+    seq: int | None = None
+    url: str | None = None
+    seen: int = 0
+
+    @property
+    def resumable(self) -> bool:
+        """Return whether there is a session to resume."""
+        return self.session is not None and self.seq is not None
+
+    @property
+    def floor(self) -> int:
+        """Return the message id after which histories are read again when the session cannot be resumed.
+
+        It is one minute before ``seen``, because messages do not arrive strictly in the order of their ids.
+        """
+        return max(0, self.seen - (_MARGIN_MS << 22))
+
+
+class LoginBudget(Struct, frozen=True, array_like=True):
+    """Budget of logins. After 1000 in 24 hours Discord ends all sessions and resets the bot token.
+
+    ``left`` is the number of logins left at the Unix time ``at`` (ms); it grows continuously. An ``at`` in
+    the future, from a clock that was ahead, counts as now. ``total`` is the number that Discord allows in 24
+    hours: more than 1000 for a bot with very many shards.
+    """
+
+    left: float = _MAX_LOGINS
+    at: int = 0
+
+    def after(self, now: int, total: int = _USUAL_LOGINS) -> LoginBudget:
+        """Return the budget at the Unix time ``now`` (ms)."""
+        scale = max(1.0, total / _USUAL_LOGINS)
+        gained = max(0, now - self.at) * scale * _LOGINS_PER_DAY / _DAY_MS
+        return LoginBudget(min(scale * _MAX_LOGINS, self.left + gained), now)
+
+    def wait(self, now: int, total: int = _USUAL_LOGINS, *, last: int | None = None) -> float:
+        """Return the seconds until a login is allowed, five after ``last``, which is ``at`` by default."""
+        interval = max(0, min(self.at if last is None else last, now) + _LOGIN_INTERVAL_MS - now)
+        per_day = max(1.0, total / _USUAL_LOGINS) * _LOGINS_PER_DAY
+        refill = max(0.0, 1 - self.after(now, total).left) * _DAY_MS / per_day
+        return max(interval, refill) / 1000
+
+    def spend(self, now: int, total: int = _USUAL_LOGINS) -> LoginBudget:
+        """Return the budget after one login."""
+        budget = self.after(now, total)
+        return LoginBudget(budget.left - 1, budget.at)
+
+
+class Layout(Struct, frozen=True, array_like=True):
+    """Division of a bot's servers among shards. Each change of their number begins a new ``generation``.
+
+    ``seen`` is the ``Position.seen`` of each shard of the generation before.
+    """
+
+    shards: int = 1
+    generation: int = 0
+    seen: tuple[int, ...] = ()
+
+    def key(self, shard: int) -> str:
+        """Return the shard of the cursor of a read position."""
+        return f"{_SHARD_PREFIX}{self.generation}:{shard}" if self.generation else SESSION
+
+    def floor(self, guild: str | None) -> int:
+        """Return up to which message id the generation before stored a server (None: direct messages)."""
+        if not self.seen:
+            return 0
+        return Position(seen=self.seen[(int(guild or 0) >> 22) % len(self.seen)]).floor
+
+
+class StoredState:
+    """Stored state of one shard of a bot. ``account`` is the bot's user id."""
+
+    def __init__(self, cursors: Iterable[Cursor], account: str, shard: int = 0) -> None:
+        self.account = account
+        self._shard = shard
+        self._cursors = [cursor for cursor in cursors if cursor.account == account]
+        self._values = {c.shard: c.value for c in self._cursors}
+        self.layout = _stored(self._values.get(LAYOUT), Layout)
+
+    def of(self, shard: int) -> StoredState:
+        """Return the state of another shard."""
+        return StoredState(self._cursors, self.account, shard)
+
+    @property
+    def position(self) -> Position:
+        """Return the read position; an empty one if none is stored.
+
+        If the number of shards has changed since, there is no session to resume, and ``seen`` is the least
+        one of the former shards.
+        """
+        position = _stored(self._values.get(self.layout.key(self._shard)), Position)
+        return position if position.seen else Position(seen=min(self.layout.seen, default=0))
+
+    @property
+    def budget(self) -> LoginBudget:
+        """Return the login budget; a full one if none is stored."""
+        return _stored(self._values.get(BUDGET), LoginBudget)
+
+    @property
+    def commands(self) -> str:
+        """Return the hash of the commands that were registered last; empty if there were none."""
+        return self._values.get(COMMANDS, "")
+
+    @property
+    def dms(self) -> set[str]:
+        """Return the ids of the known direct-message channels, whose events only shard 0 receives."""
+        if self._shard:
+            return set()
+        return {shard.removeprefix(DM_PREFIX) for shard in self._values if shard.startswith(DM_PREFIX)}
+
+    def divided(self, shards: int) -> Layout:
+        """Return the layout with another number of shards."""
+        seen = [self.of(shard).position.seen for shard in range(self.layout.shards)]
+        least = min(filter(None, seen), default=0)  # a shard without a position never ran
+        known = tuple(one or least for one in seen) if least else ()
+        return Layout(shards, self.layout.generation + 1, known)
+
+    def cursor(self, value: Position | LoginBudget | Layout) -> Cursor:
+        """Return the cursor that stores a value."""
+        shard = BUDGET if isinstance(value, LoginBudget) else LAYOUT
+        shard = self.layout.key(self._shard) if isinstance(value, Position) else shard
+        return Cursor(self.account, msgspec.json.encode(value).decode(), shard)
+
+
+def first_seen() -> int:
+    """Return the ``seen`` of a new bot: its ``floor`` is now, so that no older messages are read."""
+    return max(0, now_ms() - EPOCH_MS + _MARGIN_MS) << 22
+
+
+def _stored(value: str | None, kind: type[T]) -> T:
+    if value is None:
+        return kind()
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except msgspec.DecodeError:
+        return kind()
 
 
 class Event(Struct, frozen=True):
@@ -83,65 +252,6 @@ class Event(Struct, frozen=True):
     data: Any
     seq: int | None
     durable: asyncio.Future[None] | None = None
-
-
-class Chats:
-    """Cache of chats, filled from events.
-
-    ``fetch`` returns Discord's description of a chat. It raises LookupError if the bot has no access to it.
-    """
-
-    def __init__(self, fetch: Callable[[str], Awaitable[Any]]) -> None:
-        self._fetch = fetch
-        self._chats: OrderedDict[str, Chat] = OrderedDict()
-
-    def put(self, chat: Chat) -> Chat:
-        """Add or replace a chat. A thread that the bot joined stays joined."""
-        known = self._chats.get(chat.id)
-        if known is not None and known.joined and not chat.joined:
-            chat = msgspec.structs.replace(chat, joined=True)
-        self._chats[chat.id] = chat
-        self._chats.move_to_end(chat.id)
-        while len(self._chats) > _MAX_CHATS:
-            self._chats.popitem(last=False)
-        return chat
-
-    def known(self, key: str) -> Chat | None:
-        """Return a chat of the cache; None for an unknown one."""
-        return self._chats.get(key)
-
-    def join(self, key: str) -> None:
-        """Record that the bot joined a thread; other chats stay unchanged."""
-        chat = self._chats.get(key)
-        if chat is not None and chat.kind == "thread":
-            self.put(msgspec.structs.replace(chat, joined=True))
-
-    async def resolve(self, key: str, guild: str | None, kind: int | None, account: str) -> Chat:
-        """Return the chat of a message, which names its server and perhaps the type of its channel.
-
-        An unknown thread is fetched; one that cannot be fetched counts as a channel.
-        """
-        if guild is None:
-            return Chat(key, "dm")
-        chat = self._chats.get(key)
-        if chat is not None:
-            return chat
-        if kind is not None and kind not in THREADS:
-            return self.put(Chat(key, "channel"))
-        try:
-            return self.put(chat_of(read(await self._fetch(key), Channel), account))
-        except (LookupError, msgspec.ValidationError):
-            return Chat(key, "channel")
-
-    def apply_event(self, name: str, data: Mapping[str, Any], account: str) -> None:
-        """Update the cache from an event about channels or threads. Raises msgspec.ValidationError."""
-        if name in ("CHANNEL_CREATE", "CHANNEL_UPDATE", "THREAD_CREATE", "THREAD_UPDATE"):
-            self.put(chat_of(read(data, Channel), account))
-        elif name in ("CHANNEL_DELETE", "THREAD_DELETE"):
-            self._chats.pop(read(data, Channel).id, None)
-        elif name == "THREAD_LIST_SYNC":
-            for thread in read(data.get("threads", ()), tuple[Channel, ...]):
-                self.put(chat_of(thread, account))
 
 
 class History:
@@ -198,24 +308,40 @@ class History:
 
 
 class EventReader:
-    """Conversion of a bot's events to the gateway's messages, with their files."""
+    """Conversion of a bot's events to the gateway's messages, with their files.
 
-    def __init__(self, api: Api, chats: Chats, delivery: Delivery, bot: BotProfile) -> None:
+    ``attend`` returns the gateway's treatment of a message: files are downloaded only if it is answered.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        chats: Chats,
+        roles: Roles,
+        delivery: Delivery,
+        bot: BotProfile,
+        attend: Callable[[InboundMessage], Attention],
+        read_file: Callable[..., Awaitable[Part]],
+    ) -> None:
+        self.attend = attend
         self._bot = bot
+        self._read_file = read_file
         self._api = api
         self._chats = chats
+        self._roles = roles
         self._delivery = delivery
 
     async def message(self, data: Any, *, chat: Chat | None = None) -> InboundMessage | None:
-        """Convert a new message; None if it needs no answer. Raises PARSE_ERRORS."""
+        """Convert a new message; None if the gateway ignores it. Raises PARSE_ERRORS."""
         message = msgspec.structs.replace(read(data, Message), edited_timestamp=None)
         self._delivery.note(message.channel_id, message.id)
         if message.author.id == self._bot.account:
             self._chats.join(message.channel_id)
+        self._note_roles(message)
         return await self._inbound(message, chat)
 
     async def edited(self, data: Any, *, chat: Chat | None = None) -> InboundMessage | None:
-        """Convert an edited message; None if it needs no new answer. Raises PARSE_ERRORS."""
+        """Convert an edited message; None if the gateway ignores it. Raises PARSE_ERRORS."""
         if self._bot.options.edits == "ignore" or not isinstance(data, dict) or "author" not in data:
             return None
         message = read(data, Message)
@@ -236,6 +362,16 @@ class EventReader:
         keys = (*deleted.ids, *(() if deleted.id is None else (deleted.id,)))
         return [Withdrawal(self._bot.account, key) for key in keys]
 
+    async def feedback(self, name: str, data: Any) -> list[Feedback]:
+        """Convert the event ``name`` about reactions to a message. Raises PARSE_ERRORS."""
+        reaction, account = read(data, Reaction), self._bot.account
+        given = parse.feedback(name, reaction, self._bot)
+        if given is None:
+            return []
+        # The address of an answer in a thread names the thread's channel.
+        chat = await self._chats.resolve(reaction.channel_id, reaction.guild_id, None, account)
+        return [msgspec.structs.replace(given, chat=chat.channel)]
+
     def rejected(self, key: str, raw: object, reason: object) -> Rejected:
         """Return an event that could not be parsed, for quarantine, and log it."""
         if not isinstance(raw, str):
@@ -254,46 +390,72 @@ class EventReader:
             chat = await self._chats.resolve(
                 message.channel_id, message.guild_id, message.channel_type, bot.account
             )
-        if not parse.should_answer(message, chat, bot):
+        inbound, pointed = parse.inbound(message, chat, bot), parse.pointed(message, bot)
+        if not (inbound.text or message.attachments or pointed or inbound.addressed == "mention"):
             return None
-        parts, audio = await self._files(message.attachments)
-        inbound = parse.inbound(message, chat, bot, parts, audio)
-        if not (inbound.text or inbound.parts or inbound.audio):
+        attention = self.attend(inbound)
+        if attention == "ignore":
             return None
-        if inbound.address.thread == message.id:
+        inbound = await self.with_files(inbound, message.attachments, pointed, read=attention == "answer")
+        if inbound.address.thread == inbound.address.reply_to:
             self._delivery.titles.put(message.id, " ".join(inbound.text.split())[:_MAX_TITLE].strip())
         return inbound
 
-    async def _files(self, attachments: Sequence[Attachment]) -> tuple[list[Part], Audio | None]:
-        """Download the files of a message. Only the first voice message is kept."""
-        parts: list[Part] = []
-        audio: Audio | None = None
-        for file in await asyncio.gather(*map(self._file, attachments)):
-            if isinstance(file, Audio):
-                audio = audio or file
-            else:
-                parts.append(file)
-        return parts, audio
+    async def with_files(
+        self,
+        inbound: InboundMessage,
+        attachments: Sequence[Attachment],
+        pointed: Sequence[Pointed],
+        *,
+        read: bool,
+        seconds: float = _DOWNLOAD_SECONDS,
+    ) -> InboundMessage:
+        """Add the files of a message and the messages that it points at; only their names without ``read``.
 
-    async def _file(self, attachment: Attachment) -> Part | Audio:
+        The limits apply to all files together. Only the first voice message is heard.
+        """
+        found = [*attachments, *(file for other in pointed for file in other.attachments)]
+        voice = next((file for file in found if file.is_voice), None)
+        files: list[Part | Audio] = [FilePart(safe_name(file.filename)) for file in found]
+        if read:
+            wanted = (self._file(file, seconds, heard=file is voice) for file in found[:_MAX_FILES])
+            files = [*await asyncio.gather(*wanted)]
+            files += [_unread(file, f"there are more than {_MAX_FILES} files") for file in found[_MAX_FILES:]]
+        own, others = files[: len(attachments)], iter(files[len(attachments) :])
+        quotes = tuple(
+            msgspec.structs.replace(other.quote, parts=_parts(islice(others, len(other.attachments))))
+            for other in pointed
+        )
+        audio = next((file for file in files if isinstance(file, Audio)), None)
+        # A recording that the message points at is heard as its own; the text beside it is a question then.
+        pointed_at = audio is not None and audio not in own
+        kind = "text" if audio is None or (pointed_at and inbound.text) else "audio"
+        return msgspec.structs.replace(inbound, kind=kind, parts=_parts(own), quotes=quotes, audio=audio)
+
+    def _note_roles(self, message: Message) -> None:
+        if message.guild_id is not None and message.member is not None:
+            age = (now_ms() - message.sent_at) / 1000
+            self._roles.note(message.guild_id, message.author.id, message.member.roles, age)
+
+    async def _file(self, attachment: Attachment, seconds: float, *, heard: bool) -> Part | Audio:
         """Download a file; if that is impossible, return a text with its name and the reason."""
         options = self._bot.options
-        if attachment.size > options.file_bytes:
+        if attachment.is_voice and not heard:
+            reason = "it is a voice message, and only the first one of a message is heard"
+        elif attachment.size > options.file_bytes:
             reason = f"it is larger than {options.file_bytes} bytes"
         elif not may_download(attachment.url, options.api_base_url):
             reason = "it is not stored at Discord"
         else:
             try:
-                async with asyncio.timeout(_DOWNLOAD_SECONDS):
+                async with asyncio.timeout(seconds):
                     data = await self._api.download(attachment.url)
                 if len(data) <= options.file_bytes:
-                    return received(attachment, data)
+                    return await received(attachment, data, self._read_file)
                 reason = f"it is larger than {options.file_bytes} bytes"
             except (Refused, *UNREACHABLE) as error:
                 reason = f"the download failed ({type(error).__name__})"
-        named = received(attachment, b"")
-        name = named.path if isinstance(named, FilePart) else attachment.filename
-        return FilePart(name, f"[This file was not read: {reason}.]")
+        return _unread(attachment, reason)
 
 
 class Inflow:
@@ -386,6 +548,8 @@ class Inflow:
         try:
             if event.name in _DELETE_EVENTS:
                 signals = self._reader.deleted(event.data)
+            elif event.name.startswith(_REACTION_EVENTS):
+                signals = await self._reader.feedback(event.name, event.data)
             else:
                 await self._apply(event.name, event.data)
         except PARSE_ERRORS as error:
@@ -403,7 +567,7 @@ class Inflow:
                 self._awaited.discard(read(data, GuildId).id)
             case "THREAD_MEMBERS_UPDATE":
                 self._join(cast("Mapping[str, Any]", data))
-            case _ if name.startswith(("CHANNEL_", "THREAD_")) and isinstance(data, dict):
+            case _ if name.startswith(_CHAT_EVENTS) and isinstance(data, dict):
                 self._chats.apply_event(name, cast("Mapping[str, Any]", data), self._state.account)
             case _:
                 pass
@@ -419,17 +583,21 @@ class Inflow:
         self._position = Position(ready.session_id, None, ready.resume_gateway_url, self._seen)
         self._unsaved = _SAVE_EVERY
         log.info("reading the messages since the last session", direct_chats=len(self._dms))
-        await self._read_gap([Chat(key, "dm") for key in sorted(self._dms)], gap)
+        chats = [Chat(key, "dm") for key in sorted(self._dms)]
+        await self._read_gap(chats, max(gap, self._state.layout.floor(None)))
 
     async def _add_guild(self, guild: Guild) -> None:
         """Add the channels of a server to the cache, and read the messages of the gap in them."""
         channels = [*guild.channels, *guild.threads]
-        for channel in channels:
-            self._chats.put(chat_of(channel, self._state.account))
+        self._chats.put_guild(guild, self._state.account)
         gap = self._late_gaps.pop(guild.id, None) if self._gap is None else self._gap
         if gap is not None:
-            active = [c for c in channels if c.last_message_id is not None and int(c.last_message_id) > gap]
-            await self._read_gap([chat_of(channel, self._state.account) for channel in active], gap)
+            gap = max(gap, self._state.layout.floor(guild.id))
+            # The last "message" of a forum is its newest post, which is one of the threads.
+            wanted = (c for c in channels if c.last_message_id is not None and c.type not in FORUMS)
+            active = [c for c in wanted if int(c.last_message_id or 0) > gap]
+            known = (self._chats.known(channel.id) for channel in active)
+            await self._read_gap([chat for chat in known if chat is not None], gap)
         self._awaited.discard(guild.id)
 
     async def _read_gap(self, chats: Iterable[Chat], gap: int) -> None:
@@ -445,8 +613,12 @@ class Inflow:
                 await self._accept(messages, rejected, None)
 
     def _join(self, data: Mapping[str, Any]) -> None:
-        if any(member.get("user_id") == self._state.account for member in data.get("added_members", ())):
-            self._chats.join(read(data["id"], str))
+        """Record that the bot was added to a thread, or removed from it."""
+        account, thread = self._state.account, read(data["id"], str)
+        if any(member.get("user_id") == account for member in data.get("added_members", ())):
+            self._chats.join(thread)
+        elif account in data.get("removed_member_ids", ()):
+            self._chats.leave(thread)
 
     async def _store_dm(self, message: InboundMessage) -> None:
         """Store the chat of a direct message, because Discord does not list these chats."""
@@ -464,11 +636,15 @@ class Inflow:
         seq: int | None,
         signals: Sequence[Signal] = (),
     ) -> None:
-        """Make the result of events durable with the read position; an empty one only every 100 events."""
+        """Make the result of events durable with the read position.
+
+        Without anything to store, the read position is stored every 100 events.
+        """
         self._unsaved += 1
         if seq is not None and self._position.session is not None:
             self._position = msgspec.structs.replace(self._position, seq=seq)
-        save = messages or rejected or signals or self._unsaved >= _SAVE_EVERY
+        stored = any(self._reader.attend(message) == "answer" for message in messages)
+        save = stored or rejected or signals or self._unsaved >= _SAVE_EVERY
         cursor = self._cursor() if save else None
         if signals:
             await self._submit(cursor=cursor, signals=signals)
@@ -540,6 +716,14 @@ def _id_of(data: Any) -> int:
         return int(snowflake(data["id"]))
     except PARSE_ERRORS:
         return 0
+
+
+def _parts(files: Iterable[Part | Audio]) -> tuple[Part, ...]:
+    return tuple(file for file in files if not isinstance(file, Audio))
+
+
+def _unread(attachment: Attachment, reason: str) -> FilePart:
+    return FilePart(safe_name(attachment.filename), f"[This file was not read: {reason}.]")
 
 
 def _storable(text: str) -> str:

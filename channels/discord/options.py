@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -10,8 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from gateway import SettingsError
 
 Strategy = Literal["thread", "chat", "chat_user"]
-Groups = Literal["mention", "reply", "command", "always"]
-Threads = Literal["off", "open", "continue"]
+Threads = Literal["off", "open"]
 
 
 def _web_address(url: str) -> str:
@@ -24,6 +25,26 @@ def _socket_address(url: str | None) -> str | None:
     if url is not None and not url.startswith(("wss://", "ws://")):
         raise ValueError("must begin with wss:// or ws://")
     return url
+
+
+def _public_key(key: str) -> str:
+    if key and not re.fullmatch("[0-9a-fA-F]{64}", key):
+        raise ValueError("must have 64 hexadecimal digits")
+    return key
+
+
+def _emoji(emoji: str) -> str:
+    # Keyboards add this mark to some emoji.
+    emoji = emoji.replace("\ufe0f", "")
+    if any(character.isascii() or character.isalnum() for character in emoji) or len(emoji) > 10:
+        raise ValueError("must be an emoji, and not one of a server")
+    return emoji
+
+
+def _path(path: str | None) -> str | None:
+    if path is not None and not re.fullmatch(r"(/[\w.~-]+)+", path, re.ASCII):
+        raise ValueError("must be a path like /discord/interactions")
+    return path
 
 
 class Options(BaseModel):
@@ -41,26 +62,40 @@ class Options(BaseModel):
     gateway_url: Annotated[str | None, AfterValidator(_socket_address)] = Field(
         default=None, description="WebSocket URL of Discord's gateway; the one that the API returns if unset"
     )
+    shards: Literal["auto"] | Annotated[int, Field(gt=0, le=1000)] = Field(
+        default="auto",
+        description="Number of gateway connections, which share the servers; auto: the number that Discord "
+        "recommends, which is 1 for most bots; 1 to 1000; default auto",
+    )
+    public_key: Annotated[str, AfterValidator(_public_key)] = Field(
+        default="",
+        description="Public key from the application's page General Information, to receive commands and "
+        "buttons by HTTP; default off",
+    )
+    interactions_path: Annotated[str | None, AfterValidator(_path)] = Field(
+        default=None,
+        description="Path to which Discord posts these; default /discord/interactions, or "
+        "/discord/<account>/interactions",
+    )
     session_strategy: Strategy = Field(
         default="thread",
         description="Scope of a conversation: chat, chat_user (each user of a chat), or thread (each thread "
         "or topic of a chat); default thread",
     )
-    groups: Groups = Field(
-        default="mention",
-        description="Messages to answer in group chats: mention (of the bot), reply (to the bot), command, "
-        "or always (all messages); default mention",
-    )
     threads: Threads = Field(
         default="off",
-        description="open: an answer in a server's channel starts a thread; open and continue: messages in "
-        "threads that the bot takes part in need no mention; default off",
+        description="open: an answer in a server's channel starts a thread; off: it is a reply; default off",
     )
     edits: Literal["rerun", "ignore"] = Field(
         default="rerun",
         description="rerun: answer an edited message again; ignore: ignore edits; default rerun",
     )
     streaming: bool = Field(default=True, description="Show answers while they are generated; default true")
+    stop_reaction: Annotated[str, AfterValidator(_emoji)] = Field(
+        default="🛑",
+        description="Emoji reaction that stops an answer while it is generated, set by a user on one of its "
+        "messages; none if empty; default 🛑",
+    )
     pages: int = Field(
         default=6,
         gt=0,
@@ -82,7 +117,7 @@ class Options(BaseModel):
     tools: bool = Field(default=True, description="Show the used tools in answers; default true")
 
     def check(self, channel_id: str) -> None:
-        """Raise SettingsError if the token is missing or malformed."""
+        """Raise SettingsError if the token is missing or malformed, or a library is not installed."""
         token = self.token.get_secret_value()
         if not token.strip():
             raise SettingsError(f"channels.{channel_id}.token: is missing; it is on the bot's page")
@@ -90,6 +125,15 @@ class Options(BaseModel):
             raise SettingsError(
                 f"channels.{channel_id}.token: must not contain blanks or non-ASCII characters"
             )
+        if self.public_key and importlib.util.find_spec("cryptography") is None:
+            raise SettingsError(
+                f"channels.{channel_id}.public_key: needs the extra interactions: "
+                "pip install 'trunkline[interactions]'"
+            )
+
+    def route(self, channel_id: str) -> str:
+        """Return the path to which Discord posts interactions."""
+        return self.interactions_path or f"/{channel_id.replace('.', '/')}/interactions"
 
     @staticmethod
     def questions(given: Mapping[str, str]) -> Mapping[str, str]:

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 from typing import assert_never
-from unicodedata import east_asian_width
 
 from msgspec import Struct
 
 from channels.discord.files import MAX_FILE_BYTES, Upload, decoded, grouped, safe_name, upload_of
 from gateway import ErrorPart, FilePart, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart
-from gateway.channel import verb_of
+from gateway.channel import diff_file, verb_of
 from gateway.markdown import (
     Block,
     Break,
-    Cell,
     Code,
     CodeBlock,
     Emphasis,
@@ -42,6 +40,7 @@ from gateway.markdown import (
     inline_text,
     parse_markdown,
     split_markdown,
+    table_text,
 )
 
 LIMIT = 2000
@@ -120,8 +119,8 @@ def _block(block: Block) -> str:
             return "\n".join(f"> {line}" for line in "\n".join(_blocks(children)).split("\n"))
         case ItemList():
             return "\n".join(_items(block))
-        case Table(header, rows):
-            return fenced(_table(header, rows))
+        case Table():
+            return fenced(table_text(block))
         case Rule():
             return "───"
         case _:
@@ -134,23 +133,6 @@ def _items(block: ItemList) -> Iterator[str]:
         task = {None: "", True: "☑ ", False: "☐ "}[item.checked]
         inside = task + "\n".join(map(_block, item.children) if block.tight else _blocks(item.children))
         yield mark + inside.replace("\n", "\n" + "  " * (2 if block.ordered else 1))
-
-
-def _table(header: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> str:
-    """Return a table as lines of text with aligned columns."""
-    cells = [[" ".join(inline_text(cell).split()) for cell in row] for row in (header, *rows)]
-    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
-    lines = [" | ".join(_padded(*pair) for pair in zip(row, widths, strict=True)).rstrip() for row in cells]
-    lines.insert(1, "-+-".join("-" * width for width in widths))
-    return "\n".join(lines)
-
-
-def _width(text: str) -> int:
-    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
-
-
-def _padded(text: str, width: int) -> str:
-    return text + " " * (width - _width(text))
 
 
 @lru_cache(maxsize=512)
@@ -231,6 +213,9 @@ def pages(message: Message, style: Style, *, final: bool) -> list[Page]:
     if not final:
         return [Page(text) for text in texts[: style.max_pages]]
     uploads, note = _uploads(message)
+    if style.tools and (diff := diff_file(message.parts)):
+        # Discord folds the text of a file.
+        uploads.append(Upload("changes.diff", diff.encode(errors="replace"), "text/x-diff; charset=utf-8"))
     if note and texts and len(texts[-1]) + len(note) < LIMIT:
         texts[-1] += f"\n{note}"
     elif note:

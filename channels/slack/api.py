@@ -13,6 +13,7 @@ from urllib.parse import urljoin, urlsplit
 from urllib.request import getproxies
 
 import aiohttp
+import structlog
 from slack_sdk.errors import SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 
@@ -20,15 +21,22 @@ from gateway.channel import Limit, Pacer, PlacementDeferred, PlacementRefused, P
 
 Json = dict[str, Any]
 
+log = structlog.get_logger("trunkline.slack")
+
 _TIMEOUT = 30
 _FORMS = frozenset(
     {
+        "bots.info",
         "conversations.history",
+        "conversations.info",
         "conversations.replies",
         "files.getUploadURLExternal",
         "files.info",
         "oauth.v2.access",
+        "usergroups.list",
+        "usergroups.users.list",
         "users.conversations",
+        "users.info",
     }
 )
 """Methods that accept form data only, not JSON."""
@@ -39,7 +47,7 @@ _RETRY_LATER = frozenset(
 )
 """Errors that an operator can repair, so the call is retried later."""
 _REVOKED = frozenset({"account_inactive", "token_revoked"})
-_INVALID_TOKEN = _REVOKED | {"invalid_auth", "not_authed", "token_expired"}
+INVALID_TOKEN = _REVOKED | {"invalid_auth", "not_authed", "token_expired"}
 """Errors that mean that the token is not accepted."""
 _RETRY_LATER_SECONDS = 60.0
 _PAGE = 200
@@ -222,7 +230,7 @@ class Api:
             return PlacementDeferred(f"{method}: Slack asked to wait", wait)
         if status >= 500 or name in _OUTCOME_UNKNOWN or not name:
             return PlacementUncertain(f"{method}: status {status} {name or type(error).__name__}")
-        if name in _INVALID_TOKEN:
+        if name in INVALID_TOKEN:
             self._on_invalid_token(name)
         if name in _RETRY_LATER or (name in _REVOKED and method != "auth.test"):
             return PlacementDeferred(f"{method}: {name}", _RETRY_LATER_SECONDS)
@@ -261,6 +269,48 @@ async def wait_at_most(limit: float, task: asyncio.Future[Any]) -> bool:
     return bool(done)
 
 
+_NOT_FOR_THIS_APP = frozenset(
+    {
+        "feature_disabled",
+        "missing_scope",
+        "not_agent_app",
+        "not_allowed_token_type",
+        "not_enabled",
+        "unknown_method",
+    }
+)
+
+
+class Displays:
+    """Calls that show something beside messages. Answers do not depend on them, and they may be repeated.
+
+    A method that the app may not call is not called again.
+    """
+
+    def __init__(self, api: Api, attempts: int = 3) -> None:
+        self._api = api
+        self._attempts = attempts
+        self._denied: set[str] = set()
+
+    async def show(self, method: str, **arguments: Any) -> bool:
+        """Make a call. Returns False if it failed, and may succeed later."""
+        for _ in range(self._attempts):
+            if method in self._denied:
+                return True
+            try:
+                await self._api.call(method, urgent=False, **arguments)
+            except RefusedError as refused:
+                log.info("Slack refused to show something", reason=str(refused))
+                if refused.error in _NOT_FOR_THIS_APP:
+                    self._denied.add(method)
+            except (PlacementDeferred, PlacementUncertain) as error:
+                log.debug("something is not shown yet", reason=str(error))
+                await asyncio.sleep(getattr(error, "seconds", None) or 1.0)
+                continue
+            return True
+        return False
+
+
 _MINUTE = 60.5
 """Window in seconds; slightly longer than Slack's, because of network delays."""
 _TIER_2, _TIER_3, _TIER_4 = Limit(20, _MINUTE), Limit(50, _MINUTE), Limit(100, _MINUTE)
@@ -269,7 +319,10 @@ _BURSTS = Limit(50, _MINUTE, burst=20)
 _PER_METHOD: Mapping[str, Limit] = {
     "agents.sessions.setStatus": _TIER_3,
     "assistant.threads.setStatus": Limit(60, _MINUTE),
+    "assistant.threads.setSuggestedPrompts": _TIER_4,
+    "assistant.threads.setTitle": _TIER_4,
     "auth.test": _TIER_4,
+    "bots.info": _TIER_3,
     "chat.appendStream": _TIER_4,
     "chat.delete": _TIER_3,
     "chat.postEphemeral": _TIER_4,
@@ -278,6 +331,7 @@ _PER_METHOD: Mapping[str, Limit] = {
     "chat.stopStream": _TIER_2,
     "chat.update": _TIER_3,
     "conversations.history": _BURSTS,
+    "conversations.info": _TIER_3,
     "conversations.replies": _BURSTS,
     "files.completeUploadExternal": _TIER_4,
     "files.delete": _TIER_3,
@@ -286,7 +340,12 @@ _PER_METHOD: Mapping[str, Limit] = {
     "oauth.v2.access": Limit(100, _MINUTE),
     "reactions.add": _TIER_3,
     "reactions.remove": _TIER_2,
+    "usergroups.list": _TIER_2,
+    "usergroups.users.list": _TIER_2,
     "users.conversations": _TIER_3,
+    "users.info": _TIER_4,
+    "views.open": _TIER_4,
+    "views.publish": _TIER_4,
 }
 _POSTING = frozenset({"chat.postMessage", "chat.startStream", "files.completeUploadExternal"})
 _CHAT = "chat"

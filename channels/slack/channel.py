@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import structlog
 from aiohttp import web
@@ -13,18 +13,21 @@ from channels.slack.api import RefusedError
 from channels.slack.connection import Dispatcher, SocketMode, Webhook
 from channels.slack.inflow import Inflow
 from channels.slack.options import Options
+from channels.slack.parse import session_at
 from channels.slack.render import Page, pages
 from channels.slack.workspace import Installations, OAuthPages, Workspace
-from gateway import Message
+from gateway import Answer, Message
 from gateway.channel import (
     Address,
-    ApprovalRequest,
+    Earlier,
     Health,
     Host,
+    InboundMessage,
     OutboundMessage,
     Placed,
     PlacementDeferred,
     PlacementRefused,
+    Question,
     Receive,
     Streaming,
 )
@@ -102,6 +105,10 @@ class SlackChannel:
         """Find a posted page by its nonce; return None if it is not there."""
         return await self._workspace_of(outbound.address).delivery.find(outbound)
 
+    def session_of(self, address: Address) -> str:
+        """Return the session of a chat. Raises InvalidRequestError for ids that are not Slack's."""
+        return session_at(address, self.id, self._options.session_strategy)
+
     def watermark(self, address: Address) -> str | None:
         """Return the timestamp of the newest known message of a chat."""
         workspace = self._find(address.account)
@@ -109,7 +116,8 @@ class SlackChannel:
 
     def pages(self, message: Message, *, final: bool) -> Sequence[Page]:
         """Render an answer as Slack messages."""
-        return pages(message, final=final, most=self._options.pages, tools=self._options.tools)
+        options = self._options
+        return pages(message, final=final, most=options.pages, tools=options.tools, feedback=options.feedback)
 
     def streaming(self, address: Address) -> Streaming | None:
         """Return how often an answer is updated: streamed in threads, edited elsewhere.
@@ -130,13 +138,34 @@ class SlackChannel:
         """Show the indicator that an answer is in progress."""
         await self._workspace_of(address).indicators.show(address)
 
-    async def ask_approval(self, request: ApprovalRequest) -> Placed:
-        """Post an approval request with buttons."""
-        return await self._workspace_of(request.address).approvals.ask(request)
+    async def history(self, message: InboundMessage, limit: int) -> Sequence[Earlier]:
+        """Return the first message of a message's thread and the newest before it."""
+        return await self._workspace_of(message.address).history(message, limit)
 
-    async def approval_decided(self, request: ApprovalRequest, outcome: str) -> None:
-        """Show the outcome of an approval request."""
-        await self._workspace_of(request.address).approvals.decided(request, outcome)
+    def groups_of(self, user: str) -> Collection[str]:
+        """Return the user groups of a sender that were confirmed in the last five minutes."""
+        workspace = self._workspace_of_user(user)
+        return () if workspace is None else workspace.groups_of(user)
+
+    async def refresh_groups(self, user: str, address: Address) -> None:
+        """Read the members of the user groups that the rules name, where they are not confirmed."""
+        workspace = self._workspace_of_user(user)
+        if workspace is not None and workspace.team == address.account:
+            await workspace.groups.refresh()
+
+    async def show_title(self, address: Address, title: str) -> None:
+        """Name a thread in the app's chat with a user after its conversation."""
+        workspace = self._find(address.account)
+        if workspace is not None:
+            await workspace.greeting.show_title(address, title)
+
+    async def ask_question(self, question: Question) -> Placed:
+        """Post a question with buttons."""
+        return await self._workspace_of(question.address).questions.ask(question)
+
+    async def question_closed(self, question: Question, answer: Answer, shown: Placed | None) -> None:
+        """Show the outcome of a question."""
+        await self._workspace_of(question.address).questions.closed(question, answer, shown)
 
     def routes(self) -> Sequence[web.AbstractRouteDef]:
         """Return the HTTP routes for deliveries and for the installation, as far as they are configured."""
@@ -230,6 +259,11 @@ class SlackChannel:
 
     def _find(self, team: str) -> Workspace | None:
         return next((one for one in self._workspaces if one.team == team), None)
+
+    def _workspace_of_user(self, user: str) -> Workspace | None:
+        """Return the workspace in which a sender's id is valid."""
+        team = user.rpartition(":")[0]
+        return next((one for one in self._workspaces if (one.team == team if team else one.home)), None)
 
     def _workspace_of(self, address: Address) -> Workspace:
         """Return the workspace of an address.

@@ -22,6 +22,7 @@ from slack_bolt.authorization import AuthorizeResult
 from slack_bolt.request.async_request import AsyncBoltRequest
 
 from channels.slack.api import Api, Json
+from channels.slack.parse import QUESTION, FormError
 from gateway.channel import Backoff, PlacementDeferred, PlacementRefused, PlacementUncertain
 
 log = structlog.get_logger("trunkline.slack")
@@ -239,16 +240,19 @@ _ANYTHING = re.compile(r".*", re.DOTALL)
 
 
 class Committer(Protocol):
-    """Receiver of the deliveries of one workspace."""
+    """Receiver of the deliveries of one workspace. ``commit`` raises FormError."""
 
     async def commit(self, payload: Json) -> bool: ...
 
 
 class _Commitment(Struct):
-    """State of one delivery: whether a commit was attempted, and whether it succeeded."""
+    """State of one delivery: whether a commit was attempted, whether it succeeded, and the problem that is
+    shown in a submitted form.
+    """
 
     attempted: bool = False
     durable: bool = False
+    problem: str = ""
 
 
 class Dispatcher:
@@ -272,6 +276,8 @@ class Dispatcher:
             log.debug("Bolt cannot parse a delivery", kind=kind, reason=type(error).__name__)
         if not commitment.attempted:
             await self._commit(payload, commitment)
+        if commitment.problem:
+            return True, {"response_action": "errors", "errors": {QUESTION: commitment.problem}}
         return commitment.durable, answer
 
     async def _commit(self, payload: Json, commitment: _Commitment) -> None:
@@ -281,7 +287,10 @@ class Dispatcher:
         if committer is None:
             log.warning("delivery for an unknown workspace", team=team)
         else:
-            commitment.durable = await committer.commit(payload)
+            try:
+                commitment.durable = await committer.commit(payload)
+            except FormError as error:
+                commitment.problem = str(error)
 
     def _bolt(self) -> AsyncApp:
         """Return the Bolt app, whose middleware commits a delivery before a listener acknowledges it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from time import monotonic
 from typing import Any, cast
 
@@ -12,8 +12,24 @@ import structlog
 from msgspec import Struct
 
 from channels.slack.api import Api, Json, RefusedError
-from channels.slack.render import File, Text, blocks, notification_text, stream_text
-from gateway.channel import Address, OutboundMessage, Placed, PlacementDeferred, PlacementUncertain
+from channels.slack.render import (
+    BUTTONS,
+    TABLE,
+    File,
+    Text,
+    blocks,
+    feedback_buttons,
+    notification_text,
+    stream_text,
+)
+from gateway.channel import (
+    Address,
+    OutboundMessage,
+    Placed,
+    PlacementDeferred,
+    PlacementMismatch,
+    PlacementUncertain,
+)
 
 log = structlog.get_logger("trunkline.slack")
 
@@ -25,9 +41,11 @@ _BEGIN_SHARE, _EDIT_SHARE = 0.6, 0.8
 _NOT_SIGNED_IN_SECONDS, _FEW_EDITS_SECONDS = 0.5, 5.0
 _UNFINISHED_TTL = 600.0
 """Seconds after which an unfinished message no longer reserves a final edit."""
-_STREAM_ENDED = frozenset(
-    {"message_not_in_streaming_state", "stopped_by_user", "message_not_found", "msg_too_long"}
-)
+_STREAM_ENDED = frozenset({"message_not_in_streaming_state", "stopped_by_user", "message_not_found"})
+_OPTIONAL_BLOCKS = frozenset({TABLE, BUTTONS})
+"""Kinds of blocks that older workspaces may not know; answers are complete without them."""
+_TOO_LONG = "msg_blocks_too_long"
+_BLOCKS_REFUSED = frozenset({"invalid_attachments", "invalid_blocks", _TOO_LONG})
 
 
 class _Stream(Struct):
@@ -50,6 +68,7 @@ class Delivery:
         self._uploads: OrderedDict[str, str] = OrderedDict()
         self._unfinished: OrderedDict[str, float] = OrderedDict()
         self._authors: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._refused_blocks: set[str] = set()
         self.team = ""
         self.bot_user = ""
 
@@ -93,13 +112,13 @@ class Delivery:
                 return placed
         if not outbound.final and not self.can_edit():
             raise PlacementDeferred("the rate limit of edits is nearly used up", _FEW_EDITS_SECONDS)
-        answer = await self._api.call(
+        answer = await self._write(
             "chat.postMessage",
+            lambda without: _message_body(page, outbound.nonce, without),
             channel=address.chat,
             thread_ts=address.thread,
             unfurl_links=False,
             unfurl_media=False,
-            **_message_body(page, outbound.nonce),
         )
         ts = _placed_ts(answer)
         _remember(self._not_streaming, ts, True)
@@ -118,7 +137,13 @@ class Delivery:
             return
         if not outbound.final and (ts in self._streams or not self.can_edit(_EDIT_SHARE)):
             return
-        await self._update(ts, page, outbound)
+        try:
+            await self._update(ts, page, outbound)
+        except RefusedError as refused:
+            if refused.error != "message_not_found":
+                raise
+            # An answer must not be lost with its message: it is placed again.
+            raise PlacementMismatch(str(refused)) from refused
 
     async def delete(self, placed: Placed, address: Address) -> None:
         """Delete a message or file. A message that does not exist any more is a success."""
@@ -149,7 +174,7 @@ class Delivery:
             return Placed(_FILE + file)
         unnamed: str | None = None
         after = max(outbound.watermark or "0", address.reply_to or "0")
-        async for message in self._list_messages(address, address.reply_to or outbound.watermark or "0"):
+        async for message in list_messages(self._api, address, address.reply_to or outbound.watermark or "0"):
             if message.get("user") != self.bot_user:
                 continue
             ts = str(message.get("ts"))
@@ -161,16 +186,6 @@ class Delivery:
             if ts > after and not message.get("files") and _nonce(message) is None:
                 unnamed = unnamed if ts in outbound.others else ts
         return Placed(unnamed) if unnamed is not None and self._may_stream and address.thread else None
-
-    async def _list_messages(self, address: Address, oldest: str) -> AsyncIterator[Json]:
-        """Yield the messages of a chat or thread since ``oldest``."""
-        arguments: dict[str, Any] = {"channel": address.chat, "oldest": oldest, "include_all_metadata": True}
-        method = "conversations.history"
-        if address.thread is not None:
-            method, arguments = "conversations.replies", {**arguments, "ts": address.thread}
-        async for rows in self._api.pages(method, "messages", **arguments):
-            for row in rows:
-                yield row
 
     async def _start_stream(self, page: Text, address: Address) -> Placed | None:
         """Start a stream. Returns None if Slack refuses or the text cannot be streamed."""
@@ -218,9 +233,12 @@ class Delivery:
         stream.confirmed = False
         try:
             if whole:
-                metadata = _metadata(outbound.nonce)
-                await self._api.call(
-                    "chat.stopStream", channel=chat, ts=ts, markdown_text=more or None, metadata=metadata
+                await self._write(
+                    "chat.stopStream",
+                    lambda without: _stream_end(page, outbound.nonce, without),
+                    channel=chat,
+                    ts=ts,
+                    markdown_text=more or None,
                 )
                 self._note_end(ts)
             else:
@@ -231,9 +249,10 @@ class Delivery:
             stream.confirmed = True  # nothing was applied
             raise
         except RefusedError as refused:
-            self._note_end(ts)
-            if refused.error not in _STREAM_ENDED:
-                log.info("a stream ended early", chat=chat, reason=str(refused))
+            if refused.error in _STREAM_ENDED:
+                self._note_end(ts)
+            else:  # the stream goes on, so that the edit with the final content has to end it
+                log.info("Slack refused to extend a stream", chat=chat, reason=str(refused))
             return False
         stream.confirmed, stream.sent = True, stream.sent + more
         return True
@@ -254,15 +273,35 @@ class Delivery:
         address = outbound.address
         if address.thread is not None and (ts in self._streams or ts not in self._not_streaming):
             await self._end_stream(address.chat, ts)  # an earlier process may have started a stream
-        await self._api.call(
+        await self._write(
             "chat.update",
+            lambda without: _message_body(page, outbound.nonce, without),
             urgent=outbound.final,
             channel=address.chat,
             ts=ts,
-            **_message_body(page, outbound.nonce),
         )
         if outbound.final:
             self._unfinished.pop(ts, None)
+
+    async def _write(self, method: str, body_of: Callable[[Collection[str]], Json], **arguments: Any) -> Json:
+        """Post or change a message, without the optional blocks that Slack refuses.
+
+        ``body_of`` returns its content without some kinds of blocks.
+        """
+        without = set(self._refused_blocks)
+        while True:
+            body = body_of(without)
+            try:
+                return await self._api.call(method, **arguments, **body)
+            except RefusedError as refused:
+                kinds = (str(block["type"]) for block in body.get("blocks", ()))
+                kind = next((one for one in kinds if one in _OPTIONAL_BLOCKS), None)
+                if refused.error not in _BLOCKS_REFUSED or kind is None:
+                    raise
+                log.info("Slack refused a block of an answer", kind=kind, reason=str(refused))
+                without.add(kind)
+                if refused.error != _TOO_LONG:  # the length is a property of this answer only
+                    self._refused_blocks.add(kind)
 
     async def _respond_to_command(self, page: Text, outbound: OutboundMessage) -> Placed:
         """Answer a slash command so that only its author sees the answer.
@@ -270,14 +309,13 @@ class Delivery:
         Uses the ``response_url``, which is valid for five answers within 30 minutes, then
         ``chat.postEphemeral``.
         """
-        address, shown = outbound.address, _message_body(page, None)
-        url = address.reply_to or ""
-        user = self._authors.get((address.chat, url))
+        address, shown = outbound.address, _message_body(page, None, _OPTIONAL_BLOCKS)
+        url, _, user = (address.reply_to or "").partition("#")
         try:
             await self._api.post(url, json={**shown, "response_type": "ephemeral"})
         except RefusedError as refused:
             log.info("a response_url was refused", reason=str(refused))
-            if user is None:
+            if not user:
                 raise
             await self._api.call("chat.postEphemeral", channel=address.chat, user=user, **shown)
         return Placed(_RESPONSE + outbound.nonce)
@@ -314,6 +352,17 @@ async def share(api: Api, file: str, title: str, address: Address, comment: str 
     )
 
 
+async def list_messages(api: Api, address: Address, oldest: str) -> AsyncIterator[Json]:
+    """Yield the messages of a chat or thread since ``oldest``, with their metadata."""
+    arguments: dict[str, Any] = {"channel": address.chat, "oldest": oldest, "include_all_metadata": True}
+    method = "conversations.history"
+    if address.thread is not None:
+        method, arguments = "conversations.replies", {**arguments, "ts": address.thread}
+    async for rows in api.pages(method, "messages", **arguments):
+        for row in rows:
+            yield row
+
+
 async def is_shared(api: Api, file: str, chat: str) -> bool:
     """Return whether a file is shared in a chat."""
     try:
@@ -323,10 +372,24 @@ async def is_shared(api: Api, file: str, chat: str) -> bool:
     return chat in str(cast(Mapping[str, Any], answer.get("file", {})).get("shares"))
 
 
-def _message_body(page: Text, nonce: str | None) -> Json:
+def _message_body(page: Text, nonce: str | None, without: Collection[str]) -> Json:
     """Return the content of a message. Always has blocks: without them an update removes them."""
-    body: Json = {"blocks": blocks(page.markdown), "text": notification_text(page.markdown) or " "}
+    buttons = _buttons(page, without)
+    body: Json = {
+        "blocks": [*blocks(page.markdown, without), *buttons],
+        "text": notification_text(page.markdown) or " ",
+    }
     return body if nonce is None else {**body, "metadata": _metadata(nonce)}
+
+
+def _stream_end(page: Text, nonce: str, without: Collection[str]) -> Json:
+    """Return what the end of a stream adds to its text."""
+    buttons = _buttons(page, without)
+    return {"metadata": _metadata(nonce), **({"blocks": buttons} if buttons else {})}
+
+
+def _buttons(page: Text, without: Collection[str]) -> list[Json]:
+    return feedback_buttons() if page.rated and BUTTONS not in without else []
 
 
 def _placed_ts(answer: Json) -> str:

@@ -13,6 +13,7 @@ from gateway.channel import Backoff, Cursor, PlacementDeferred, PlacementRefused
 
 log = structlog.get_logger("trunkline.slack")
 
+OnChats = Callable[[Iterable[Json]], None]
 Commit = Callable[[str, Iterable[UserMessage]], Awaitable[None]]
 
 _OVERLAP = 60
@@ -33,14 +34,23 @@ class HistoryReader:
 
     A cursor never passes a known message that is not committed yet. A history that cannot be read is retried
     with backoff, beginning at ``pause`` seconds, until it is read or Slack refuses it. ``commit`` makes
-    messages durable.
+    messages durable, and ``on_chats`` gets the rows of chats that are listed.
     """
 
-    def __init__(self, api: Api, commit: Commit, pause: float = _SHORTEST_PAUSE) -> None:
+    def __init__(
+        self,
+        api: Api,
+        commit: Commit,
+        pause: float = _SHORTEST_PAUSE,
+        on_chats: OnChats = lambda _rows: None,
+    ) -> None:
         self._api = api
         self._commit = commit
+        self._on_chats = on_chats
         self._backoff = Backoff(pause, _LONGEST_PAUSE)
         self._known: dict[str, str] = {}
+        self._called: dict[str, str] = {}
+        """The timestamp at which the bot was first called into each thread, which the cursor also stores."""
         self._newest: dict[str, str] = {}
         """The newest committed message, by chat or thread; older ones may still be pending."""
         self._pending: dict[str, set[str]] = {}
@@ -67,28 +77,50 @@ class HistoryReader:
 
     def restore(self, cursors: Iterable[Cursor], account: str, now: str) -> bool:
         """Load the cursors of an account. Returns whether there were any."""
-        self._known = {cursor.shard: cursor.value for cursor in cursors if cursor.account == account}
+        stored = {cursor.shard: cursor.value.split() for cursor in cursors if cursor.account == account}
+        self._known = {shard: value[0] for shard, value in stored.items() if value}
+        # Cursors of former versions do not say when the bot was called: then it follows the whole thread.
+        self._called = {
+            shard: value[1] if len(value) > 1 else shard.partition(":")[2]
+            for shard, value in stored.items()
+            if value and ":" in shard
+        }
         known = START in self._known
         self._known.setdefault(START, now)
         return known
 
-    def follows(self, chat: str, thread: str) -> bool:
-        """Return whether a message of a thread was committed before."""
-        return f"{chat}:{thread}" in self._known
+    def follows(self, chat: str, thread: str, ts: str) -> bool:
+        """Return whether the bot was called into a thread before a timestamp.
+
+        The answer is the same when the message is read again after a restart.
+        """
+        called = self._called.get(f"{chat}:{thread}")
+        return called is not None and called < ts
 
     def add_pending(self, chat: str, ts: str) -> None:
         """Add a known message, which no cursor of its chat passes until it is committed."""
         self._pending.setdefault(chat, set()).add(ts)
 
-    def cursor(self, shard: str, ts: str) -> Cursor | None:
-        """Return the cursor to commit with a message of a chat or thread; None if it does not move."""
+    def cursor(self, shard: str, ts: str, called: str = "") -> Cursor | None:
+        """Return the cursor to commit with a message of a chat or thread; None if it does not move.
+
+        ``called`` is when the message called the bot into its thread; the cursor of a thread also stores the
+        first such time, after a space.
+        """
         value = max(ts, self._newest.get(shard, ""))
         waiting = [one for one in self._pending.get(shard.partition(":")[0], ()) if one != ts]
         if waiting and min(waiting) <= value:
             value = f"{float(min(waiting)) - 0.000001:.6f}"
         if value <= self._known.get(shard, ""):
             return None
+        if called and ":" in shard:
+            value = f"{value} {min(called, self._called.get(shard, called))}"
         return Cursor("" if self.rules is None else self.rules.team, value, shard)
+
+    def note_called(self, chat: str, thread: str, ts: str) -> None:
+        """Note that the bot was called into a thread."""
+        shard = f"{chat}:{thread}"
+        self._called[shard] = min(ts, self._called.get(shard, ts))
 
     def note_committed(
         self, chat: str, ts: str, shards: Iterable[str], cursors: Iterable[Cursor | None]
@@ -98,7 +130,8 @@ class HistoryReader:
             self._newest[shard] = max(ts, self._newest.get(shard, ""))
         for cursor in cursors:
             if cursor is not None:
-                self._known[cursor.shard] = max(cursor.value, self._known.get(cursor.shard, ""))
+                value = cursor.value.partition(" ")[0]
+                self._known[cursor.shard] = max(value, self._known.get(cursor.shard, ""))
         waiting = self._pending.get(chat, set())
         waiting.discard(ts)
         if not waiting:
@@ -168,6 +201,7 @@ class HistoryReader:
 
         async def read() -> None:
             async for rows in self._api.pages("users.conversations", "channels", types=kind):
+                self._on_chats(rows)
                 found.update(str(row.get("id")) for row in rows if not row.get("is_archived"))
 
         try:
@@ -224,10 +258,8 @@ class HistoryReader:
             except PlacementRefused as refused:
                 log.debug("a thread cannot be read", chat=chat, reason=str(refused))
         unique = {str(one.get("ts")): one for one in found}
-        written = [
-            read for ts in sorted(unique) if isinstance(read := self._parsed(unique[ts], chat), UserMessage)
-        ]
-        await self._commit(chat, written)
+        parsed = (self._parsed(unique[ts], chat) for ts in sorted(unique))
+        await self._commit(chat, (read for read in parsed if isinstance(read, UserMessage)))
         self._covered[chat] = max([*unique, self._covered.get(chat, "")])
 
     def _parsed(self, message: Json, chat: str) -> Parsed:

@@ -8,41 +8,61 @@ import hashlib
 import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import assert_never
+from functools import partial
+from typing import assert_never, cast
+from weakref import WeakValueDictionary
 
 import structlog
 from msgspec.structs import replace
 
 from channels.slack.api import Api, Json, wait_at_most
+from channels.slack.context.content import Shown, Upload, as_shown, named_in, plain_text, shortened
+from channels.slack.context.directory import Directory
 from channels.slack.history import HistoryReader
 from channels.slack.parse import (
+    AppOpened,
     AppRemoved,
-    ApprovalPressed,
     DeletedMessage,
+    DirectoryChanged,
+    FormAsked,
+    FormError,
+    FormSubmitted,
     OtherMessage,
     Parsed,
+    QuestionPressed,
     Rules,
     StopPressed,
     TokensRevoked,
-    Upload,
     UserMessage,
     parse,
     revision,
+    sender_id,
+    user_id_of,
 )
 from channels.slack.render import safe_name
-from gateway import FilePart, ImagePart, Part
+from channels.slack.surfaces.form import Form
+from gateway import FilePart, Part
 from gateway.channel import (
+    Attention,
     Audio,
+    Feedback,
     InboundMessage,
     InvalidRequestError,
     OverloadedError,
     PlacementDeferred,
     PlacementRefused,
+    PlacementUncertain,
+    Quoted,
     Receive,
     Rejected,
+    Sender,
     StopRequest,
     Withdrawal,
 )
+
+ReadFile = Callable[..., Awaitable[Part]]
+GetPart = Callable[..., Awaitable[Part | Audio]]
+"""``Host.read_file``."""
 
 log = structlog.get_logger("trunkline.slack")
 
@@ -52,6 +72,10 @@ _LONGEST_RAW = 100_000
 _OVERLOADED_PAUSE = 1.0
 _MOST_IN_PROGRESS = 1_000
 """Messages that wait for the history of their chat; further ones are read from the history."""
+_NAME_SECONDS = 1.0
+"""Longest wait for names; a message whose names come later has none."""
+_MOST_REMEMBERED = 100
+"""Newest messages of a history that are kept as context; older ones would be dropped from it anyway."""
 
 
 class Inflow:
@@ -60,24 +84,43 @@ class Inflow:
     def __init__(
         self,
         api: Api,
+        directory: Directory,
         *,
         file_bytes: int,
-        on_press: Callable[[ApprovalPressed], Awaitable[Awaitable[None] | None]],
+        read_file: ReadFile,
+        attention: Callable[[InboundMessage], Attention],
+        form: Form,
+        on_change: Callable[[Json], None],
+        on_press: Callable[[QuestionPressed], Awaitable[Awaitable[None] | None]],
         on_stop: Callable[[StopPressed], Awaitable[None]],
+        on_open: Callable[[AppOpened], Awaitable[None]],
         on_leave: Callable[[], Awaitable[None]],
         on_revoke: Callable[[], Awaitable[None]],
     ) -> None:
-        self.history = HistoryReader(api, self._commit_history)
+        self.history = HistoryReader(api, self._commit_history, on_chats=directory.note_chats)
         self._api = api
+        self._directory = directory
         self._file_bytes = file_bytes
+        self._read_file = read_file
+        self._attention = attention
+        self._form = form
+        self._on_change = on_change
         self._on_press = on_press
         self._on_stop = on_stop
+        self._on_open = on_open
         self._on_leave = on_leave
         self._on_revoke = on_revoke
         self._rules: Rules | None = None
         self._receive: Receive | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._in_progress: dict[str, asyncio.Task[Exception | None]] = {}
+        self._deleted: set[str] = set()
+        """Messages in progress that were deleted meanwhile, and so must not become context."""
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Locks by chat, so that a message whose names are loaded is not passed by a later one.
+
+        Also by message, for feedback on it.
+        """
 
     def start(self, rules: Rules, receive: Receive, tasks: asyncio.TaskGroup) -> None:
         """Accept deliveries from now on."""
@@ -91,11 +134,16 @@ class Inflow:
         self._in_progress.clear()
 
     async def commit(self, payload: Json) -> bool:
-        """Parse a delivery and make it durable. Returns whether it may be acknowledged."""
+        """Parse a delivery and make it durable. Returns whether it may be acknowledged.
+
+        Raises FormError for a form that is to be shown again.
+        """
         if self._receive is None or self._rules is None:
             return False
         try:
             parsed = parse(payload, self._rules, time.time_ns() // 1000)
+        except FormError:
+            raise
         except Exception as error:  # noqa: BLE001 - unreadable payloads go to quarantine
             return await self.reject(payload, error)
         try:
@@ -112,26 +160,59 @@ class Inflow:
         match parsed:
             case UserMessage():
                 return await self._receive_message(parsed)
-            case OtherMessage(chat, ts):
-                self.history.note_seen(chat, ts)
+            case FormSubmitted(written):
+                return await self._receive_form(written)
             case DeletedMessage(key):
+                if key in self._in_progress:
+                    self._deleted.add(key)
                 await self._receive(signals=[Withdrawal(self._rules.team, key)])
-            case ApprovalPressed():
+            case Feedback():
+                # In turn, so that the later one of two presses counts.
+                async with self._turns.setdefault(f"{parsed.chat}:{parsed.message}", asyncio.Lock()):
+                    await self._receive(signals=[parsed])
+            case QuestionPressed():
                 notification = await self._on_press(parsed)
                 if notification is not None:
                     self._run_later(notification)
             case StopPressed():
                 await self._receive(signals=[StopRequest(parsed.session)])
                 self._run_later(self._on_stop(parsed))
-            case AppRemoved():
-                self._run_later(self._on_leave())
-            case TokensRevoked():
-                self._run_later(self._on_revoke())
             case None:
                 pass
             case _:
-                assert_never(parsed)
+                self._apply_change(parsed)
         return True
+
+    def _apply_change(
+        self, change: AppOpened | AppRemoved | DirectoryChanged | FormAsked | OtherMessage | TokensRevoked
+    ) -> None:
+        match change:
+            case OtherMessage(chat, ts):
+                self.history.note_seen(chat, ts)
+            case FormAsked():
+                self._run_later(self._form.open(change))
+            case AppOpened():
+                self._run_later(self._on_open(change))
+            case AppRemoved():
+                self._run_later(self._on_leave())
+            case DirectoryChanged(event):
+                self._on_change(dict(event))
+            case TokensRevoked():
+                self._run_later(self._on_revoke())
+            case _:
+                assert_never(change)
+
+    async def _receive_form(self, written: UserMessage) -> bool:
+        """Commit the message of a form. Raises FormError if it would not be answered."""
+        problem = await self._form.problem(written.message)
+        if problem:
+            raise FormError(problem)
+        try:
+            return await self._receive_message(written)
+        except OverloadedError as error:
+            raise FormError("The bot has too much to do. Try again later.") from error
+        except InvalidRequestError as error:
+            raise FormError(f"This cannot be accepted: {error}") from error
 
     async def _receive_message(self, written: UserMessage) -> bool:
         """Commit a message after the missed messages of its chat.
@@ -141,15 +222,21 @@ class Inflow:
         """
         assert self._tasks is not None
         key, chat = written.message.dedup_key, written.message.address.chat
+        attention = self._attention(written.message)
+        if attention == "ignore":
+            self.history.note_seen(chat, written.ts)
+            return True
+        if attention == "answer":
+            self._note_called(written)
         task = self._in_progress.get(key)
         if task is None:
-            if _is_in_history(written):
+            if attention == "answer" and _is_in_history(written):
                 self.history.add_pending(chat, written.ts)
                 if len(self._in_progress) >= _MOST_IN_PROGRESS:
                     self.history.read_again(chat)
                     return False
             task = self._in_progress[key] = self._tasks.create_task(self._commit_in_order(written))
-            task.add_done_callback(lambda _done: self._in_progress.pop(key, None))
+            task.add_done_callback(lambda _done: self._forget(key))
         if not await wait_at_most(_COMMIT_SECONDS, task):
             log.info("a commit takes long; the message is acknowledged when Slack retries", key=key)
             return False
@@ -158,9 +245,27 @@ class Inflow:
             raise failed
         return True
 
+    def _note_called(self, written: UserMessage) -> str:
+        """Note that a message calls the bot into its thread, and return when it does.
+
+        That is when the message was written, which for a shortcut is later than its source.
+        """
+        message = written.message
+        called = written.ts if _is_in_history(written) else _stamp(message.order)
+        if message.address.thread is not None:
+            self.history.note_called(message.address.chat, message.address.thread, called)
+        return called
+
+    def _forget(self, key: str) -> None:
+        self._in_progress.pop(key, None)
+        self._deleted.discard(key)
+
     async def _commit_in_order(self, written: UserMessage) -> Exception | None:
         chat, in_history = written.message.address.chat, _is_in_history(written)
         try:
+            if self._attention(written.message) != "answer":
+                await self._remember(written)
+                return None
             # A command is in no history, so it must not wait for one that cannot be read.
             if in_history or not self.history.is_failing(chat):
                 await self.history.wait_until_read(chat)
@@ -182,7 +287,10 @@ class Inflow:
         """
         if self._receive is None:
             raise OverloadedError("the channel is not running")
-        message = await with_files(written.message, written.files, self._api, self._file_bytes)
+        written, quotes = await self._named(await self._with_root(written))
+        get = partial(_part, api=self._api, largest=self._file_bytes, read_file=self._read_file)
+        message = await with_files(written.message, written.files, get)
+        message = await with_quotes(message, quotes, get, len(written.files))
         if not written.ts:
             await self._receive(message)
             return
@@ -193,19 +301,113 @@ class Inflow:
         if address.thread == written.ts:
             shards.append(thread)
         both = (message,) if written.edited is None else (message, revision(message, written.edited))
-        cursors = [history.cursor(shard, written.ts) for shard in shards]
+        called = self._note_called(written)
+        cursors = [history.cursor(shard, written.ts, called) for shard in shards]
         await self._receive(*both, cursor=cursors[0])
         for cursor in cursors[1:]:
             if cursor is not None:
                 await self._receive(cursor=cursor)
         history.note_committed(address.chat, written.ts, shards, cursors)
 
+    async def _with_root(self, written: UserMessage) -> UserMessage:
+        """Return a message that calls the bot into a thread, with the thread's first message if it has files.
+
+        A reply in a thread is the way to ask about a picture. The history of the thread only names its files.
+        """
+        address, history = written.message.address, self.history
+        thread = written.message.written_in
+        if thread is None or not written.ts or history.follows(address.chat, thread, written.ts):
+            return written
+        try:
+            async with asyncio.timeout(_NAME_SECONDS):
+                answer = await self._api.call(
+                    "conversations.replies", channel=address.chat, ts=thread, limit=1
+                )
+        except (PlacementDeferred, PlacementRefused, PlacementUncertain, TimeoutError) as error:
+            log.info("the first message of a thread cannot be read", chat=address.chat, reason=str(error))
+            return written
+        rows: object = answer.get("messages")
+        first: object = cast(list[object], rows)[0] if isinstance(rows, list) and rows else None
+        if not isinstance(first, dict) or cast(Json, first).get("ts") != thread:
+            return written
+        root = replace(as_shown(cast(Json, first)), kind="reply")
+        return replace(written, shown=(*written.shown, root)) if root.files else written
+
+    async def _remember(self, written: UserMessage) -> None:
+        """Pass on a message that is only context: without the content of its files, and without a cursor."""
+        if self._receive is None:
+            raise OverloadedError("the channel is not running")
+        named, quotes = await self._named(written)
+        message = replace(
+            named.message,
+            parts=tuple(map(_only_named, named.files)),
+            quotes=tuple(
+                replace(quote, parts=tuple(map(_only_named, shown.files))) for quote, shown in quotes
+            ),
+        )
+        self.history.note_seen(message.address.chat, written.ts)
+        both = (message,) if written.edited is None else (message, revision(message, written.edited))
+        if message.dedup_key not in self._deleted:
+            await self._receive(*both)
+
+    async def _named(self, written: UserMessage) -> tuple[UserMessage, list[tuple[Quoted, Shown]]]:
+        """Return a message with the names in it, and its quotes; in the order of the messages of its chat.
+
+        Waits at most a second for names: every message before this one has its own second, begun earlier.
+        """
+        assert self._rules is not None
+        rules, directory, message = self._rules, self._directory, written.message
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _NAME_SECONDS
+        chat, user = message.address.chat, user_id_of(message.sender.id)
+        texts = [written.markup, *(one.markup for one in written.shown)]
+        ids = [user, chat, *(one.author for one in written.shown)]
+        ids += [one for text in texts for one in named_in(text) if one != rules.bot_user]
+        async with self._turns.setdefault(chat, asyncio.Lock()):
+            await directory.load(ids, until - loop.time())
+        person, sender = directory.person(user), message.sender
+        message = replace(
+            message,
+            text=plain_text(written.markup, rules.bot_user, directory) if written.markup else message.text,
+            sender=Sender(sender.id, person.name or sender.name, person.username or sender.username),
+            address=replace(message.address, title=directory.title(chat)),
+        )
+        quotes = [(self._quoted(one, rules), one) for one in written.shown]
+        return replace(written, message=message), quotes
+
+    def _quoted(self, shown: Shown, rules: Rules) -> Quoted:
+        """Return what a message shows as a quote without its files."""
+        person = self._directory.person(shown.author)
+        author: Sender | None = None
+        if shown.author or shown.name:
+            found = sender_id(rules, shown.author) if shown.author else ""
+            author = Sender(found, person.name or shown.name, person.username)
+        return Quoted(
+            shown.kind,
+            shortened(plain_text(shown.markup, "", self._directory)),
+            author,
+            own=bool(shown.author) and shown.author in (rules.bot_user, rules.bot),
+        )
+
     async def _commit_history(self, _chat: str, messages: Iterable[UserMessage]) -> None:
-        """Commit messages of a history, oldest first, retrying while the gateway is overloaded."""
+        """Commit messages of a history, oldest first, retrying while the gateway is overloaded.
+
+        Messages that are only context are passed on too, the newest of them. ``messages`` are parsed one by
+        one, because a message that calls the bot into a thread decides how later ones address it.
+        """
+        found: list[tuple[Attention, UserMessage]] = []
         for written in messages:
+            found.append((self._attention(written.message), written))
+            if found[-1][0] == "answer":
+                self._note_called(written)
+        context = [written for attention, written in found if attention == "remember"]
+        kept = {written.ts for written in context[-_MOST_REMEMBERED:]}
+        for attention, written in found:
+            if attention == "ignore" or (attention == "remember" and written.ts not in kept):
+                continue
             while True:
                 try:
-                    await self._commit_message(written)
+                    await (self._commit_message if attention == "answer" else self._remember)(written)
                 except OverloadedError:
                     await asyncio.sleep(_OVERLOADED_PAUSE)
                     continue
@@ -251,18 +453,24 @@ def _is_in_history(written: UserMessage) -> bool:
     return written.message.original.startswith(f"{written.message.address.chat}:")
 
 
+def _stamp(order: int) -> str:
+    return f"{order // 1_000_000}.{order % 1_000_000:06}"
+
+
+def _only_named(file: Upload) -> FilePart:
+    return FilePart(safe_name(file.name))
+
+
 def _summary(message: InboundMessage) -> Json:
     return {"key": message.dedup_key, "text": message.text}
 
 
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_LONGEST_TEXT = 200_000
+_MOST_FILES = 20
+"""Files of one message, with those of its quotes; further ones are only named."""
 _TRIES = 3
 
 
-async def with_files(
-    message: InboundMessage, files: Sequence[Upload], api: Api, largest: int
-) -> InboundMessage:
+async def with_files(message: InboundMessage, files: Sequence[Upload], get: GetPart) -> InboundMessage:
     """Fetch the files of a message; those that cannot be fetched are only named.
 
     The first audio file becomes the message's voice recording.
@@ -271,7 +479,7 @@ async def with_files(
         return message
     parts: list[Part] = []
     for file in files:
-        part = await _part(file, api, largest, listen=message.audio is None)
+        part = await get(file, listen=message.audio is None)
         if isinstance(part, Audio):
             message = replace(message, kind="audio", audio=part)
         else:
@@ -279,18 +487,39 @@ async def with_files(
     return replace(message, parts=tuple(parts))
 
 
-async def _part(file: Upload, api: Api, largest: int, *, listen: bool) -> Part | Audio:
+async def with_quotes(
+    message: InboundMessage, quotes: Sequence[tuple[Quoted, Shown]], get: GetPart, fetched: int
+) -> InboundMessage:
+    """Add quotes with their files. All files of a message share its limit, of which ``fetched`` are used.
+
+    The first recording becomes the message's, if it has none of its own.
+    """
+    found: list[Quoted] = []
+    left = max(0, _MOST_FILES - fetched)
+    for quote, shown in quotes:
+        parts: list[Part] = []
+        for file in shown.files[:_MOST_FILES]:
+            part = await get(file, listen=message.audio is None) if left else _only_named(file)
+            left = max(0, left - 1)
+            if isinstance(part, Audio):
+                # It is heard in place of a recording of the sender's own.
+                message = replace(message, kind="text" if message.text else "audio", audio=part)
+            else:
+                parts.append(part)
+        found.append(replace(quote, parts=tuple(parts)))
+    return replace(message, quotes=tuple(found)) if found else message
+
+
+async def _part(file: Upload, *, api: Api, largest: int, read_file: ReadFile, listen: bool) -> Part | Audio:
     name = safe_name(file.name)
     heard = listen and file.mime_type.startswith("audio/")
-    readable = heard or file.mime_type in _PICTURES or _is_text(file.mime_type)
+    readable = heard or not file.mime_type.startswith(("audio/", "video/"))
     content = await _content(file, api, largest) if readable and file.url else None
     if content is None:
         return FilePart(name)
     if heard:
         return Audio(f"data:{file.mime_type};base64,{base64.b64encode(content).decode()}", file.mime_type)
-    if file.mime_type in _PICTURES:
-        return ImagePart(base64.b64encode(content).decode(), file.mime_type, alt_text=name)
-    return FilePart(name, content.decode(errors="replace")[:_LONGEST_TEXT])
+    return await read_file(name, file.mime_type, content)
 
 
 async def _content(file: Upload, api: Api, largest: int) -> bytes | None:
@@ -306,14 +535,3 @@ async def _content(file: Upload, api: Api, largest: int) -> bytes | None:
         except PlacementDeferred as deferred:
             log.info("a download failed", file=file.id, attempt=attempt, reason=str(deferred))
     return None
-
-
-def _is_text(mime_type: str) -> bool:
-    return mime_type.startswith("text/") or mime_type in (
-        "application/json",
-        "application/xml",
-        "application/yaml",
-        "application/x-yaml",
-        "application/toml",
-        "application/javascript",
-    )

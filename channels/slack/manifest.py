@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from channels.slack.parse import ASK
+from channels.slack.parse import ASK, ASK_COMMAND
 from gateway import SlashCommand
 
 SCOPES = (
@@ -25,16 +25,25 @@ SCOPES = (
     "mpim:history",
     "mpim:read",
     "reactions:write",
+    "usergroups:read",
+    "users:read",
 )
 EVENTS = (
     "agent_session_stopped",
+    "app_home_opened",
     "app_mention",
     "app_uninstalled",
+    "channel_rename",
+    "group_rename",
     "message.channels",
     "message.groups",
     "message.im",
     "message.mpim",
+    "subteam_created",
+    "subteam_members_changed",
+    "subteam_updated",
     "tokens_revoked",
+    "user_change",
 )
 BUILT_IN = frozenset(
     (
@@ -79,7 +88,7 @@ def manifest(
         "features": {
             "bot_user": {"display_name": name.lower(), "always_online": True},
             "app_home": {
-                "home_tab_enabled": False,
+                "home_tab_enabled": True,
                 "messages_tab_enabled": True,
                 "messages_tab_read_only_enabled": False,
             },
@@ -92,7 +101,7 @@ def manifest(
                     "description": "Answers this message in its thread",
                 }
             ],
-            "slash_commands": [_command(command, prefix, address) for command in commands],
+            "slash_commands": [_command(*one, prefix, address) for one in offered(commands)],
         },
         "oauth_config": {"scopes": {"bot": list(SCOPES)}, **_installing(settings)},
         "settings": {
@@ -115,10 +124,16 @@ def command_name(name: str, prefix: str) -> str:
     return f"bot-{name}" if f"{prefix}{name}" in BUILT_IN else f"{prefix}{name}"
 
 
-def _command(command: SlashCommand, prefix: str, address: str | None) -> dict[str, Any]:
+def offered(commands: Sequence[SlashCommand]) -> list[tuple[str, str]]:
+    """Return the names and descriptions of the commands on Slack, sorted by name."""
+    found = {ASK_COMMAND: "Ask a question; without a text, opens a form for it"}
+    return sorted({**found, **{one.name: one.description for one in commands}}.items())
+
+
+def _command(name: str, description: str, prefix: str, address: str | None) -> dict[str, Any]:
     registration: dict[str, Any] = {
-        "command": f"/{command_name(command.name, prefix)}",
-        "description": command.description[:_LONGEST_DESCRIPTION],
+        "command": f"/{command_name(name, prefix)}",
+        "description": description[:_LONGEST_DESCRIPTION],
         "should_escape": False,
     }
     return registration if address is None else {**registration, "url": address}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints
 
 from gateway import SettingsError
+
+Line = Annotated[str, StringConstraints(min_length=1, max_length=2_000, strip_whitespace=True)]
+Strategy = Literal["chat", "chat_user", "thread"]
 
 
 class Options(BaseModel):
@@ -53,12 +56,7 @@ class Options(BaseModel):
         default=None,
         description="Path for deliveries in mode http; default /slack/events, or /slack/<account>/events",
     )
-    groups: Literal["mention", "reply", "command", "always"] = Field(
-        default="mention",
-        description="Messages to answer in group chats: mention (of the bot), reply (to the bot), command, "
-        "or always (all messages); default mention",
-    )
-    session_strategy: Literal["chat", "chat_user", "thread"] = Field(
+    session_strategy: Strategy = Field(
         default="thread",
         description="Scope of a conversation: chat, chat_user (each user of a chat), or thread (each thread "
         "or topic of a chat); default thread",
@@ -89,6 +87,21 @@ class Options(BaseModel):
         description="Most text messages per answer; a longer one is also sent as a file; 1 to 50; default 6",
     )
     tools: bool = Field(default=True, description="Show the used tools in answers; default true")
+    feedback: bool = Field(default=True, description="Show feedback buttons under answers; default true")
+    greeting: str = Field(
+        default="What can I do for you?",
+        max_length=200,
+        description="Heading above the suggested prompts; default What can I do for you?",
+    )
+    prompts: Mapping[Line, Line] = Field(
+        default={
+            "What can you do?": "What can you do, and which tools do you have?",
+            "Summarize a text": "Summarize a text for me. Ask me for it.",
+            "Draft a message": "Help me to draft a message. Ask me what it is about and who reads it.",
+        },
+        max_length=4,
+        description="Suggested prompts for users who open the app, at most 4: label and message; {} for none",
+    )
     pace: float = Field(
         default=1.0,
         gt=0,

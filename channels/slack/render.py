@@ -7,16 +7,17 @@ import binascii
 import json
 import mimetypes
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Any, assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway import ErrorPart, FilePart, ImagePart, Message, Part, TextPart, ToolCallPart, ToolResultPart
 from gateway import markdown as md
-from gateway.channel import verb_of
+from gateway.channel import diff_file, verb_of
 from gateway.markdown import parse_markdown, plain_text, split_markdown
 
 LONGEST_PAGE = 3_800
@@ -40,10 +41,14 @@ _WORD_JOINER = "\u2060"
 
 
 class Text(Struct, frozen=True):
-    """Page of text. ``live`` is the part that can be streamed, because later text only extends it."""
+    """Page of text. ``live`` is the part that can be streamed, because later text only extends it.
+
+    ``rated``: feedback buttons follow it.
+    """
 
     markdown: str
     live: str
+    rated: bool = False
 
 
 class File(Struct, frozen=True):
@@ -55,13 +60,19 @@ class File(Struct, frozen=True):
 
 
 Page = Text | File
+Element = dict[str, Any]
+TABLE, BUTTONS = "table", "context_actions"
+FEEDBACK = "trunkline_feedback"
 _TOOLS = (ToolCallPart, ToolResultPart)
 
 
-def pages(message: Message, *, final: bool, most: int = 6, tools: bool = True) -> Sequence[Page]:
+def pages(
+    message: Message, *, final: bool, most: int = 6, tools: bool = True, feedback: bool = False
+) -> Sequence[Page]:
     """Render an answer as at most ``most`` text pages, followed by its files if it is final.
 
-    A longer answer is also attached as a file. ``tools`` adds lines about the used tools.
+    A longer answer is also attached as a file. ``tools`` adds lines about the used tools, ``feedback``
+    buttons to the last page of a complete answer of a model.
     """
     parts = message.parts if tools else [part for part in message.parts if not isinstance(part, _TOOLS)]
     markdown = "\n\n".join(_paragraphs(parts, final=final))
@@ -70,10 +81,16 @@ def pages(message: Message, *, final: bool, most: int = 6, tools: bool = True) -
     if texts and not final:
         texts[-1] = Text(pieces[-1], _reopen_fence(pieces[-1], markdown))
     files = list(_files(message.parts)) if final else []
+    if final and (diff := diff_file(parts)):
+        # Slack folds the text of a file.
+        files.append(File("changes.diff", base64.b64encode(diff.encode(errors="replace")).decode()))
     if len(texts) > most:
         whole = base64.b64encode(markdown.encode(errors="replace")).decode()
         files = [File("answer.md", whole, "The whole answer"), *files]
-    return [*texts[:most], *(files if final else ())]
+    shown = texts[:most]
+    if shown and final and feedback and message.for_model:
+        shown[-1] = replace(shown[-1], rated=any(isinstance(part, TextPart) for part in parts))
+    return [*shown, *(files if final else ())]
 
 
 def measure(piece: str) -> int:
@@ -81,9 +98,44 @@ def measure(piece: str) -> int:
     return max(len(piece), round(len(piece.encode(errors="replace")) / _BYTES_FOR_EACH))
 
 
-def blocks(markdown: str) -> list[dict[str, object]]:
-    """Render a page as blocks. Rich text is not parsed for markup, so it cannot mention users."""
-    return [{"type": "rich_text", "elements": rich_text(parse_markdown(markdown))}]
+def blocks(markdown: str, without: Collection[str] = ()) -> list[Element]:
+    """Render a page as blocks, without the kinds of blocks in ``without``.
+
+    Rich text is not parsed for markup, so it cannot mention users. The first table that fits is one of
+    Slack's own: a message may have only one.
+    """
+    found: list[Element] = []
+    native = TABLE not in without
+    for element in _blocks(parse_markdown(markdown)):
+        if isinstance(element, md.Table):
+            table = _table_block(element) if native else None
+            if table is not None:
+                found.append(table)
+                native = False
+                continue
+            element = _preformatted(md.table_text(element, _WIDEST_TABLE))
+        if element["elements"]:
+            if not found or found[-1]["type"] != "rich_text":
+                found.append({"type": "rich_text", "elements": []})
+            found[-1]["elements"].append(element)
+    # Slack refuses to replace rich text by blocks without any, so that a table needs some beside it.
+    if not any(block["type"] == "rich_text" for block in found):
+        found.insert(0, {"type": "rich_text", "elements": [_section([_text(" ")])]})
+    return found
+
+
+def feedback_buttons() -> list[Element]:
+    """Return the block of buttons under an answer."""
+    positive, negative = (
+        {
+            "text": {"type": "plain_text", "text": text},
+            "accessibility_label": f"Mark this answer as {text.split()[0].lower()}",
+            "value": value,
+        }
+        for text, value in (("Good answer", "up"), ("Bad answer", "down"))
+    )
+    element = {"type": "feedback_buttons", "positive_button": positive, "negative_button": negative}
+    return [{"type": BUTTONS, "elements": [{**element, "action_id": FEEDBACK}]}]
 
 
 def notification_text(markdown: str) -> str:
@@ -211,18 +263,11 @@ def _reopen_fence(piece: str, markdown: str) -> str:
     return piece if fence is None or closed else piece[: fence.start()]
 
 
-Element = dict[str, Any]
-
 _LONGEST_URL = 3_000
 _WIDEST_TABLE = 2_000
+_MOST_ROWS, _MOST_COLUMNS, _LONGEST_TABLE = 100, 20, 10_000
 _DEEPEST_LIST = 8
 _STYLES: Mapping[type[md.Inline], str] = {md.Strong: "bold", md.Emphasis: "italic", md.Strike: "strike"}
-
-
-def rich_text(tree: md.Tree) -> list[Element]:
-    """Render a tree as the elements of a ``rich_text`` block; at least one."""
-    elements = [element for element in _blocks(tree) if element["elements"]]
-    return elements or [_section([_text(" ")])]
 
 
 def is_safe_to_stream(tree: md.Tree) -> bool:
@@ -236,8 +281,8 @@ def is_safe_to_stream(tree: md.Tree) -> bool:
     )
 
 
-def _blocks(tree: Iterable[md.Block]) -> Iterator[Element]:
-    """Yield the elements of blocks; consecutive paragraphs share one section."""
+def _blocks(tree: Iterable[md.Block], depth: int = 0) -> Iterator[Element | md.Table]:
+    """Yield the elements of blocks; consecutive paragraphs share one section. Lists begin at ``depth``."""
     running: list[Element] = []
     for block in tree:
         words = _line(block)
@@ -247,7 +292,7 @@ def _blocks(tree: Iterable[md.Block]) -> Iterator[Element]:
         if running:
             yield _section(running)
             running = []
-        yield from _block_elements(block)
+        yield from _block_elements(block, depth)
     if running:
         yield _section(running)
 
@@ -264,36 +309,40 @@ def _line(block: md.Block) -> list[Element] | None:
             return None
 
 
-def _block_elements(block: md.Block) -> Iterator[Element]:
+def _block_elements(block: md.Block, depth: int) -> Iterator[Element | md.Table]:
     match block:
         case md.Paragraph() | md.Heading() | md.Rule():
             pass
         case md.CodeBlock(text):
             yield _preformatted(text)
         case md.Table():
-            yield _preformatted(_table(block))
+            yield block
         case md.Quote(children):
             yield {"type": "rich_text_quote", "elements": _inline_blocks(children)}
         case md.ItemList():
-            yield from _list(block, 0)
+            yield from _list(block, min(depth, _DEEPEST_LIST))
         case _:
             assert_never(block)
 
 
-def _list(block: md.ItemList, depth: int) -> Iterator[Element]:
-    """Yield the elements of a list. A nested list follows its item as an element of its own."""
+def _list(block: md.ItemList, depth: int) -> Iterator[Element | md.Table]:
+    """Yield the elements of a list.
+
+    A list element of Slack has only lines. What else an item contains (a nested list, code, a quote, a table)
+    follows as elements of their own, and the list goes on in a further one, with its numbers.
+    """
     items: list[Element] = []
     first = block.start
     for number, item in enumerate(block.items, block.start):
-        nested = [child for child in item.children if isinstance(child, md.ItemList)]
         mark = "" if item.checked is None else "☑ " if item.checked else "☐ "
-        words = _inline_blocks([child for child in item.children if not isinstance(child, md.ItemList)])
-        items.append(_section([*([_text(mark)] if mark else []), *words] or [_text(" ")]))
-        if nested:
+        lines = [*takewhile(lambda child: _line(child) is not None, item.children)]
+        words = [*([_text(mark)] if mark else []), *_inline_blocks(lines)]
+        items.append(_section(words or [_text(" ")]))
+        apart = item.children[len(lines) :]
+        if apart:
             yield _items(items, block, depth, first)
             items, first = [], number + 1
-            for child in nested:
-                yield from _list(child, min(depth + 1, _DEEPEST_LIST))
+            yield from _blocks(apart, depth + 1)
     if items:
         yield _items(items, block, depth, first)
 
@@ -322,7 +371,7 @@ def _flattened_block(block: md.Block) -> Iterator[Element]:
         case md.CodeBlock(text) if text:
             yield _text(text, {"code": True})
         case md.Table():
-            yield _text(_table(block), {"code": True})
+            yield _text(md.table_text(block, _WIDEST_TABLE), {"code": True})
         case md.Quote(children):
             yield from _inline_blocks(children)
         case md.ItemList():
@@ -373,24 +422,24 @@ def _preformatted(text: str) -> Element:
     return {"type": "rich_text_preformatted", "elements": [_text(text or " ")]}
 
 
-def _table(table: md.Table) -> str:
-    """Render a table as aligned text, or with separators only if alignment would take too many characters."""
-    rows = [[md.inline_text(cell).replace("\n", " ") for cell in row] for row in (table.header, *table.rows)]
-    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
-    if sum(widths) * len(rows) > _WIDEST_TABLE:
-        return "\n".join(" | ".join(row) for row in rows)
-    padded = ["  ".join(map(_padded, row, widths, table.aligns)).rstrip() for row in rows]
-    return "\n".join([padded[0], "  ".join("─" * width for width in widths), *padded[1:]])
+def _table_block(table: md.Table) -> Element | None:
+    """Render a table as a block; None if it is larger than Slack takes. The header is bold."""
+    if len(table.rows) >= _MOST_ROWS or len(table.header) > _MOST_COLUMNS:
+        return None
+    rows = [[list(_inlines(cell, {"bold": True})) for cell in table.header]]
+    rows += [[list(_inlines(cell)) for cell in row] for row in table.rows]
+    shown = (one for row in rows for cell in row for one in cell)
+    if sum(max(1, len(one.get("text", "")) + len(one.get("url", ""))) for one in shown) > _LONGEST_TABLE:
+        return None
+    settings = [{"align": align or "left", "is_wrapped": True} for align in table.aligns]
+    return {"type": TABLE, "rows": [[*map(_cell, row)] for row in rows], "column_settings": settings}
 
 
-def _padded(cell: str, width: int, align: md.Align) -> str:
-    return (
-        cell.rjust(width)
-        if align == "right"
-        else cell.center(width)
-        if align == "center"
-        else cell.ljust(width)
-    )
+def _cell(words: list[Element]) -> Element:
+    """Return a cell: plain where it has no markup, as that is shorter; an empty one is refused."""
+    if not words or (len(words) == 1 and words[0].keys() == {"type", "text"}):
+        return {"type": "raw_text", "text": words[0]["text"] if words else " "}
+    return {"type": "rich_text", "elements": [_section(words)]}
 
 
 def _every_inline(tree: Iterable[md.Block]) -> Iterator[md.Inline]:

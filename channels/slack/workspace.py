@@ -17,18 +17,25 @@ from urllib.parse import urlencode
 import structlog
 from aiohttp import web
 
-from channels.slack.api import Api, Json, RefusedError
-from channels.slack.approvals import Approvals
+from channels.slack.api import INVALID_TOKEN, Api, Displays, Json, RefusedError
+from channels.slack.context.directory import Directory
+from channels.slack.context.groups import PREFIX, UserGroups
+from channels.slack.context.threads import ThreadReader
 from channels.slack.delivery import Delivery, Indicators
 from channels.slack.history import START
 from channels.slack.inflow import Inflow
 from channels.slack.manifest import SCOPES
 from channels.slack.options import Options
-from channels.slack.parse import Rules, StopPressed, user_id_of
+from channels.slack.parse import ASK_COMMAND, AppOpened, Rules, StopPressed, user_id_of
+from channels.slack.questions import Questions
+from channels.slack.surfaces.form import Form
+from channels.slack.surfaces.greeting import Greeting
+from channels.slack.surfaces.home_tab import HomeTab
 from gateway import SettingsError
 from gateway.channel import (
     Address,
     Cursor,
+    Earlier,
     Host,
     InboundMessage,
     OutboundMessage,
@@ -68,12 +75,24 @@ class Workspace:
         self.api = Api(token, options.api_base_url, options.pace, self._report_invalid_token)
         self.delivery = Delivery(self.api, streams=options.streaming)
         self.indicators = Indicators(self.api, options.thinking)
-        self.approvals = Approvals(self.api, host)
+        self.questions = Questions(channel_id, self.api, host)
+        self.directory = Directory(self.api)
+        self.groups = UserGroups(self.api, self._named_groups)
+        self.threads = ThreadReader(self.api, self.directory)
+        displays = Displays(self.api)
+        self.greeting = Greeting(displays, options.greeting, options.prompts)
+        self.home_tab = HomeTab(displays, host, channel_id, options.command_prefix)
         self.inflow = Inflow(
             self.api,
+            self.directory,
             file_bytes=options.file_bytes,
-            on_press=self.approvals.pressed,
+            read_file=host.read_file,
+            attention=lambda message: host.attention(channel_id, message),
+            form=Form(self.api, host, channel_id),
+            on_change=self._changed,
+            on_press=self.questions.pressed,
             on_stop=self._stopped,
+            on_open=self._opened,
             on_leave=lambda: on_removed(self),
             on_revoke=self._revoked,
         )
@@ -81,23 +100,31 @@ class Workspace:
         self._host = host
         self._channel_id = channel_id
         self._options = options
+        self._rules: Rules | None = None
 
     async def run(self, receive: Receive, tasks: asyncio.TaskGroup, signed_in: Callable[[], None]) -> None:
         """Sign in, then accept deliveries until stopped. Raises RefusedError if the token is rejected."""
         self.problem = "starting"
-        rules = await self._sign_in()
+        rules = self._rules = await self._sign_in()
         await self._restore(rules, receive)
-        self.inflow.start(rules, self._recording_authors(receive), tasks)
         self.problem = ""
-        signed_in()
         try:
             async with self.api.connected(), asyncio.TaskGroup() as own_tasks:
-                running = [own_tasks.create_task(self._probe()), own_tasks.create_task(self._sweep())]
+                self.directory.start(own_tasks)
+                self.inflow.start(rules, self._recording_authors(receive, tasks), tasks)
+                signed_in()
+                running = [
+                    own_tasks.create_task(self._probe()),
+                    own_tasks.create_task(self._sweep()),
+                    own_tasks.create_task(self.groups.run(own_tasks)),
+                ]
                 await self._stopping.wait()
+                self.directory.stop()
                 for task in running:
                     task.cancel()
         finally:
             self.inflow.stop()
+            self.directory.stop()
 
     def stop(self) -> None:
         """Make ``run`` return."""
@@ -117,7 +144,40 @@ class Workspace:
 
     def watermark(self, address: Address) -> str | None:
         """Return the timestamp of the newest known message of a chat."""
-        return self.inflow.history.latest.get(address.chat)
+        answered = address.reply_to or ""
+        seen = self.inflow.history.latest.get(address.chat)
+        return max((one for one in (seen, answered) if one and "/" not in one), default=None)
+
+    async def history(self, message: InboundMessage, limit: int) -> Sequence[Earlier]:
+        """Return earlier messages of a message's thread; see ``ThreadReader.before``."""
+        return () if self._rules is None else await self.threads.before(message, limit, self._rules)
+
+    def groups_of(self, user: str) -> frozenset[str]:
+        """Return the user groups of a sender as access rules name them: ``usergroup:S123``."""
+        return frozenset(self._group_prefix + group for group in self.groups.of(user_id_of(user)))
+
+    @property
+    def _group_prefix(self) -> str:
+        """The prefix of this workspace's user groups in access rules, by analogy with the ids of users."""
+        return PREFIX if self.home else f"{PREFIX}{self.team}:"
+
+    def _named_groups(self) -> frozenset[str]:
+        """Return the ids of this workspace's user groups that the access rules name."""
+        prefix = self._group_prefix
+        found = (one.removeprefix(prefix) for one in self._listed() if one.startswith(prefix))
+        return frozenset(one for one in found if ":" not in one)
+
+    def _heeds(self, bot: str) -> bool:
+        """Return whether the access rules name a bot. ``*`` names none, as bots could answer each other."""
+        return (bot if self.home else f"{self.team}:{bot}") in self._listed()
+
+    def _listed(self) -> frozenset[str]:
+        return self._host.listed(self._channel_id)
+
+    def _changed(self, event: Json) -> None:
+        self.directory.notice(event)
+        if str(event.get("type")).startswith("subteam_"):
+            self.groups.notice(event)
 
     async def _sign_in(self) -> Rules:
         """Ask for the ids of the workspace and the bot until Slack answers. Raises RefusedError."""
@@ -126,7 +186,7 @@ class Workspace:
                 identity = await self.api.call("auth.test")
                 break
             except (PlacementDeferred, PlacementUncertain) as error:
-                problem = f"{error}; check the bot token" if _is_token_error(error) else str(error)
+                problem = f"{error}; check the bot token" if is_token_error(error) else str(error)
                 if problem != self.problem:
                     log.warning("sign-in to Slack failed", channel=self._channel_id, reason=problem)
                 self.problem = problem
@@ -137,12 +197,14 @@ class Workspace:
             channel=self._channel_id,
             team=self.team,
             bot_user=self.delivery.bot_user,
+            bot=str(identity.get("bot_id") or ""),
             home=self.home,
             strategy=self._options.session_strategy,
-            groups=self._options.groups,
             edits=self._options.edits == "rerun",
             prefix=self._options.command_prefix,
             follows=self.inflow.history.follows,
+            heeds=self._heeds,
+            asks=lambda: all(command.name != ASK_COMMAND for command in self._host.commands()),
         )
 
     async def _restore(self, rules: Rules, receive: Receive) -> None:
@@ -152,8 +214,11 @@ class Workspace:
         if not known:
             await receive(cursor=Cursor(rules.team, now, START))
 
-    def _recording_authors(self, receive: Receive) -> Receive:
-        """Return ``receive``, extended to remember the authors of messages for streams."""
+    def _recording_authors(self, receive: Receive, tasks: asyncio.TaskGroup) -> Receive:
+        """Return ``receive``, extended to remember the authors of answered messages for streams.
+
+        A thread that began with the greeting gets its title.
+        """
 
         async def receive_recording(
             *messages: InboundMessage,
@@ -162,11 +227,13 @@ class Workspace:
             signals: Sequence[Signal] = (),
         ) -> Sequence[Receipt]:
             for message in messages:
-                address = message.address
-                if address.reply_to is not None:
-                    self.delivery.remember_author(
-                        address.chat, address.reply_to, user_id_of(message.sender.id)
-                    )
+                address, user = message.address, user_id_of(message.sender.id)
+                answered = self._host.attention(self._channel_id, message) == "answer"
+                # A bot, unlike a user, cannot be the recipient of a stream.
+                if answered and address.reply_to is not None and not user.startswith("B"):
+                    self.delivery.remember_author(address.chat, address.reply_to, user)
+                if answered and self.greeting.awaits_title(address):
+                    tasks.create_task(self.greeting.name_thread(message))
             return await receive(*messages, cursor=cursor, rejected=rejected, signals=signals)
 
         return receive_recording
@@ -177,6 +244,13 @@ class Workspace:
 
     async def _stopped(self, stopped: StopPressed) -> None:
         await self.indicators.mark_idle(stopped.chat, stopped.thread)
+
+    async def _opened(self, opened: AppOpened) -> None:
+        visitor = opened.visitor
+        if opened.tab == "home":
+            await self.home_tab.show(visitor)
+        elif await self._host.role(self._channel_id, visitor) is not None:
+            await self.greeting.show(visitor.address.chat, visitor.address.thread)
 
     def _report_invalid_token(self, reason: str) -> None:
         """Report an invalid token at once, whichever call found it."""
@@ -211,7 +285,7 @@ class Workspace:
                 await self.api.call("auth.test", urgent=False)
             except (RefusedError, PlacementDeferred, PlacementUncertain) as error:
                 log.warning("a check of the bot token failed", team=self.team, reason=str(error))
-                if _is_token_error(error):
+                if is_token_error(error):
                     return
                 self.problem = str(error)
                 if isinstance(error, RefusedError):
@@ -222,8 +296,10 @@ class Workspace:
                 return
 
 
-def _is_token_error(error: Exception) -> bool:
-    return any(word in str(error) for word in ("_auth", "token"))
+def is_token_error(error: Exception) -> bool:
+    """Return whether Slack rejected the token; the text of a call's error ends with Slack's code."""
+    code = error.error if isinstance(error, RefusedError) else str(error).rpartition(": ")[2]
+    return code in INVALID_TOKEN
 
 
 _COOKIE = "trunkline_slack_state"

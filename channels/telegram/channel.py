@@ -5,28 +5,44 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
 
 from channels.telegram.api import CallError, Client, RefusedError
-from channels.telegram.approvals import Approvals
 from channels.telegram.delivery import Delivery
 from channels.telegram.files import FileDownloader
 from channels.telegram.health import ConnectionHealth
 from channels.telegram.inflow import POLL_SECONDS, PROBE_SECONDS, Inflow, Webhook, poll
 from channels.telegram.limits import RateLimiter
 from channels.telegram.options import Options
-from channels.telegram.parse import BotIdentity, CallbackQuery, is_group
-from channels.telegram.render import Page, pages_of
-from gateway import Message
+from channels.telegram.parse import session_of
+from channels.telegram.questions import Questions
+from channels.telegram.render import Page, album_size, pages_of
+from channels.telegram.updates.business import BusinessConnections
+from channels.telegram.updates.chats import connection_of, is_channel, is_group
+from channels.telegram.updates.history import History
+from channels.telegram.updates.inline import InlineQueries
+from channels.telegram.updates.objects import (
+    BUSINESS_KINDS,
+    CHANNEL_KINDS,
+    INLINE_KINDS,
+    KINDS,
+    CallbackQuery,
+)
+from channels.telegram.updates.received import BotIdentity
+from gateway import Answer, Message
 from gateway.channel import (
     Address,
-    ApprovalRequest,
+    Attention,
+    Earlier,
     Health,
     Host,
+    InboundMessage,
     OutboundMessage,
     Placed,
+    Question,
     Receive,
     Streaming,
 )
@@ -34,9 +50,11 @@ from gateway.channel import (
 log = structlog.get_logger("trunkline.telegram")
 
 _DRAFTS_EVERY, _EDITS_EVERY = 1.0, 4.0
-"""Minimum seconds between two previews of an answer."""
+"""Minimum seconds between two previews of an answer, at the published rate limits."""
 _SILENCE = 2.5
 """Number of poll or probe intervals without a response after which the channel is unhealthy."""
+_FASTEST = 0.25
+"""Minimum seconds between two previews, however high ``pace`` is."""
 _MAX_DRAFTS, _MAX_MARKS = 1000, 10_000
 _REDRAW_EVERY = 5
 """Number of typing indicators after which an unchanged draft is sent again."""
@@ -58,8 +76,14 @@ class TelegramChannel:
         self._webhook = _webhook(options)
         every = POLL_SECONDS if self._webhook is None else PROBE_SECONDS
         self._health = ConnectionHealth(channel_id, _SILENCE * every)
-        self._delivery = Delivery(self._client, RateLimiter(options.pace), self._health.token_rejected)
-        self._approvals = Approvals(host, self._delivery)
+        self._delivery = Delivery(
+            self._client,
+            RateLimiter(options.pace),
+            self._health.token_rejected,
+            rich=options.rich_messages,
+        )
+        self._questions = Questions(channel_id, host, self._delivery)
+        self._history = History(topics=options.session_strategy == "thread")
         self._previews: dict[Address, tuple[OutboundMessage, int]] = {}
         """Newest draft of each open answer, and the typing indicators since it was sent."""
         self._marked: set[tuple[str, str]] = set()
@@ -69,12 +93,25 @@ class TelegramChannel:
         """Receive updates until cancelled."""
         async with self._client.connected(), asyncio.TaskGroup() as tasks:
             bot = await self._connect()
-            files = FileDownloader(self._client, self._options.file_bytes)
+            files = FileDownloader(self._client, self._options.file_bytes, self._host.read_file)
 
             def answer_button(query: CallbackQuery) -> None:
                 tasks.create_task(self._answer_button(query))
 
-            inflow = Inflow(receive, bot, files, self._delivery.note, answer_button, self._approvals.decide)
+            ask = partial(self._host.answer, self.id)
+            inline = InlineQueries(bot, tasks, self._may_ask, ask, self._delivery.call_best_effort)
+            inflow = Inflow(
+                receive,
+                bot,
+                files,
+                self._history,
+                self._attend,
+                self._delivery.note,
+                answer_button,
+                self._questions.decide,
+                BusinessConnections(self._options.business, self._client.call),
+                inline.take,
+            )
             await inflow.restore(await self._host.cursors(self.id))
             tasks.create_task(inflow.run())
             if self._webhook is None:
@@ -93,6 +130,17 @@ class TelegramChannel:
         await self._remove_mark(outbound)
         return placed
 
+    def album_size(self, pages: Sequence[Page]) -> int:
+        """Return how many of these pages, from the first one on, form an album."""
+        return album_size(pages)
+
+    async def send_album(self, outbounds: Sequence[OutboundMessage]) -> Sequence[Placed]:
+        """Send files as one album."""
+        self._previews.pop(outbounds[0].address, None)
+        placed = await self._delivery.place_album(outbounds)
+        await self._remove_mark(outbounds[-1])
+        return placed
+
     async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
         """Replace the content of a message with a page."""
         number, preview = int(placed.platform_id), not outbound.final
@@ -107,6 +155,15 @@ class TelegramChannel:
         """Return the message of a page after an uncertain send; None if there is none."""
         return await self._delivery.find(outbound)
 
+    async def history(self, message: InboundMessage, limit: int) -> Sequence[Earlier]:
+        """Return the received messages of the topic, and of the chain of replies, before a message."""
+        return self._history.recall(message, limit)
+
+    def session_of(self, address: Address) -> str:
+        """Return the session of a chat. Raises InvalidRequestError for an address of another bot, or of no
+        chat."""
+        return session_of(address, self.id, self._account, self._options.session_strategy)
+
     def watermark(self, address: Address) -> str | None:
         """Return the newest known message id."""
         return self._delivery.watermark(address)
@@ -116,12 +173,14 @@ class TelegramChannel:
         return pages_of(message, final=final, most=self._options.pages, tools=self._options.tools)
 
     def streaming(self, address: Address) -> Streaming | None:
-        """Return the preview mode: drafts in private chats, edits at a lower rate in groups."""
+        """Return the preview mode: drafts in private chats, edits at a lower rate in groups and business
+        chats, which have no drafts."""
         if not self._options.streaming:
             return None
-        return (
-            Streaming("edit", _EDITS_EVERY) if is_group(address.chat) else Streaming("draft", _DRAFTS_EVERY)
-        )
+        pace = self._options.pace
+        if is_group(address.chat) or connection_of(address.chat) is not None:
+            return Streaming("edit", max(_FASTEST, _EDITS_EVERY / pace))
+        return Streaming("draft", max(_FASTEST, _DRAFTS_EVERY / pace))
 
     async def draft(self, outbound: OutboundMessage) -> None:
         """Show the current part of an answer as a draft, with a Stop button."""
@@ -140,16 +199,17 @@ class TelegramChannel:
                 self._marked.clear()
             self._marked.add(asked)
             await self._react(address, [{"type": "emoji", "emoji": emoji}])
-        await self._delivery.send_indicator(address, "sendChatAction", action="typing", **topic)
+        if not is_channel(address.chat):
+            await self._delivery.send_indicator(address, "sendChatAction", action="typing", **topic)
         await self._refresh_draft(address)
 
-    async def ask_approval(self, request: ApprovalRequest) -> Placed:
+    async def ask_question(self, question: Question) -> Placed:
         """Send the question with buttons."""
-        return await self._approvals.ask(request)
+        return await self._questions.ask(question)
 
-    async def approval_decided(self, request: ApprovalRequest, outcome: str) -> None:
-        """Replace the question with the decision."""
-        await self._approvals.decided(request, outcome)
+    async def question_closed(self, question: Question, answer: Answer, shown: Placed | None) -> None:
+        """Replace the question with its outcome."""
+        await self._questions.closed(question, answer, shown)
 
     def routes(self) -> Sequence[Any]:
         """Return the webhook route; empty when polling."""
@@ -158,6 +218,16 @@ class TelegramChannel:
     def health(self) -> Health:
         """Return the health of the connection to Telegram."""
         return self._health.health()
+
+    def _attend(self, message: InboundMessage) -> Attention:
+        found = self._host.attention(self.id, message)
+        # "*" allows all users, and no channel: its id has to be listed.
+        if is_channel(message.address.chat) and message.sender.id not in self._host.listed(self.id):
+            return "ignore"
+        return found
+
+    async def _may_ask(self, message: InboundMessage) -> bool:
+        return await self._host.role(self.id, message) is not None
 
     async def _connect(self) -> BotIdentity:
         """Fetch the bot's user name, remove its webhook when polling, and publish the commands."""
@@ -168,14 +238,26 @@ class TelegramChannel:
         options = self._options
         username = str(found.get("username") or "")
         log.info("connected", channel=self.id, bot=username)
+        if options.inline and not found.get("supports_inline_queries"):
+            log.warning("nobody can use the inline mode; enable it at @BotFather", channel=self.id)
+        if options.business and not found.get("can_connect_to_business"):
+            log.warning(
+                "no account can connect the bot; enable its business mode at @BotFather", channel=self.id
+            )
         return BotIdentity(
             channel=self.id,
             id=int(self._account),
             username=username,
-            groups=options.groups,
             strategy=options.session_strategy,
             edits=options.edits == "rerun",
             commands=names,
+            kinds=(
+                *KINDS,
+                *(BUSINESS_KINDS if options.business else ()),
+                *(CHANNEL_KINDS if options.channel_posts else ()),
+                *(INLINE_KINDS if options.inline else ()),
+            ),
+            stop_reaction=options.stop_reaction,
         )
 
     async def _retry_until_accepted(self, method: str, **arguments: Any) -> Any:
@@ -210,7 +292,7 @@ class TelegramChannel:
 
     async def _answer_button(self, query: CallbackQuery) -> None:
         try:
-            await self._approvals.answer(query)
+            await self._questions.answer(query)
         except Exception:
             log.exception("could not answer a pressed button", channel=self.id)
 
@@ -233,7 +315,7 @@ class TelegramChannel:
             await self.draft(shown)
 
     async def _react(self, address: Address, reaction: Sequence[Mapping[str, str]]) -> None:
-        if address.reply_to is None:
+        if address.reply_to is None or connection_of(address.chat) is not None:
             return
         try:
             await self._delivery.send_indicator(

@@ -6,21 +6,23 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, cast
+from typing import Any, Literal, cast
 from weakref import WeakValueDictionary
 
 import structlog
+from msgspec.structs import replace
 from telegram import InputFile
 
 from channels.telegram.api import CallError, Client, NotSentError, RefusedError, media, upload
 from channels.telegram.limits import RateLimiter
-from channels.telegram.parse import id_sequence, is_group
-from channels.telegram.render import FilePage, Page, TextPage, is_question
+from channels.telegram.render import MAX_TEXT, FilePage, P, Page, TextPage, copyable, inert, is_question
+from channels.telegram.updates.chats import connection_of, id_sequence, is_group, target_of
 from gateway.channel import (
     Address,
     OutboundMessage,
     Placed,
     PlacementDeferred,
+    PlacementMismatch,
     PlacementRefused,
     PlacementUncertain,
 )
@@ -34,6 +36,8 @@ _NO_MEDIA: Mapping[str, Sequence[str]] = {
     "sendAudio": ("send_audios_forbidden", "rights to send music"),
 }
 """Errors for files that the chat or the platform refuses as media; they are sent as documents instead."""
+_NO_RICH = ("method not found", "rich message must be non-empty", "message text is empty")
+"""Errors of Bot API servers before 10.1 to new methods, before 10.2 to blocks, and before 10.1 to edits."""
 _NO_EDITABLE_MEDIA = "there is no media in the message to edit"
 _CANCELLED_HOLD_SECONDS = 1.0
 """Seconds to hold a method after its call was cancelled; the lost response may have been a 429."""
@@ -45,12 +49,19 @@ _NO_PREVIEW: Mapping[str, Any] = {"is_disabled": True}
 class Delivery:
     """Sending and editing of one bot's messages, one at a time in each chat.
 
-    ``on_wrong_token`` is called when Telegram rejects the bot's token.
+    ``on_wrong_token`` is called when Telegram rejects the bot's token. ``rich``: texts with headings or
+    tables are rich messages, until the Bot API server shows that it is too old for them.
     """
 
     def __init__(
-        self, client: Client, limits: RateLimiter, on_wrong_token: Callable[[], None] = lambda: None
+        self,
+        client: Client,
+        limits: RateLimiter,
+        on_wrong_token: Callable[[], None] = lambda: None,
+        *,
+        rich: bool = True,
     ) -> None:
+        self._rich = rich
         self._on_wrong_token = on_wrong_token
         self._client = client
         self._limits = limits
@@ -71,13 +82,41 @@ class Delivery:
 
     async def place(self, outbound: OutboundMessage) -> Placed:
         """Send one page. Raises the errors of ``Channel.send``."""
-        address, page = outbound.address, outbound.page
+        address = outbound.address
+        page = _as_shown(address, outbound.page)
         if not outbound.final:
             self._defer_preview(address)
         arguments = _target(address, first=outbound.part == 0, moved=address.chat in self._moved)
         async with self._send_lock(address):
-            sent = await self._send(address, *_send_call(page), preview=not outbound.final, **arguments)
+            try:
+                method, content = _send_call(page)
+                preview = not outbound.final
+                sent = await self._send(address, method, content, page=page, preview=preview, **arguments)
+            except PlacementRefused as refused:
+                if not isinstance(page, FilePage):
+                    raise
+                # The rest of the answer must not depend on one file. If the chat is gone, so is this refused.
+                sent = await self._send(address, *_send_call(_refusal_note(page, refused)), **arguments)
         return Placed(str(self._record_sent(address, sent)))
+
+    async def place_album(self, outbounds: Sequence[OutboundMessage]) -> list[Placed]:
+        """Send files as one album. Raises the errors of ``Channel.send``."""
+        first = outbounds[0]
+        address = first.address
+        if connection_of(address.chat) is not None:
+            raise PlacementRefused("the search cannot find an album in a business chat")
+        files = [cast("FilePage", _as_shown(address, outbound.page)) for outbound in outbounds]
+        items = [media(_media_kind(page), page.data, page.name, page.caption) for page in files]
+        target = _target(address, first=first.part == 0, moved=address.chat in self._moved)
+        async with self._send_lock(address):
+            # Telegram counts the messages of an album, not the call.
+            for _ in items[1:]:
+                async with self._limits.turn(self._current_chat(address)):
+                    pass
+            sent = await self._send(address, "sendMediaGroup", {"media": items}, **target)
+        if not isinstance(sent, list) or len(cast("list[object]", sent)) != len(items):
+            raise PlacementUncertain("the response does not have all messages of the album")
+        return [Placed(str(self._record_sent(address, one))) for one in cast("list[object]", sent)]
 
     async def send_prompt(
         self, address: Address, page: TextPage, markup: object, file: InputFile | None = None
@@ -87,6 +126,7 @@ class Delivery:
         With a file it is still one message: the text becomes the caption, which has at most 1,024 characters.
         """
         target = _target(address, first=True, moved=address.chat in self._moved)
+        page = _as_shown(address, page)
         method, content = "sendMessage", _text(page)
         if file is not None:
             method, content = "sendDocument", {"document": file, **_caption(page)}
@@ -104,30 +144,42 @@ class Delivery:
         under_file: bool = False,
     ) -> None:
         """Replace the content of a message with a page, and remove its buttons. Raises the errors of
-        ``Channel.send``.
+        ``Edits.edit``.
 
         A preview that cannot be sent at once raises PlacementDeferred, because a newer one replaces it soon.
         With ``under_file`` the text is the caption of a file, which stays.
         """
+        page = _as_shown(address, page)
         method, arguments = _edit_call(page)
         if under_file and isinstance(page, TextPage):
             method, arguments = "editMessageCaption", _caption(page)
         if preview:
             self._defer_preview(address)
         try:
-            await self._call(address, method, arguments, preview=preview, message_id=message_id)
+            more: dict[str, Any] = {"preview": preview, "message_id": message_id}
+            if under_file or not await self._show_rich(address, "editMessageText", page, **more):
+                await self._call(address, method, arguments, **more)
         except RefusedError as refused:
             if refused.says(*MISSING):
                 log.info("a message to edit was deleted", chat=address.chat)
             elif not (refused.says(SAME) or (_is_voice(page) and refused.says(_NO_EDITABLE_MEDIA))):
-                raise self._delivery_error(address, refused) from refused
+                error = self._delivery_error(address, refused)
+                # ``place`` has other ways to show a file; an edit does not.
+                if isinstance(error, PlacementRefused) and (
+                    isinstance(page, FilePage) or refused.says(_NO_TEXT)
+                ):
+                    error = PlacementMismatch(refused.reason)
+                raise error from refused
         except CallError as error:
             raise self._delivery_error(address, error) from error
 
     async def delete(self, address: Address, message_id: int) -> None:
         """Delete a message. Raises the errors of ``Channel.send``."""
+        method, arguments = "deleteMessage", dict[str, Any](message_id=message_id)
+        if connection_of(address.chat) is not None:
+            method, arguments = "deleteBusinessMessages", {"chat_id": None, "message_ids": [message_id]}
         try:
-            await self._call(address, "deleteMessage", {}, message_id=message_id)
+            await self._call(address, method, arguments)
         except RefusedError as refused:
             if not refused.says(*_GONE):
                 raise self._delivery_error(address, refused) from refused
@@ -139,19 +191,24 @@ class Delivery:
         Raises PlacementDeferred if the platform cannot be asked now; the next call continues the search
         from there."""
         address, chat = outbound.address, self._current_chat(outbound.address)
+        if outbound.page:  # otherwise the search is for a message that is not wanted any more
+            outbound = replace(outbound, page=_as_shown(address, outbound.page))
         async with self._send_lock(address):
             number = await self._search.find(outbound, chat)
         return None if number is None else Placed(str(self._known.add_own(chat, number)))
 
     async def show_draft(self, outbound: OutboundMessage, draft_id: int) -> None:
         """Show a draft. Raises the errors of ``Channel.send``."""
-        address, page = outbound.address, outbound.page
+        address = outbound.address
+        page = _as_shown(address, outbound.page)
         if not isinstance(page, TextPage):
-            return
+            return  # a growing answer ends with a text
         self._defer_preview(address)
-        content = {"text": page.text, "entities": [*page.entities], "draft_id": draft_id, "can_stop": True}
+        content = {"text": page.text, "entities": [*page.entities]}
+        more: dict[str, Any] = {"draft_id": draft_id, "can_stop": True, "preview": True, **_topic(address)}
         try:
-            await self._call(address, "sendMessageDraft", {**content, **_topic(address)}, preview=True)
+            if not await self._show_rich(address, "sendRichMessageDraft", page, **more):
+                await self._call(address, "sendMessageDraft", content, **more)
         except CallError as error:
             raise self._delivery_error(address, error) from error
 
@@ -159,7 +216,7 @@ class Delivery:
         """Send an indicator, such as typing or a reaction; skip it while the platform asks to wait."""
         chat = self._current_chat(address)
         if not self._limits.held(chat):
-            await self.call_best_effort(method, patience=0.0, chat_id=int(chat), **arguments)
+            await self.call_best_effort(method, patience=0.0, **target_of(chat), **arguments)
 
     async def call_best_effort(self, method: str, *, patience: float = 10.0, **arguments: Any) -> None:
         """Make a call that sends no message; skip it if the platform asks to wait longer than ``patience``
@@ -182,11 +239,18 @@ class Delivery:
                 raise
 
     async def _send(
-        self, address: Address, method: str, content: Mapping[str, Any], **arguments: Any
-    ) -> Mapping[str, Any]:
+        self,
+        address: Address,
+        method: str,
+        content: Mapping[str, Any],
+        *,
+        page: Page | None = None,
+        **arguments: Any,
+    ) -> object:
         try:
             try:
-                return await self._call(address, method, content, **arguments)
+                shown = await self._show_rich(address, "sendRichMessage", page, **arguments)
+                return shown or await self._call(address, method, content, **arguments)
             except RefusedError as refused:
                 if not refused.says(*_NO_MEDIA.get(method, ())):
                     raise
@@ -197,6 +261,25 @@ class Delivery:
                 return await self._call(address, "sendDocument", as_file, **arguments)
         except CallError as error:
             raise self._delivery_error(address, error) from error
+
+    async def _show_rich(self, address: Address, method: str, page: Page | None, **more: Any) -> Any:
+        """Show a page as a rich message, if it has headings or tables.
+
+        Returns None if it has to be shown as a text. Raises CallError.
+        """
+        if not (self._rich and isinstance(page, TextPage) and page.blocks):
+            return None
+        # Detection would turn names into mentions, which notify users.
+        content = {"rich_message": {"blocks": [*page.blocks], "skip_entity_detection": True}}
+        try:
+            return await self._call(address, method, content, **more)
+        except RefusedError as refused:
+            if refused.code not in (400, 404) or refused.says(SAME, FOREIGN, *MISSING, _NO_TEXT):
+                raise
+            if refused.says(*_NO_RICH):
+                self._rich = False
+            log.info("sending a text instead of a rich message", reason=refused.reason)
+            return None
 
     async def _call(
         self, address: Address, method: str, content: Mapping[str, Any], *, preview: bool = False, **more: Any
@@ -210,7 +293,7 @@ class Delivery:
         for last in (False, False, True):
             async with self._lock_named(chat), self._limits.turn(chat, preview=preview):
                 try:
-                    return await self._client.call(method, chat_id=int(chat), **content, **more)
+                    return await self._client.call(method, **{**target_of(chat), **content, **more})
                 except RefusedError as refused:
                     if refused.migrated_to is not None and not last:
                         self._moved[address.chat] = chat = str(refused.migrated_to)
@@ -258,6 +341,11 @@ class Delivery:
         return lock
 
 
+def _as_shown(address: Address, page: P) -> P:
+    """Return a page as a chat shows it: in a private chat without marks in mentions."""
+    return page if is_group(address.chat) else copyable(page)
+
+
 def _send_call(page: Page) -> tuple[str, Mapping[str, Any]]:
     if isinstance(page, TextPage):
         return "sendMessage", _text(page)
@@ -270,11 +358,18 @@ def _send_call(page: Page) -> tuple[str, Mapping[str, Any]]:
     }
 
 
+def _refusal_note(page: FilePage, refused: PlacementRefused) -> TextPage:
+    return TextPage(inert(f"⚠️ {page.name} could not be sent: {refused}")[:MAX_TEXT])
+
+
 def _edit_call(page: Page) -> tuple[str, Mapping[str, Any]]:
     if isinstance(page, TextPage):
         return "editMessageText", _text(page)
-    kind = "document" if page.kind == "voice" else page.kind
-    return "editMessageMedia", {"media": media(kind, page.data, page.name, page.caption)}
+    return "editMessageMedia", {"media": media(_media_kind(page), page.data, page.name, page.caption)}
+
+
+def _media_kind(page: FilePage) -> Literal["photo", "audio", "document"]:
+    return "document" if page.kind == "voice" else page.kind
 
 
 def _is_voice(page: object) -> bool:
@@ -317,6 +412,7 @@ _PAUSE = 0.2
 _LONGEST_PAUSE = 5.0
 _NO_TEXT = "no text in the message"
 """Telegram's error when the text of a message with a file is edited."""
+_NO_CAPTION = "no caption in the message"
 _MAX_SEEN = 1_000
 _BUTTON: Mapping[str, Any] = {"inline_keyboard": [[{"text": "…", "callback_data": "-"}]]}
 
@@ -395,14 +491,14 @@ class MessageSearch:
         if shown is None:
             return False
         if not shown:
-            if await self._takes_text(outbound, chat, number):
+            if await self._takes_content(outbound, chat, number):
                 return True
             await self._set_buttons(chat, number)
             return False
         # A question with a file has its text in the caption.
         words = str(shown.get("text") or shown.get("caption") or "")
         # A message with a file never becomes a text, so an edit of it would be refused.
-        takes_page = not isinstance(outbound.page, TextPage) or "text" in shown
+        takes_page = not isinstance(outbound.page, TextPage) or "text" in shown or "rich_message" in shown
         found = takes_page and not is_question(words) and has_same_target(shown, outbound)
         # The edit that follows removes the button, but a voice message cannot be edited.
         if has_button and (not found or _is_voice(outbound.page)):
@@ -413,29 +509,37 @@ class MessageSearch:
             self._seen.popitem(last=False)
         return found
 
-    async def _takes_text(self, outbound: OutboundMessage, chat: str, number: int) -> bool:
-        """Write the text of the page into a message that Telegram did not return. Return whether Telegram
-        accepted it: it does so only for text messages of the bot."""
+    async def _takes_content(self, outbound: OutboundMessage, chat: str, number: int) -> bool:
+        """Write the text or the caption of the page into a message that Telegram did not return.
+
+        Return whether Telegram accepted it: it does so only for messages of the bot of that kind. It never
+        returns a message of an album, because that cannot have buttons.
+        """
         page = outbound.page
-        if not isinstance(page, TextPage):
+        # In a business chat it could be a message of the owner, which the bot can edit, too.
+        if connection_of(chat) is not None:
+            return False
+        content: dict[str, Any]
+        if isinstance(page, TextPage):
+            method, content = "editMessageText", {"text": page.text, "entities": [*page.entities]}
+        elif isinstance(page, FilePage):
+            method, content = "editMessageCaption", {"caption": page.caption or None}
+        else:
             return False
         try:
             async with self._lock_named(chat), self._limits.turn(chat):
-                await self._client.call(
-                    "editMessageText",
-                    chat_id=int(chat),
-                    message_id=number,
-                    text=page.text,
-                    entities=[*page.entities],
+                shown: object = await self._client.call(
+                    method, **target_of(chat), message_id=number, **content
                 )
         except RefusedError as refused:
-            if refused.says(*MISSING, FOREIGN, _NO_TEXT):
+            if refused.says(*MISSING, FOREIGN, _NO_TEXT, _NO_CAPTION):
                 return False
             if not refused.says(SAME):
                 raise delivery_error(self._limits, chat, refused) from refused
+            return True
         except CallError as error:
             raise PlacementDeferred(str(error)) from error
-        return True
+        return not isinstance(shown, Mapping) or has_same_target(cast(BotMessage, shown), outbound)
 
     async def _read_own(self, chat: str, number: int) -> BotMessage | None:
         """Remove the buttons of a message, and return it; None if the bot sent no message with this id."""
@@ -467,7 +571,7 @@ class MessageSearch:
         the message does not exist or is not the bot's."""
         try:
             shown: object = await self._client.call(
-                "editMessageReplyMarkup", chat_id=int(chat), message_id=number, **markup
+                "editMessageReplyMarkup", **target_of(chat), message_id=number, **markup
             )
         except RefusedError as refused:
             if refused.says(*MISSING):
@@ -486,8 +590,14 @@ class MessageSearch:
 
 
 def has_same_target(shown: BotMessage, outbound: OutboundMessage) -> bool:
-    """Return whether a message is in the page's topic and is not a reply to a different message."""
+    """Return whether a message is in the page's topic and is not a reply to a different message.
+
+    In a business chat, return whether this bot wrote it: the bot could also edit what the owner wrote.
+    """
     address = outbound.address
+    if connection_of(address.chat) is not None:
+        bot: BotMessage = shown.get("sender_business_bot") or {}
+        return str(bot.get("id")) == address.account
     topic = shown.get("message_thread_id") if shown.get("is_topic_message") else None
     if str(topic or "") != (address.thread or ""):
         return False
@@ -550,4 +660,6 @@ def delivery_error(limits: RateLimiter, chat: str, error: CallError) -> Exceptio
         return PlacementDeferred("the platform asked to wait", seconds)
     if error.code in (401, 404, 409):
         return PlacementDeferred(error.reason, _WRONG_TOKEN_PAUSE)
+    if connection_of(chat) is not None and error.says("business", "access_forbidden"):
+        return PlacementRefused(f"the business account does not let the bot write here: {error.reason}")
     return PlacementRefused(error.reason)

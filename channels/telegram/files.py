@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 from msgspec.structs import replace
 
 from channels.telegram.api import CallError, Client, NotSentError, RefusedError, UnansweredError
-from channels.telegram.parse import Attached, ReceivedMessage
-from channels.telegram.pictures import picture_type, safe_name
-from gateway import FilePart, ImagePart, Part
+from channels.telegram.pictures import safe_name
+from channels.telegram.updates.received import Attached, ReceivedMessage
+from gateway import FilePart, Part
 from gateway.channel import Audio, InboundMessage
 
 log = structlog.get_logger("trunkline.telegram")
@@ -23,28 +23,26 @@ _LONGEST_PAUSE = 5.0
 _MAX_PARALLEL = 4
 _FILE_SECONDS = 20.0
 """Timeout of a download in seconds, retries included; later messages of the bot wait for it."""
-_MAX_TEXT = 200_000
 
 
 class FileDownloader:
-    """Downloader of the files of messages, each of at most ``most`` bytes."""
+    """Downloader of the files of messages, each of at most ``most`` bytes; ``read`` is ``Host.read_file``."""
 
-    def __init__(self, client: Client, most: int) -> None:
+    def __init__(self, client: Client, most: int, read: Callable[..., Awaitable[Part]]) -> None:
         self._client = client
+        self._read = read
         self._most = most
         self._slots = asyncio.Semaphore(_MAX_PARALLEL)
 
     async def complete(self, messages: Sequence[ReceivedMessage]) -> list[InboundMessage]:
-        """Return messages with their files; a file that could not be downloaded is replaced by a note in
-        the text."""
+        """Return messages with their files; a file that could not be downloaded is replaced by a note: of the
+        message's own files in its text."""
         async with asyncio.TaskGroup() as tasks:
             pending = [tasks.create_task(self._complete(one)) for one in messages]
         return [task.result() for task in pending]
 
     async def _complete(self, received: ReceivedMessage) -> InboundMessage:
-        message = received.inbound
-        parts: list[Part] = list(message.parts)
-        notes: list[str] = []
+        message, notes = received.inbound, list[str]()
         for file in received.files:
             name = safe_name(file.name)
             try:
@@ -53,14 +51,22 @@ class FileDownloader:
             except (ValueError, CallError, TimeoutError) as error:
                 log.info("skipped a file", reason=str(error), size=file.file.file_size)
                 why = str(error) if isinstance(error, ValueError) else "it could not be fetched"
-                notes.append(f"[{name}: {why}]")
+                if file.quote is None:
+                    notes.append(f"[{name}: {why}]")
+                else:
+                    message = _with_part(message, FilePart(name, f"[{why}]"), file.quote)
                 continue
-            if file.kind == "voice":
-                message = replace(message, kind="audio", audio=_audio(file, data))
+            if file.kind != "voice":
+                message = _with_part(message, await self._part_of(file, name, data), file.quote)
+            elif message.audio is None:
+                message = _with_audio(message, _audio(file, data), own=file.quote is None)
             else:
-                parts.append(part_of(file, name, data))
-        text = "\n".join(filter(None, (message.text, *notes)))
-        return replace(message, text=text, parts=tuple(parts))
+                message = _with_part(message, FilePart(name), file.quote)
+        return replace(message, text="\n".join(filter(None, (message.text, *notes))))
+
+    async def _part_of(self, file: Attached, name: str, data: bytes) -> Part:
+        size = file.file
+        return await self._read(name, file.mime, data, width=size.width, height=size.height)
 
     async def _fetch(self, file: Attached) -> bytes:
         """Download a file. Raises ValueError if it is too large, and the error of the last attempt."""
@@ -81,29 +87,30 @@ class FileDownloader:
         raise AssertionError("the last attempt returns or raises")
 
 
-def part_of(file: Attached, name: str, data: bytes) -> Part:
-    """Return a file as a part: pictures and texts with their content, other files by name only."""
-    mime = picture_type(data)
-    if mime is not None:
-        shown = base64.b64encode(data).decode()
-        return ImagePart(shown, mime, name or None, file.file.width, file.file.height)
-    text = _text(data)
-    if text is None:
-        return FilePart(name, f"[{file.mime or 'unknown type'}, {len(data):,} bytes, no text]")
-    cut = "" if len(text) <= _MAX_TEXT else "\n[cut]"
-    return FilePart(name, text[:_MAX_TEXT] + cut)
-
-
 def _audio(file: Attached, data: bytes) -> Audio:
     """Return a voice message with its data inline: Telegram's file links contain the bot's token and
     expire."""
     return Audio(url=f"data:{file.mime};base64,{base64.b64encode(data).decode()}", mime_type=file.mime)
 
 
-def _text(data: bytes) -> str | None:
-    if b"\0" in data:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return None
+def named(received: ReceivedMessage) -> InboundMessage:
+    """Return a message with the names of its files only."""
+    message = received.inbound
+    for file in received.files:
+        message = _with_part(message, FilePart(safe_name(file.name)), file.quote)
+    return message
+
+
+def _with_part(message: InboundMessage, part: Part, quote: int | None) -> InboundMessage:
+    """Return a message with a further part, of its own or of one of its quotes."""
+    if quote is None:
+        return replace(message, parts=(*message.parts, part))
+    quotes = list(message.quotes)
+    quotes[quote] = replace(quotes[quote], parts=(*quotes[quote].parts, part))
+    return replace(message, quotes=tuple(quotes))
+
+
+def _with_audio(message: InboundMessage, audio: Audio, *, own: bool) -> InboundMessage:
+    """Return a message with audio; that of a quote is the content of a message that has no other."""
+    spoken = own or not (message.text or message.parts)
+    return replace(message, kind="audio" if spoken else message.kind, audio=audio)

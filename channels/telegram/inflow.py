@@ -1,7 +1,8 @@
 """Intake of updates by polling or a webhook: they are durable before they are confirmed to Telegram.
 
 Telegram sends the pictures of an album as separate updates. They are kept in the cursor, which is committed
-with the messages, until the album is complete, and become one message.
+with the messages, until the album is complete, and become one message. Only one of them has the caption, so
+the album addresses the bot if any of them does.
 """
 
 from __future__ import annotations
@@ -19,22 +20,42 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from channels.telegram.api import CallError, Client, RefusedError, UnansweredError
-from channels.telegram.files import FileDownloader
+from channels.telegram.files import FileDownloader, named
 from channels.telegram.health import ConnectionHealth
 from channels.telegram.parse import (
-    KINDS,
-    BotIdentity,
-    CallbackQuery,
-    ReceivedMessage,
-    StoppedGeneration,
+    Event,
     decoded,
     message_ids,
     parse_update,
     rejected,
     stopped_session,
     update_id_of,
+    withdrawals,
 )
-from gateway.channel import Cursor, InboundMessage, OverloadedError, Receive, Rejected, StopRequest
+from channels.telegram.updates.business import BusinessConnections
+from channels.telegram.updates.chats import connection_of
+from channels.telegram.updates.history import History, calls
+from channels.telegram.updates.objects import (
+    BusinessConnection,
+    CallbackQuery,
+    DeletedBusinessMessages,
+    InlineQuery,
+    StoppedGeneration,
+)
+from channels.telegram.updates.received import Attached, BotIdentity, ReceivedMessage
+from gateway.channel import (
+    Addressing,
+    Attention,
+    Cursor,
+    Feedback,
+    InboundMessage,
+    OverloadedError,
+    Quoted,
+    Receive,
+    Rejected,
+    Signal,
+    StopRequest,
+)
 
 log = structlog.get_logger("trunkline.telegram")
 
@@ -43,6 +64,7 @@ _ALBUM_SECONDS = 1.0
 _RETRY_SECONDS = 2.0
 """Pause before complete albums are submitted again after the inbox was full."""
 _MAX_DONE = 200
+_STRONGEST: tuple[Addressing, ...] = ("direct", "command", "mention", "reply", "thread", "none")
 
 
 class State(Struct, frozen=True, omit_defaults=True):
@@ -58,7 +80,7 @@ class _Piece(Struct, frozen=True):
     raw: Any
     update_id: int
     album: str
-    message: InboundMessage
+    received: ReceivedMessage
     at: float
     """Time of arrival, in seconds of the event loop's clock."""
 
@@ -66,8 +88,9 @@ class _Piece(Struct, frozen=True):
 class Inflow:
     """Intake of updates for one bot.
 
-    ``note`` records that a message id exists in a chat. ``decide`` stores the decision of a pressed button
-    before the update is confirmed to Telegram; ``answer_button`` shows the result afterwards.
+    ``attend`` returns the gateway's treatment of a message. ``note`` records that a message id exists in a
+    chat. ``decide`` stores the decision of a pressed button before the update is confirmed to Telegram;
+    ``answer_button`` shows the result afterwards. ``answer_inline`` begins to answer an inline query.
     """
 
     def __init__(
@@ -75,17 +98,25 @@ class Inflow:
         receive: Receive,
         bot: BotIdentity,
         files: FileDownloader,
+        history: History,
+        attend: Callable[[InboundMessage], Attention],
         note: Callable[[str, int], None],
         answer_button: Callable[[CallbackQuery], None],
         decide: Callable[[CallbackQuery], Awaitable[None]],
+        connections: BusinessConnections,
+        answer_inline: Callable[[InlineQuery], None],
     ) -> None:
         self.state = State()
         self._receive = receive
         self._bot = bot
         self._files = files
+        self._history = history
+        self._attend = attend
         self._note = note
         self._answer_button = answer_button
         self._decide = decide
+        self._connections = connections
+        self._answer_inline = answer_inline
         self._lock = asyncio.Lock()
         self._pieces: list[_Piece] = []
         self._waiting = asyncio.Event()
@@ -99,40 +130,84 @@ class Inflow:
                 except (msgspec.DecodeError, RecursionError) as error:
                     log.error("cannot read the stored position of Telegram updates", reason=str(error))
         messages = [(raw, parse_update(raw, self._bot)) for raw in self.state.albums]
-        await self._keep([(raw, one) for raw, one in messages if isinstance(one, ReceivedMessage)])
+        self._set_pieces(
+            self._pieces_of([(raw, one) for raw, one in messages if isinstance(one, ReceivedMessage)])
+        )
 
     async def take(self, raws: Sequence[Any], offset: int = 0) -> None:
-        """Commit the updates, then answer pressed buttons. Raises OverloadedError if nothing was committed.
+        """Commit the updates, then answer buttons and inline queries. Raises OverloadedError if nothing was
+        committed.
 
         ``offset`` is the id of the next update when polling; 0 for a webhook.
         """
         events = [(raw, parse_update(raw, self._bot)) for raw in raws]
+        if split := _first_dependent([event for _, event in events]):
+            await self.take(raws[:split], update_id_of(raws[split]) or 0 if offset else 0)
+            await self.take(raws[split:], offset)
+            return
         for raw in raws:
             for chat, number in message_ids(raw):
-                self._note(str(chat), number)
+                self._note(chat, number)
+        events = [(raw, await self._check_connection(raw, event)) for raw, event in events]
         fresh = [
             (raw, one) for raw, one in events if isinstance(one, ReceivedMessage) and not self._is_done(raw)
         ]
-        plain = await self._complete([(raw, one) for raw, one in fresh if one.album is None])
-        pieces = await self._pieces_of([(raw, one) for raw, one in fresh if one.album is not None])
-        refused = [one for _, one in events if isinstance(one, Rejected)]
-        refused += [one for one in plain if isinstance(one, Rejected)]
-        messages = [one for one in plain if isinstance(one, InboundMessage)]
-        stops = [
-            StopRequest(stopped_session(one, self._bot))
-            for _, one in events
-            if isinstance(one, StoppedGeneration)
-        ]
+        fresh = [(raw, self._place(one)) for raw, one in fresh]
+        messages, refused = await self._complete([(raw, one) for raw, one in fresh if one.album is None])
+        refused += [one for _, one in events if isinstance(one, Rejected)]
+        pieces = self._pieces_of([(raw, one) for raw, one in fresh if one.album is not None])
         for _, event in events:
             if isinstance(event, CallbackQuery):
                 await self._decide(event)
         async with self._lock:
             waiting = _merge_pieces(self._pieces, pieces)
-            ready = [one for one in waiting if any(_is_later_in_chat(message, one) for message in messages)]
-            await self._commit([*_join_albums(ready), *messages], waiting, ready, refused, offset, stops)
+            later = [one.inbound for _, one in fresh if one.album is None]
+            ready = [one for one in waiting if any(_is_later_in_chat(message, one) for message in later)]
+            albums, failed = await self._complete(_join_albums(ready))
+            refused += failed
+            signals = self._signals([event for _, event in events])
+            await self._commit([*albums, *messages], waiting, ready, refused, offset, signals)
         for _, event in events:
             if isinstance(event, CallbackQuery):
                 self._answer_button(event)
+            elif isinstance(event, InlineQuery):
+                self._answer_inline(event)
+
+    def _signals(self, events: Sequence[Event]) -> list[Signal]:
+        signals: list[Signal] = []
+        for event in events:
+            if isinstance(event, Feedback):
+                signals.append(event)
+            elif isinstance(event, StoppedGeneration):
+                signals.append(StopRequest(stopped_session(event, self._bot)))
+            elif isinstance(event, DeletedBusinessMessages):
+                signals += withdrawals(event, self._bot)
+        return signals
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of updates to request."""
+        return [*self._bot.kinds]
+
+    async def _check_connection(self, raw: object, event: Event) -> Event:
+        """Return an event; None, or a rejection, for a message of a business chat that is not answered.
+
+        Raises OverloadedError if Telegram cannot be asked about the connection.
+        """
+        if isinstance(event, BusinessConnection):
+            self._connections.note(event)
+        if not isinstance(event, ReceivedMessage):
+            return event
+        connection = connection_of(event.inbound.address.chat)
+        try:
+            if connection is None or await self._connections.is_answered(connection):
+                return event
+        except ValueError as error:
+            log.warning("a message of a business account is not answered", reason=str(error))
+            return rejected(raw, self._bot, str(error))
+        except CallError as error:
+            raise OverloadedError(f"a business connection cannot be checked now: {error}") from error
+        return None
 
     async def run(self) -> None:
         """Submit albums when they are complete, until cancelled."""
@@ -149,10 +224,14 @@ class Inflow:
 
     async def _submit_albums(self, now: float) -> None:
         """Commit the albums that received no new piece for ``_ALBUM_SECONDS`` seconds."""
+        newest = _newest(self._pieces)
+        ready = [piece for piece in self._pieces if newest[piece.album] + _ALBUM_SECONDS <= now]
+        albums, failed = await self._complete(_join_albums(ready))
         async with self._lock:
-            newest = _newest(self._pieces)
-            ready = [piece for piece in self._pieces if newest[piece.album] + _ALBUM_SECONDS <= now]
-            await self._commit(_join_albums(ready), self._pieces, ready, (), 0)
+            # During the download, a later message may have completed an album, or another piece of it come.
+            albums_of = {piece.album for piece in ready}
+            if [piece for piece in self._pieces if piece.album in albums_of] == ready:
+                await self._commit(albums, self._pieces, ready, failed, 0)
 
     async def _commit(
         self,
@@ -161,24 +240,50 @@ class Inflow:
         ready: Sequence[_Piece],
         refused: Sequence[Rejected],
         offset: int,
-        stops: Sequence[StopRequest] = (),
+        signals: Sequence[Signal] = (),
     ) -> None:
-        """Commit messages, stop requests and the new state in one transaction."""
+        """Commit messages, signals and the new state in one transaction."""
         left = [piece for piece in waiting if piece not in ready]
         done = (*self.state.done, *(piece.update_id for piece in ready))[-_MAX_DONE:]
         state = State(offset or self.state.offset, tuple(piece.raw for piece in left), done)
-        if state == self.state and not (messages or refused or stops):
+        if state == self.state and not (messages or refused or signals):
             return
         value = msgspec.json.encode(state).decode()
         cursor = Cursor(str(self._bot.id), value)
-        await self._receive(*messages, cursor=cursor, rejected=refused, signals=stops)
+        receipts = await self._receive(*messages, cursor=cursor, rejected=refused, signals=signals)
+        for message, receipt in zip(messages, receipts, strict=False):
+            if not (receipt.ignored or receipt.duplicate):
+                self._history.called(message)
         self.state = state
         self._set_pieces(left)
 
+    def _place(self, received: ReceivedMessage) -> ReceivedMessage:
+        """Return a message with the thread that it belongs to, and keep it as history."""
+        message = received.inbound
+        if message.addressed == "none" and self._history.is_called(received):
+            received = replace(received, inbound=replace(message, addressed="thread"))
+        if self._attend(received.inbound) != "ignore":
+            self._history.keep(received)
+        return received
+
     async def _complete(
         self, messages: Sequence[tuple[Any, ReceivedMessage]]
+    ) -> tuple[list[InboundMessage], list[Rejected]]:
+        """Return messages with their files downloaded if they are answered; one that fails is rejected."""
+        attention = [self._attend(one.inbound) for _, one in messages]
+        wanted = [pair for pair, kind in zip(messages, attention, strict=True) if kind == "answer"]
+        answered = iter(await self._download(wanted))
+        made: list[InboundMessage | Rejected] = [
+            next(answered) if kind == "answer" else named(one)
+            for (_, one), kind in zip(messages, attention, strict=True)
+            if kind != "ignore"
+        ]
+        refused = [one for one in made if isinstance(one, Rejected)]
+        return [one for one in made if isinstance(one, InboundMessage)], refused
+
+    async def _download(
+        self, messages: Sequence[tuple[Any, ReceivedMessage]]
     ) -> list[InboundMessage | Rejected]:
-        """Return messages with their files downloaded. One that fails is rejected."""
         try:
             return [*await self._files.complete([one for _, one in messages])]
         except Exception:  # an unexpected error in one message must not block the others
@@ -192,16 +297,12 @@ class Inflow:
                 made.append(rejected(raw, self._bot, type(error).__name__))
         return made
 
-    async def _pieces_of(self, messages: Sequence[tuple[Any, ReceivedMessage]]) -> list[_Piece]:
-        whole, now = await self._complete(messages), asyncio.get_running_loop().time()
+    def _pieces_of(self, messages: Sequence[tuple[Any, ReceivedMessage]]) -> list[_Piece]:
+        now = asyncio.get_running_loop().time()
         return [
-            _Piece(raw, update_id_of(raw) or 0, f"{one.inbound.address.chat}:{one.album}", message, now)
-            for (raw, one), message in zip(messages, whole, strict=True)
-            if isinstance(message, InboundMessage)
+            _Piece(raw, update_id_of(raw) or 0, f"{one.inbound.address.chat}:{one.album}", one, now)
+            for raw, one in messages
         ]
-
-    async def _keep(self, messages: Sequence[tuple[Any, ReceivedMessage]]) -> None:
-        self._set_pieces(await self._pieces_of(messages))
 
     def _set_pieces(self, pieces: Sequence[_Piece]) -> None:
         self._pieces = list(pieces)
@@ -212,6 +313,20 @@ class Inflow:
 
     def _is_done(self, raw: object) -> bool:
         return update_id_of(raw) in self.state.done
+
+
+def _first_dependent(events: Sequence[Event]) -> int | None:
+    """Return the index of the first message that an earlier one may put into a thread: whether that is so is
+    known when the earlier one is accepted."""
+    called: set[str] = set()
+    for index, event in enumerate(events):
+        if isinstance(event, ReceivedMessage):
+            message = event.inbound
+            if message.addressed == "none" and not event.to_another and message.address.chat in called:
+                return index
+            if calls(message):
+                called.add(message.address.chat)
+    return None
 
 
 def _newest(pieces: Sequence[_Piece]) -> Mapping[str, float]:
@@ -235,22 +350,42 @@ def _merge_pieces(before: Sequence[_Piece], new: Sequence[_Piece]) -> list[_Piec
 def _is_later_in_chat(message: InboundMessage, piece: _Piece) -> bool:
     """Return whether a message was written in the same chat after a piece of an album: the album is
     complete then."""
-    return message.address.chat == piece.message.address.chat and message.order > piece.message.order
+    album = piece.received.inbound
+    return message.address.chat == album.address.chat and message.order > album.order
 
 
-def _join_albums(pieces: Sequence[_Piece]) -> list[InboundMessage]:
-    """Return each album as one message with the ids of its first piece."""
-    albums: dict[str, list[InboundMessage]] = {}
-    for piece in sorted(pieces, key=lambda piece: piece.message.order):
-        albums.setdefault(piece.album, []).append(piece.message)
-    return [
-        replace(
-            album[0],
-            text="\n".join(filter(None, (one.text for one in album))),
-            parts=tuple(part for one in album for part in one.parts),
-        )
-        for album in albums.values()
-    ]
+def _join_albums(pieces: Sequence[_Piece]) -> list[tuple[Any, ReceivedMessage]]:
+    """Return each album as one message with the ids of its first piece, and the raw update of that."""
+    albums: dict[str, list[_Piece]] = {}
+    for piece in sorted(pieces, key=lambda piece: piece.received.inbound.order):
+        albums.setdefault(piece.album, []).append(piece)
+    return [(album[0].raw, _joined([piece.received for piece in album])) for album in albums.values()]
+
+
+def _joined(album: Sequence[ReceivedMessage]) -> ReceivedMessage:
+    """Return the messages of an album as one. All reply to the same message; a forwarded one has a quote
+    each."""
+    first, quotes, files = album[0], list[Quoted](), list[Attached]()
+    for one in album:
+        shown = one.inbound.quotes
+        if quotes and shown and shown[0].kind != "forward":
+            shown = ()
+        kept = (file for file in one.files if file.quote is None or shown)
+        files += [file if file.quote is None else replace(file, quote=len(quotes)) for file in kept]
+        quotes += shown
+    addressed = min((one.inbound.addressed for one in album), key=_STRONGEST.index)
+    if addressed == "thread" and any(one.to_another for one in album):
+        addressed = "none"
+    return replace(
+        first,
+        inbound=replace(
+            first.inbound,
+            text="\n".join(filter(None, (one.inbound.text for one in album))),
+            addressed=addressed,
+            quotes=tuple(quotes),
+        ),
+        files=tuple(files),
+    )
 
 
 POLL_SECONDS = 25
@@ -273,7 +408,7 @@ async def poll(client: Client, inflow: Inflow, health: ConnectionHealth) -> None
                 offset=offset,
                 limit=_MAX_BATCH,
                 timeout=wait,
-                allowed_updates=[*KINDS],
+                allowed_updates=inflow.kinds,
                 seconds=wait + _POLL_GRACE,
             )
         except CallError as error:
@@ -296,7 +431,7 @@ async def _take_batch(inflow: Inflow, batch: list[Any], offset: int) -> None:
     try:
         await inflow.take(batch, max(numbers) + 1 if numbers else offset + 1)
     except OverloadedError as error:
-        log.warning("the inbox is full; Telegram sends the updates again", reason=str(error))
+        log.warning("updates were not accepted; Telegram sends them again", reason=str(error))
         for raw in batch:
             try:
                 await inflow.take([raw], (update_id_of(raw) or offset) + 1)
@@ -338,12 +473,12 @@ class Webhook:
         known = False
         while True:
             try:
-                if not known:
+                if not known and self.inflow is not None:
                     await client.call(
                         "setWebhook",
                         url=self._url,
                         secret_token=self._secret.decode(),
-                        allowed_updates=[*KINDS],
+                        allowed_updates=self.inflow.kinds,
                     )
                 info = await client.call("getWebhookInfo")
                 if not isinstance(info, dict):
@@ -376,6 +511,6 @@ class Webhook:
         try:
             await self.inflow.take([update])
         except OverloadedError as error:
-            log.warning("the inbox is full; Telegram sends the updates again", reason=str(error))
+            log.warning("an update was not accepted; Telegram sends it again", reason=str(error))
             return web.Response(status=503, headers=_RETRY_HEADERS)
         return web.Response()

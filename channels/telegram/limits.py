@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 
-from channels.telegram.parse import is_group
+from channels.telegram.updates.chats import is_group
 from gateway.channel import Clock, Limit, Pacer
 
 _LIMITS: Mapping[str, Limit] = {

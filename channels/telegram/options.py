@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Literal, Self, cast
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -12,7 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 _TOKEN = re.compile(r"[0-9]+:[\x21-\x7e]+")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
-Groups = Literal["mention", "reply", "command", "always"]
+_REACTIONS = (
+    "👍 👎 ❤ 🔥 🥰 👏 😁 🤔 🤯 😱 🤬 😢 🎉 🤩 🤮 💩 🙏 👌 🕊 🤡 🥱 🥴 😍 🐳 ❤‍🔥 "
+    "🌚 🌭 💯 🤣 ⚡ 🍌 🏆 💔 🤨 😐 🍓 🍾 💋 🖕 😈 😴 😭 🤓 👻 👨‍💻 👀 🎃 🙈 😇 😨 "
+    "🤝 ✍ 🤗 🫡 🎅 🎄 ☃ 💅 🤪 🗿 🆒 💘 🙉 🦄 😘 💊 🙊 😎 👾 🤷‍♂ 🤷 🤷‍♀ 😡"
+)
+REACTIONS = frozenset(_REACTIONS.split())
+"""Emoji that Telegram allows as reactions."""
+
 Strategy = Literal["chat", "chat_user", "thread"]
 
 
@@ -40,11 +47,6 @@ class Options(BaseModel):
         description="Secret that Telegram sends with each update; 1 to 256 of A-Z a-z 0-9 _ -; required for "
         "mode webhook",
     )
-    groups: Groups = Field(
-        default="mention",
-        description="Messages to answer in group chats: mention (of the bot), reply (to the bot), command, "
-        "or always (all messages); default mention",
-    )
     session_strategy: Strategy = Field(
         default="thread",
         description="Scope of a conversation: chat, chat_user (each user of a chat), or thread (each thread "
@@ -59,6 +61,26 @@ class Options(BaseModel):
         default="",
         description="Emoji reaction on a message while it is being answered; none if empty; default empty",
     )
+    stop_reaction: str = Field(
+        default="🙊",
+        description="Emoji reaction that stops an answer while it is generated, set by a user on one of its "
+        "messages; none if empty; default 🙊",
+    )
+    business: tuple[str, ...] = Field(
+        default=(),
+        description="Ids of the users for whose business accounts the bot answers, in their private chats; "
+        "none if empty; default empty",
+    )
+    channel_posts: bool = Field(
+        default=False,
+        description="Answer posts in Telegram channels where the bot is an administrator, if allow lists the "
+        "id of the channel; default false",
+    )
+    inline: bool = Field(
+        default=False,
+        description="Answer allowed users who type a question behind the bot's name in any chat, without "
+        "tools and history; default false",
+    )
     file_bytes: int = Field(
         default=10_000_000,
         ge=0,
@@ -72,6 +94,11 @@ class Options(BaseModel):
         description="Most text messages per answer; a longer one is also sent as a file; 1 to 50; default 6",
     )
 
+    rich_messages: bool = Field(
+        default=True,
+        description="Send texts with headings or tables as rich messages, which old apps cannot show; false: "
+        "as bold lines and monospaced grids; default true",
+    )
     tools: bool = Field(default=True, description="Show the used tools in answers; default true")
     pace: float = Field(
         default=1.0,
@@ -95,6 +122,32 @@ class Options(BaseModel):
         if not _TOKEN.fullmatch(token.get_secret_value()):
             raise ValueError("must be a bot's token, like 123456789:AA…")
         return token
+
+    @field_validator("business", mode="before")
+    @classmethod
+    def _read_ids(cls, ids: object) -> object:
+        if isinstance(ids, list | tuple):
+            return [str(one) if isinstance(one, int) else one for one in cast("Sequence[object]", ids)]
+        return ids
+
+    @field_validator("business")
+    @classmethod
+    def _check_ids(cls, ids: tuple[str, ...]) -> tuple[str, ...]:
+        for one in ids:
+            if not (one.isascii() and one.isdigit()):
+                raise ValueError(f"{one!r} is not the id of a user; ids are numbers")
+        return ids
+
+    @field_validator("thinking", "stop_reaction")
+    @classmethod
+    def _check_reaction(cls, emoji: str) -> str:
+        # Keyboards add this mark to some emoji; Telegram's reactions are without it.
+        emoji = emoji.replace("\ufe0f", "")
+        if emoji and emoji not in REACTIONS:
+            raise ValueError(
+                f"must be one of the emoji that Telegram allows as reactions: {' '.join(sorted(REACTIONS))}"
+            )
+        return emoji
 
     @field_validator("api_base_url")
     @classmethod

@@ -1,155 +1,51 @@
-"""Conversion of Bot API updates to gateway events. Pure: raw JSON in, values out.
-
-The classes of updates have the fields that the channel uses. Unknown fields are ignored, so that additions to
-the platform break nothing.
-"""
+"""Conversion of Bot API updates to gateway events. Pure: raw JSON in, values out."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, cast
 from zlib import crc32
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
-from gateway.channel import Address, InboundMessage, Rejected, Sender, SessionKey
-
-Number = Annotated[int, Meta(ge=-(2**53), le=2**53)]
-"""Any number of the platform. Telegram's are at most 2**53, and the store accepts no larger ones."""
-
-
-class User(Struct, frozen=True):
-    """A user or a bot."""
-
-    id: Number
-    is_bot: bool = False
-    first_name: str = ""
-    last_name: str = ""
-    username: str = ""
-
-    @property
-    def name(self) -> str:
-        """Display name: first and last name, or the user name."""
-        return " ".join(filter(None, (self.first_name, self.last_name))) or self.username
-
-
-class Chat(Struct, frozen=True):
-    """A chat."""
-
-    id: Number
-    type: Literal["private", "group", "supergroup", "channel"] = "private"
-    title: str = ""
-    is_forum: bool = False
-
-
-class Entity(Struct, frozen=True):
-    """A marked part of a text; offset and length count UTF-16 units."""
-
-    type: str
-    offset: Number
-    length: Number
-    user: User | None = None
-
-
-class File(Struct, frozen=True):
-    """A file of any kind. Width and height are in pixels."""
-
-    file_id: str
-    file_size: Number = 0
-    file_name: str = ""
-    mime_type: str = ""
-    width: Number | None = None
-    height: Number | None = None
-
-
-class Quote(Struct, frozen=True):
-    """The selected part of the message that is replied to."""
-
-    text: str = ""
-
-
-class Replied(Struct, frozen=True):
-    """The message that is replied to."""
-
-    message_id: Number
-    sender: User | None = field(default=None, name="from")
-    text: str = ""
-    caption: str = ""
-    forum_topic_created: object = None
-
-
-class Message(Struct, frozen=True):
-    """A message in a chat."""
-
-    message_id: Number
-    chat: Chat
-    date: Number = 0
-    edit_date: Number = 0
-    sender: User | None = field(default=None, name="from")
-    sender_chat: Chat | None = None
-    message_thread_id: Number | None = None
-    is_topic_message: bool = False
-    forward_origin: object = None
-    via_bot: User | None = None
-    reply_to_message: Replied | None = None
-    quote: Quote | None = None
-    media_group_id: str | None = None
-    text: str = ""
-    entities: tuple[Entity, ...] = ()
-    caption: str = ""
-    caption_entities: tuple[Entity, ...] = ()
-    photo: tuple[File, ...] = ()
-    document: File | None = None
-    voice: File | None = None
-    audio: File | None = None
-    video: File | None = None
-    video_note: File | None = None
-    animation: File | None = None
-    sticker: object = None
-    location: object = None
-    contact: object = None
-    poll: object = None
-
-
-class Pressed(Struct, frozen=True):
-    """The message with the pressed button."""
-
-    message_id: Number
-    chat: Chat
-
-
-class CallbackQuery(Struct, frozen=True):
-    """A user pressed a button."""
-
-    id: str
-    sender: User = field(name="from")
-    message: Pressed | None = None
-    data: str = ""
-
-
-class StoppedGeneration(Struct, frozen=True):
-    """A user pressed Stop under a draft."""
-
-    chat: Chat
-    draft_id: Number
-    message_thread_id: Number | None = None
-
-
-class Update(Struct, frozen=True):
-    """One update; at most one of the optional fields is set."""
-
-    update_id: Number
-    message: Message | None = None
-    edited_message: Message | None = None
-    callback_query: CallbackQuery | None = None
-    stopped_message_generation: StoppedGeneration | None = None
-
-
-KINDS = ("message", "edited_message", "callback_query", "stopped_message_generation")
-"""Kinds of updates to request."""
+from channels.telegram.options import Strategy
+from channels.telegram.updates.chats import business_chat, chat_of
+from channels.telegram.updates.content import files_of, text_of, unreadable_kind
+from channels.telegram.updates.objects import (
+    BusinessConnection,
+    CallbackQuery,
+    DeletedBusinessMessages,
+    Entity,
+    InlineQuery,
+    Message,
+    Reaction,
+    StoppedGeneration,
+    Update,
+)
+from channels.telegram.updates.quotes import (
+    earlier,
+    forwarded,
+    is_reply_to,
+    replied,
+    reply_target,
+    sender_of,
+)
+from channels.telegram.updates.received import Attached, BotIdentity, ReceivedMessage
+from gateway.channel import (
+    Address,
+    Addressing,
+    Feedback,
+    InboundMessage,
+    InvalidRequestError,
+    Quoted,
+    Rejected,
+    SessionKey,
+    Withdrawal,
+    feedback_value,
+)
 
 
 def decoded(payload: bytes) -> Any:
@@ -178,46 +74,22 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _MAX_RAW = 100_000
-_MAX_QUOTED = 500
 _COMMAND = re.compile(r"/([A-Za-z0-9_]{1,64})(?:@([A-Za-z0-9_]+))?(?=\s|$)")
-_LAST_GROUP = -1_000_000_000_000
-_UNKNOWN_SENDER = "0"
 
-FileKind = Literal["picture", "file", "voice"]
+_MESSAGES = ("message", "business_message", "channel_post")
+_EDITS = ("edited_message", "edited_business_message", "edited_channel_post")
 
-
-class BotIdentity(Struct, frozen=True):
-    """The bot as updates see it: its channel, id, user name and options."""
-
-    channel: str
-    id: int
-    username: str = ""
-    groups: str = "mention"
-    strategy: str = "thread"
-    edits: bool = True
-    commands: Mapping[str, str] = {}
-    """Gateway command names by the names typed on Telegram."""
-
-
-class Attached(Struct, frozen=True):
-    """A file that came with a message."""
-
-    kind: FileKind
-    file: File
-    mime: str
-    name: str
-
-
-class ReceivedMessage(Struct, frozen=True):
-    """A message for the bot. Its files are not downloaded yet. ``album`` is the id shared by an album's
-    messages."""
-
-    inbound: InboundMessage
-    files: tuple[Attached, ...] = ()
-    album: str | None = None
-
-
-Event = ReceivedMessage | CallbackQuery | StoppedGeneration | Rejected | None
+Event = (
+    ReceivedMessage
+    | CallbackQuery
+    | StoppedGeneration
+    | Feedback
+    | BusinessConnection
+    | DeletedBusinessMessages
+    | InlineQuery
+    | Rejected
+    | None
+)
 """Meaning of an update; None if the update is not for the bot."""
 
 
@@ -231,7 +103,7 @@ def parse_update(raw: object, bot: BotIdentity) -> Event:
     """Return the meaning of an update. Returns Rejected, never raises, for one that cannot be read."""
     try:
         update = msgspec.convert(raw, Update)
-        return _meaning(update, bot)
+        return _meaning(raw, update, bot)
     except (msgspec.ValidationError, ValueError, RecursionError, OverflowError) as error:
         return rejected(raw, bot, f"{type(error).__name__}: {error}")
 
@@ -246,17 +118,22 @@ def rejected(raw: object, bot: BotIdentity, reason: str) -> Rejected:
     return Rejected(str(bot.id), "?" if number is None else str(number), text[:_MAX_RAW], reason[:1000])
 
 
-def message_ids(raw: object) -> Iterable[tuple[int, int]]:
-    """Return chat id and message id of each message in an update."""
+def message_ids(raw: object) -> Iterable[tuple[str, int]]:
+    """Return chat and message id of each message in an update."""
     try:
         update = msgspec.convert(raw, Update)
     except (msgspec.ValidationError, ValueError, RecursionError):
         return
-    for message in (update.message, update.edited_message):
+    pressed = None if update.callback_query is None else update.callback_query.message
+    for message in (*(getattr(update, kind) for kind in (*_MESSAGES, *_EDITS)), pressed):
         if message is not None:
-            yield message.chat.id, message.message_id
-    if update.callback_query is not None and update.callback_query.message is not None:
-        yield update.callback_query.message.chat.id, update.callback_query.message.message_id
+            yield chat_of(message), message.message_id
+
+
+def withdrawals(deleted: DeletedBusinessMessages, bot: BotIdentity) -> Iterable[Withdrawal]:
+    """Return the deletions of messages."""
+    chat = business_chat(deleted.business_connection_id, deleted.chat.id)
+    return (Withdrawal(str(bot.id), f"{chat}:{number}") for number in deleted.message_ids)
 
 
 def stopped_session(stopped: StoppedGeneration, bot: BotIdentity) -> str:
@@ -268,70 +145,131 @@ def stopped_session(stopped: StoppedGeneration, bot: BotIdentity) -> str:
     return str(SessionKey(bot.channel, str(bot.id), chat, thread if bot.strategy == "thread" else None, user))
 
 
-def id_sequence(chat: str) -> str:
-    """Return the message id sequence of a chat: each supergroup has its own, all other chats share one."""
-    return chat if int(chat) < _LAST_GROUP else ""
+def session_of(address: Address, channel: str, account: str, strategy: Strategy) -> str:
+    """Return the session of a chat. Raises InvalidRequestError for an address of another bot or no chat."""
+    chat, thread = address.chat, address.thread
+    if address.account != account:
+        raise InvalidRequestError(f"the account of {channel} is {account!r}, not {address.account!r}")
+    if not _CHAT.fullmatch(chat) or not (thread is None or thread.isdecimal()):
+        raise InvalidRequestError(f"{chat!r} with the topic {thread!r} is not the id of a Telegram chat")
+    # In a private chat the user's id is that of the chat.
+    user = chat if strategy == "chat_user" and chat.isdecimal() else None
+    return str(SessionKey(channel, account, chat, thread if strategy == "thread" else None, user))
 
 
-def is_group(chat: str) -> bool:
-    """Return whether a chat is anything but a private chat."""
-    return chat.startswith("-")
+_CHAT = re.compile(r"-?\d+|(channel|business):.+")
 
 
-def _meaning(update: Update, bot: BotIdentity) -> Event:
-    if update.callback_query is not None:
-        return update.callback_query
-    if update.stopped_message_generation is not None:
-        return update.stopped_message_generation
-    message = update.message or update.edited_message
-    if message is None:
+def _feedback(reaction: Reaction, bot: BotIdentity) -> Feedback | None:
+    """Return what a user's reactions say about a message; None for an anonymous user."""
+    if reaction.user is None or reaction.user.is_bot:
         return None
-    return _parse_message(update, message, bot, edited=update.message is None)
+    value = feedback_value(one.emoji for one in reaction.new_reaction)
+    added = {one.emoji for one in reaction.new_reaction} - {one.emoji for one in reaction.old_reaction}
+    stops = bool(bot.stop_reaction) and bot.stop_reaction in added
+    chat, message = str(reaction.chat.id), str(reaction.message_id)
+    return Feedback(str(bot.id), chat, message, str(reaction.user.id), value, stops)
+
+
+def _meaning(raw: object, update: Update, bot: BotIdentity) -> Event:
+    kind, value = next(((kind, one) for kind in bot.kinds if (one := getattr(update, kind))), ("", None))
+    match value:
+        case CallbackQuery() | StoppedGeneration() | InlineQuery():
+            return value
+        case BusinessConnection() | DeletedBusinessMessages():
+            return value
+        case Reaction():
+            return _feedback(value, bot)
+        case Message() if not _is_by_bot(value, bot):
+            _check_chat(kind, value)
+            if kind in _EDITS:
+                return _parse_edit(update, value, bot)
+            fields = cast("Mapping[str, Mapping[str, object]]", raw)[kind]
+            return _parse_message(update, value, _text(fields, value), bot)
+        case _:
+            return None
+
+
+def _check_chat(kind: str, message: Message) -> None:
+    """Raise ValueError for a message in a chat that its kind of update does not come from."""
+    if ("business" in kind) != bool(message.business_connection_id):
+        raise ValueError(f"{kind} of the business connection {message.business_connection_id!r}")
+    if ("channel" in kind) != (message.chat.type == "channel"):
+        raise ValueError(f"{kind} of a chat of type {message.chat.type}")
+
+
+def _text(fields: Mapping[str, object], message: Message) -> str:
+    """Return the text of a message; in a private chat, one without text and files names its kind."""
+    said = text_of(message)
+    if said or message.chat.type != "private" or any(files_of(message)):
+        return said
+    kind = unreadable_kind(fields)
+    return "" if kind is None else f"[unsupported message: {kind.replace('_', ' ')}]"
+
+
+def _parse_edit(update: Update, message: Message, bot: BotIdentity) -> ReceivedMessage | None:
+    """Return an edited message. Edits of other content are its updates, such as those of a live location."""
+    is_text = message.written[0] or message.rich_message is not None or any(files_of(message))
+    if not (bot.edits and is_text):
+        return None
+    return _parse_message(update, message, text_of(message), bot, edited=True)
 
 
 def _parse_message(
-    update: Update, message: Message, bot: BotIdentity, *, edited: bool
+    update: Update, message: Message, said: str, bot: BotIdentity, *, edited: bool = False
 ) -> ReceivedMessage | None:
-    if (edited and not bot.edits) or _is_by_bot(message, bot) or message.chat.type == "channel":
+    is_private = message.chat.type == "private"
+    files: tuple[Attached, ...] = tuple(files_of(message))
+    pointed: tuple[tuple[Quoted, ...], tuple[Attached, ...]]
+    if not said and not files:
         return None
-    text, entities = (
-        (message.text, message.entities)
-        if message.text
-        else (
-            message.caption,
-            message.caption_entities,
-        )
-    )
-    files = tuple(_files(message))
-    if not text and not files and (edited or not _placeholder(message)):
-        return None
-    words, call = _read_text(text, entities, bot)
-    if message.chat.type != "private" and not _is_for_bot(message, call, entities, text, bot):
-        return None
+    if message.forward_origin is not None:
+        # The words are another user's: they are no command, no mention and no answer to a question.
+        words, call, to_another = "", "", False
+        pointed, files = forwarded(message, said, bot.id), ()
+    else:
+        words, call = _read_text(said, message.written[1], bot, is_private=is_private)
+        to_another = _begins_with_another(message, bot)
+        if edited and words.lstrip().startswith("/"):
+            words = f"Edited: {words}"
+        pointed = ((), ()) if words.startswith("/") else replied(message, bot.id)
     if call == "other":
         return None
-    words = _prevent_command(words, message, edited=edited) or _placeholder(message)
-    quoted = "" if words.startswith("/") else _quoted(message, bot)
+    quotes, quoted_files = pointed
+    inbound = _to_inbound(update, message, bot, words, quotes, (*files, *quoted_files), edited=edited)
+    if not is_private:
+        inbound = replace(inbound, addressed=_addressed(message, call, bot))
     return ReceivedMessage(
-        _to_inbound(update, message, bot, f"{quoted}{words}", edited=edited),
-        files,
+        inbound,
+        (*files, *quoted_files),
         None if edited else message.media_group_id,
+        earlier(message, bot.id),
+        to_another,
     )
 
 
 def _to_inbound(
-    update: Update, message: Message, bot: BotIdentity, text: str, *, edited: bool
+    update: Update,
+    message: Message,
+    bot: BotIdentity,
+    text: str,
+    quotes: tuple[Quoted, ...],
+    files: Iterable[Attached],
+    *,
+    edited: bool,
 ) -> InboundMessage:
-    chat = str(message.chat.id)
+    chat = chat_of(message)
     topic = str(message.message_thread_id) if message.is_topic_message and message.message_thread_id else None
-    sender = _sender(message)
+    sender = sender_of(message)
     thread = topic if bot.strategy == "thread" else None
     user = sender.id if bot.strategy == "chat_user" else None
     key = f"{chat}:{message.message_id}"
+    target = reply_target(message)
+    is_private = message.chat.type == "private"
     return InboundMessage(
         session=str(SessionKey(bot.channel, str(bot.id), chat, thread, user)),
         # A message can be edited twice within one second, the resolution of the platform's timestamps.
-        dedup_key=f"{key}:e{message.edit_date}-{_digest(text)}" if edited else key,
+        dedup_key=f"{key}:e{message.edit_date}-{_digest(text, files)}" if edited else key,
         # Update ids restart at random after a week without updates; with the timestamp they stay unique.
         alt_key=f"{update.update_id}:{message.edit_date or message.date}",
         revises=key if edited else None,
@@ -341,52 +279,54 @@ def _to_inbound(
             chat=chat,
             thread=topic,
             reply_to=str(message.message_id),
-            group=message.chat.type != "private",
+            # The owner of a business account reads the chat, too.
+            group=not is_private or bool(message.business_connection_id),
+            title="" if is_private else message.chat.title,
         ),
         sender=sender,
         text=text.replace("\0", "\ufffd"),
         order=message.message_id,
-        in_reply_to=None if (replied := _reply_target(message)) is None else str(replied.message_id),
+        in_reply_to=None if target is None else str(target.message_id),
         sent_at=message.date * 1000,
+        quotes=quotes,
     )
 
 
-def _digest(text: str) -> str:
-    return f"{crc32(text.encode(errors='replace')):08x}"
-
-
-def _sender(message: Message) -> Sender:
-    """Return the sender. A message sent on behalf of a chat has that chat as its sender."""
-    if message.sender_chat is not None:
-        return Sender(str(message.sender_chat.id), message.sender_chat.title)
-    if message.sender is None:
-        return Sender(_UNKNOWN_SENDER)
-    return Sender(str(message.sender.id), message.sender.name)
+def _digest(text: str, files: Iterable[Attached]) -> str:
+    """Return a digest of what an edit can change."""
+    content = "\n".join((text, *(file.file.file_id for file in files)))
+    return f"{crc32(content.encode(errors='replace')):08x}"
 
 
 def _is_by_bot(message: Message, bot: BotIdentity) -> bool:
-    """Return whether a bot wrote it: this one, or another, which is ignored to prevent endless loops."""
+    """Return whether a bot wrote it: this one, or another, which is ignored to prevent endless loops.
+
+    In a business chat, so is what the owner of the account wrote, or a bot on the owner's behalf.
+    """
     sender = message.sender
+    if message.business_connection_id and (sender is None or sender.id != message.chat.id):
+        return True
     on_behalf_of_chat = message.sender_chat is not None
     return sender is not None and (sender.id == bot.id or (sender.is_bot and not on_behalf_of_chat))
 
 
 def _read_text(
-    text: str, entities: Sequence[Entity], bot: BotIdentity
+    text: str, entities: Sequence[Entity], bot: BotIdentity, *, is_private: bool
 ) -> tuple[str, Literal["", "own", "other"]]:
     """Return the text without the bot's name, and whether it is a command of this bot, of another, or
     none."""
     command = _COMMAND.match(text)
     if command is not None and any(e.type == "bot_command" and e.offset == 0 for e in entities):
         name, named = command[1].lower(), command[2]
-        if named and named.lower() != bot.username.lower():
+        if named and named.lower() != bot.username.lower() and not is_private:
             return text, "other"
         rest = text[command.end() :].strip()
         known = bot.commands.get(name, name)
         if name == "start" and name not in bot.commands:
             return "/help", "own"
         return f"/{known} {rest}".strip(), "own"
-    return _without_name(text, bot), ""
+    bare = _without_name(text, bot)
+    return (bare or text if is_private else bare), ""
 
 
 def _without_name(text: str, bot: BotIdentity) -> str:
@@ -394,31 +334,18 @@ def _without_name(text: str, bot: BotIdentity) -> str:
         return text
     name = f"@{bot.username.lower()}"
     if text.lower().startswith(name) and not text[len(name) : len(name) + 1].isalnum():
-        return text[len(name) :].lstrip(" ,:\n") or text
+        return text[len(name) :].lstrip(" ,:\n")
     return text
 
 
-def _prevent_command(words: str, message: Message, *, edited: bool) -> str:
-    """Prevent a forwarded or edited text from being read as a command, by a prefix."""
-    if message.forward_origin is not None:
-        return f"Forwarded:\n{words}" if words else ""
-    if edited and words.lstrip().startswith("/"):
-        return f"Edited: {words}"
-    return words
-
-
-def _is_for_bot(message: Message, call: str, entities: Sequence[Entity], text: str, bot: BotIdentity) -> bool:
-    """Return whether a message in a group is for the bot."""
+def _addressed(message: Message, call: str, bot: BotIdentity) -> Addressing:
+    """Return the way in which a message in a group addresses the bot."""
     if call:
-        return call == "own"
-    if bot.groups == "always":
-        return True
-    if bot.groups == "command":
-        return False
-    replied = _reply_target(message)
-    if replied is not None and replied.sender is not None and replied.sender.id == bot.id:
-        return True
-    return bot.groups == "mention" and any(_mentions_bot(entity, text, bot) for entity in entities)
+        return "command"
+    text, entities = message.written
+    if message.forward_origin is None and any(_mentions_bot(entity, text, bot) for entity in entities):
+        return "mention"
+    return "reply" if is_reply_to(message, bot.id) else "none"
 
 
 def _mentions_bot(entity: Entity, text: str, bot: BotIdentity) -> bool:
@@ -427,54 +354,11 @@ def _mentions_bot(entity: Entity, text: str, bot: BotIdentity) -> bool:
         return entity.user is not None and entity.user.id == bot.id
     if entity.type != "mention" or not bot.username:
         return False
-    units = text.encode("utf-16-le", "surrogatepass")
-    start, stop = 2 * entity.offset, 2 * (entity.offset + entity.length)
-    return units[start:stop].decode("utf-16-le", "replace").lower() == f"@{bot.username.lower()}"
+    return entity.within(text).lower() == f"@{bot.username.lower()}"
 
 
-def _reply_target(message: Message) -> Replied | None:
-    """Return the message that this one replies to; None if that is only the message that opened the topic."""
-    replied = message.reply_to_message
-    if replied is None or replied.forum_topic_created is not None:
-        return None
-    return None if message.is_topic_message and replied.message_id == message.message_thread_id else replied
-
-
-def _quoted(message: Message, bot: BotIdentity) -> str:
-    """Return the replied text as a quote to put above the reply: another sender's message, or the selected
-    part."""
-    replied = _reply_target(message)
-    picked = message.quote.text if message.quote is not None else ""
-    own = replied is not None and replied.sender is not None and replied.sender.id == bot.id
-    text = picked or ("" if own or replied is None else replied.text or replied.caption)
-    if not text.strip():
-        return ""
-    if len(text) > _MAX_QUOTED:
-        text = f"{text[:_MAX_QUOTED]}…"
-    lines = "\n".join(f"> {line}" for line in text.splitlines())
-    return f"{lines}\n\n"
-
-
-def _files(message: Message) -> Iterable[Attached]:
-    if message.photo:
-        best = max(message.photo, key=lambda size: (size.width or 0) * (size.height or 0))
-        yield Attached("picture", best, "image/jpeg", "")
-    if message.voice is not None:
-        yield Attached("voice", message.voice, message.voice.mime_type or "audio/ogg", "")
-    shown_as_document = message.animation
-    for file in (
-        shown_as_document or message.document,
-        message.audio,
-        message.video,
-        message.video_note,
-    ):
-        if file is not None:
-            yield Attached("file", file, file.mime_type, file.file_name)
-
-
-def _placeholder(message: Message) -> str:
-    """Return a placeholder for a message without text or file, such as a sticker; empty for other kinds."""
-    for name in ("sticker", "location", "contact", "poll"):
-        if getattr(message, name) is not None:
-            return f"[{name}]"
-    return ""
+def _begins_with_another(message: Message, bot: BotIdentity) -> bool:
+    """Return whether a message begins with a mention of another user."""
+    text, entities = message.written
+    first = [one for one in entities if one.type in ("mention", "text_mention") and one.offset == 0]
+    return bool(first) and not any(_mentions_bot(entity, text, bot) for entity in first)

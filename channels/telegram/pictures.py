@@ -1,4 +1,4 @@
-"""File types by content, and safe file names. Pure."""
+"""Sizes of pictures, and safe file names. Pure."""
 
 from __future__ import annotations
 
@@ -6,25 +6,14 @@ import re
 import unicodedata
 from pathlib import PurePosixPath
 
-_TYPES = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
-)
+from gateway.channel import picture_type
+
 _SIZED = (0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)
 """JPEG segment types that contain the picture's size."""
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)", re.IGNORECASE)
 _LONGEST_NAME = 100
 _MAX_EDGES, _MAX_RATIO = 10_000, 20
 _MAX_PHOTO = 10 * 1024 * 1024
-
-
-def picture_type(data: bytes) -> str | None:
-    """Return the type of a picture that models accept, by its first bytes; None for anything else."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    return next((mime for lead, mime in _TYPES if data.startswith(lead)), None)
 
 
 def is_photo(data: bytes) -> bool:

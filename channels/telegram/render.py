@@ -12,15 +12,17 @@ import math
 import mimetypes
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, assert_never
+from typing import Any, Literal, TypeVar, assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from channels.telegram.pictures import is_photo, picture_type, safe_name
+from channels.telegram.pictures import is_photo, safe_name
 from gateway import ErrorPart, FilePart, ImagePart, Message, Part, TextPart, ToolCallPart, ToolResultPart
-from gateway.channel import recording_of, verb_of
+from gateway.channel import diff_of, picture_type, recording_of, verb_of
 from gateway.markdown import (
     Block,
     Break,
@@ -44,6 +46,7 @@ from gateway.markdown import (
     inline_text,
     parse_markdown,
     split_markdown,
+    table_text,
 )
 
 Entity = Mapping[str, Any]
@@ -52,7 +55,7 @@ MAX_TEXT = 4096
 MAX_CAPTION = 1024
 MAX_ENTITIES = 100
 MAX_FILE = 50 * 1024 * 1024
-QUESTION = "May I use"
+QUESTION, ASKED, ANSWERED = "May I use", "❓ ", "✓ Answered"
 OUTCOMES: Mapping[str, str] = {
     "once": "✓ Allowed once",
     "always": "✓ Always allowed",
@@ -60,11 +63,13 @@ OUTCOMES: Mapping[str, str] = {
     "timeout": "⌛ Not allowed: nobody answered in time",
     "cancelled": "✗ No longer asked",
 }
-"""First words of messages that are approval outcomes; with ``QUESTION`` they distinguish questions from
-answers."""
+"""First words of messages that are outcomes of questions; with ``QUESTION``, ``ASKED`` and ``ANSWERED`` they
+distinguish questions from answers."""
 
+_MAX_IN_ALBUM = 10
 _MAX_ARGUMENT = 60
 _MAX_ERROR = 300
+_MAX_DIFF = 1_500
 _VOICE_TYPES = ("audio/mpeg", "audio/mp3", "audio/mp4", "audio/m4a", "audio/x-m4a")
 """Audio types sent as voice messages, in addition to Opus in an Ogg file."""
 _FULL_ANSWER = "answer.md"
@@ -79,15 +84,16 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 
 
 def is_question(text: str) -> bool:
-    """Return whether a message of the bot asks for a tool approval or shows its outcome."""
-    return text.startswith((QUESTION, *OUTCOMES.values()))
+    """Return whether a message of the bot is a question or shows its outcome."""
+    return text.startswith((QUESTION, ASKED, ANSWERED, *OUTCOMES.values()))
 
 
 class TextPage(Struct, frozen=True):
-    """A text message."""
+    """A text message. ``blocks`` are its content as a rich message, if it has headings or tables."""
 
     text: str
     entities: tuple[Entity, ...] = ()
+    blocks: tuple[Mapping[str, Any], ...] = ()
 
 
 class FilePage(Struct, frozen=True):
@@ -104,27 +110,50 @@ class FilePage(Struct, frozen=True):
 
 
 Page = TextPage | FilePage
+P = TypeVar("P", TextPage, FilePage, Page)
 
 
 def pages_of(message: Message, *, final: bool, most: int = 6, tools: bool = True) -> list[Page]:
-    """Render a complete or partial message as Telegram messages; only a final one includes files.
+    """Render a complete or partial message as Telegram messages: texts, and between them their files.
 
-    ``most`` limits the text messages; a longer answer is also attached as a file. ``tools`` shows which tools
-    were used.
+    A partial message ends with a text, because more files may follow the last ones. ``most`` limits the text
+    messages; a longer answer is also attached as a file. ``tools`` shows which tools were used.
     """
-    said = (_TERMINAL.sub("", piece) for piece in _sections(message, final, tools))
-    source = "\n\n".join(_close_fence(piece) for piece in said if piece.strip())
-    pieces = _split(source, most + 1)
-    texts = [page for piece in pieces if (page := _text_page(piece)) is not None]
-    pages: list[Page] = list(texts[:most])
+    pages: list[Page] = []
+    sources: list[str] = []
+    left = most
+    for section in _sections(message, final, tools):
+        source = section.markdown
+        pieces = _split(source, max(left, 0) + 1)
+        pages += [page for piece in pieces[: max(left, 0)] if (page := _text_page(piece)) is not None]
+        pages += section.files
+        sources += [source] if source else []
+        left -= len(pieces)
     if not final:
+        while pages and isinstance(pages[-1], FilePage):
+            pages.pop()
         return pages
-    if len(pieces) > most:
-        pages.append(FilePage("document", _FULL_ANSWER, source.encode(errors="replace"), "The whole answer."))
-    pages += _uploads(message)
+    if left < 0:
+        whole = "\n\n".join(sources).encode(errors="replace")
+        pages.append(FilePage("document", _FULL_ANSWER, whole, "The whole answer."))
     if not pages and message.metadata.stop_reason != "cancelled":
         pages.append(TextPage(_EMPTY_ANSWER))
     return pages
+
+
+def album_size(pages: Sequence[Page]) -> int:
+    """Return how many of these pages, from the first one on, Telegram takes as one album."""
+    first, size, total = pages[0], 0, 0
+    if isinstance(first, TextPage) or first.kind == "voice":
+        return 1
+    for page in pages[:_MAX_IN_ALBUM]:
+        if isinstance(page, TextPage) or page.kind != first.kind:
+            break
+        total += len(page.data)
+        if total > MAX_FILE:
+            break
+        size += 1
+    return size
 
 
 def code(text: str) -> str:
@@ -146,23 +175,52 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _sections(message: Message, final: bool, tools: bool) -> Iterator[str]:
-    """Yield the readable content as Markdown; consecutive tool lines form one piece."""
+class _Section:
+    """A piece of an answer: its readable content, and the files that follow it."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._ends_with_tools = False
+        self.files: list[FilePage] = []
+
+    @property
+    def markdown(self) -> str:
+        """Return the content as Markdown."""
+        said = (_TERMINAL.sub("", piece) for piece in self._pieces)
+        return "\n\n".join(_close_fence(piece) for piece in said if piece.strip())
+
+    def add(self, piece: str, *, tool: bool = False) -> None:
+        """Add Markdown; the lines of consecutive tool calls form one piece."""
+        if tool and self._ends_with_tools:
+            self._pieces[-1] += f"\n{piece}"
+        else:
+            self._pieces.append(piece)
+        self._ends_with_tools = tool
+
+
+def _sections(message: Message, final: bool, tools: bool) -> Sequence[_Section]:
+    """Return the sections of an answer.
+
+    Text begins a new one after files; the line of a tool call or of a file does not, so that the pictures of
+    several calls stay together.
+    """
     results = {part.tool_call_id: part for part in message.parts if isinstance(part, ToolResultPart)}
-    lines: list[str] = []
+    sections = [_Section()]
     for part in message.parts:
         if isinstance(part, ToolCallPart):
-            lines += [_tool_line(part, results.get(part.tool_call_id), final)] if tools else []
+            if tools:
+                result = results.get(part.tool_call_id)
+                sections[-1].add(_tool_line(part, result, final), tool=True)
+                if diff := diff_of(result, _MAX_DIFF):
+                    sections[-1].add(_folded(diff))
             continue
         said = _part_markdown(part)
-        if said is None:
-            continue
-        if lines:
-            yield "\n".join(lines)
-            lines = []
-        yield said
-    if lines:
-        yield "\n".join(lines)
+        if said is not None and said.strip():
+            if sections[-1].files and not isinstance(part, FilePart):
+                sections.append(_Section())
+            sections[-1].add(said)
+        sections[-1].files += _uploads(part)
+    return sections
 
 
 def _part_markdown(part: Part) -> str | None:
@@ -194,6 +252,13 @@ def _tool_line(call: ToolCallPart, result: ToolResultPart | None, final: bool) -
     if taken is not None:
         words.append(f"· {plain(_duration(taken))}")
     return " ".join(words)
+
+
+def _folded(diff: str) -> str:
+    """Return a diff as a quoted code block, which is written as a quote that clients fold."""
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", diff)), 0)
+    lines = (f"{fence}diff", *diff.split("\n"), fence)
+    return "\n".join(f"> {line}" for line in lines)
 
 
 def _argument(arguments: Mapping[str, object]) -> str:
@@ -235,24 +300,23 @@ def _size(markdown: str) -> int:
 
 def _text_page(markdown: str) -> TextPage | None:
     shown = styled(markdown)
-    return None if is_blank(shown.text) else TextPage(shown.text[:MAX_TEXT], shown.entities)
+    return None if is_blank(shown.text) else TextPage(shown.text[:MAX_TEXT], shown.entities, shown.blocks)
 
 
-def _uploads(message: Message) -> Iterable[FilePage]:
-    for part in message.parts:
-        match part:
-            case ImagePart():
-                yield from _file(part.data, part.mime_type, part.alt_text or "picture", part.alt_text or "")
-            case FilePart(path, content):
-                if content:
-                    yield FilePage("document", safe_name(path), content.encode(errors="replace"))
-            case ToolResultPart():
-                for attachment in part.attachments:
-                    yield from _file(attachment.data, attachment.mime_type, attachment.name or "file", "")
-            case TextPart() | ErrorPart() | ToolCallPart():
-                pass
-            case _:
-                assert_never(part)
+def _uploads(part: Part) -> Iterable[FilePage]:
+    match part:
+        case ImagePart():
+            yield from _file(part.data, part.mime_type, part.alt_text or "picture", part.alt_text or "")
+        case FilePart(path, content):
+            if content:
+                yield FilePage("document", safe_name(path), content.encode(errors="replace"))
+        case ToolResultPart():
+            for attachment in part.attachments:
+                yield from _file(attachment.data, attachment.mime_type, attachment.name or "file", "")
+        case TextPart() | ErrorPart() | ToolCallPart():
+            pass
+        case _:
+            assert_never(part)
 
 
 def _file(encoded: str, mime: str, name: str, caption: str) -> Iterable[FilePage]:
@@ -268,9 +332,10 @@ def _file(encoded: str, mime: str, name: str, caption: str) -> Iterable[FilePage
     if mime.startswith(("image/", "audio/")) and "." not in name:
         name += mimetypes.guess_extension(mime) or ""
     if mime.startswith("audio/"):
-        yield _audio(data, mime, name, cut(caption, MAX_CAPTION))
+        yield _audio(data, mime, name, cut(inert(caption), MAX_CAPTION))
     else:
-        yield FilePage("photo" if is_photo(data) else "document", name, data, cut(caption, MAX_CAPTION))
+        kind = "photo" if is_photo(data) else "document"
+        yield FilePage(kind, name, data, cut(inert(caption), MAX_CAPTION))
 
 
 def _audio(data: bytes, mime: str, name: str, caption: str) -> FilePage:
@@ -308,6 +373,8 @@ class Styled(Struct, frozen=True):
     entities: tuple[Entity, ...] = ()
     count: int = 0
     """Number of entities before the limit of ``MAX_ENTITIES`` was applied."""
+    blocks: tuple[Mapping[str, Any], ...] = ()
+    """The same content as blocks of a rich message, if it has headings or tables."""
 
 
 @lru_cache(maxsize=8)
@@ -315,9 +382,9 @@ def styled(markdown: str) -> Styled:
     """Convert Markdown to text and entities, without surrounding whitespace, which Telegram removes as
     well."""
     # Cached: each piece is measured and then rendered, and full pages repeat while an answer grows.
-    writer = _Writer()
-    writer.blocks(parse_markdown(markdown))
-    return writer.done()
+    writer, tree = _Writer(), parse_markdown(markdown)
+    writer.blocks(tree)
+    return replace(writer.done(), blocks=rich_blocks(tree))
 
 
 def utf16(text: str) -> int:
@@ -331,8 +398,28 @@ def is_blank(text: str) -> bool:
 
 
 def inert(text: str) -> str:
-    """Disable mentions in a text: names stay readable but notify no user."""
+    """Disable mentions in a text with invisible marks: names stay readable but notify no user."""
     return _MENTION.sub(_INERT, text)
+
+
+def copyable(page: P) -> P:
+    """Return a page without the marks of ``inert``, for a chat of the bot with one user: its texts are copied
+    as they were written."""
+    if isinstance(page, FilePage):
+        return replace(page, caption=page.caption.replace(_INERT, "@"))
+    marks: list[int] = []
+    at = 0
+    for piece in page.text.split(_INERT)[:-1]:
+        at += utf16(piece) + len(_INERT)
+        marks.append(at - 1)
+    if not marks:
+        return page
+    entities: list[Entity] = []
+    for entity in page.entities:
+        start, stop = entity["offset"], entity["offset"] + entity["length"]
+        start, stop = start - bisect_left(marks, start), stop - bisect_left(marks, stop)
+        entities.append({**entity, "offset": start, "length": stop - start})
+    return replace(page, text=page.text.replace(_INERT, "@"), entities=tuple(entities))
 
 
 class _Writer:
@@ -353,7 +440,10 @@ class _Writer:
     def blocks(self, blocks: Iterable[Block], between: str = "\n\n") -> None:
         """Write blocks, one below the other."""
         for number, block in enumerate(blocks):
-            if number:
+            if number and self._indent and isinstance(block, CodeBlock | Table):
+                # Clients show a code block on lines of its own: spaces before it would be an empty line.
+                self._write("\n")
+            elif number:
                 self._line(between)
             self._block(block)
 
@@ -371,7 +461,7 @@ class _Writer:
             case ItemList():
                 self._list(block)
             case Table():
-                self._marked("pre", _grid(block))
+                self._marked("pre", table_text(block))
             case Rule():
                 self._write(_RULE)
             case _:
@@ -384,9 +474,16 @@ class _Writer:
             self.blocks(children)
             return
         start, self._quoting = self._at, True
-        self.blocks(children)
+        match children:
+            case (CodeBlock(text, "diff"),):
+                # A folded quote cannot contain code.
+                self._lines(text or " ")
+                kind = "expandable_blockquote"
+            case _:
+                self.blocks(children)
+                kind = "blockquote"
         self._quoting = False
-        self._note("blockquote", start)
+        self._note(kind, start)
 
     def _list(self, block: ItemList) -> None:
         for number, item in enumerate(block.items):
@@ -480,13 +577,119 @@ class _Writer:
         self._at += utf16(text)
 
 
-def _grid(table: Table) -> str:
-    """Render a table for a monospaced font."""
-    rows = [[inline_text(cell).replace("\n", " ") for cell in row] for row in (table.header, *table.rows)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines.insert(1, "  ".join("─" * width for width in widths))
-    return "\n".join(lines)
+def rich_blocks(tree: Sequence[Block]) -> tuple[Mapping[str, Any], ...]:
+    """Return the blocks of a rich message; none for content that a text shows as well, or that Telegram would
+    refuse."""
+    if not any(isinstance(block, Heading | Table) for block in tree):
+        return ()
+    writer = _RichWriter()
+    blocks = writer.blocks(tree, 1)
+    return () if writer.refused else tuple(blocks)
+
+
+_MAX_BLOCKS = 500
+_MAX_DEPTH = 16
+_MAX_COLUMNS = 20
+RichText = str | Mapping[str, Any] | Sequence[Any]
+
+
+class _RichWriter:
+    """Writer for the blocks of a rich message. ``refused``: they exceed the limits of Telegram.
+
+    Mentions are only text in it, because the message is sent without detection of entities.
+    """
+
+    def __init__(self) -> None:
+        self._left = _MAX_BLOCKS
+        self.refused = False
+
+    def blocks(self, blocks: Iterable[Block], depth: int) -> list[Mapping[str, Any]]:
+        """Return the blocks of a Markdown tree."""
+        return [self._block(block, depth) for block in blocks]
+
+    def _count(self, depth: int, blocks: int = 1) -> None:
+        self._left -= blocks
+        self.refused = self.refused or self._left < 0 or depth > _MAX_DEPTH
+
+    def _block(self, block: Block, depth: int) -> Mapping[str, Any]:
+        self._count(depth)
+        match block:
+            case Paragraph(children):
+                return {"type": "paragraph", "text": self._text(children, depth)}
+            case Heading(level, children):
+                return {"type": "heading", "text": self._text(children, depth), "size": level}
+            case CodeBlock(text, language):
+                more = {"language": language} if _LANGUAGE.fullmatch(language) else {}
+                return {"type": "pre", "text": text.translate(_CLEANED) or " ", **more}
+            case Quote(children):
+                return {"type": "blockquote", "blocks": self.blocks(children, depth + 1)}
+            case ItemList():
+                return {"type": "list", "items": self._items(block, depth + 1)}
+            case Table():
+                return {"type": "table", "cells": self._cells(block, depth + 1), "is_bordered": True}
+            case Rule():
+                return {"type": "divider"}
+            case _:
+                assert_never(block)
+
+    def _items(self, block: ItemList, depth: int) -> list[Mapping[str, Any]]:
+        self._count(depth, len(block.items))
+        found: list[Mapping[str, Any]] = []
+        for number, item in enumerate(block.items, block.start):
+            children = self.blocks(item.children, depth + 1) or [{"type": "paragraph", "text": " "}]
+            label = {"value": number, "type": "1"} if block.ordered else {}
+            checked = {} if item.checked is None else {"has_checkbox": True, "is_checked": item.checked}
+            found.append({"blocks": children, **label, **checked})
+        return found
+
+    def _cells(self, table: Table, depth: int) -> list[list[Mapping[str, Any]]]:
+        self._count(depth, 1 + len(table.rows))
+        self.refused = self.refused or len(table.header) > _MAX_COLUMNS
+        rows: list[list[Mapping[str, Any]]] = []
+        for row in (table.header, *table.rows):
+            head = {} if rows else {"is_header": True}
+            cells = zip(row, table.aligns, strict=True)
+            rows.append(
+                [
+                    {"text": self._text(cell, depth), "align": align or "left", "valign": "top", **head}
+                    for cell, align in cells
+                ]
+            )
+        return rows
+
+    def _text(self, inlines: Iterable[Inline], depth: int) -> RichText:
+        pieces = [self._inline(inline, depth + 1) for inline in inlines]
+        return pieces[0] if len(pieces) == 1 else pieces or " "
+
+    def _inline(self, inline: Inline, depth: int) -> RichText:
+        self._count(depth, 0)
+        match inline:
+            case Text(text) | Math(text):
+                return text.translate(_CLEANED)
+            case Code(text):
+                return {"type": "code", "text": text.translate(_CLEANED)}
+            case Break():
+                return "\n"
+            case Strong(children):
+                return {"type": "bold", "text": self._text(children, depth)}
+            case Emphasis(children):
+                return {"type": "italic", "text": self._text(children, depth)}
+            case Strike(children):
+                return {"type": "strikethrough", "text": self._text(children, depth)}
+            case Link():
+                return self._link(inline, depth)
+            case Image(alt, href, host):
+                return self._link(Link((Text(f"🖼 {alt or host}"),), href, host), depth)
+            case _:
+                assert_never(inline)
+
+    def _link(self, link: Link, depth: int) -> RichText:
+        label = self._text(link.children, depth)
+        if not _ADDRESS.fullmatch(link.href) or len(link.href) > _MAX_ADDRESS:
+            where = "" if inline_text(link.children) == link.href else f" ({link.href})"
+            return [label, where.translate(_CLEANED)] if where else label
+        shown = {"type": "url", "text": label, "url": link.href}
+        return [shown, f" ({link.host})"] if link.shown_differs else shown
 
 
 def _split_at_code(entities: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:

@@ -18,7 +18,10 @@ from aiohttp import WSCloseCode, web
 
 from channels.websocket.connection import Connection
 from channels.websocket.page_files import PageFiles
+from channels.websocket.share_page import SharePage
 from gateway.channel import (
+    Address,
+    ClientMessage,
     Host,
     OutboundMessage,
     Placed,
@@ -51,6 +54,7 @@ class WebsocketChannel:
         self._host = host
         self._sockets: set[web.WebSocketResponse] = set()
         self._files = PageFiles(_PAGE)
+        self._share = SharePage(host, _PAGE)
         self._rendering = asyncio.Lock()
         """Lock held by the client whose slow rendering is in progress; one at a time."""
 
@@ -65,9 +69,18 @@ class WebsocketChannel:
         """Do nothing: the message is in the session's log, which the clients follow."""
         return Placed(outbound.message.id)
 
+    def session_of(self, address: Address) -> str:
+        """Return the session of an address: its chat. Raises InvalidRequestError for a name of no session."""
+        return ClientMessage("announced", "").inbound(self.id, address.chat, "").session
+
     def routes(self) -> Sequence[web.AbstractRouteDef]:
         """Return the routes of the websocket and the page."""
-        return [web.get("/ws", self._serve), web.get("/", self._index), web.get("/page/{name}", self._file)]
+        return [
+            web.get("/ws", self._serve),
+            web.get("/", self._index),
+            web.get("/page/{name}", self._file),
+            web.get("/share/{link}", self._share.serve),
+        ]
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         offered = [p.strip() for p in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]

@@ -20,6 +20,7 @@ from channels.websocket.parse import (
     MessageFrame,
     PingFrame,
     ResumeFrame,
+    ShowFrame,
     parse_frame,
 )
 from channels.websocket.server_frames import (
@@ -97,6 +98,8 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._second = 0.0
         self._frames = 0
+        self._reading: asyncio.Task[None] | None = None
+        """Reads the files of a message; later messages wait for it, other frames do not."""
 
     async def first_token(self) -> str:
         """Return the token of the first frame. Raises UnauthorizedError if it is another frame."""
@@ -145,20 +148,23 @@ class Connection:
             frame = parse_frame(payload)
             await self._execute(frame, tasks)
         except TrunklineError as error:
-            message = frame.client_msg_id if isinstance(frame, MessageFrame) else None
-            session = frame.session if isinstance(frame, ResumeFrame) else None
-            await self._send(refusal(error, message, session))
+            await self._refuse(error, frame)
+
+    async def _refuse(self, error: TrunklineError, frame: ClientFrame | None) -> None:
+        message = frame.client_msg_id if isinstance(frame, MessageFrame) else None
+        session = frame.session if isinstance(frame, ResumeFrame) else None
+        await self._send(refusal(error, message, session))
 
     async def _execute(self, frame: ClientFrame, tasks: asyncio.TaskGroup) -> None:
         match frame:
             case MessageFrame():
                 await self._message(frame, tasks)
-            case ResumeFrame():
-                await self._follow(frame.session, frame.after, tasks)
+            case ResumeFrame() | ShowFrame():
+                await self._show(frame, tasks)
             case AbortFrame():
                 await self._host.abort(frame.session)
             case ApprovalFrame():
-                await self._host.approve(frame.approval_id, frame.decision, session=frame.session)
+                await self._host.settle(frame.approval_id, frame.decision, session=frame.session)
             case KeyFrame():
                 await self._host.press(frame.key)
             case MentionFrame():
@@ -169,6 +175,12 @@ class Connection:
                 pass
             case _:
                 assert_never(frame)
+
+    async def _show(self, frame: ResumeFrame | ShowFrame, tasks: asyncio.TaskGroup) -> None:
+        if isinstance(frame, ResumeFrame):
+            await self._follow(frame.session, frame.after, tasks)
+        elif self._feed is not None and frame.session in self._followed:
+            await self._host.show(frame.session, self._feed, frame.message_id)
 
     async def _complete(self, frame: MentionFrame) -> None:
         found = await self._host.complete(frame.partial, frame.trigger)
@@ -194,8 +206,28 @@ class Connection:
         return Contributions(status, tuple(self._host.shortcuts()), tuple(self._host.triggers()))
 
     async def _message(self, frame: MessageFrame, tasks: asyncio.TaskGroup) -> None:
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+            self._reading = None
+        message = ClientMessage.checked(
+            frame.client_msg_id, frame.text, frame.parts, frame.audio, frame.files
+        )
+        if message.files:
+            self._reading = tasks.create_task(self._read_files(message, frame, tasks))
+        else:
+            await self._accept(message, frame, tasks)
+
+    async def _read_files(
+        self, message: ClientMessage, frame: MessageFrame, tasks: asyncio.TaskGroup
+    ) -> None:
+        """Accept a message after its files are read, or send the error."""
+        try:
+            await self._accept(await message.read_files(self._host.read_file), frame, tasks)
+        except TrunklineError as error:
+            await self._refuse(error, frame)
+
+    async def _accept(self, message: ClientMessage, frame: MessageFrame, tasks: asyncio.TaskGroup) -> None:
         session = frame.session or f"s-{secrets.token_hex(8)}"
-        message = ClientMessage.checked(frame.client_msg_id, frame.text, frame.parts, frame.audio)
         inbound = message.inbound(self._channel, session, self._user, frame.seen)
         receipt = await self._host.accept(self._channel, inbound, fresh=frame.session is None)
         self._acks.append(ack(frame.client_msg_id, receipt))

@@ -1,7 +1,8 @@
-"""Files of the web page, read once and served from memory."""
+"""Files of the web page, read and compressed once and served from memory."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import mimetypes
 from collections.abc import Mapping
@@ -10,16 +11,26 @@ from pathlib import Path
 from aiohttp import ETag, web
 from msgspec import Struct
 
-from gateway.channel import NotFoundError
+from gateway import NotFoundError
 
 _HEADERS = {"Cache-Control": "no-cache"}
 """The browser keeps files in its cache, and revalidates them with each request."""
 
 
+_TYPES = {".webmanifest": "application/manifest+json", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+_PLAIN = ("image/png", "application/octet-stream")
+"""Types that are not compressed, because they are already or may be."""
+
+
 class _File(Struct, frozen=True):
+    """A file; ``packed`` is its content in gzip, None if it is not compressed. Each has a tag of its own."""
+
     content: bytes
     kind: str
     tag: str
+    packed: bytes | None
 
 
 class PageFiles:
@@ -31,24 +42,41 @@ class PageFiles:
         }
 
     def respond(self, request: web.Request, name: str) -> web.Response:
-        """Return a file, or 304 if the browser has it. Raises NotFoundError."""
+        """Return a file, in gzip if the browser accepts it, or 304 if it has it. Raises NotFoundError."""
         file = self._files.get(name)
         if file is None:
             raise NotFoundError("the page has no such file")
-        if any(known.value in (file.tag, "*") for known in request.if_none_match or ()):
-            answer = web.Response(status=304, headers=_HEADERS)
+        body, tag, headers = file.content, file.tag, dict(_HEADERS)
+        if file.packed is not None:
+            headers["Vary"] = "Accept-Encoding"
+            if _accepts_gzip(request):
+                body, tag = file.packed, f"{file.tag}-gzip"
+        if any(known.value in (tag, "*") for known in request.if_none_match or ()):
+            answer = web.Response(status=304, headers=headers)
         else:
             answer = web.Response(
-                body=file.content, content_type=file.kind, charset=_charset(file.kind), headers=_HEADERS
+                body=body, content_type=file.kind, charset=_charset(file.kind), headers=headers
             )
-        answer.etag = ETag(file.tag)
+            if body is file.packed:
+                answer.headers["Content-Encoding"] = "gzip"
+        answer.etag = ETag(tag)
         return answer
+
+
+def _accepts_gzip(request: web.Request) -> bool:
+    """Return whether the request names gzip or any encoding, without refusing it by ``q=0``."""
+    offered = request.headers.get("Accept-Encoding", "").lower().replace(" ", "").split(",")
+    weights = {name: weight for name, _, weight in (one.partition(";q=") for one in offered)}
+    weight = weights.get("gzip", weights.get("*", "0"))
+    return weight == "" or weight.strip("0.") != ""
 
 
 def _read(path: Path) -> _File:
     content = path.read_bytes()
-    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    return _File(content, kind, hashlib.blake2b(content, digest_size=12).hexdigest())
+    # Some systems have no type for manifests.
+    kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    packed = None if kind in _PLAIN else gzip.compress(content, mtime=0)
+    return _File(content, kind, hashlib.blake2b(content, digest_size=12).hexdigest(), packed)
 
 
 def _charset(kind: str) -> str | None:

@@ -3,10 +3,11 @@
 ::
 
     {"type":"auth","token":…}
-    {"type":"message","client_msg_id":…,"session"?:…,"text":…,"parts"?:[…],"audio"?:…,"seen"?:…}
+    {"type":"message","client_msg_id":…,"session"?:…,"text":…,"parts"?:[…],"audio"?:…,"files"?:[…],"seen"?:…}
     {"type":"abort","session":…}
     {"type":"resume","session":…,"after":…}
-    {"type":"approval","session":…,"approval_id":…,"decision":"once"|"always"|"deny"}
+    {"type":"show","session":…,"message_id":…}
+    {"type":"approval","session":…,"approval_id":…,"decision":…}
     {"type":"key","key":"ctrl+t"}
     {"type":"complete_mention","id":…,"trigger":"@","partial":…}
     {"type":"ping"}
@@ -14,13 +15,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway.channel import ClientMsgId, ClientParts, InvalidRequestError
+from gateway.channel import ClientFiles, ClientMsgId, ClientParts, InvalidRequestError
 
+_Answer = Annotated[str, Meta(max_length=4_000)] | Annotated[list[str], Meta(max_length=25)]
 _Session = Annotated[str, Meta(pattern=r"^[!-~]{1,200}$")]
 
 
@@ -41,6 +43,7 @@ class MessageFrame(Struct, frozen=True, tag_field="type", tag="message"):
     session: _Session | None = None
     parts: ClientParts = []
     audio: Any = None
+    files: ClientFiles = []
     seen: Annotated[int, Meta(ge=0, le=2**53)] = 0
 
 
@@ -57,12 +60,19 @@ class ResumeFrame(Struct, frozen=True, tag_field="type", tag="resume"):
     after: Annotated[int, Meta(ge=0, le=2**53)] = 0
 
 
+class ShowFrame(Struct, frozen=True, tag_field="type", tag="show"):
+    """Send the log of a followed session anew, with an older message that the replay left out."""
+
+    session: _Session
+    message_id: Annotated[str, Meta(min_length=1, max_length=64)]
+
+
 class ApprovalFrame(Struct, frozen=True, tag_field="type", tag="approval"):
-    """A user's decision on a tool approval."""
+    """An answer to a question: ``once``, ``always`` or ``deny`` for a tool, else its choices or a text."""
 
     session: _Session
     approval_id: str
-    decision: Literal["once", "always", "deny"]
+    decision: _Answer
 
 
 class KeyFrame(Struct, frozen=True, tag_field="type", tag="key"):
@@ -84,7 +94,15 @@ class PingFrame(Struct, frozen=True, tag_field="type", tag="ping"):
 
 
 ClientFrame = (
-    AuthFrame | MessageFrame | AbortFrame | ResumeFrame | ApprovalFrame | KeyFrame | MentionFrame | PingFrame
+    AuthFrame
+    | MessageFrame
+    | AbortFrame
+    | ResumeFrame
+    | ShowFrame
+    | ApprovalFrame
+    | KeyFrame
+    | MentionFrame
+    | PingFrame
 )
 
 _decode = msgspec.json.Decoder(ClientFrame).decode

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, and_, select
 
-from gateway.access.attempts import Attempts
 from gateway.access.people import UserRef
+from gateway.access.tokens import Attempts
 from gateway.contract.errors import NotFoundError, TooManyRequestsError
 from gateway.contract.messages import new_id, now_ms
 from gateway.store import Op, Store

@@ -5,9 +5,11 @@ from __future__ import annotations
 from msgspec import Struct
 from sqlalchemy import Connection, select
 
+from gateway.access.patterns import granted
 from gateway.access.people import UserRef
 from gateway.contract.errors import NotFoundError
 from gateway.contract.messages import new_id, now_ms
+from gateway.contract.tool import Tool
 from gateway.store import Op, Store
 from gateway.store import schema as t
 from gateway.store.writes import Write, audit_op
@@ -19,8 +21,10 @@ DROP_GRANT = Write("delete", 67, t.approval_grant, "id")
 
 
 class Grant(Struct, frozen=True, kw_only=True):
-    """One "always". It covers calls of ``tool`` with exactly the match text ``matches``, in one session, if
-    the message that leads to them is from ``user_id`` on ``channel``. ``at`` is milliseconds.
+    """One "always". It covers the calls of ``tool`` that ``matches`` stands for (``patterns.granted``).
+
+    It holds in one session, if the message that leads to the call is from ``user_id`` on ``channel``. ``at``
+    is milliseconds.
     """
 
     id: str
@@ -62,17 +66,17 @@ class Grants:
 
         return await self._store.read(read)
 
-    async def allows(self, session: str, user: UserRef, tool: str, matches: str) -> bool:
-        """Return whether a grant covers this call."""
+    async def allows(self, session: str, user: UserRef, tool: Tool, key: str) -> bool:
+        """Return whether a grant covers a call of the tool with this match key."""
         c = t.approval_grant.c
-        query = select(c.id).where(
+        query = select(c.matches).where(
             c.session == session,
             c.channel == user.channel,
             c.user_id == user.user,
-            c.tool == tool,
-            c.matches == matches,
+            c.tool == tool.name,
         )
-        return await self._store.read(lambda connection: connection.execute(query).first() is not None)
+        stored = await self._store.read(lambda connection: list(connection.execute(query).scalars()))
+        return any(granted(tool.match_kind, matches, key) for matches in stored)
 
     async def revoke(self, grant_id: str, by: UserRef) -> None:
         """Remove a grant. Raises NotFoundError."""

@@ -69,6 +69,14 @@ class MovedChats:
             self._set(chat, code.session)
         return code.session
 
+    async def assign(self, user: UserRef, chat: str, session: str, *ops: Op) -> None:
+        """Let a chat continue a session, in one transaction with other writes."""
+        moved: Op = (PUT_MOVED, (chat, session, user.channel, user.user, self._clock()))
+        if chat == session:
+            moved = (DROP_MOVED, (chat,))
+        await self._store.write(*ops, moved, audit_op(str(user), "move", chat, f"session {session}"))
+        self._set(chat, session)
+
     async def end(self, user: UserRef, chat: str) -> bool:
         """Give a chat its own session again. Returns whether it was moved."""
         if chat not in self._sessions:

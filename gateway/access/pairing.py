@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import structlog
 
-from gateway.access.attempts import Attempts
 from gateway.access.codes import HOUR_MS, Code, Codes
 from gateway.access.people import Member, Members, UserRef
+from gateway.access.tokens import Attempts
 from gateway.contract.channel import Sender, SenderRole
 from gateway.contract.errors import ForbiddenError, NotFoundError
 from gateway.contract.messages import new_id, now_ms

@@ -1,8 +1,9 @@
 """Permissions: the tools that may run, and those that need an approval.
 
-A rule is ``allow``, ``deny`` or ``ask``, or a map of globs to those. The globs are compared in order with the
-text that the tool's ``match_key`` returns: the first match decides, no match means deny. ``*`` matches
-anything, slashes too. A rule for a role, ``shell@admin``, takes precedence over the general rule, ``shell``.
+A rule is ``allow``, ``deny`` or ``ask``, or a map of patterns to those. The patterns are compared in order
+with the key that the tool's ``match_key`` returns, in the way of its ``match_kind`` (``patterns``): the first
+match decides, no match means deny. A rule for a role, ``shell@admin``, takes precedence over the general
+rule, ``shell``.
 
 Without any rule a tool runs without approval only if it is built in and declares that it only reads.
 """
@@ -12,11 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import structlog
 
+from gateway.access import patterns
 from gateway.contract.channel import SenderRole
 from gateway.contract.errors import SettingsError
 from gateway.contract.tool import Tool
@@ -65,15 +66,15 @@ class Permissions:
         if isinstance(rule, str):
             return rule
         key = match_text(tool, arguments)
-        if key is None:
-            return "deny"
-        for glob, action in rule.items():
-            if fnmatchcase(key, glob):
-                return action
-        return "deny"
+        return "deny" if key is None else patterns.decide(tool.match_kind, rule, key)
+
+    def denies(self, name: str, role: SenderRole) -> bool:
+        """Return whether the rules allow no call of a tool, for any arguments."""
+        rule = self._rule(name, role)
+        return (self._rules.get(f"*@{role}") or self._default if rule is None else rule) == "deny"
 
     def check(self, tools: Mapping[str, Tool], to_come: Callable[[str], bool] = lambda _name: False) -> None:
-        """Raise SettingsError for rules of unknown tools, and for glob rules on a tool with nothing to match.
+        """Raise SettingsError for rules of unknown tools, and for patterns that a tool's calls cannot match.
 
         A rule of a tool that may still come, by ``to_come``, is only logged.
         """
@@ -88,11 +89,21 @@ class Permissions:
                 raise SettingsError(
                     f"permissions.{name}: this tool does not support glob rules; use allow, deny or ask"
                 )
+            if tool is not None and not isinstance(rule, str):
+                _check_patterns(name, tool, rule)
 
     def _rule(self, name: str, role: SenderRole) -> Rule | None:
         """Return the rule that names a tool, or None."""
         own = self._rules.get(f"{name}@{role}")
         return self._rules.get(name) if own is None else own
+
+
+def _check_patterns(name: str, tool: Tool, rule: Mapping[str, Action]) -> None:
+    for pattern in rule:
+        try:
+            patterns.check(tool.match_kind, pattern)
+        except ValueError as error:
+            raise SettingsError(f"permissions.{name}: the pattern {pattern!r} {error}") from None
 
 
 def _hint(name: str, tools: Iterable[str]) -> str:
@@ -109,9 +120,14 @@ def rule_to_add(tool: str) -> str:
 
 
 def match_text(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """Return the text that globs are compared with; None if the tool has no text or fails to return it."""
+    """Return the key that patterns are compared with; None if the tool has no text or fails to return it."""
     try:
         return tool.match_key(arguments) if tool.match_key is not None else None
     except Exception:
         log.exception("match_key of a tool failed", tool=tool.name)
         return None
+
+
+def always_text(tool: Tool, key: str) -> str | None:
+    """Return the text that an "always" for a call with this key stores; None if it cannot be offered."""
+    return patterns.offer(tool.match_kind, key)

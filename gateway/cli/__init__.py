@@ -29,11 +29,16 @@ COMMANDS: Mapping[str, Entry] = {
     ),
     "chat": Command("chat.command:chat", "Chat with a running gateway; without SESSION in a new session"),
     "send": Command("chat.send:send", "Send one message to a running gateway and print the answer"),
+    "search": Command("commands.sessions:search", "Find messages and titles by their words, newest first"),
     "doctor": Command(
         "doctor.command:doctor", "Check settings, store, port, channels, model and machine, with advice"
     ),
     "logs": Command(
         "commands.logs:logs", "Print the log of the gateway: turns, retries, warnings and errors"
+    ),
+    "events": Command(
+        "commands.logs:events",
+        "Print the events of the running gateway as they happen: turns, tools, channels, plugins",
     ),
     "usage": Command("commands.usage:usage", "Show tokens and cost of model calls, and the state of budgets"),
     "backup": Command("commands.backup:backup", "Back up the database and the data directory to one archive"),
@@ -49,7 +54,7 @@ COMMANDS: Mapping[str, Entry] = {
         },
     ),
     "sessions": Group(
-        "List, show, replay, export and delete sessions, their errors and tool calls",
+        "List, show, replay, export, share, undo and delete sessions; their errors, tool calls and feedback",
         {
             "list": Command("commands.sessions:list_", "List sessions, newest first"),
             "show": Command("commands.sessions:show", "Print the messages of a session"),
@@ -60,16 +65,35 @@ COMMANDS: Mapping[str, Entry] = {
                 "commands.sessions:tools",
                 "List the tool calls of a session with their outcomes, oldest first",
             ),
+            "feedback": Command(
+                "commands.sessions:feedback", "List the feedback of users on answers, newest first"
+            ),
             "replay": Command("commands.sessions:replay", "Replay a session with its original timing"),
             "export": Command(
                 "commands.sessions:export", "Write a session as Markdown, or as JSON with all its data"
+            ),
+            "share": Command("commands.sessions:share", "Create a public read-only page of a session"),
+            "shares": Command("commands.sessions:shares", "List the public pages of sessions, newest first"),
+            "unshare": Command("commands.sessions:unshare", "Revoke a public page, or all of a session"),
+            "undo": Command("commands.sessions:undo", "Hide the last message of a session and its answer"),
+            "redo": Command(
+                "commands.sessions:redo",
+                "Show what was undone last again, unless a message was answered since",
             ),
             "delete": Command("commands.sessions:delete", "Delete a session with all its messages"),
         },
     ),
     "channels": Group(
-        "Check channel status",
+        "List channels, check their status, and list the rooms they have seen",
         {
+            "list": Command(
+                "commands.channels:list_",
+                "List the channels that can be configured, and where they come from",
+            ),
+            "rooms": Command(
+                "commands.rooms:list_",
+                "List the chats that channels have seen, the latest first, with ids for the settings",
+            ),
             "status": Command(
                 "commands.channels:status",
                 "Show the state of each channel of the running gateway; exit with 1 unless all work",
@@ -159,7 +183,8 @@ COMMANDS: Mapping[str, Entry] = {
         "Check, show and describe the settings",
         {
             "check": Command(
-                "commands.config:check", "Check the settings; exit with 2 and every mistake if they are wrong"
+                "commands.config:check",
+                "Check the settings of all layers; exit with 2 and every mistake if they are wrong",
             ),
             "show": Command(
                 "commands.config:show", "List the settings in effect with their sources, secrets masked"

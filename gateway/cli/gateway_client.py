@@ -7,6 +7,7 @@ import ipaddress
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
 
 from gateway.contract import errors
@@ -15,6 +16,8 @@ from gateway.settings import Settings
 
 _PROBE_SECONDS = 1.0
 _CALL_SECONDS = 30.0
+_SILENCE_SECONDS = 60.0
+"""Time without a byte after which a stream is lost; the gateway sends one every 15 s."""
 
 
 class GatewayUnreachableError(TrunklineError):
@@ -48,6 +51,24 @@ def call(settings: Settings, method: str, path: str, body: Any = None) -> Any:
         raise GatewayUnreachableError(f"no gateway responds at {url} ({_reason(error)})") from None
     except ValueError:
         raise GatewayUnreachableError(f"{url} is not a Trunkline gateway") from None
+
+
+def follow(settings: Settings, path: str) -> Iterator[Any]:
+    """Yield the JSON of each server-sent event of a path until the gateway ends the stream.
+
+    Raises the error that a refusal names, and GatewayUnreachableError when no gateway responds or it is lost.
+    """
+    url = address(settings)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(_request(settings, "GET", f"{url}{path}", None), timeout=_SILENCE_SECONDS) as stream:
+            for line in stream:
+                if line.startswith(b"data: "):
+                    yield json.loads(line[6:])
+    except urllib.error.HTTPError as refusal:
+        raise _named(refusal.code, refusal.read()) from None
+    except (OSError, http.client.HTTPException) as error:
+        raise GatewayUnreachableError(f"no gateway responds at {url} ({_reason(error)})") from None
 
 
 def address(settings: Settings) -> str:

@@ -43,6 +43,25 @@ Token = Annotated[
     ),
 ]
 
+Discover = Annotated[
+    bool,
+    typer.Option(
+        "--discover",
+        help="Find the gateway on the local network. No token of the settings is sent to it.",
+    ),
+]
+Interface = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="With --discover, search only at the network interface with this address.",
+        show_default=False,
+    ),
+]
+Yes = Annotated[
+    bool, typer.Option("--yes", help="With --discover, use the gateway that is found without asking.")
+]
+
 
 def settings_from(config: Path | None, flags: dict[str, Any] | None = None) -> Settings:
     """Return the settings. Ends the command with every mistake if they are wrong."""

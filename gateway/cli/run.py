@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+import structlog
 import typer
 
 from gateway.app import Gateway
+from gateway.cli.discovery import announce, check_announcement
 from gateway.cli.doctor import settings as settings_checks
 from gateway.cli.doctor.startup import check_model, mask_secrets
 from gateway.cli.options import FAILED, INTERRUPTED, File, fail, refuse, settings_from
@@ -29,7 +31,7 @@ from gateway.contract.errors import (
 from gateway.extensions.loader import check_siblings
 from gateway.logs import set_up_logs
 from gateway.server import Server
-from gateway.settings import Settings
+from gateway.settings import Settings, refresh_organization
 
 CONNECT = (
     "the built-in demo; for a real model run `trunkline setup`, set ANTHROPIC_API_KEY or OPENAI_API_KEY, "
@@ -38,6 +40,9 @@ CONNECT = (
 
 _SWITCH_SECONDS = 0.0005
 _YOUNG_OBJECTS = 50_000
+_REFRESH_SECONDS = 3_600
+
+log = structlog.get_logger("trunkline")
 
 
 def run(
@@ -93,6 +98,7 @@ async def serve(settings: Settings, *, open_browser: bool = False) -> int:
     """Run a gateway with its server until it stops. Return the exit status."""
     set_up_logs(settings.log, settings.data_dir)
     check_siblings()
+    check_announcement(settings)
     gateway = Gateway(settings, environ=os.environ)
     _handle_signals(gateway.stop)
     try:
@@ -104,8 +110,12 @@ async def serve(settings: Settings, *, open_browser: bool = False) -> int:
             await gateway.stand_by()
             async with asyncio.TaskGroup() as tasks:
                 looking = tasks.create_task(_warn(gateway))
+                background = [looking, tasks.create_task(_refresh(settings))]
+                if settings.server.announce:
+                    background.append(tasks.create_task(announce(settings, server.url)))
                 await gateway.stop.wait()
-                looking.cancel()
+                for task in background:
+                    task.cancel()
     except StoreUnavailableError:
         if not gateway.stop.is_set():
             raise
@@ -129,15 +139,35 @@ def _handle_signals(stop: asyncio.Event) -> None:
 
 
 def _welcome(gateway: Gateway, url: str) -> None:
-    """Print the address, the model, the data directory and how to stop."""
+    """Print the address, the model, the data directory, the sources of the settings and how to stop."""
     lines = [
         f"Trunkline is ready: {url}  (model {gateway.model})",
         f"  chat   open {url} in a browser, or run: trunkline chat",
         f"  model  {CONNECT}" if gateway.model.startswith("demo/") else "",
         f"  data   {gateway.settings.data_dir.absolute()}",
+        f"  config {_sources(gateway.settings)}",
         "  stop   Ctrl-C",
     ]
     _print("\n".join(filter(None, lines)))
+
+
+def _sources(settings: Settings) -> str:
+    """Return the sources of the settings in effect, the operator's file first."""
+    found = [
+        (source.layer == "operator", f"{source.name} ({source.layer})") for source in settings.origin.sources
+    ]
+    operator = next((name for own, name in found if own), "no config/trunkline.toml")
+    others = ", ".join(name for own, name in found if not own)
+    return f"{operator}; also {others}" if others else operator
+
+
+async def _refresh(settings: Settings) -> None:
+    """Refresh the copy of the organization's file every hour, for the next start."""
+    while settings.origin.remote is not None:
+        message = await refresh_organization(settings)
+        if message:
+            log.warning("settings of the organization", detail=message)
+        await asyncio.sleep(_REFRESH_SECONDS)
 
 
 async def _warn(gateway: Gateway) -> None:

@@ -48,7 +48,8 @@ Model = Annotated[
     str | None, typer.Option(help="Model, provider/name. Unset: the provider's default.", show_default=False)
 ]
 ChannelName = Annotated[
-    str | None, typer.Option(help="Chat platform: telegram, discord or slack.", show_default=False)
+    str | None,
+    typer.Option(help="Chat platform: telegram, discord, slack, email or matrix.", show_default=False),
 ]
 Values = Annotated[
     list[str] | None,

@@ -8,7 +8,13 @@ from gateway.access.codes import Code
 from gateway.access.people import THE_OWNER, UserRef
 from gateway.access.policy import Access
 from gateway.contract.errors import InvalidStateError, NotFoundError, OverloadedError
-from gateway.contract.plugin import CommandContext, Plugin, SlashCommand
+from gateway.contract.plugin import (
+    CommandContext,
+    MentionCompletion,
+    MentionProvider,
+    Plugin,
+    SlashCommand,
+)
 
 _TOO_MANY = "Too many codes requested; try again in an hour."
 _REFUSALS = (NotFoundError, InvalidStateError, OverloadedError)
@@ -30,11 +36,13 @@ class AccessCommands(Plugin):
                 "link",
                 "Link your account on another channel: /link here, then /link CODE there",
                 self._link,
+                choices=_off("ends the link of your account"),
             ),
             SlashCommand(
                 "move",
                 "Continue the conversation in another chat: /move here, then /move CODE there",
                 self._move,
+                choices=_off("gives this chat its own conversation again"),
             ),
         )
 
@@ -90,6 +98,11 @@ class AccessCommands(Plugin):
 
     def _user_of(self, ctx: CommandContext) -> UserRef:
         return self._access.policy.user_of(ctx.channel, ctx.inbound)
+
+
+def _off(effect: str) -> MentionProvider:
+    """Return the choices of a command whose only fixed argument is ``off``."""
+    return lambda _partial: [MentionCompletion("off", "", effect)]
 
 
 def _code_reply(code: Code | None, command: str, where: str) -> str:

@@ -17,7 +17,7 @@ _STATUS_SECONDS = 0.1
 
 
 class Commands(Plugin):
-    """/help, /stop, /new and /status."""
+    """/help, /stop, /new, /compact and /status."""
 
     name = "commands"
     _running = 0
@@ -66,11 +66,14 @@ class Commands(Plugin):
         self._set_status([StatusSegment(text, dim=True)] if count else [])
 
     def commands(self) -> Sequence[SlashCommand]:
-        """Return /help, /stop, /new and /status."""
+        """Return /help, /stop, /new, /compact and /status."""
         return (
             SlashCommand("help", "Show the commands", self._help),
             SlashCommand("stop", "Stop the running answer", self._stop),
             SlashCommand("new", "Start a new conversation, without the previous messages", self._new),
+            SlashCommand(
+                "compact", "Summarize the conversation for the model: /compact [what to keep]", self._compact
+            ),
             SlashCommand("status", "Show what this session is doing", self._status),
         )
 
@@ -90,14 +93,20 @@ class Commands(Plugin):
         self._sessions.get_loaded(ctx.session).cut_context()
         return "New conversation. The model no longer sees the messages above."
 
+    async def _compact(self, rest: str, ctx: CommandContext) -> str:
+        if ctx.compact is None:
+            return "This channel has no conversation to summarize."
+        return await ctx.compact(rest)
+
     async def _status(self, _rest: str, ctx: CommandContext) -> str:
         session = self._sessions.get_loaded(ctx.session)
         waiting = max(0, session.pending - 1)
-        agent = self._agents.choose(session.row.agent, ctx.channel)
-        model = self._agents.model_of(session.row, ctx.channel) or self._default_model()
-        several = f"- agent `{agent}`\n" if len(self._agents.all) > 1 else ""
+        place = (ctx.channel, ctx.inbound.address.chat)
+        agent = self._agents.choose(session.row.agent, *place)
+        model = self._agents.model_of(session.row, place) or self._default_model()
+        planning = "- mode `plan`: tools that change something are not used\n" if session.row.mode else ""
         return (
-            f"- session `{session.id}`\n{several}- model `{model}`\n"
+            f"- session `{session.id}`\n- agent `{agent}`\n{planning}- model `{model}`\n"
             f"- messages {session.row.messages}\n- waiting {waiting}"
         )
 

@@ -6,9 +6,7 @@ supports an ability by having the method.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -20,6 +18,18 @@ InboundKind = Literal["text", "audio"]
 ResponseMode = Literal["text", "voice"]
 SenderRole = Literal["admin", "user"]
 """A sender's role: users may talk, admins may also run admin commands."""
+Addressing = Literal["direct", "command", "mention", "reply", "thread", "none"]
+"""The way a message in a room addresses the bot, the strongest one first.
+
+``direct``: it can only be for the bot, as in a private chat. ``command``: it is a command of the bot.
+``mention``: it mentions the bot. ``reply``: it replies to a message of the bot. ``thread``: it was written in
+a thread that the bot was called into, and does not begin with a mention of another user. ``none``: it does
+not address the bot.
+"""
+Attention = Literal["answer", "remember", "ignore"]
+"""The gateway's treatment of a message: answered, kept in memory as context, or dropped."""
+QuoteKind = Literal["reply", "quote", "forward", "share"]
+"""A message that is replied to, a selected part of one, a forwarded message, or a shared message."""
 
 
 class SessionKey(Struct, frozen=True):
@@ -43,7 +53,7 @@ class SessionKey(Struct, frozen=True):
 class Address(Struct, frozen=True, gc=False, omit_defaults=True):
     """The destination of an answer: the chat, and the message that it answers.
 
-    ``group`` is true if other users than the sender can read the chat.
+    ``group`` is true if other users than the sender can read the chat. ``title`` is the chat's display name.
     """
 
     channel: str
@@ -52,13 +62,46 @@ class Address(Struct, frozen=True, gc=False, omit_defaults=True):
     thread: str | None = None
     reply_to: str | None = None
     group: bool = False
+    title: str = ""
 
 
 class Sender(Struct, frozen=True, gc=False, omit_defaults=True):
-    """The author of a message. ``id`` is the platform's user id, never a display name."""
+    """The author of a message. ``id`` is the platform's user id, never a display name.
+
+    ``name`` is the display name, ``username`` the name in mentions, without "@".
+    """
 
     id: str
     name: str = ""
+    username: str = ""
+
+
+class Quoted(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Content of another message that a message points at. ``parts`` are its pictures and files.
+
+    ``sender`` is None if the platform does not name the author; ``own``: the bot wrote it.
+    """
+
+    kind: QuoteKind
+    text: str = ""
+    sender: Sender | None = None
+    parts: tuple[Part, ...] = ()
+    own: bool = False
+
+
+class Earlier(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """An earlier message of a room, as context. ``key`` is its ``dedup_key``, ``at`` its time in ms.
+
+    ``files`` are the names of its files; ``own``: the bot wrote it. ``bot``: another bot wrote it.
+    """
+
+    key: str
+    sender: Sender
+    text: str = ""
+    at: int = 0
+    files: tuple[str, ...] = ()
+    own: bool = False
+    bot: bool = False
 
 
 class Audio(Struct, frozen=True, omit_defaults=True):
@@ -76,7 +119,9 @@ class InboundMessage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     same key is a duplicate. ``order`` is the platform's own order within the conversation. ``revises`` is the
     key of the message that this one edits. ``role`` overrides the role from the channel's access rules, for
     senders that are authenticated in another way. ``model``, ``agent`` and ``options`` override those of the
-    session for this message. ``before`` is the earlier transcript of a session that begins with this message.
+    session for this message. ``before`` is the earlier transcript of a session that begins with this message,
+    and, with an ``origin`` marked as context, earlier messages of the room. ``addressed`` is the way in which
+    it addresses the bot, and ``quotes`` are the messages that it points at.
     ``unattended``: the sender does not see approval requests, so a budget that would ask refuses at once;
     tools wait for other viewers of the session.
     ``sent_at`` is the platform's timestamp (ms), 0 if unknown; a revision has that of its original.
@@ -102,6 +147,8 @@ class InboundMessage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     agent: str | None = None
     options: TurnOptions | None = None
     before: tuple[Message, ...] = ()
+    addressed: Addressing = "direct"
+    quotes: tuple[Quoted, ...] = ()
     unattended: bool = False
     response_mode: ResponseMode = "text"
     audio: Audio | None = None
@@ -112,12 +159,18 @@ class InboundMessage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
         """Return the key of the message that this one edits, or its own key."""
         return self.revises or self.dedup_key
 
+    @property
+    def written_in(self) -> str | None:
+        """Return the thread that it was written in; None if its answer opens the thread."""
+        address = self.address
+        return None if address.thread == address.reply_to else address.thread
+
 
 class Receipt(Struct, frozen=True, gc=False):
     """The confirmation that a message is committed; its answer will have the id ``answer_id``.
 
-    There is no answer if it was ``ignored``, because an unauthorised user wrote it in a group, or
-    ``refused``, because the queue is full and the chat got a notice.
+    There is no answer if it was ``ignored``, because an unauthorised user wrote it in a group or it is not
+    for the bot, or ``refused``, because the queue is full and the chat got a notice.
     """
 
     message_id: str
@@ -162,7 +215,40 @@ class StopRequest(Struct, frozen=True):
     session: str
 
 
-Signal = Withdrawal | StopRequest
+FeedbackValue = Literal["up", "down", "none"]
+_GOOD = frozenset("👍❤🔥🥰👏🎉🤩🙏👌😍💯🏆")
+_BAD = frozenset("👎🤬🤮💩🥱🥴💔😡")
+_VARIANTS = dict.fromkeys((0xFE0F, *range(0x1F3FB, 0x1F400)))
+"""Characters after an emoji that select its presentation or skin tone."""
+
+
+def feedback_value(emojis: Iterable[str]) -> FeedbackValue:
+    """Return what a user's reactions say about an answer; one against it outweighs those for it."""
+    given = {emoji.translate(_VARIANTS) for emoji in emojis}
+    return "down" if given & _BAD else "up" if given & _GOOD else "none"
+
+
+class Feedback(Struct, frozen=True):
+    """A user's feedback on an answer, such as a reaction; ``none`` takes it back.
+
+    ``message`` is the platform's id of a message of the bot in ``chat``, ``user`` the platform's user id.
+    Feedback on other messages, or of users who may not use the bot, is ignored. ``stops``: it also asks to
+    stop the answer, if that is still being made.
+
+    A platform that reports every reaction by itself names it in ``sign``: each counts until it is taken back.
+    ``none`` of an empty ``user`` takes back the sign of all users, or without a sign all feedback.
+    """
+
+    account: str
+    chat: str
+    message: str
+    user: str
+    value: FeedbackValue
+    stops: bool = False
+    sign: str = ""
+
+
+Signal = Withdrawal | StopRequest | Feedback
 
 
 class Receive(Protocol):
@@ -280,6 +366,14 @@ class PlacementRefused(Exception):
     """The platform will never accept this message: the chat is gone, or the bot may not write there."""
 
 
+class PlacementMismatch(Exception):
+    """A placed message cannot be edited into a page, such as a file into a text, or is gone. Raised by
+    ``Edits.edit``.
+
+    The message and those after it are deleted, and their pages are placed again.
+    """
+
+
 @runtime_checkable
 class FollowsSession(Protocol):
     """Clients read the session's own log and resume there: nothing is placed or duplicated."""
@@ -301,9 +395,23 @@ class Paginates(Protocol):
 
 @runtime_checkable
 class Edits(Protocol):
-    """Can edit a placed message; an unchanged content is not an error. Raises the errors of ``send``."""
+    """Can edit a placed message; an unchanged content is not an error. Raises the errors of ``send``, and
+    PlacementMismatch."""
 
     async def edit(self, placed: Placed, outbound: OutboundMessage) -> None: ...
+
+
+@runtime_checkable
+class SendsAlbums(Protocol):
+    """Can place several pages with one call, all of them or none.
+
+    ``album_size`` returns how many of these pages, from the first one on, form an album; at most 1 for none.
+    ``send_album`` raises the errors of ``send``; after PlacementRefused each page is sent on its own.
+    """
+
+    def album_size(self, pages: Sequence[Any]) -> int: ...
+
+    async def send_album(self, outbounds: Sequence[OutboundMessage]) -> Sequence[Placed]: ...
 
 
 @runtime_checkable
@@ -345,6 +453,44 @@ class Reconciles(Protocol):
 
 
 @runtime_checkable
+class RecallsHistory(Protocol):
+    """Can read the messages before a message: of its thread, or of the chain of replies that it ends.
+
+    ``history`` returns the newest ``limit`` of them, oldest first, without the message itself. It is called
+    once for each session, for the first message. Its failures are logged, and do not delay the answer.
+    """
+
+    async def history(self, message: InboundMessage, limit: int) -> Sequence[Earlier]: ...
+
+
+@runtime_checkable
+class ResolvesGroups(Protocol):
+    """Knows the groups of users, such as roles, that access rules may name: ``role:123``.
+
+    ``groups_of`` returns the groups of a user that were confirmed in the last five minutes; it fails closed.
+    ``refresh_groups`` asks the platform where that is older, also for a user without groups; it is called for
+    every message of a user who is in none of the groups that the rules name. It has 3 s, and its failures are
+    logged.
+    """
+
+    def groups_of(self, user: str) -> Collection[str]: ...
+
+    async def refresh_groups(self, user: str, address: Address) -> None: ...
+
+
+@runtime_checkable
+class OpensChats(Protocol):
+    """Knows the session of a chat from an address alone, so that a plugin can write there first.
+
+    Where each user of a room has a session, it is one of the room itself. Without this ability it is
+    ``str(SessionKey(channel, account, chat, thread))``. Raises InvalidRequestError for an address at which
+    the channel cannot send.
+    """
+
+    def session_of(self, address: Address) -> str: ...
+
+
+@runtime_checkable
 class Watermarks(Protocol):
     """Knows the newest message of a chat; it is stored with the intent to place another, for ``find``."""
 
@@ -359,21 +505,14 @@ class ShowsTyping(Protocol):
 
 
 @runtime_checkable
-class AsksApproval(Protocol):
-    """Can ask a user in the chat; the decision is returned through the gateway's approvals.
+class ShowsTitle(Protocol):
+    """Can show the title of a conversation, such as the name of a thread that the bot opened.
 
-    Returns the place of the question. A typed yes or no counts only if it is a reply to it, or later in the
-    platform's own order; if the place is None or has no order, no typed answer counts.
+    ``address`` is that of the conversation's first message. A title that cannot be shown there is no error;
+    failures are logged.
     """
 
-    async def ask_approval(self, request: ApprovalRequest) -> Placed | None: ...
-
-
-@runtime_checkable
-class ShowsDecision(Protocol):
-    """Can show the outcome of a request: once, always, deny, timeout or cancelled."""
-
-    async def approval_decided(self, request: ApprovalRequest, outcome: str) -> None: ...
+    async def show_title(self, address: Address, title: str) -> None: ...
 
 
 @runtime_checkable
@@ -395,79 +534,3 @@ class Health(Struct, frozen=True):
 
     ok: bool
     detail: str = ""
-
-
-class ApprovalRequest(Struct, frozen=True, kw_only=True):
-    """A tool call that waits for a user. ``id`` is single-use; ``arguments`` are those of the call.
-
-    ``always`` is the exact text that an "always" will match, to be printed on its button, at most 64
-    printable characters. If it is None, "always" is not offered.
-    """
-
-    id: str
-    session: str
-    address: Address
-    user: str
-    tool_name: str
-    arguments: Mapping[str, Any]
-    created_at: int
-    timeout_ms: int
-    always: str | None = None
-
-    def whole(self, limit: int) -> str:
-        """Return all arguments as JSON, with invisible characters escaped.
-
-        Raises PlacementRefused if that is more than ``limit`` characters, so that nothing is hidden.
-        """
-        text = visible_json(dict(self.arguments), indent=1)
-        if len(text) > limit or len(self.tool_name) > _LONGEST_NAME:
-            raise PlacementRefused(f"the question of {self.tool_name[:_LONGEST_NAME]!r} is too long to show")
-        return text
-
-    def shortened(self, limit: int) -> str:
-        """Return every argument in at most ``limit`` characters, with long values cut in the middle.
-
-        Only for channels that also attach all arguments as a file. Raises
-        PlacementRefused if there are too many arguments even so.
-        """
-        values = {visible_json(key): visible_json(value) for key, value in self.arguments.items()}
-        for most in _CUTS:
-            lines = [f" {key}: {_cut_in_the_middle(value, most)}" for key, value in values.items()]
-            text = "\n".join(("{", *lines, "}"))
-            if len(text) <= limit and len(self.tool_name) <= _LONGEST_NAME:
-                return text
-        raise PlacementRefused(f"the question of {self.tool_name[:_LONGEST_NAME]!r} is too long to show")
-
-    def in_full(self) -> bytes:
-        """Return all arguments as a JSON file in UTF-8, uncut."""
-        return visible_json(dict(self.arguments), indent=1).encode()
-
-
-def visible_json(value: object, indent: int | None = None) -> str:
-    """Return a value as JSON, with invisible and direction-changing characters escaped."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
-    return _NOT_ASCII.sub(_escaped, text)
-
-
-_LONGEST_NAME = 80
-_CUTS = (1000, 500, 200, 100, 50)
-_NOT_ASCII = re.compile(r"[^\n -~]")
-# Unicode counts these as letters, marks and symbols, but fonts draw nothing for them.
-_BLANK = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    character = found[0]
-    if character.isprintable() and not _BLANK.match(character):
-        return character
-    units = character.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
-
-
-def _cut_in_the_middle(text: str, most: int) -> str:
-    if len(text) <= most:
-        return text
-    half = most // 2
-    return f"{text[:half]} … {len(text) - 2 * half:,} characters … {text[-half:]}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -22,6 +23,7 @@ ClientMsgId = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x0
 """A client's own id of a message: any characters but control characters."""
 
 ClientParts = Annotated[list[Any], Meta(max_length=32)]
+ClientFiles = Annotated[list[Any], Meta(max_length=32)]
 
 _PICTURES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
 
@@ -33,27 +35,53 @@ class ClientAudio(Struct, frozen=True):
     data: Annotated[str, Meta(min_length=4)]
 
 
+class ClientFile(Struct, frozen=True):
+    """A file that the gateway reads, such as a document. ``data`` is base64."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=255)]
+    data: str
+    mime_type: Annotated[str, Meta(max_length=150)] = ""
+
+
 class ClientMessage(Struct, frozen=True):
-    """A user's message. Another message with the same ``client_msg_id`` is a duplicate."""
+    """A user's message. Another message with the same ``client_msg_id`` is a duplicate.
+
+    ``files`` become parts by ``read_files``, before the message is accepted.
+    """
 
     client_msg_id: str
     text: str
     parts: tuple[Part, ...] = ()
     audio: Audio | None = None
+    files: tuple[ClientFile, ...] = ()
 
     @classmethod
     def checked(
-        cls, client_msg_id: str, text: str, parts: Sequence[object], audio: object = None
+        cls,
+        client_msg_id: str,
+        text: str,
+        parts: Sequence[object],
+        audio: object = None,
+        files: Sequence[object] = (),
     ) -> ClientMessage:
-        """Validate a message; ``audio`` is a ClientAudio, or the plain data of one.
+        """Validate a message; ``audio`` is a ClientAudio and each file a ClientFile, or plain data of one.
 
         Raises InvalidRequestError (or one of its kinds).
         """
         known = tuple(_part(value) for value in parts)
-        if not text.strip() and not known and audio is None:
+        sent = tuple(_file(value) for value in files)
+        if not text.strip() and not known and not sent and audio is None:
             raise InvalidRequestError("the message is empty")
         heard = None if audio is None else _audio(audio)
-        return cls(client_msg_id, text.replace("\0", "\ufffd"), known, heard)
+        return cls(client_msg_id, text.replace("\0", "\ufffd"), known, heard, sent)
+
+    async def read_files(self, read_file: Callable[..., Awaitable[Part]]) -> ClientMessage:
+        """Return the message with its files as parts; ``read_file`` is that of the host."""
+        if not self.files:
+            return self
+        read = (read_file(file.name, file.mime_type, base64.b64decode(file.data)) for file in self.files)
+        parts = (*self.parts, *await asyncio.gather(*read))
+        return msgspec.structs.replace(self, parts=parts, files=())
 
     def inbound(self, channel: str, session: str, user: str, seen: int = 0) -> InboundMessage:
         """Return the inbound message, with the role of an admin because the client presented the token.
@@ -104,8 +132,17 @@ def _audio(value: object) -> Audio:
     return Audio(f"data:{given.mime_type};base64,{given.data}", given.mime_type)
 
 
+def _file(value: object) -> ClientFile:
+    try:
+        given = msgspec.convert(value, ClientFile)
+    except msgspec.ValidationError as error:
+        raise PartValidationError(f"a file: {error}") from None
+    _decoded(given.data)
+    return given
+
+
 def _decoded(data: str) -> bytes:
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise PartValidationError("the data of an image part or of audio must be base64") from None
+        raise PartValidationError("the data of an image part, of audio or of a file must be base64") from None

@@ -131,9 +131,16 @@ class InvalidStateError(InvalidRequestError):
 
 
 class NotFoundError(TrunklineError):
-    """No such session, message or dead letter."""
+    """No such session, message, question or dead letter.
+
+    ``known`` is False for a question that is not stored: only the channel can remove its buttons.
+    """
 
     status = 404
+
+    def __init__(self, *args: object, known: bool = True) -> None:
+        super().__init__(*args)
+        self.known = known
 
 
 class UnauthorizedError(TrunklineError):

@@ -1,4 +1,4 @@
-"""Events: notifications for subscribers.
+"""Events: notifications for subscribers, whose other types are in ``gateway/events/types.py``.
 
 ``AgentEvent`` reports a run of the agent with cumulative texts; ``Activity`` reports the state of components
 to operators; ``SubAgentEvent`` reports nested runs.
@@ -7,12 +7,27 @@ to operators; ``SubAgentEvent`` reports nested runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
 from gateway.contract.deltas import Delta, TextDelta, ToolResultStart
 from gateway.contract.messages import Message
+
+
+class BusEvent(Struct, frozen=True, tag_field="name"):
+    """A notification of the event bus. Its JSON has its name and its fields.
+
+    A ``detailed`` event is emitted several times a second, and only to those that subscribe to its type. An
+    event with a field ``session`` can be subscribed to for one session.
+    """
+
+    detailed: ClassVar[bool] = False
+
+    @classmethod
+    def event_name(cls) -> str:
+        """Return the stable dotted name of the type, such as ``session.created``."""
+        return str(cls.__struct_config__.tag)
 
 
 class ContentEvent(Struct, frozen=True, tag_field="type", tag="content"):
@@ -72,15 +87,26 @@ class AgentEventMapper:
 
 
 ActivityKind = Literal[
-    "agent_start", "agent_end", "tool_start", "tool_end", "task_started", "task_completed", "task_error"
+    "agent_start",
+    "agent_end",
+    "tool_start",
+    "tool_end",
+    "task_started",
+    "task_completed",
+    "task_error",
+    "feedback",
 ]
 SubAgentKind = Literal[
     "invocation_start", "text_delta", "message_end", "tool_call_start", "tool_call_end", "invocation_end"
 ]
 
 
-class Activity(Struct, frozen=True):
-    """A start or end of some work. ``id`` counts from 1; ``ts`` is milliseconds; ``source`` is the actor."""
+class Activity(BusEvent, frozen=True, tag="activity"):
+    """A start or end of some work, or feedback on an answer.
+
+    ``id`` counts from 1; ``ts`` is milliseconds; ``source`` is the actor. For feedback, ``source`` is the
+    session, ``summary`` is up, down or none, and ``detail`` has channel, user and answer.
+    """
 
     id: int
     ts: int
@@ -90,9 +116,10 @@ class Activity(Struct, frozen=True):
     detail: Mapping[str, Any] | None = None
 
 
-class SubAgentEvent(Struct, frozen=True):
+class SubAgentEvent(BusEvent, frozen=True, tag="agent.step"):
     """A step of a nested run."""
 
+    detailed = True
     run_id: str
     parent_run_id: str | None
     agent_id: str

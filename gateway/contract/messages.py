@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar, assert_never, cast
 
 import msgspec
@@ -18,7 +18,7 @@ from msgspec import Struct
 from gateway.contract.errors import InvalidPartTypeError, PartValidationError
 
 Role = Literal["user", "assistant", "system"]
-TextKind = Literal["text", "reasoning", "summary", "notice"]
+TextKind = Literal["text", "reasoning", "summary", "notice", "quote"]
 DisplayKind = Literal["file-read", "file-write", "diff", "shell"]
 T = TypeVar("T")
 
@@ -62,11 +62,18 @@ class DisplayHints(Struct, frozen=True, omit_defaults=True):
 
 
 class ResultMetadata(Struct, frozen=True, omit_defaults=True):
-    """Measurements of a tool's run."""
+    """Measurements of a tool's run. ``untrusted``: the model has read content from outside, like a page.
+
+    ``changed_files`` is the number of files that the call changed.
+    ``sessions`` are those of the nested runs that it started.
+    """
 
     exit_code: int | None = None
     duration_ms: int | None = None
     bytes_read: int | None = None
+    untrusted: bool = False
+    changed_files: int = 0
+    sessions: tuple[str, ...] = ()
 
 
 class ErrorMetadata(Struct, frozen=True, omit_defaults=True):
@@ -86,7 +93,8 @@ class TextPart(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="typ
 
     ``reasoning`` is a model's reasoning, ``summary`` a compaction's summary. A ``notice`` is a message of the
     gateway about an answer, such as the use of a fallback provider: it is stored and shown in every channel,
-    but is not part of the answer. Models, ``/v1`` clients and nested runs never get it.
+    but is not part of the answer. Models, ``/v1`` clients and nested runs never get it. A ``quote`` is text
+    that a user's message points at: its first line names the kind and the author, the rest is the text.
     """
 
     content: str
@@ -116,6 +124,11 @@ class ToolResultPart(Struct, frozen=True, omit_defaults=True, tag_field="type", 
     attachments: tuple[Attachment, ...] = ()
     is_error: bool = False
     display: DisplayHints | None = None
+
+
+def is_untrusted(part: Part) -> bool:
+    """Return whether a part is a tool's result with content of others."""
+    return isinstance(part, ToolResultPart) and part.metadata is not None and part.metadata.untrusted
 
 
 def verb_of(result: ToolResultPart | None) -> str | None:
@@ -178,11 +191,56 @@ class Display(Struct, frozen=True, omit_defaults=True):
     hidden: bool = False
 
 
+class Origin(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """The author and the room of a user's message.
+
+    ``user`` is the platform's user id, ``room`` the chat's id and ``title`` its display name; ``at`` is when
+    the message was written, in milliseconds. ``group`` is true if several people write in the room.
+    ``context``: an earlier message that was not addressed to the bot; ``key`` is its ``dedup_key``,
+    ``account`` the account that received it, and ``own`` is true if the bot wrote it. ``trusted`` is false if
+    a part of the message is by an author who may not use the bot.
+    """
+
+    channel: str = ""
+    account: str = ""
+    room: str = ""
+    title: str = ""
+    user: str = ""
+    name: str = ""
+    username: str = ""
+    at: int = 0
+    group: bool = False
+    context: bool = False
+    key: str = ""
+    own: bool = False
+    trusted: bool = True
+
+    @property
+    def author(self) -> str:
+        """The author for readers: display name and username, or the user's id."""
+        if self.own:
+            return "the bot"
+        at = f"@{self.username}" if self.username else ""
+        return " ".join(filter(None, (self.name, at and f"({at})"))) if self.name else at or self.user
+
+    @property
+    def source(self) -> str:
+        """Return the name of a context message, the same in all sessions that hold it."""
+        return source_of(self.channel, self.account, self.key)
+
+
+def source_of(channel: str, account: str, key: str) -> str:
+    """Return the name of a platform's message, by which stored context is found."""
+    return f"{channel}\n{account}\n{key}"
+
+
 class Message(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """One message of a session.
 
     ``custom_type`` selects a registered renderer; ``for_model`` is false for messages that are only shown;
-    ``meta`` belongs to the plugin that made the message.
+    ``pruned`` is true if models no longer get its tool outputs, which readers keep; ``meta`` belongs to the
+    plugin that made the message. ``origin`` is set for users' messages in rooms with
+    several people, for those that quote others, and for context.
     """
 
     id: str = msgspec.field(default_factory=new_id)
@@ -195,26 +253,23 @@ class Message(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     display: Display | None = None
     for_model: bool = True
     meta: dict[str, Any] | None = None
+    origin: Origin | None = None
+    pruned: bool = False
 
     @property
     def text(self) -> str:
-        """Return the text parts joined by blank lines, without reasoning and notices."""
+        """Return the text parts joined by blank lines, without reasoning, notices and quotes."""
         return "\n\n".join(p.content for p in self.parts if isinstance(p, TextPart) and is_said(p.kind))
 
 
 def is_said(kind: TextKind) -> bool:
     """Return whether text of this kind is part of a message's content for clients."""
-    return kind not in ("reasoning", "notice")
+    return kind not in ("reasoning", "notice", "quote")
 
 
 def is_notice(part: Part) -> bool:
     """Return whether a part is a notice, which only users see."""
     return isinstance(part, TextPart) and part.kind == "notice"
-
-
-def model_context(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Return the messages for a model: without notices, and without messages that contain only those."""
-    return tuple(shown for message in messages if (shown := without_notices(message)) is not None)
 
 
 def without_notices(message: Message) -> Message | None:

@@ -7,29 +7,41 @@ the order the plugins were registered; ``gateway/extensions/hooks.py`` defines h
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
 from gateway.contract.channel import InboundMessage, Sender, SenderRole
+from gateway.contract.errors import TrunklineError
 from gateway.contract.events import AgentEvent
 from gateway.contract.messages import Message
 from gateway.contract.provider import ChatOptions
 from gateway.contract.services import (
     ActivityService,
     AgentService,
+    Announce,
     ChannelService,
+    EventService,
     ModelService,
     ProviderService,
+    QuestionService,
     ReadOptions,
     SessionMessages,
     SessionService,
     Submit,
+    Table,
+    TaskService,
     UIService,
     Unregister,
 )
 from gateway.contract.tool import Tool, ToolOutput
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+PathT = TypeVar("PathT")
+QueryT = TypeVar("QueryT")
+BodyT = TypeVar("BodyT")
 AgentEndReason = Literal["complete", "aborted"]
 
 
@@ -116,8 +128,24 @@ class Intercept(Struct, frozen=True):
 UserInput = Pass | Transform | Intercept
 
 
+class Compacting(Struct, frozen=True):
+    """A summary that is about to be made of a session's earlier messages.
+
+    ``trigger`` is ``auto`` if they no longer fit in the model's context, ``manual`` for /compact.
+    ``instructions`` tell what to keep. With a ``summary`` no model is called.
+    """
+
+    trigger: Literal["auto", "manual"]
+    session: str
+    instructions: str = ""
+    summary: str | None = None
+
+
 class CommandContext(Struct, frozen=True):
-    """The context of a slash command. ``channel`` is its channel's id, ``role`` the sender's role."""
+    """The context of a slash command. ``channel`` is its channel's id, ``role`` the sender's role.
+
+    ``compact`` summarizes the session's messages for the model, with instructions, and returns the reply.
+    """
 
     session: str
     messages: Sequence[Message]
@@ -127,18 +155,21 @@ class CommandContext(Struct, frozen=True):
     channel: str
     inbound: InboundMessage
     role: SenderRole = "user"
+    compact: Callable[[str], Awaitable[str]] | None = None
 
 
 class SlashCommand(Struct, frozen=True):
     """A command typed as ``/name rest``. The result of ``execute`` is shown; None shows nothing.
 
-    With ``admin`` only admins can see and run it.
+    With ``admin`` only admins can see and run it. ``choices`` returns what a user can select as ``rest``, for
+    the text typed so far; those without that text are left out. ``execute`` may accept any other rest, too.
     """
 
     name: str
     description: str
     execute: Callable[[str, CommandContext], Awaitable[str | None]]
     admin: bool = False
+    choices: MentionProvider | None = None
 
 
 class StatusSegment(Struct, frozen=True):
@@ -181,6 +212,39 @@ class LoopRun(Struct, frozen=True):
     call_tool: Callable[[ToolCall], Awaitable[ToolOutput]]
 
 
+class ApiCall(Struct, Generic[PathT, QueryT, BodyT], frozen=True):
+    """A parsed request: path and query parameters, body, and the authenticated user."""
+
+    path: PathT
+    query: QueryT
+    body: BodyT
+    user: str
+
+
+class ApiRoute(Struct, frozen=True):
+    """A route of a plugin: ``path`` follows ``/api/plugins/NAME``, such as ``/texts/{name}``.
+
+    ``handler`` is an async function of one ``ApiCall[Path, Query, Body]``, each a Struct or None, and returns
+    a Struct or None (status 204). ``errors`` are those that it raises.
+    """
+
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+    path: str
+    summary: str
+    handler: Callable[[ApiCall[Any, Any, Any]], Awaitable[Struct | None]]
+    errors: tuple[type[TrunklineError], ...] = ()
+
+
+class Figure(Struct, frozen=True):
+    """A metric of a plugin, shown as ``trunkline_plugin_NAME_name``. A ``counter`` never decreases."""
+
+    name: str
+    description: str
+    value: float
+    kind: Literal["gauge", "counter"] = "gauge"
+    labels: Mapping[str, str] = {}
+
+
 class PluginContext(Struct, frozen=True, kw_only=True):
     """The context of a plugin's activation. A service that the host does not have is None."""
 
@@ -199,12 +263,19 @@ class PluginContext(Struct, frozen=True, kw_only=True):
     ui: UIService | None = None
     shutdown: Callable[[int], None] | None = None
     submit: Submit | None = None
+    announce: Announce | None = None
+    questions: QuestionService | None = None
+    tasks: TaskService | None = None
+    table: Callable[[str], Table] | None = None
+    """Opens a durable table by its name: letters, digits, ``_``, ``.`` and ``-``, at most 64."""
     providers: ProviderService | None = None
     models: ModelService | None = None
     """Finds models by name: what they can do (``(await models.resolve(name)).capabilities``) and cost."""
     channels: ChannelService | None = None
     sessions: SessionService | None = None
     activity: ActivityService | None = None
+    events: EventService | None = None
+    """The event bus; its event types are in ``gateway.events``."""
     agents: AgentService | None = None
     """The agents registry: the one that an earlier plugin published, or the gateway's own."""
     set_agents_registry: Callable[[AgentService], None] | None = None
@@ -215,12 +286,15 @@ class Plugin:
     """A plugin. Only ``name`` is required; override the hooks you need.
 
     Attributes of a subclass are open to sibling plugins through ``ctx.get_plugin(name)``. ``environ`` names
-    the environment variables that ``ctx.environ`` is to hold.
+    the environment variables that ``ctx.environ`` is to hold. ``settings_model`` is the pydantic model of the
+    plugin's own settings: ``trunkline config check`` and the gateway, before ``activate``, validate them with
+    it. None accepts any settings.
     """
 
     name: str = ""
     version: str = "0"
     environ: Sequence[str] = ()
+    settings_model: type[BaseModel] | None = None
     system_prompt: str | Callable[[PluginContext], str | Awaitable[str]] = ""
     agent_loop: AgentLoop | None = None
 
@@ -232,8 +306,23 @@ class Plugin:
         """Return the slash commands."""
         return ()
 
+    def routes(self) -> Sequence[ApiRoute]:
+        """Return the HTTP routes; called once, after ``activate``."""
+        return ()
+
+    def figures(self) -> Sequence[Figure] | Awaitable[Sequence[Figure]]:
+        """Return the metrics; called for each request of ``/metrics``, with the time limit of hooks."""
+        return ()
+
     async def activate(self, ctx: PluginContext) -> None:
         """Start the plugin; called once, at registration."""
+
+    async def find_problem(self) -> str:
+        """Return what would fail now, such as a server that refuses the key; "" if nothing.
+
+        Called by ``trunkline doctor`` after ``activate``. It may make requests.
+        """
+        return ""
 
     async def deactivate(self) -> None:
         """Release resources; called once, before the plugin is removed."""
@@ -264,6 +353,9 @@ class Plugin:
 
     async def transform_user_input(self, text: str, ctx: TurnContext) -> UserInput | None:
         """Pass, transform or intercept the user's text."""
+
+    async def session_compacting(self, compacting: Compacting, ctx: TurnContext) -> Compacting | None:
+        """Change the instructions of a summary, or give the summary."""
 
     async def after_agent_run(self, reason: AgentEndReason, ctx: TurnContext) -> None:
         """React to the end of a turn, complete or aborted."""

@@ -6,18 +6,21 @@ that the host does not have is ``None`` in the context.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from gateway.contract.channel import Channel, InboundMessage, Responder
-from gateway.contract.events import Activity, ActivityKind, AgentEvent, SubAgentEvent
+from gateway.contract.channel import Address, Channel, InboundMessage, Responder
+from gateway.contract.events import Activity, ActivityKind, AgentEvent, BusEvent, SubAgentEvent
 from gateway.contract.messages import Message
 from gateway.contract.provider import Capabilities, Provider, ProviderConfig, TurnOptions
+from gateway.contract.questions import Answer, Choice
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+E = TypeVar("E", bound=BusEvent)
 M = TypeVar("M", bound="BaseModel")
 
 Unregister = Callable[[], None]
@@ -200,6 +203,33 @@ class SessionService(Protocol):
         ...
 
 
+class EventService(Protocol):
+    """The event bus. Subscriptions end with their plugin; past events are not replayed.
+
+    A handler may be an async function, whose events then wait in a bounded queue; see ``EventBus``.
+    """
+
+    def subscribe(self, kind: type[E], handler: Callable[[E], object], *, session: str = "") -> Unregister:
+        """Call ``handler`` with each event of exactly this type, until the result is called."""
+        ...
+
+    def subscribe_all(self, handler: Callable[[BusEvent], object]) -> Unregister:
+        """Call ``handler`` with each event whose type is not detailed, until the result is called."""
+        ...
+
+    def once(self, kind: type[E], handler: Callable[[E], object], *, session: str = "") -> Unregister:
+        """Call ``handler`` with the next such event alone, unless the result is called before."""
+        ...
+
+    def wants(self, kind: type[BusEvent], session: str = "") -> bool:
+        """Return whether there is a subscriber to such an event, so that building it is worth it."""
+        ...
+
+    def emit(self, event: BusEvent) -> None:
+        """Notify the subscribers."""
+        ...
+
+
 class ActivityService(Protocol):
     """The activity of the gateway: agents, tools, tasks and nested runs. Past events are not replayed."""
 
@@ -245,6 +275,113 @@ class Submit(Protocol):
     ) -> Message | None: ...
 
 
+class Announce(Protocol):
+    """Sends a message to a chat outside of a turn. Returns once it is durable.
+
+    It is delivered exactly once for each ``key`` of the plugin, after the running answer. The same key with
+    other content edits the message where the channel can edit, and does nothing with the same content. Text
+    is Markdown. The address is that of an earlier message, or plain data with its fields, as a table stores
+    it; ``reply_to`` is ignored.
+
+    Waits until the gateway has started, except during ``activate``. Raises InvalidStateError there,
+    InvalidRequestError for an address, key or message that cannot be used, ForbiddenError for a private chat
+    whose user may no longer use the bot, OverloadedError if too many messages wait or the gateway is
+    stopping, and StoreError if the database fails. Nothing was stored then.
+    """
+
+    async def __call__(
+        self, address: Address | Mapping[str, Any], message: Message | str, key: str
+    ) -> None: ...
+
+
+TakesAnswer = Callable[[Answer], Awaitable[None]]
+
+
+class QuestionService(Protocol):
+    """Questions of one plugin in chats, also outside of a turn.
+
+    A question, its end and the withdrawal are durable when the call returns or the handler is called.
+    """
+
+    async def ask(
+        self,
+        address: Address | Mapping[str, Any],
+        title: str,
+        key: str,
+        *,
+        answerers: Sequence[str],
+        detail: str = "",
+        choices: Sequence[Choice] = (),
+        multiple: bool = False,
+        free_text: bool = False,
+        timeout_ms: int = 86_400_000,
+    ) -> str:
+        """Ask a question in a chat. Returns its id once it is durable.
+
+        Each ``key`` of the plugin asks once: with an earlier key nothing is asked, and the result is the id
+        of the first question. Only the users ``answerers`` may answer, by their ids on the platform, and the
+        owner of the gateway on the web page. Without ``choices``, or with ``free_text``, any text is an
+        answer. With ``multiple`` an answer has one choice or more.
+
+        Waits until the gateway has started, except during ``activate``. Raises InvalidStateError there,
+        InvalidRequestError for a question or an address that cannot be used, ForbiddenError for a private
+        chat whose user may no longer use the bot, OverloadedError for too many open questions, and
+        StoreError. Nothing was stored then.
+        """
+        ...
+
+    async def withdraw(self, question_id: str) -> bool:
+        """Close an open question of this plugin. Returns whether it was open; the handler is not called."""
+        ...
+
+    def on_answer(self, handler: TakesAnswer) -> Unregister:
+        """Call a handler when a question ends: answered, expired, or withdrawn if no chat can show it.
+
+        It is called again, also after a restart, until it returns. So it may be called twice with an answer,
+        and with several answers at once. Raises AlreadyRegisteredError if there is a handler.
+        """
+        ...
+
+
+class TaskService(Protocol):
+    """The background tasks of a plugin. They are cancelled when it is unregistered or the gateway stops."""
+
+    def create_task(self, work: Coroutine[Any, Any, object], *, name: str = "") -> asyncio.Task[None]:
+        """Start a task; the result can cancel it. A failure is logged and affects no other task.
+
+        Raises InvalidStateError once the plugin has ended.
+        """
+        ...
+
+
+class Table(Protocol):
+    """A durable table of JSON values, of one plugin. A write is durable when its call returns.
+
+    ``expected`` makes a write conditional: it is made only if the entry has this value, or if there is no
+    entry for None. Raises InvalidRequestError for a key or value that cannot be stored, and StoreError.
+    """
+
+    async def get(self, key: str) -> Any:
+        """Return the value of a key; None if there is none."""
+        ...
+
+    async def put(self, key: str, value: Any, *, expected: Any = ...) -> bool:
+        """Store a value. Returns False if the entry is not as expected."""
+        ...
+
+    async def delete(self, key: str, *, expected: Any = ...) -> bool:
+        """Remove an entry. Returns False if there is none, or it is not as expected."""
+        ...
+
+    async def keys(self, prefix: str = "") -> list[str]:
+        """Return the keys with a prefix, sorted."""
+        ...
+
+    async def items(self, prefix: str = "") -> list[tuple[str, Any]]:
+        """Return the entries whose keys have a prefix, sorted by key."""
+        ...
+
+
 class ReadOptions(Protocol):
     """Reads the plugin's own settings as a pydantic model.
 
@@ -255,9 +392,10 @@ class ReadOptions(Protocol):
 
 
 class UIService(Protocol):
-    """Notices and questions for the operator.
+    """Notices for the operator, and questions to the user of the running turn, in its chat.
 
-    Hosts without a person answer at once; never use it for approvals.
+    A question is asked once, also if the turn is repeated after a crash; time limits of hooks do not run
+    while the user is waited for. Outside a turn, and where no user can be asked, it is answered at once.
     """
 
     def notify(self, message: str, level: NoticeLevel = "info") -> None:
@@ -265,15 +403,15 @@ class UIService(Protocol):
         ...
 
     async def confirm(self, title: str, message: str) -> bool:
-        """Ask a yes-or-no question. Returns False without a person."""
+        """Ask a yes-or-no question. Returns False without a user, and without an answer in time."""
         ...
 
     async def select(self, title: str, options: Sequence[str]) -> str | None:
-        """Ask to pick an option. Returns the first one without a person."""
+        """Ask to pick an option. Returns the first one without a user, None without an answer in time."""
         ...
 
     async def input(self, title: str, placeholder: str = "") -> str | None:
-        """Ask for a line of text. Returns None without a person."""
+        """Ask for a line of text. Returns None without a user, and without an answer in time."""
         ...
 
     def set_status(self, key: str, text: str) -> None:

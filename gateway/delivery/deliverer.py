@@ -43,10 +43,17 @@ class Deliverer:
         first = not (repeated or entry.shown or entry.answered)
         return AnswerDelivery(self._outbox, self._tasks, session, entry, first=first)
 
-    def intend(self, entry: Entry, answer: Message) -> list[Op] | None:
-        """Return the writes that record an answer to be placed later; None if its channel is sent nothing."""
+    def intend(self, entry: Entry, answer: Message, newest: str | None = None) -> list[Op] | None:
+        """Return the writes that record an answer to be placed later; None if its channel is sent nothing.
+
+        ``newest`` is the newest known message of the chat.
+        """
         channel = self._outbox.target_channel(entry)
-        return None if channel is None else AnswerPages(self._outbox, channel, entry).intend(answer)
+        if channel is None:
+            return None
+        pages = AnswerPages(self._outbox, channel, entry)
+        pages.newest = newest
+        return pages.intend(answer)
 
 
 class AnswerDelivery:
@@ -109,6 +116,26 @@ class AnswerDelivery:
             self._intended = PendingAnswer(answer, outcome)
         return seq
 
+    async def announce(self) -> None:
+        """Commit the newest content of an announced message to the log, with the intent to place it."""
+        found = await self._outbox.read_announced(self._entry)
+        if self._pages is not None:
+            self._pages.newest = found.newest
+        await self._commit_announced(found.message, in_log=found.in_log)
+
+    async def _commit_announced(self, message: Message, *, in_log: bool) -> PendingAnswer | None:
+        entry, session = self._entry, self._session
+        message, entry.renewed = entry.renewed or message, None
+        if self._pages is None:
+            # Marked before the write: newer content from here on is written after it, and reopens the entry.
+            entry.closed = True
+            ops = [entry.settle("done")]
+        else:
+            self._intended = PendingAnswer(session.rendered(message), "done")
+            ops = self._pages.intend(self._intended.answer)
+        await (session.replace_message if in_log else session.add_message)(message, ops)
+        return self._intended
+
     async def discard(self) -> list[Op]:
         """Delete what is shown of an unwanted answer. Returns the writes that forget it.
 
@@ -124,23 +151,34 @@ class AnswerDelivery:
         Does nothing for a message without an answer, and for one that was settled by its commit.
         """
         entry, pages = self._entry, self._pages
-        if self._abandoned or (self._intended is None and not entry.answered):
+        if self._abandoned or entry.closed or (self._intended is None and not entry.answered):
             return
         if pages is None:
             log.warning("the channel was removed; the answer stays in the session", channel=entry.channel)
+            return
+        if pages.undone:
+            await pages.remove()
             return
         intended = self._intended or await self._outbox.read_pending_answer(entry)
         # Set before the first call: if placing fails from here on, the message must not get a second answer.
         entry.answered = True
         try:
             await pages.place(intended.answer)
+            while entry.renewed is not None:
+                renewed = await self._commit_announced(entry.renewed, in_log=True)
+                await pages.place((renewed or intended).answer)
+            # No await from the check to the write: newer content is either placed above or reopens the entry.
+            entry.closed = True
             await pages.settle(intended.outcome)
         except PlacementRefused as refused:
             await self.abandon(f"PlacementRefused: {refused}")
 
     async def abandon(self, reason: str) -> None:
         """Give up placing the committed answer: it becomes a dead letter, and the session shows a notice."""
-        self._abandoned = True
+        self._abandoned = self._entry.closed = True
+        if self._pages is not None and self._pages.undone:
+            await self._pages.settle_removed()
+            return
         session, entry = self._session, self._entry
         log.error("could not deliver an answer", session=session.id, message=entry.id, reason=reason)
         notice = Message(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, assert_never
 
 import structlog
@@ -24,9 +25,11 @@ from gateway.contract.channel import (
     Paginates,
     Placed,
     PlacementDeferred,
+    PlacementMismatch,
     PlacementRefused,
     PlacementUncertain,
     Reconciles,
+    SendsAlbums,
     ShowsTyping,
     Streaming,
     Streams,
@@ -52,6 +55,8 @@ _MAX_INLINE_COST = 2_000
 """Cost up to which a message is paginated on the event loop: characters, and more for markup."""
 _COSTLY, _EXTRA_COST = "*_~[`|\n", 9
 """Characters that may begin markup, a table cell or a line; each costs the parser ten times as much."""
+_UNDONE = "↩ undone"
+"""Text of pages that cannot be deleted."""
 _MAX_UNEXPECTED = 4
 """Number of retries after errors that a channel must not raise, such as a malformed response; about 4 s."""
 
@@ -65,9 +70,20 @@ class AnswerPages:
         self._entry = entry
         self._pages = {page.number: page for page in pages}
         self._unsaved: list[Op] = []
+        self._refused_albums: set[int] = set()
+        """Numbers of pages that the platform refused as an album, and that are sent one by one."""
         self._paginated: tuple[Message, bool, Sequence[Any]] | None = None
+        self._kept = not isinstance(channel, Edits) and any(page.settled for page in pages)
+        """An answer was placed, and the channel cannot change it: nothing is placed beside it."""
+        self.newest: str | None = None
+        """The newest message of the chat, where the address has no message that is answered."""
         self.placing = False
         """True while a call places a page, and so must not be cancelled."""
+
+    @property
+    def undone(self) -> bool:
+        """Return whether the answer was undone, so that its pages are deleted."""
+        return any(page.undone for page in self._pages.values())
 
     @property
     def streaming(self) -> Streaming | None:
@@ -98,6 +114,10 @@ class AnswerPages:
             await self._put(message, number, contents, final)
         if final:
             await self._delete_from(len(contents))
+            # Forgotten, because newer content of an announcement may need these pages again.
+            gone = [self._pages.pop(number) for number in [*self._pages] if self._pages[number].unfit]
+            if gone:
+                await self._outbox.write(*(self._outbox.drop(self._entry, page) for page in gone))
 
     async def update_draft(self, message: Message) -> None:
         """Show the last page of a growing message as a draft; place the full pages before it."""
@@ -121,7 +141,9 @@ class AnswerPages:
 
         Raises PlacementRefused when the platform refuses it.
         """
-        await self._retry_until_accepted(lambda: self.update(answer, final=True))
+        if not self._kept:
+            await self._retry_until_accepted(lambda: self.update(answer, final=True))
+            self._kept = not isinstance(self._channel, Edits)
 
     async def settle(self, outcome: Outcome) -> None:
         """Commit that the answer is placed, and settle its message."""
@@ -139,6 +161,37 @@ class AnswerPages:
             await self._retry_until_accepted(lambda: self._delete_from(0))
         except PlacementRefused as refused:
             log.info("could not delete an answer", channel=self._channel.id, reason=str(refused))
+
+    async def remove(self) -> None:
+        """Delete the pages of an answer that was undone, or mark them as such, and settle the entry."""
+        for page in self._pages.values():
+            try:
+                await self._retry_until_accepted(partial(self._remove, page))
+            except PlacementRefused as refused:
+                log.info("could not delete a page", channel=self._channel.id, reason=str(refused))
+        await self.settle_removed()
+
+    async def settle_removed(self) -> None:
+        """Commit that the pages are deleted as far as possible, and settle their entry."""
+        await self._outbox.write(self._outbox.remove(self._entry), self._entry.settle("done"))
+
+    async def _remove(self, page: Page) -> None:
+        channel, entry = self._channel, self._entry
+        if isinstance(channel, Deletes):
+            try:
+                return await self._delete(page, channel)
+            except PlacementRefused:
+                # Telegram deletes no messages that are older than two days.
+                if not isinstance(channel, Edits):
+                    raise
+        if isinstance(channel, Edits) and page.platform_id is not None:
+            mark = Message(
+                id=entry.answer_id, session_id=entry.session, role="assistant", parts=(TextPart(_UNDONE),)
+            )
+            contents = await self._paginate(mark, final=True)
+            outbound = replace(self._outbound(mark, 0, contents, final=True), part=page.number)
+            await channel.edit(Placed(page.platform_id), outbound)
+        return None
 
     async def _retry_until_accepted(self, step: Callable[[], Awaitable[None]]) -> None:
         """Retry a delivery step with backoff until the platform accepts or refuses it.
@@ -178,45 +231,109 @@ class AnswerPages:
         # A page that another one follows is complete and is not edited again, not even at the end of the
         # answer: an answer of many pages would cost an edit of each. After a crash its content is unknown,
         # so it is edited once.
-        final = final or number + 1 < len(contents)
+        settles, final = final, final or number + 1 < len(contents)
         page, channel, content = self._pages.get(number), self._channel, contents[number]
-        if page is None:
-            # The nonce is durable before the call, so that the next process can search for this page.
-            page = self._page(number)
-            await self._outbox.write(*self._unsaved_ops(), self._outbox.intend(self._entry, page))
-        outbound = self._outbound(message, number, contents, final)
+        if page is not None and page.unfit:
+            await self._displace(number)
+        album = range(number, number + self._album_size(number, contents))
+        await self._intend_pages(album)
+        page = self._page(number)
+        outbounds = [self._outbound(message, n, contents, settles or n + 1 < len(contents)) for n in album]
         if page.platform_id is None:
-            await self._place(page, outbound, content)
+            await self._place(outbounds, contents, settles=settles)
+        # Still not placed after an album that was refused, or of which only other messages are there.
+        if page.platform_id is None:
+            await self._place(outbounds[:1], contents, settles=settles)
         if (page.shown, page.final) == (content, final) or page.platform_id is None:
             return
         if isinstance(channel, Edits):
-            await channel.edit(Placed(page.platform_id), outbound)
+            try:
+                await channel.edit(Placed(page.platform_id), outbounds[0])
+            except PlacementMismatch:
+                await self._displace(number)
+                await self._place(outbounds[:1], contents, settles=settles)
         page.shown, page.final = content, final
 
-    async def _place(self, page: Page, outbound: OutboundMessage, content: Any) -> None:
-        channel = self._channel
+    async def _displace(self, first: int) -> None:
+        """Delete the messages of a page and of those after it, so that they can be placed again, in order."""
+        pages = [page for number, page in self._pages.items() if number >= first]
+        await self._delete_from(first)
+        for page in pages:
+            page.platform_id, page.shown, page.final = None, None, False
+            page.uncertain = page.unfit = False
+        await self._outbox.write(*(self._outbox.record(self._entry, page, "intent") for page in pages))
+
+    async def _intend_pages(self, numbers: Sequence[int]) -> None:
+        """Record the intent to place pages, except those that have one."""
+        new = [self._page(number) for number in numbers if number not in self._pages]
+        if new:
+            # The nonces are durable before the call, so that the next process can search for these pages.
+            intents = [self._outbox.intend(self._entry, page) for page in new]
+            await self._outbox.write(*self._unsaved_ops(), *intents)
+
+    def _album_size(self, number: int, contents: Sequence[Any]) -> int:
+        """Return how many pages from a number on are to be placed with one call."""
+        if not isinstance(self._channel, SendsAlbums):
+            return 1
+        run: list[Any] = []
+        for at in range(number, len(contents)):
+            page = self._pages.get(at)
+            if at in self._refused_albums or (page is not None and (page.platform_id or page.unfit)):
+                break
+            run.append(contents[at])
+        return max(1, self._channel.album_size(run)) if len(run) > 1 else 1
+
+    async def _place(
+        self, outbounds: Sequence[OutboundMessage], contents: Sequence[Any], *, settles: bool
+    ) -> None:
+        """Place a page, or an album, unless some of it is there. Places nothing if an album is refused."""
+        channel, pages = self._channel, [self._page(outbound.part) for outbound in outbounds]
         self.placing = True
         try:
-            placed = None
-            if page.uncertain and isinstance(channel, Reconciles):
-                placed = await self._find(channel, page, outbound)
-            if placed is None:
-                # Set before the call: a cancellation or an unknown error leaves it set.
-                page.uncertain = True
-                try:
-                    placed = await channel.send(outbound)
-                except (PlacementDeferred, PlacementRefused):
+            for page, outbound in zip(pages, outbounds, strict=True):
+                if page.uncertain and isinstance(channel, Reconciles):
+                    found = await self._find(channel, page, outbound)
                     page.uncertain = False
-                    raise
-                page.shown, page.final = content, outbound.final
-            page.platform_id, page.uncertain = placed.platform_id, False
-            self._unsaved.append(self._outbox.record(self._entry, page, "placed"))
+                    if found is not None:
+                        # Committed, because the search for the next page must not find this message again.
+                        await self._outbox.write(*self._unsaved_ops(), self._placed(page, found))
+            if not any(page.platform_id for page in pages):
+                await self._send(pages, outbounds, contents)
             # Committed before the view may be ended: if the turn fails now, its dead letter reads this page.
-            # A final page is recorded together with the settlement.
-            if not outbound.final:
+            # The pages of the final answer are recorded together with the settlement.
+            if not settles:
                 await self._outbox.write(*self._unsaved_ops())
         finally:
             self.placing = False
+
+    async def _send(
+        self, pages: Sequence[Page], outbounds: Sequence[OutboundMessage], contents: Sequence[Any]
+    ) -> None:
+        channel = self._channel
+        for page in pages:
+            # Set before the call: a cancellation or an unknown error leaves it set.
+            page.uncertain = True
+        try:
+            if len(pages) > 1 and isinstance(channel, SendsAlbums):
+                placed = await channel.send_album(outbounds)
+            else:
+                placed = [await channel.send(outbounds[0])]
+        except (PlacementDeferred, PlacementRefused) as error:
+            for page in pages:
+                page.uncertain = False
+            if len(pages) == 1 or isinstance(error, PlacementDeferred):
+                raise
+            log.info("the platform refused an album", channel=channel.id, reason=str(error))
+            self._refused_albums.update(page.number for page in pages)
+            return
+        for page, outbound, one in zip(pages, outbounds, placed, strict=True):
+            page.shown, page.final = contents[page.number], outbound.final
+            self._unsaved.append(self._placed(page, one))
+
+    def _placed(self, page: Page, placed: Placed) -> Op:
+        """Note the message of a page. Returns the write that records it."""
+        page.platform_id, page.uncertain = placed.platform_id, False
+        return self._outbox.record(self._entry, page, "placed")
 
     async def _find(self, channel: Reconciles, page: Page, outbound: OutboundMessage) -> Placed | None:
         # Telegram keeps no nonces: its search probes message ids, so those of other answers are excluded.
@@ -227,14 +344,27 @@ class AnswerPages:
 
     async def _delete_from(self, count: int) -> None:
         """Delete all pages after the first ``count``, also those that only may have been placed."""
-        channel, address = self._channel, self._entry.inbound.address
-        for page in [page for number, page in self._pages.items() if number >= count]:
-            if page.uncertain and isinstance(channel, Reconciles):
-                nothing = Message(id=self._entry.answer_id, session_id=self._entry.session, role="assistant")
-                found = await self._find(channel, page, self._outbound(nothing, page.number, (), final=True))
-                page.platform_id = None if found is None else found.platform_id
-            if page.platform_id is not None and isinstance(channel, Deletes):
-                await channel.delete(Placed(page.platform_id), address)
+        pages = [page for number, page in self._pages.items() if number >= count]
+        if not isinstance(self._channel, Deletes):
+            return
+        if any(not page.unfit for page in pages):
+            for page in pages:
+                page.unfit = True
+            # Durable before the deletion: an attempt after a crash would take a deleted message for a placed
+            # one. The writes of what made the answer unwanted, such as a withdrawal, are older, so they are
+            # durable, too.
+            marked = [self._outbox.record(self._entry, page, "unfit") for page in pages]
+            await self._outbox.write(*self._unsaved_ops(), *marked)
+        for page in pages:
+            await self._delete(page, self._channel)
+
+    async def _delete(self, page: Page, channel: Deletes) -> None:
+        if page.uncertain and isinstance(channel, Reconciles):
+            nothing = Message(id=self._entry.answer_id, session_id=self._entry.session, role="assistant")
+            found = await self._find(channel, page, self._outbound(nothing, page.number, (), final=True))
+            page.platform_id = None if found is None else found.platform_id
+        if page.platform_id is not None:
+            await channel.delete(Placed(page.platform_id), self._entry.inbound.address)
 
     async def _paginate(self, message: Message, final: bool) -> Sequence[Any]:
         """Return the contents of a message's pages. Those of the last message are kept for retries."""
@@ -265,7 +395,8 @@ class AnswerPages:
             else None,
             part=number,
             parts=len(contents),
-            nonce=make_nonce(self._entry.id, number),
+            # The pages of an answer that was undone keep theirs.
+            nonce=make_nonce(self._entry.id, number) if page is None else page.nonce,
             final=final,
             watermark=None if page is None else page.watermark,
             response_mode=inbound.response_mode,
@@ -275,6 +406,8 @@ class AnswerPages:
         page = self._pages.get(number)
         if page is None:
             channel, address = self._channel, self._entry.inbound.address
+            if self.newest is not None:
+                address = replace(address, reply_to=self.newest)
             mark = channel.watermark(address) if isinstance(channel, Watermarks) else None
             page = Page(number=number, nonce=make_nonce(self._entry.id, number), watermark=mark)
             self._pages[number] = page

@@ -12,6 +12,7 @@ import structlog
 from gateway.contract.errors import PluginActivationError, PluginError, SettingsError
 from gateway.contract.plugin import Plugin
 from gateway.extensions.backends import ProviderRegistry
+from gateway.extensions.loader import SHIPPED_PLUGINS
 from gateway.extensions.registry import PluginRegistry
 from gateway.settings import PluginSettings, PluginsSettings
 
@@ -56,7 +57,7 @@ class PluginActivator:
                 plugin = resolve(name)
                 if plugin is not None:
                     self._names[plugin.name] = name
-                    await self._registry.register(plugin, built_in=built_in)
+                    await self._registry.register(plugin, built_in=built_in or name in SHIPPED_PLUGINS)
             except PluginError as error:
                 self._record_failure(name, plugin, error)
             self._record_owners(name, before)

@@ -9,20 +9,27 @@ from typing import Any
 import structlog
 from msgspec import structs
 
-from gateway.contract.plugin import MentionCompletion, StatusSegment
+from gateway.contract.plugin import MentionCompletion, MentionProvider, StatusSegment
 from gateway.contract.services import NoticeLevel, Unregister
+from gateway.events.bus import EventBus
+from gateway.events.types import ContributionsChanged
 
 log = structlog.get_logger("trunkline.registry")
 ui_log = structlog.get_logger("trunkline.ui")
 
 
-class Contributions:
-    """Entries by plugin, kind and key; each can be removed, and changes notify listeners."""
+def choices_trigger(command: str) -> str:
+    """Return the trigger of the completions of a slash command."""
+    return f"/{command} "
 
-    def __init__(self) -> None:
+
+class Contributions:
+    """Entries by plugin, kind and key; each can be removed, and changes emit ``ContributionsChanged``."""
+
+    def __init__(self, events: EventBus | None = None) -> None:
+        self.events = EventBus() if events is None else events
         self.status: dict[str, tuple[StatusSegment, ...]] = {}
         self._entries: list[tuple[str, str, str, Any]] = []
-        self._changed: dict[str, list[Callable[[], None]]] = {}
 
     def add(self, plugin: str, kind: str, key: str, value: Any) -> Unregister:
         """Add an entry of a kind (``renderer``, ``shortcut``, ``mention``) for a plugin."""
@@ -36,6 +43,21 @@ class Contributions:
                 self._tell(kind)
 
         return remove
+
+    def add_choices(self, plugin: str, command: str, choices: MentionProvider) -> None:
+        """Complete the text after a slash command with its choices, those that begin with it first."""
+        trigger = choices_trigger(command)
+
+        async def complete(partial: str) -> list[MentionCompletion]:
+            found, typed = choices(partial), partial.lower()
+            offers = [
+                structs.replace(one, value=trigger + one.value, label=one.label or one.value)
+                for one in (await found if inspect.isawaitable(found) else found)
+                if typed in one.value.lower()
+            ]
+            return sorted(offers, key=lambda one: not one.value.lower().startswith(trigger + typed))
+
+        self.add(plugin, "mention", trigger, complete)
 
     def find(self, kind: str, key: str) -> tuple[Any, ...]:
         """Return all values of a kind and key, oldest first."""
@@ -89,13 +111,16 @@ class Contributions:
 
     def on_change(self, kind: str, listener: Callable[[], None]) -> Unregister:
         """Call ``listener`` whenever entries of a kind (or ``status``) change."""
-        listeners = self._changed.setdefault(kind, [])
-        listeners.append(listener)
-        return lambda: listeners.remove(listener) if listener in listeners else None
+
+        def changed(event: ContributionsChanged) -> None:
+            if event.kind == kind:
+                listener()
+
+        return self.events.subscribe(ContributionsChanged, changed)
 
     def _tell(self, kind: str) -> None:
-        for listener in tuple(self._changed.get(kind, ())):
-            listener()
+        if self.events.wants(ContributionsChanged):
+            self.events.emit(ContributionsChanged(kind))
 
 
 class ConsoleUI:

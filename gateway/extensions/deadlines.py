@@ -7,7 +7,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from types import TracebackType
 from typing import Any, Self
 
@@ -81,6 +81,18 @@ def paused() -> Generator[None]:
         yield
     finally:
         deadline.resume()
+
+
+def is_limited() -> bool:
+    """Return whether this is part of a plugin call with a time limit."""
+    return _current.get() is not None
+
+
+def without_deadline() -> Context:
+    """Return the current context without the clock of a plugin call, for a task that outlives the call."""
+    context = copy_context()
+    context.run(_current.set, None)
+    return context
 
 
 class Limit(Struct, frozen=True):

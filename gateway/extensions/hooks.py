@@ -8,6 +8,7 @@ after_tool_exec           fold over the text; a hook that raises is logged and s
 filter_tools              fold; the result is cut to what was offered
 transform_system_prompt   fold, left to right
 transform_user_input      fold over the text; an intercept ends the chain
+session_compacting        fold; a hook that raises is logged and skipped
 after_agent_run           all are called; one that raises is logged
 ========================  =========================================================================
 
@@ -28,6 +29,7 @@ from gateway.contract.errors import CATCHABLE, PluginError, is_cancellation_requ
 from gateway.contract.messages import Message
 from gateway.contract.plugin import (
     AgentEndReason,
+    Compacting,
     Intercept,
     Pass,
     Plugin,
@@ -52,6 +54,7 @@ HOOKS = (
     "filter_tools",
     "transform_system_prompt",
     "transform_user_input",
+    "session_compacting",
     "after_agent_run",
 )
 
@@ -97,6 +100,7 @@ _ALLOWED: Mapping[str, AllowedResult] = {
     "filter_tools": AllowedResult((Tool,), several=True),
     "transform_system_prompt": AllowedResult((str,)),
     "transform_user_input": AllowedResult((Pass, Transform, Intercept)),
+    "session_compacting": AllowedResult((Compacting,)),
 }
 
 
@@ -206,6 +210,12 @@ class Hooks:
             if isinstance(answer, Transform):
                 text, verdict = answer.text, answer
         return verdict
+
+    async def session_compacting(self, compacting: Compacting, ctx: TurnContext) -> Compacting:
+        """Return the instructions or the summary of a compaction, as changed by the hooks."""
+        for hook in self._hooks["session_compacting"]:
+            compacting = await _or_skip(hook, compacting, compacting, ctx)
+        return compacting
 
     async def after_agent_run(self, reason: AgentEndReason, ctx: TurnContext) -> None:
         """Notify every plugin that the run ended."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -18,6 +19,11 @@ from gateway.settings import Settings
 from gateway.settings.validation import hint
 
 BUILTIN_PLUGINS = ("providers", "tools")
+SHIPPED_PLUGINS = ("files",)
+"""Plugins that come with Trunkline and are enabled by the settings. Their tools are trusted as built in."""
+CHANNELS = "trunkline.channels"
+"""The group of entry points by which distributions add channels."""
+BUILT_IN = "built in"
 
 
 def check_siblings() -> None:
@@ -52,6 +58,23 @@ def load_plugin(name: str, base: Path = Path()) -> Plugin:
     return made
 
 
+def check_plugin_settings(settings: Settings, name: str, plugin: Plugin) -> None:
+    """Validate a plugin's own settings with its model, if it has one. ``name`` is the one that enabled it.
+
+    Raises PluginError.
+    """
+    if plugin.settings_model is None:
+        return
+    try:
+        settings.plugin(tuple(dict.fromkeys((name, plugin.name))), plugin.settings_model)
+    except SettingsError as error:
+        raise PluginError(str(error)) from error
+    except Exception as error:  # of a validator
+        raise PluginError(
+            f"plugin {name!r} cannot validate its settings: {type(error).__name__}: {error}"
+        ) from error
+
+
 def _module(name: str, base: Path) -> ModuleType:
     if name.endswith(".py"):
         return _from_file(base / Path(name).expanduser())
@@ -71,22 +94,63 @@ def _from_file(path: Path) -> ModuleType:
 def channel_options(settings: Settings, name: str, account: str | None = None) -> Any:
     """Read the settings of a channel, or of one of its accounts, without creating the channel.
 
-    The package may have ``Options``, a pydantic model; otherwise the result is the mapping as written. A
-    model may have ``check(channel_id)`` to validate fields together. Raises SettingsError for an unknown
-    channel or an invalid setting.
+    The module may have ``Options``, a pydantic model, which may have ``check(channel_id)`` to validate fields
+    together. Otherwise the result is a mapping, with the account's values over the shared ones; ``OPTIONS``
+    of the module then names the keys. Raises SettingsError for an unknown or broken channel, an unknown key
+    or an invalid setting.
     """
-    if not name.isidentifier() or find_spec(f"channels.{name}") is None:
-        home = Path(__file__).parent.parent.parent / "channels"
-        names = sorted(path.parent.name for path in home.glob("*/channel.py"))
-        raise SettingsError(f"channels.{name}: there is no such channel; {hint(name, names)}")
-    model: type[BaseModel] | None = getattr(import_module(f"channels.{name}"), "Options", None)
+    module = _channel_module(name)
+    model: type[BaseModel] | None = getattr(module, "Options", None)
     if model is None:
-        return settings.channels[name].options
+        return settings.channel_table(name, account, getattr(module, "OPTIONS", None))
     options = settings.channel(name, model, account)
     check: Callable[[str], None] | None = getattr(options, "check", None)
     if check is not None:
         check(_channel_id(name, account))
     return options
+
+
+def known_channels() -> dict[str, str]:
+    """Return the names of all channels with their sources: built in, or a distribution and its version."""
+    home = Path(__file__).parent.parent.parent / "channels"
+    found = {entry.name: _source(entry) for entry in entry_points(group=CHANNELS) if _is_name(entry.name)}
+    return found | {path.parent.name: BUILT_IN for path in sorted(home.glob("*/channel.py"))}
+
+
+def _is_built_in(name: str) -> bool:
+    return name.isidentifier() and find_spec(f"channels.{name}") is not None
+
+
+def _is_name(name: str) -> bool:
+    # A dot separates the channel from the account in a channel's id.
+    return "." not in name
+
+
+def _source(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
+
+
+def _channel_module(name: str) -> ModuleType:
+    """Import the module of a channel: a built-in one, or the entry point with its name."""
+    if _is_built_in(name):
+        return import_module(f"channels.{name}")
+    # Only here, because it reads the metadata of every installed distribution.
+    entries = [entry for entry in entry_points(group=CHANNELS) if entry.name == name and _is_name(name)]
+    if not entries:
+        names = sorted(known_channels())
+        raise SettingsError(f"channels.{name}: there is no such channel; {hint(name, names)}")
+    source = _source(entries[0])
+    if len({(entry.value, _source(entry)) for entry in entries}) > 1:
+        sources = " and ".join(sorted(map(_source, entries)))
+        raise SettingsError(f"channels.{name}: {sources} both have a channel of this name; uninstall one")
+    try:
+        module: object = entries[0].load()
+    except Exception as error:
+        told = f"the entry point {entries[0].value!r} of {source} cannot be loaded"
+        raise SettingsError(f"channels.{name}: {told}: {type(error).__name__}: {error}") from error
+    if not callable(getattr(module, "create", None)):
+        raise SettingsError(f"channels.{name}: {entries[0].value!r} of {source} has no function create()")
+    return cast("ModuleType", module)
 
 
 def enabled_channels(settings: Settings) -> Iterator[tuple[str, str | None, str]]:
@@ -103,8 +167,21 @@ def _channel_id(name: str, account: str | None) -> str:
 def load_channel(host: object, settings: Settings, name: str, account: str | None = None) -> Channel:
     """Create a channel by name, or one of its accounts, with its settings.
 
-    Calls ``create(host, channel_id, options)`` of the package; ``channel_options`` defines the options.
-    Raises SettingsError for an unknown channel or an invalid setting.
+    Calls ``create(host, channel_id, options)`` of the module; ``channel_options`` defines the options.
+    Raises SettingsError for an unknown or broken channel, or an invalid setting.
     """
     options = channel_options(settings, name, account)
-    return import_module(f"channels.{name}").create(host, _channel_id(name, account), options)
+    module, channel_id = _channel_module(name), _channel_id(name, account)
+    if _is_built_in(name):
+        return module.create(host, channel_id, options)
+    try:
+        made: object = module.create(host, channel_id, options)
+    except SettingsError:
+        raise
+    except Exception as error:
+        raise SettingsError(
+            f"channels.{channel_id}: create() failed: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(made, Channel) or made.id != channel_id:
+        raise SettingsError(f"channels.{channel_id}: create() has not returned a Channel with this id")
+    return made

@@ -22,6 +22,7 @@ from gateway.contract.errors import (
 from gateway.contract.messages import Message
 from gateway.contract.plugin import (
     AgentLoop,
+    Figure,
     MentionProvider,
     MessageRenderer,
     Plugin,
@@ -33,9 +34,14 @@ from gateway.contract.plugin import (
 )
 from gateway.contract.services import Unregister
 from gateway.contract.tool import Tool
+from gateway.events.bus import EventBus
+from gateway.events.types import PluginRegistered, PluginUnregistered
 from gateway.extensions.contributions import Contributions
 from gateway.extensions.deadlines import Limit
+from gateway.extensions.figures import collect_figures
 from gateway.extensions.hooks import Hooks, overrides
+from gateway.extensions.routes import PluginRoute, check_routes
+from gateway.extensions.tasks import PluginTasks
 from gateway.settings import PluginSettings
 
 log = structlog.get_logger("trunkline.registry")
@@ -124,15 +130,22 @@ class PluginRegistry:
         self,
         context: Callable[[PluginRegistry, Plugin], PluginContext],
         settings: Callable[[str], PluginSettings] = lambda _name: PluginSettings(),
+        events: EventBus | None = None,
     ) -> None:
+        self.events = EventBus() if events is None else events
         self._context = context
         self._settings = settings
         self._plugins: dict[str, Plugin] = {}
         self._contexts: dict[str, PluginContext] = {}
         self._hooks = Hooks()
+        self.routes: Mapping[str, tuple[PluginRoute, ...]] = {}
+        """The HTTP routes by plugin. The mapping is replaced when they change."""
         self._tool_plugins: list[Plugin] = []
         self._built_in: set[str] = set()
-        self.contributions = Contributions()
+        self._tasks: dict[str, PluginTasks] = {}
+        self.task_group: asyncio.TaskGroup | None = None
+        """The group of the plugins' tasks, while the gateway runs."""
+        self.contributions = Contributions(self.events)
 
     async def register(self, plugin: Plugin, *, built_in: bool = False) -> None:
         """Activate a plugin and add it; a plugin that fails to activate is not registered.
@@ -152,31 +165,57 @@ class PluginRegistry:
         self._compose()
         limit = Limit(plugin.name, "activate", self._settings(plugin.name).activate_timeout_ms / 1000)
         try:
+            if plugin.settings_model is not None:
+                context.options(plugin.settings_model)
             await limit.call(plugin.activate, context)
+            routes = check_routes(plugin.name, plugin.routes())
         except CATCHABLE as error:
+            await self._end_tasks(plugin.name)
             self._forget(plugin.name)
             if is_cancellation_requested(error):
                 raise
             lasting = isinstance(error, SettingsError | PluginError)
             kind = PluginError if lasting else PluginActivationError
             raise kind(f"plugin {plugin.name!r} failed to activate: {error}") from error
+        if routes:
+            self.routes = {**self.routes, plugin.name: routes}
+        commands = self._commands()
+        for command in _offered(plugin, plugin.commands):
+            if command.choices is not None and commands[command.name][1] == plugin.name:
+                self.contributions.add_choices(plugin.name, command.name, command.choices)
+        self.events.emit(PluginRegistered(plugin.name, plugin.version))
 
     async def unregister(self, name: str) -> None:
         """Deactivate a plugin and remove its contributions; ignore an unknown name."""
         plugin = self._plugins.get(name)
         if plugin is None:
             return
+        # First, because the tasks may use what the plugin releases.
+        await self._end_tasks(name)
         try:
             async with asyncio.timeout(_DEACTIVATE_SECONDS):
                 await _awaited(plugin.deactivate())
         except Exception:
             log.exception("a plugin failed to deactivate", plugin=name)
         self._forget(name)
+        self.events.emit(PluginUnregistered(name))
 
     async def shutdown(self) -> None:
         """Unregister all plugins, the latest first."""
         for name in reversed(tuple(self._plugins)):
             await self.unregister(name)
+
+    def tasks(self, name: str) -> PluginTasks | None:
+        """Return the tasks of a plugin that is being registered; None if the gateway does not run."""
+        if self.task_group is None:
+            return None
+        tasks = self._tasks[name] = PluginTasks(name, self.task_group)
+        return tasks
+
+    async def _end_tasks(self, name: str) -> None:
+        tasks = self._tasks.pop(name, None)
+        if tasks is not None:
+            await tasks.end()
 
     def get(self, name: str) -> Plugin | None:
         """Return the plugin with this name, or None."""
@@ -290,6 +329,16 @@ class PluginRegistry:
         self._tool_plugins = [plugin for plugin in self.list() if overrides(plugin, "tools")]
         self._hooks = Hooks(self.list(), self._hook_seconds)
 
+    async def collect_figures(self) -> tuple[Mapping[str, Sequence[Figure]], Sequence[str]]:
+        """Return the metrics of all plugins by full name, and the plugins that failed to give theirs."""
+        plugins = [plugin for plugin in self.list() if overrides(plugin, "figures")]
+        return await collect_figures([(plugin, self._hook_seconds(plugin)) for plugin in plugins])
+
+    def limit_of_route(self, found: PluginRoute) -> Limit:
+        """Return the time limit of one request: that of the plugin's tools."""
+        seconds = self._settings(found.plugin).tool_timeout_ms / 1000
+        return Limit(found.plugin, f"route {found.route.method} {found.route.path}", seconds)
+
     def _hook_seconds(self, plugin: Plugin) -> float:
         return self._settings(plugin.name).hook_timeout_ms / 1000
 
@@ -311,7 +360,9 @@ class PluginRegistry:
     def _forget(self, name: str) -> None:
         del self._plugins[name], self._contexts[name]
         self._built_in.discard(name)
+        self.routes = {owner: routes for owner, routes in self.routes.items() if owner != name}
         self._compose()
+        self.events.remove_owner(name)
         self.contributions.drop(name)
 
 

@@ -122,8 +122,9 @@ class Response:
 
 
 class Connection(asyncio.Protocol):
-    """A connection with at most one request at a time. ``on_free`` is told whether it can be used again.
+    """A connection with at most one request at a time.
 
+    ``on_free`` is called when a request ends, with True if the connection can be used again.
     One timer serves all waits: it is armed for the earliest deadline and looks at the current one when it
     fires, so most waits cost a clock reading instead of a timer.
     """

@@ -64,11 +64,14 @@ class HttptoolsClient:
         self._tls = tls or tls_context
         self._pools: dict[Route, _Pool] = {}
         self._heads: dict[tuple[object, ...], tuple[_Pool, bytes]] = {}
+        self._closed = False
 
     async def request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, seconds: float
     ) -> Response:
         """Send a request; return the response once its headers arrived."""
+        if self._closed:
+            raise ConnectError("the client is closed")
         pool, head = self._prepared(method, url, headers)
         if body is not None or method != "GET":
             head += b"Content-Length: %d\r\n" % len(body or b"")
@@ -86,7 +89,8 @@ class HttptoolsClient:
                     raise
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; no request opens another one."""
+        self._closed = True
         for pool in self._pools.values():
             pool.close()
         self._pools.clear()
@@ -154,9 +158,10 @@ class _Pool:
         self._resolving = asyncio.Lock()
         self._addresses: list[tuple[int, int, int, str, tuple[str, int]]] = []
         self._resolved_at = 0.0
+        self._closed = False
 
     async def acquire(self, seconds: float, connect_seconds: float) -> Connection:
-        """Return a connection. Raises TimeoutError or ConnectError."""
+        """Return a connection. Raises TimeoutError or ConnectError, the latter if the client closes, too."""
         if self._idle and not self._permits.locked():
             await self._permits.acquire()  # does not wait
             if (connection := self._take()) is not None:
@@ -166,6 +171,9 @@ class _Pool:
             await self._permits.acquire()
             try:
                 connection = self._take() or await self._open(connect_seconds)
+                if self._closed:
+                    connection.close()
+                    raise ConnectError("the client is closed")
             except BaseException:
                 self._permits.release()
                 raise
@@ -173,7 +181,8 @@ class _Pool:
         return connection
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; one that is being opened is closed once it is open."""
+        self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in (*self._busy, *self._idle):

@@ -9,10 +9,8 @@ from gateway.markdown.math import GROWING, add_math, formula_of, is_display
 from gateway.markdown.parse import parse_markdown
 from gateway.markdown.split import split_markdown
 from gateway.markdown.tree import (
-    Align,
     Block,
     Break,
-    Cell,
     Code,
     CodeBlock,
     Emphasis,
@@ -34,14 +32,13 @@ from gateway.markdown.tree import (
     inline_text,
     label_of,
     plain_text,
+    table_text,
 )
 
 __all__ = [
     "GROWING",
-    "Align",
     "Block",
     "Break",
-    "Cell",
     "Code",
     "CodeBlock",
     "Emphasis",
@@ -73,4 +70,5 @@ __all__ = [
     "plain_text",
     "split_markdown",
     "stays_text",
+    "table_text",
 ]

@@ -11,6 +11,7 @@ Texts are not escaped. The depth of a tree is limited to about twenty nodes, so 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, assert_never
 
@@ -159,6 +160,27 @@ def plain_text(tree: Iterable[Block]) -> str:
 def inline_text(inlines: Iterable[Inline]) -> str:
     """Return the text of inlines. A URL that the text does not contain follows in brackets."""
     return "".join(map(_inline_text, inlines))
+
+
+def table_text(table: Table, most: float = math.inf) -> str:
+    """Return a table as lines for a monospaced font, with columns aligned by display width.
+
+    Columns are only separated if alignment would take more than ``most`` terminal cells: one long text
+    makes every row of its column as long.
+    """
+    import wcwidth  # takes 15 ms, and most gateways show few tables
+
+    rows = [[" ".join(inline_text(cell).split()) for cell in row] for row in (table.header, *table.rows)]
+    widths = [max(map(wcwidth.width, column)) for column in zip(*rows, strict=True)]
+    if sum(widths) * len(rows) > most:
+        return "\n".join(" | ".join(row) for row in rows)
+    place = {"right": wcwidth.rjust, "center": wcwidth.center, "left": wcwidth.ljust, "": wcwidth.ljust}
+    columns = [(place[align], width) for align, width in zip(table.aligns, widths, strict=True)]
+    lines = [
+        "  ".join(put(cell, width) for cell, (put, width) in zip(row, columns, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join([lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
 
 
 def label_of(link: Link) -> str:

@@ -6,7 +6,7 @@ and budget decisions. Imported by ``pipeline``, ``commands``, ``host``, ``app``,
 
 from gateway.models.agents import Agents, Profile, check_agents, check_channels
 from gateway.models.budgets import Account, Budget, Budgets
-from gateway.models.catalog import ModelFacts, Rates, is_chat_model
+from gateway.models.catalog import ContextWindow, ModelFacts, Rates, is_chat_model
 from gateway.models.fallback import (
     TRIGGERS,
     Failure,
@@ -18,7 +18,7 @@ from gateway.models.fallback import (
     preload_providers,
 )
 from gateway.models.ledger import Caller, Dimension, Ledger, UsageRow, format_usd, to_usd
-from gateway.models.meter import CallCost, Meter, Spending, part_size
+from gateway.models.meter import CallCost, Meter, Spending
 from gateway.models.prices import Prices, Tariff
 from gateway.models.providers import default_model
 from gateway.models.resolve import ConfiguredModels, Models, Route, provider_capabilities
@@ -35,6 +35,7 @@ __all__ = [
     "CallCost",
     "Caller",
     "ConfiguredModels",
+    "ContextWindow",
     "Dimension",
     "Failure",
     "Fallback",
@@ -59,7 +60,6 @@ __all__ = [
     "is_chat_model",
     "is_retired",
     "missing_capability",
-    "part_size",
     "preload_providers",
     "provider_capabilities",
     "retirement",

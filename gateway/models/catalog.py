@@ -49,6 +49,7 @@ class ModelFacts(Struct, frozen=True, omit_defaults=True):
     name: str = ""
     description: str = ""
     context_window: int | None = None
+    input_limit: int | None = None
     output_limit: int | None = None
     tools: bool | None = None
     images: bool | None = None
@@ -90,6 +91,7 @@ def facts_from_settings(provider: str, model: str, said: ModelSettings | None) -
         model,
         provider,
         context_window=said.context_window,
+        input_limit=said.input_limit,
         output_limit=said.output_limit,
         tools=said.tools,
         images=said.images,
@@ -127,6 +129,88 @@ def release_date(model: str) -> str | None:
         return None if found is None else date(*map(int, found.groups())).isoformat()
     except ValueError:
         return None
+
+
+_UNKNOWN_WINDOW = 128_000
+"""The context window of a model of which neither the settings nor any list tells it, in tokens."""
+_MOST_RESERVED = 32_000
+"""Tokens of the window that are kept free for an answer, at most."""
+_FEWEST_CALIBRATED = 500
+"""Tokens of a request from which the reported count says something about later requests."""
+_LEAST_RATIO, _MOST_RATIO = 0.25, 6.0
+_LEAST_WINDOW, _MOST_WINDOW = 256, 20_000_000
+_WINDOWS = tuple(
+    re.compile(f"{before}[ (]*([0-9,]{{3,12}}){after}", re.IGNORECASE)
+    for before, after in (
+        (r"(?:tokens|limit)[^>]{0,80}>", ""),
+        ("maximum (?:context|prompt) (?:length|size) (?:is|of)", ""),
+        ("maximum number of tokens allowed", ""),
+        ("must be <=", ""),
+        ("exceeds? the limit of", ""),
+        ("supports? (?:only )?up to", ""),
+        ("cannot exceed", ""),
+        ("context (?:limit|size|window|length)(?: is| of|:)?", ""),
+        ("", " maximum context length"),
+        (r"\blimit:?", ""),
+    )
+)
+"""The ways in which providers name a model's window in their errors, the surest first."""
+
+
+class ContextWindow(Struct):
+    """The room of a model in tokens: its known limits, a window learned from its errors, and the ratio of
+    reported to estimated tokens.
+    """
+
+    total: int | None = None
+    input: int | None = None
+    output: int | None = None
+    learned: int | None = None
+    ratio: float = 1.0
+
+    def limit(self, max_tokens: int | None, share: float = 1.0) -> int:
+        """Return the largest estimate of a request that leaves room for an answer of ``max_tokens``.
+
+        ``share`` is the part of the window that may be used.
+        """
+        total = min(filter(None, (self.total, self.learned)), default=_UNKNOWN_WINDOW)
+        reserved = min(filter(None, (self.output, max_tokens)), default=0)
+        # A window that is smaller than the longest answer must still hold a conversation.
+        free = max(total - min(reserved, _MOST_RESERVED), total // 2)
+        most = min(filter(None, (self.input, free, int(total * share))))
+        return int(most / self.ratio)
+
+    def calibrate(self, reported: int, estimate: int) -> None:
+        """Adjust the ratio to the input tokens that a provider reported for a request."""
+        if estimate >= _FEWEST_CALIBRATED and reported >= estimate * _LEAST_RATIO:
+            # Up at once and down slowly: a request that is too long costs more than an early summary.
+            seen = reported / estimate
+            self._set_ratio(max(seen, (self.ratio + seen) / 2))
+
+    def learn(self, error: str, estimate: int, max_tokens: int | None) -> None:
+        """Adjust the window to an error that refused a request as too long."""
+        found = window_in(error)
+        if found is not None:
+            self.learned = found
+        elif self.total is None and self.learned is None:
+            self.learned = max(_LEAST_WINDOW, int(estimate * self.ratio))
+        # Smaller requests fit until then: this one has to count as too long from now on.
+        excess = estimate / max(1, self.limit(max_tokens))
+        if excess < 1:
+            self._set_ratio(self.ratio / max(excess, 0.1))
+
+    def _set_ratio(self, ratio: float) -> None:
+        self.ratio = min(max(ratio, _LEAST_RATIO), _MOST_RATIO)
+
+
+def window_in(error: str) -> int | None:
+    """Return the context window that an error about a too long request names, or None."""
+    for pattern in _WINDOWS:
+        found = pattern.search(error)
+        tokens = 0 if found is None else int(found[1].replace(",", "") or 0)
+        if _LEAST_WINDOW <= tokens <= _MOST_WINDOW:
+            return tokens
+    return None
 
 
 _NOT_CHAT = re.compile(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
 import structlog
@@ -14,14 +14,8 @@ from gateway.access.approvals import Approvals
 from gateway.contract.deltas import MetadataDelta, Tokens
 from gateway.contract.errors import BudgetExceededError, ToolError
 from gateway.contract.messages import (
-    ErrorPart,
-    FilePart,
-    ImagePart,
     Message,
-    Part,
     TextPart,
-    ToolCallPart,
-    ToolResultPart,
     new_id,
     now_ms,
     to_json,
@@ -33,45 +27,27 @@ from gateway.models.ledger import Caller, Ledger, State, format_usd, to_nano, to
 from gateway.models.prices import Prices, Tariff
 from gateway.models.resolve import Models, Route
 from gateway.session import Turn
+from gateway.session.compaction import CHARACTERS_PER_TOKEN, tokens_of
 from gateway.settings import Settings
 from gateway.store import Store
 
-_CHARACTERS_PER_TOKEN = 3
-"""English has four or more; other languages and code have fewer."""
-_TOKENS_PER_PICTURE = 1_600
-_TOKENS_PER_MESSAGE = 8
+_TOKENS_PER_PROMPT = 8
 
 
 def input_tokens(messages: Sequence[Message], options: ChatOptions) -> int:
     """Estimate the input tokens of a request, rather too high than too low."""
+    return sum(map(tokens_of, messages)) + overhead_tokens(options)
+
+
+def overhead_tokens(options: ChatOptions) -> int:
+    """Estimate the tokens of the system prompt and the tools of a request."""
     tools = sum(len(to_json(tool)) for tool in options.tools)
-    said = sum(part_size(part) for message in messages for part in message.parts)
-    characters = len(options.system_prompt) + tools + said
-    return characters // _CHARACTERS_PER_TOKEN + _TOKENS_PER_MESSAGE * (len(messages) + 1)
+    return (len(options.system_prompt) + tools) // CHARACTERS_PER_TOKEN + _TOKENS_PER_PROMPT
 
 
 def output_tokens(characters: int) -> int:
     """Estimate the tokens of a text of this length."""
-    return -(-characters // _CHARACTERS_PER_TOKEN)
-
-
-def part_size(part: Part) -> int:
-    """Return the size of a part in characters; a picture counts as many as its tokens would."""
-    match part:
-        case TextPart():
-            return len(part.content)
-        case ToolCallPart():
-            return len(part.tool_name) + len(to_json(part.arguments))
-        case ToolResultPart():
-            return len(part.output)
-        case ImagePart():
-            return _TOKENS_PER_PICTURE * _CHARACTERS_PER_TOKEN
-        case FilePart():
-            return len(part.path) + len(part.content or "")
-        case ErrorPart():
-            return 0  # an error is shown to the user and never sent to the model
-        case _:
-            assert_never(part)
+    return -(-characters // CHARACTERS_PER_TOKEN)
 
 
 class CallCost(msgspec.Struct, frozen=True):
@@ -239,7 +215,8 @@ class Spending:
     def meter(self, turn: Turn, route: Route, options: ChatOptions, messages: Sequence[Message]) -> Meter:
         """Return a meter for the next call."""
         caller = Caller(
-            session=turn.session.id,
+            # A nested run is paid by its conversation, whose budgets so hold for it.
+            session=turn.root.session.id,
             channel=turn.entry.channel,
             person=self._payer(turn),
             agent=turn.ctx.agent,
@@ -270,7 +247,9 @@ class Spending:
             meter.options = msgspec.structs.replace(meter.options, max_tokens=longest)
         # No await between reading the remaining amount and reserving: concurrent calls would overspend.
         await meter.reserve(accounts, amount, longest)
-        await self._warn(turn, [account for account in accounts if account.needs_warning])
+        # A turn without readers in a chat leaves the warning to the next one.
+        warns = turn.durable and not turn.depth
+        await self._warn(turn, [a for a in accounts if a.needs_warning and warns])
         meter.options = msgspec.structs.replace(meter.options, first_part=turn.writer.next_index)
 
     def _check_price(self, meter: Meter, accounts: Sequence[Account]) -> None:

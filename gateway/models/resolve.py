@@ -27,6 +27,7 @@ from gateway.contract.provider import Capabilities, KnowsModels, ModelInfo, Prov
 from gateway.extensions.backends import ProviderRegistry
 from gateway.models.catalog import (
     Catalog,
+    ContextWindow,
     ModelFacts,
     Rates,
     closest_model,
@@ -276,6 +277,7 @@ class Models:
         self._finder = ModelFinder(providers, self.configured.models, self.lists, self.catalog)
         self._closest: dict[tuple[str, str, str], str] = {}
         self._routes: dict[str, Route] = {}
+        self._windows: dict[str, ContextWindow] = {}
         self._lists_seen = 0
 
     def available_providers(self) -> Sequence[str]:
@@ -317,6 +319,15 @@ class Models:
         said = self.declared_facts(provider_id, model)
         known = self.catalog.find(self.catalog_id(provider_id), model)
         return self._with_retirement(said if known is None else said.filled_from(known))
+
+    async def window(self, route: Route) -> ContextWindow:
+        """Return the context window of a route, the same object for the same model."""
+        window = self._windows.get(route.name)
+        if window is None:
+            facts = await self.facts(route.provider.id, route.model)
+            window = ContextWindow(facts.context_window, facts.input_limit, facts.output_limit)
+            window = self._windows.setdefault(route.name, window)
+        return window
 
     async def offline_models(self, provider_id: str) -> Sequence[ModelFacts]:
         """Return the facts of a provider's models in the offline data."""
@@ -362,6 +373,8 @@ class Models:
         """Drop all routes if a list arrived since the last call: it may change them."""
         if self._lists_seen != self.lists.received:
             self._lists_seen = self.lists.received
+            # A list may tell a window; what errors taught stays.
+            self._windows = {name: window for name, window in self._windows.items() if window.learned}
             self._routes.clear()
             self._closest.clear()
 

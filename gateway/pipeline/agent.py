@@ -5,11 +5,12 @@ It knows no channel and no vendor. All its output goes to the turn as deltas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import structlog
 
+from gateway.access.rooms import Room, Rooms
 from gateway.contract.deltas import StopReason
 from gateway.contract.errors import (
     CATCHABLE,
@@ -21,19 +22,30 @@ from gateway.contract.errors import (
 from gateway.contract.events import TurnEndEvent
 from gateway.contract.messages import ErrorMetadata, ErrorPart, Message, Part, ToolCallPart, ToolResultPart
 from gateway.contract.plugin import AgentLoop, LoopRun, ToolCall, TurnResult
-from gateway.contract.tool import RunNested, Tool, ToolOutput
+from gateway.contract.tool import Tool, ToolOutput
+from gateway.events.bus import ActivityBus
 from gateway.extensions.registry import PluginRegistry
 from gateway.models import Agents, Models, Profile, Route
 from gateway.pipeline.agent_loop import follow, turn_result
 from gateway.pipeline.model_call import ModelCaller
-from gateway.pipeline.nested import NestedRunner
+from gateway.pipeline.nested import MAX_DEPTH, NestedRuns
 from gateway.pipeline.tools import ToolCalls, ToolRunner
-from gateway.session import RunOverrides, Session, Turn
-from gateway.session.bus import ActivityBus
+from gateway.session import RunOverrides, Session, Sessions, Turn
 from gateway.store.inbox import Entry
 from gateway.store.steps import Steps
 
 log = structlog.get_logger("trunkline.agent")
+
+ENTER_PLAN_MODE, EXIT_PLAN_MODE = "enter_plan_mode", "exit_plan_mode"
+"""Tools that are offered outside of plan mode, and in it."""
+TASK = "task"
+"""The tool for nested runs, offered where a run can do something."""
+PLAN_INSTRUCTION = (
+    "Plan mode: you can read and search, and change nothing. Find out what is needed, ask the user about "
+    "open decisions, and make a plan: what will be changed, where, in which order, and how it is checked. "
+    "When the plan is complete, call exit_plan_mode with it; the user decides."
+)
+_READ_ONLY = "You can read and search, and change nothing."
 
 
 class AgentDefaults(msgspec.Struct, frozen=True):
@@ -53,6 +65,7 @@ class Agent:
     def __init__(
         self,
         registry: PluginRegistry,
+        sessions: Sessions,
         models: Models,
         agents: Agents,
         tool_runner: ToolRunner,
@@ -60,24 +73,39 @@ class Agent:
         model_caller: ModelCaller,
         activity: ActivityBus,
         defaults: AgentDefaults,
+        rooms: Rooms,
     ) -> None:
         self._registry = registry
         self._models = models
         self._agents = agents
         self._model_caller = model_caller
-        self._tool_calls = ToolCalls(tool_runner, steps, self._nested_runner)
+        self._nested = NestedRuns(self.run, sessions, steps, agents, activity)
+        self._tool_calls = ToolCalls(tool_runner, steps, self._nested.of)
         self._activity = activity
         self._defaults = defaults
+        self._rooms = rooms
 
     def agent_for(self, session: Session, entry: Entry) -> str:
-        """Return the name of the agent for a message: the one the message names, or the session's."""
+        """Return the name of the agent for a message: the one it names, the session's, or its room's."""
         # /v1 clients can only name a model, so an agent's name is accepted there, too.
         asked = entry.inbound.agent or entry.inbound.model
-        return asked if asked in self._agents.all else self._agents.choose(session.row.agent, entry.channel)
+        if asked in self._agents.all:
+            return asked
+        return self._agents.choose(session.row.agent, entry.channel, entry.inbound.address.chat)
 
     async def run(self, turn: Turn) -> StopReason:
         """Answer a turn's message. An abort or an error ends it as ``cancelled``, with its output so far."""
-        self._activity.emit("agent_start", turn.ctx.agent, turn.session.id)
+        self._activity.emit("agent_start", turn.ctx.agent, turn.root.session.id)
+        try:
+            stop = await self._run_to_end(turn)
+            await self._nested.close(turn, self._tool_calls.recall)
+            return stop
+        finally:
+            reason = "aborted" if turn.aborted else "complete"
+            await self._registry.get_hooks().after_agent_run(reason, turn.ctx)
+            self._activity.emit("agent_end", turn.ctx.agent, reason)
+
+    async def _run_to_end(self, turn: Turn) -> StopReason:
         try:
             stop = await turn.run_abortable(self._answer(turn))
             if stop is None:
@@ -88,16 +116,15 @@ class Agent:
             await self._tool_calls.recall(turn)
             turn.emit_part(error_part(error))
             return "cancelled"
-        finally:
-            reason = "aborted" if turn.aborted else "complete"
-            await self._registry.get_hooks().after_agent_run(reason, turn.ctx)
-            self._activity.emit("agent_end", turn.ctx.agent, reason)
 
     async def _answer(self, turn: Turn) -> StopReason:
         profile = self._agents.get(turn.agent)
+        turn.plans_only = turn.plans_only or profile.mode == "plan"
         if not turn.depth:
-            turn.overrides = RunOverrides(tools=profile.tools)
+            allowed = RunOverrides(tools=profile.tools).narrow_tools(self._room_of(turn).tools)
+            turn.overrides = RunOverrides(tools=allowed)
         route = await self._models.resolve(self._model_name(turn, profile))
+        turn.model = route.name
         prompt = await self._system_prompt(turn)
         if turn.is_repeated:
             await self._tool_calls.resume(turn, await self._tools(turn))
@@ -120,6 +147,21 @@ class Agent:
             f"stopped after {self._defaults.max_calls} model calls in one turn (limits.max_llm_calls)"
         )
 
+    async def compact(self, turn: Turn, instructions: str) -> str:
+        """Summarize the session of a turn whose message is /compact. Returns the reply."""
+        session = turn.session
+        route = await self._models.resolve(self._model_name(turn, self._agents.get(turn.agent)))
+        # As the session's turn, it can be stopped like an answer.
+        session.turn = turn
+        try:
+            reply = await turn.run_abortable(self._model_caller.compact(turn, route, instructions))
+        finally:
+            session.turn = None
+        return reply or "Stopped. The conversation is unchanged."
+
+    def _room_of(self, turn: Turn) -> Room:
+        return self._rooms.of(turn.entry.channel, turn.entry.inbound)
+
     def _model_name(self, turn: Turn, profile: Profile) -> str:
         """Return the name of the model for a turn. A message that names an agent uses the agent's model."""
         asked = turn.entry.inbound.model
@@ -137,13 +179,22 @@ class Agent:
         if turn.options.tools is not None:
             return ()
         tools = await self._registry.get_filtered_tools(turn.ctx)
+        if turn.is_read_only:
+            tools = tuple(tool for tool in tools if tool.read_only and self._registry.is_built_in(tool))
+        hidden = {*_hidden_mode_tools(turn, tools), *_hidden_task(turn, tools)}
+        tools = tuple(tool for tool in tools if tool.name not in hidden)
         allowed = turn.overrides.tools
         return tools if allowed is None else tuple(tool for tool in tools if tool.name in allowed)
 
     async def _system_prompt(self, turn: Turn) -> str:
         own = turn.overrides.system_prompt
         first = self._agents.get(turn.agent).system_prompt if own is None else own
-        prompts = (first, *await self._registry.get_system_prompts())
+        # A nested run works on a task and does not write to the room.
+        room = "" if turn.depth else self._room_of(turn).system_prompt
+        mode = PLAN_INSTRUCTION if turn.session.row.mode == "plan" and not turn.depth else ""
+        if turn.is_read_only and not mode:
+            mode = _READ_ONLY
+        prompts = (first, room, mode, *await self._registry.get_system_prompts())
         prompt = "\n\n".join(prompt for prompt in prompts if prompt)
         return await self._registry.apply_system_prompt_transforms(prompt, turn.ctx)
 
@@ -184,8 +235,22 @@ class Agent:
             raise PluginError(f"agent loop {loop.name!r} failed: {type(error).__name__}: {error}") from error
         return "end_turn"
 
-    def _nested_runner(self, turn: Turn, call_id: str) -> RunNested:
-        return NestedRunner(self.run, self._agents, self._activity, turn, call_id)
+
+def _hidden_mode_tools(turn: Turn, tools: Sequence[Tool]) -> Collection[str]:
+    """Return the tools for entering and leaving plan mode that cannot be used now."""
+    if turn.plans_only or turn.depth:
+        return (ENTER_PLAN_MODE, EXIT_PLAN_MODE)
+    if turn.session.row.mode == "plan":
+        return (ENTER_PLAN_MODE,)
+    # Where no tool changes anything, there is nothing to plan for.
+    changing = any(not tool.read_only for tool in tools)
+    return (EXIT_PLAN_MODE,) if changing else (ENTER_PLAN_MODE, EXIT_PLAN_MODE)
+
+
+def _hidden_task(turn: Turn, tools: Sequence[Tool]) -> Collection[str]:
+    """Return the tool for nested runs where it cannot be used, or where a run would have no other tool."""
+    others = any(tool.name not in (TASK, ENTER_PLAN_MODE, EXIT_PLAN_MODE) for tool in tools)
+    return () if others and turn.depth < MAX_DEPTH else (TASK,)
 
 
 def unanswered_calls(turn: Turn, first: int) -> list[ToolCallPart]:

@@ -9,15 +9,18 @@ is closed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, assert_never
 
 import msgspec
 
 from gateway.access import Access
-from gateway.access.approvals import Approvals, Claim
+from gateway.access.questions import Claim, Questions
 from gateway.contract.channel import (
+    Address,
+    Attention,
     Cursor,
+    Feedback,
     InboundMessage,
     Receipt,
     Receive,
@@ -28,12 +31,15 @@ from gateway.contract.channel import (
     Withdrawal,
 )
 from gateway.contract.errors import InvalidRequestError, OverloadedError
-from gateway.contract.messages import Message, now_ms, sound
+from gateway.contract.messages import Message, now_ms, sound, source_of
 from gateway.counters import Counters
 from gateway.delivery.deliverer import Deliverer
+from gateway.delivery.feedback import FeedbackLog, FoundFeedback
 from gateway.pipeline.mailbox import Dispatcher
 from gateway.pipeline.revisions import supersede_older
+from gateway.rooms.context import RoomContext
 from gateway.session import Session, Sessions
+from gateway.session.log import DROP_CONTEXT
 from gateway.store import Inserted, Op, Store
 from gateway.store.inbox import WITHDRAW, Entry, Inbox, cursor_op, quarantine_op, withdraw_ops
 
@@ -76,8 +82,10 @@ class Intake:
         access: Access,
         bounds: Bounds,
         counters: Counters,
-        approvals: Approvals,
+        questions: Questions,
         deliverer: Deliverer,
+        context: RoomContext,
+        feedback: FeedbackLog,
     ) -> None:
         self._store = store
         self._inbox = inbox
@@ -86,8 +94,10 @@ class Intake:
         self._access = access
         self._bounds = bounds
         self._counters = counters
-        self._approvals = approvals
+        self._questions = questions
         self._deliverer = deliverer
+        self._context = context
+        self._feedback = feedback
         self._began = now_ms()
         self._recovered = False
         dispatcher.arrange = self._merge_backlog
@@ -101,6 +111,8 @@ class Intake:
             rejected: Sequence[Rejected] = (),
             signals: Sequence[Signal] = (),
         ) -> Sequence[Receipt]:
+            for message in messages:
+                self._access.seen_rooms.note(channel, message)
             extra = [quarantine_op(channel, event) for event in rejected]
             if cursor is not None:
                 extra.append(cursor_op(channel, cursor))
@@ -116,33 +128,80 @@ class Intake:
         *,
         fresh: bool = False,
         signals: Sequence[Signal] = (),
+        prepare: Callable[[], Sequence[Op]] | None = None,
     ) -> Sequence[Receipt]:
         """Commit messages and dispatch them; apply signals and commit them.
 
-        Raises OverloadedError when too many messages wait in all or the gateway is stopping, and
-        InvalidRequestError for keys that cannot be stored.
+        ``prepare`` returns writes for the same transaction, or raises. Raises OverloadedError when too many
+        messages wait in all or the gateway is stopping, InvalidRequestError for keys that cannot be stored.
         """
+        await self._access.confirm(channel, *messages)
+        feedback = await self._feedback.find(channel, [s for s in signals if isinstance(s, Feedback)])
         messages = [_validated(message) for message in messages]
+        rooms = self._access.policy.rooms
+        given: list[tuple[InboundMessage, Attention]] = [
+            (message, rooms.attention(channel, message)) for message in messages
+        ]
+        messages = [message for message, attention in given if attention == "answer"]
         sessions = [await self._session_for(channel, message, fresh) for message in messages]
         answering = [session for session in sessions if session is not None]
-        decisions = await self._new_decisions(channel, sessions, messages)
-        self._check_capacity(answering)
-        arrivals = [self._admit(channel, *pair) for pair in zip(sessions, messages, strict=True)]
-        claims = [claim for a in arrivals if a.entry.inbound in decisions and (claim := self._claim(a))]
+        decisions = await self._new_answers(channel, sessions, messages)
+        self.check_capacity(answering)
+        ops = [] if prepare is None else [*prepare()]  # no await from here on: what it checked stays true
+        # Context is attached only now: until the message is in its mailbox, nothing removes what is deleted.
+        complete = [self._in_room(channel, message, attention) for message, attention in given]
+        answered = [one for one, (_, attention) in zip(complete, given, strict=True) if attention == "answer"]
+        arrivals = [self._admit(channel, *pair) for pair in zip(sessions, answered, strict=True)]
+        claims = [
+            claim for a in arrivals if a.entry.inbound.dedup_key in decisions and (claim := self._claim(a))
+        ]
         settled = [a.session is None or a.settled or a.entry.silent for a in arrivals]
-        ops = [a.entry.accept("done" if done else "new") for a, done in zip(arrivals, settled, strict=True)]
+        ops += [a.entry.accept("done" if done else "new") for a, done in zip(arrivals, settled, strict=True)]
         ops += [s.put() for s in {id(s): s for s in answering if not s.numbers_reserved}.values()]
         ops += [op for signal in signals for op in self._apply_signal(channel, signal)]
         ops += [op for claim in claims for op in claim.ops]
+        ops += [one.record.put() for one in feedback]
+        ops += self._stop_answers(feedback)
+        withdrawn = [signal for signal in signals if isinstance(signal, Withdrawal)]
+        ops += self._forget_context(channel, withdrawn)
         committed = self._store.submit([*ops, *extra])
         for claim in claims:
             claim.follow(committed)
         committed.add_done_callback(lambda done: self._on_committed(arrivals, done))
-        for gone in (signal for signal in signals if isinstance(signal, Withdrawal)):
+        for gone in withdrawn:
             # Applied again after the commit: a message that was being accepted is in its mailbox only then.
             committed.add_done_callback(lambda _done, gone=gone: self._apply_signal(channel, gone))
+            committed.add_done_callback(lambda _done, gone=gone: self._forget_context(channel, [gone]))
         inserted = await asyncio.shield(committed)
-        return await self._receipts(arrivals, inserted)
+        self._feedback.report(feedback)
+        receipts = iter(await self._receipts(arrivals, inserted))
+        return [
+            next(receipts) if attention == "answer" else Receipt("", "", message.session, 0, ignored=True)
+            for message, attention in given
+        ]
+
+    def _in_room(self, channel: str, message: InboundMessage, attention: Attention) -> InboundMessage:
+        """Return a message with the context of its room. One that is not answered becomes such context."""
+        if not message.address.group:
+            return message
+        if attention == "answer" and self._access.hears(channel, message):
+            return self._context.attach(channel, message)
+        if attention != "ignore":
+            self._context.remember(channel, message)
+        return message
+
+    def _forget_context(self, channel: str, withdrawn: Sequence[Withdrawal]) -> list[Op]:
+        """Forget deleted messages as context. Returns the writes that remove them from the logs."""
+        ops: list[Op] = []
+        for account in {signal.account for signal in withdrawn}:
+            keys = {signal.dedup_key for signal in withdrawn if signal.account == account}
+            self._context.forget(channel, account, keys)
+            sources = [source_of(channel, account, key) for key in keys]
+            for session in self._sessions.live():
+                for source in session.context.keys() & sources:
+                    session.forget_context(source)
+            ops += [(DROP_CONTEXT, (source,)) for source in sources]
+        return ops
 
     def post(self, session: Session, message: Message, added: Sequence[Op]) -> None:
         """Commit a message that was added to a session, and place it in the session's chat like an answer.
@@ -154,49 +213,65 @@ class Intake:
         channel, address = session.row.channel, session.address
         if turn is not None:
             channel, address = turn.entry.channel, turn.entry.inbound.address
-        inbound = InboundMessage(
-            session=session.id,
-            dedup_key=f"appended:{message.id}",
-            address=msgspec.structs.replace(address, reply_to=None),
-            sender=Sender(session.row.owner),
-        )
-        entry = Entry.of(channel, inbound, session.seq, 0, session.id)
-        entry.answered = entry.untried = True
+        entry = own_entry(session, channel, address, f"appended:{message.id}")
         hidden = message.display is not None and message.display.hidden
         intended = None if hidden or not message.parts else self._deliverer.intend(entry, message)
         if intended is None:
             # The writer logs its failures. The exception is retrieved only to keep asyncio from logging it.
             self._store.submit(added).add_done_callback(lambda done: done.exception())
             return
-        entry.attempts = self._dispatcher.expect(session)
-        self._dispatcher.announce(session, entry)
-        committed = self._store.submit([*added, entry.accept(), *intended])
+        self.queue(session, [entry], [*added, *intended])
+
+    def queue(
+        self, session: Session, entries: Sequence[Entry], ops: Sequence[Op], *, reopen: bool = False
+    ) -> asyncio.Future[Inserted]:
+        """Commit entries that need no turn, with other writes, and queue their delivery.
+
+        ``reopen``: the entries were settled before.
+        """
+        for entry in entries:
+            entry.attempts = self._dispatcher.expect(session)
+            self._dispatcher.announce(session, entry)
+        opened = [op for entry in entries for op in (entry.reopen() if reopen else [entry.accept()])]
+        committed = self._store.submit([*ops, *opened])
 
         def deliver(done: asyncio.Future[Inserted]) -> None:
-            if done.cancelled() or done.exception() is not None:
-                self._dispatcher.forget(session, entry)
-            else:
-                self._dispatcher.deliver(session, entry)
+            for entry in entries:
+                if done.cancelled() or done.exception() is not None:
+                    self._dispatcher.forget(session, entry)
+                else:
+                    session.saved = session.numbers_reserved = True
+                    self._dispatcher.deliver(session, entry)
 
         committed.add_done_callback(deliver)
+        return committed
 
-    async def _new_decisions(
+    def put_next(self, session: Session, entry: Entry) -> None:
+        """Order an entry that needs no turn right after the running answer, or else by its receipt."""
+        if self._access.is_shared(session.id):
+            entry.order_by_receipt()
+        mailbox = self._dispatcher.mailbox(session.id)
+        if mailbox is not None and mailbox.running is not None:
+            # Also at a restart: a platform may number far higher.
+            entry.ord = mailbox.running.ord
+
+    async def _new_answers(
         self, channel: str, sessions: Sequence[Session | None], messages: Sequence[InboundMessage]
-    ) -> list[InboundMessage]:
-        """Return the new messages that may decide an open approval by a typed yes or no."""
+    ) -> set[str]:
+        """Return the keys of new messages that may answer an open question by their text."""
         found = [
             message
             for session, message in zip(sessions, messages, strict=True)
-            if session is not None and self._approvals.may_decide(channel, session, message)
+            if session is not None and self._questions.may_answer(channel, session, message)
         ]
-        return [message for message in found if not await self._inbox.contains(channel, message)]
+        return {message.dedup_key for message in found if not await self._inbox.contains(channel, message)}
 
     def _claim(self, arrival: _Arrival) -> Claim | None:
-        """Let a typed yes or no decide its approval; it then gets no answer of its own."""
+        """Let a typed answer count for its question; it then gets no answer of its own."""
         session, entry, settled = arrival
         if settled or session is None or self._access.role(entry) is None:
             return None
-        claim = self._approvals.claim(session, entry)
+        claim = self._questions.claim(session, entry)
         entry.silent = claim is not None
         return claim
 
@@ -270,8 +345,15 @@ class Intake:
                     self._dispatcher.stop(session) for session in dict.fromkeys((moved, signal.session))
                 ]
                 return [entry.interrupt() for entry in stopped if entry is not None]
+            case Feedback():
+                return []
             case _:
                 assert_never(signal)
+
+    def _stop_answers(self, feedback: Sequence[FoundFeedback]) -> list[Op]:
+        """Stop the answers that feedback asks to stop. Returns the writes that make it durable."""
+        stopped = [self._dispatcher.stop(one.session, one.answer_id) for one, stops in feedback if stops]
+        return [entry.interrupt() for entry in stopped if entry is not None]
 
     def _restore_interruption(self, entries: Sequence[Entry]) -> None:
         """Apply /stop and steering that arrived before a restart to the next attempt of the turn."""
@@ -279,7 +361,7 @@ class Intake:
         begun = next((e for e in entries if e.attempts and not (e.answered or e.silent or e.priority)), None)
         if begun is None or begun.interrupted is not None:
             return
-        later = [e for e in entries if e.seq > begun.seq and not e.refused]
+        later = [e for e in entries if e.seq > begun.seq and not (e.refused or e.answered)]
         later = [entry for entry in later if self._access.role(entry) is not None]
         if any(entry.is_stop for entry in later):
             begun.interrupted = "stopped"
@@ -326,11 +408,26 @@ class Intake:
         return await self._session(self._access.session_of(channel, message), channel, message, fresh)
 
     async def _session(self, session_id: str, channel: str, message: InboundMessage, fresh: bool) -> Session:
-        return await self._sessions.get_or_create(
+        session = await self._sessions.get_or_create(
             session_id, channel=channel, owner=message.sender.id, address=message.address, fresh=fresh
         )
+        if session.row.root is not None:
+            raise InvalidRequestError(
+                f"session {session_id!r} is a task of session {session.row.root!r}; write there"
+            )
+        return session
 
-    def _check_capacity(self, sessions: Sequence[Session]) -> None:
+    def check_capacity(self, sessions: Sequence[Session], *, own: bool = False) -> None:
+        """Raise OverloadedError if no more messages are accepted.
+
+        Messages of its ``own`` are not refused with a notice, so the limit of a session is checked here.
+        """
+        for session in sessions if own else ():
+            if session.pending >= self._bounds.session + self._bounds.session_stored:
+                raise OverloadedError(
+                    f"{session.pending} messages wait in the session {session.id!r}, and no more may "
+                    "(limits.session_inbox + limits.session_backlog); announce this again later"
+                )
         if not self._recovered:
             # A plugin's message that is committed while the inbox is read would be queued twice.
             raise OverloadedError("the gateway is starting; send this again later")
@@ -383,6 +480,8 @@ class Intake:
             session.numbers_reserved = session.numbers_reserved or not failed
             if entry.id in inserted:
                 self._counters.accepted[entry.channel] += 1
+                if entry.inbound.address.group:
+                    self._context.note_accepted(entry.channel, entry.inbound)
                 self._interrupt_turn(session, entry)
                 self._counters.refused += entry.refused
             if settled:
@@ -415,6 +514,20 @@ class Intake:
         known = await self._inbox.find_existing(twice) if twice else {}
         self._counters.duplicates.update(e.channel for e in twice if e.id in known)
         return [_receipt(a, known.get(a.entry.id)) for a in arrivals]
+
+
+def own_entry(session: Session, channel: str, address: Address, key: str, text: str = "") -> Entry:
+    """Return an entry for a message that is not an answer to another one, in a chat of the session."""
+    inbound = InboundMessage(
+        session=session.id,
+        dedup_key=key,
+        address=msgspec.structs.replace(address, reply_to=None),
+        sender=Sender(session.row.owner),
+        text=text,
+    )
+    entry = Entry.of(channel, inbound, session.seq, 0, session.id)
+    entry.answered = entry.untried = True
+    return entry
 
 
 def _validated(message: InboundMessage) -> InboundMessage:

@@ -19,6 +19,7 @@ from gateway.contract.errors import CATCHABLE, TrunklineError, is_cancellation_r
 from gateway.contract.messages import now_ms
 from gateway.pipeline.revisions import supersede_older
 from gateway.pipeline.runner import Runner
+from gateway.rooms.context import without_context
 from gateway.session import Session
 from gateway.store import Store
 from gateway.store.inbox import Backlog, Entry, Inbox, SenderKey
@@ -50,6 +51,7 @@ class Mailbox:
         "session",
         "stored",
         "withdrawn",
+        "worker",
         "working",
     )
 
@@ -68,6 +70,7 @@ class Mailbox:
         """Revisions that stayed on disk, while a running read may still return what they replace."""
         self.running: Entry | None = None
         self.working = False
+        self.worker: asyncio.Task[None] | None = None
         self.interrupted = asyncio.Event()
         """Set when the running message was stopped or deleted, so that it does not wait for its next
         attempt."""
@@ -129,19 +132,32 @@ class Mailbox:
         found = [one for one in several if one.is_revision_of(channel, account, dedup_key)]
         for one in found:
             one.silent, one.interrupted = True, "withdrawn"
+        for one in several:
+            if one.inbound.before and one.channel == channel and one.inbound.address.account == account:
+                one.inbound = without_context(one.inbound, (dedup_key,))
         if self.stored:
             self.withdrawn.add((channel, account, dedup_key))
         self._abort([entry for entry in unanswered if not entry.to_answer])
         return found
 
-    def stop(self) -> Entry | None:
-        """Stop the running answer, or the next one if none is running. Returns the message it answers."""
+    def stop(self, answer_id: str | None = None) -> Entry | None:
+        """Stop the running answer, or the next one if none is running; with ``answer_id``, only if it is
+        that one. Returns the message it answers."""
         entry = self.running or next((entry for entry in self.entries if not entry.priority), None)
-        if entry is None or entry.answered or entry.silent:
+        if entry is None or entry.answered or entry.silent or answer_id not in (None, entry.answer_id):
             return None
         entry.interrupted = "stopped"
         self._abort([entry])
         return entry
+
+    def find(self, entry_id: str) -> Entry | None:
+        """Return an entry that is in memory and not settled."""
+        return next((entry for entry in self._all if entry.id == entry_id and not entry.closed), None)
+
+    @property
+    def announces(self) -> bool:
+        """Return whether it holds an announcement."""
+        return any(entry.announced for entry in self._all)
 
     @property
     def _unanswered(self) -> list[Entry]:
@@ -201,6 +217,12 @@ class Dispatcher:
     def mailbox(self, session_id: str) -> Mailbox | None:
         """Return the mailbox of a session; None if nothing waits in it."""
         return self._mailboxes.get(session_id)
+
+    def announcing(self, session_id: str) -> asyncio.Task[None] | None:
+        """Return the worker of a session in which an announcement is being delivered or waits."""
+        mailbox = self._mailboxes.get(session_id)
+        worker = mailbox.worker if mailbox is not None and mailbox.announces else None
+        return None if worker is None or worker.done() else worker
 
     def expect(self, session: Session) -> int:
         """Count a message that is being accepted. Returns 1 if it runs at once, as its first attempt."""
@@ -280,7 +302,7 @@ class Dispatcher:
         if not mailbox.working and not self.stopping:
             mailbox.working = True
             self._idle.clear()
-            worker = self._tasks.create_task(self._work(mailbox, session))
+            worker = mailbox.worker = self._tasks.create_task(self._work(mailbox, session))
             self._workers.add(worker)
             worker.add_done_callback(self._on_ended)
 
@@ -298,10 +320,11 @@ class Dispatcher:
         found = [mailbox.withdraw(channel, account, dedup_key) for mailbox in self._mailboxes.values()]
         return [entry for entries in found for entry in entries]
 
-    def stop(self, session_id: str) -> Entry | None:
-        """Stop a session's running answer, or its next one. Returns the message it answers."""
+    def stop(self, session_id: str, answer_id: str | None = None) -> Entry | None:
+        """Stop a session's running answer, or its next one; with ``answer_id``, only if it is that one.
+        Returns the message it answers."""
         mailbox = self._mailboxes.get(session_id)
-        return None if mailbox is None else mailbox.stop()
+        return None if mailbox is None else mailbox.stop(answer_id)
 
     async def drain(self, seconds: float) -> bool:
         """Start no new turns and wait for running ones. Returns whether all ended in time."""
@@ -367,6 +390,8 @@ class Dispatcher:
         first = entry.attempts == 1 and not entry.recovered
         before = 0 if first else entry.attempts
         try:
+            async with session.changing:
+                pass
             if first or not entry.to_answer or await self._claim(mailbox, session, entry):
                 await self._runner.run(session, entry)
         except CATCHABLE as error:

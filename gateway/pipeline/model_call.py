@@ -17,6 +17,7 @@ import structlog
 from gateway.contract.deltas import Complete, MetadataDelta, PartDelta, RateLimit, StopReason
 from gateway.contract.errors import (
     BudgetExceededError,
+    ContextLengthError,
     EmptyAnswerError,
     ProviderError,
     StreamAbortedError,
@@ -46,16 +47,20 @@ from gateway.models import (
     clamp_max_tokens,
     exhausted_error,
     missing_capability,
-    part_size,
 )
 from gateway.pipeline.agent_loop import rewrite, turn_result
+from gateway.pipeline.compactor import Compactor, Request
 from gateway.pipeline.tools import ToolRunner
+from gateway.rooms.envelope import Envelopes
 from gateway.session import Turn, clamp_usage
+from gateway.session.compaction import part_size, shorten
 
 log = structlog.get_logger("trunkline.model")
 
 _ESTIMATE_EVERY = 32
 """Number of deltas between two estimates of the usage, for providers that report it only at the end."""
+
+_TOO_LONG = "/compact summarizes the conversation, /new starts a new one"
 
 _MAX_TOOL_SETS = 64
 """Number of tool sets whose definitions are cached: usually one for each agent and kind of run."""
@@ -70,9 +75,13 @@ class ModelCaller:
         agents: Agents,
         tool_runner: ToolRunner,
         spending: Spending,
+        envelopes: Envelopes,
+        compactor: Compactor,
         counters: Counters,
     ) -> None:
+        self._compactor = compactor
         self._counters = counters
+        self._envelopes = envelopes
         self._registry = registry
         self._agents = agents
         self._tool_runner = tool_runner
@@ -112,7 +121,7 @@ class ModelCaller:
             begin = turn.assembler.next_index
             turn.usage.model, turn.usage.provider = route.model, route.provider.id
             try:
-                stop = await self._call_once(turn, route, prompt, tools, messages)
+                stop = await self._call_fitting(turn, route, prompt, tools, messages)
             except (ProviderError, BudgetExceededError) as error:
                 if not fallback.record_failure(route, error):
                     _restore(turn, withdrawn)
@@ -178,7 +187,11 @@ class ModelCaller:
             wait_ms=round(seconds * 1000),
         )
 
-    async def _call_once(
+    async def compact(self, turn: Turn, route: Route, instructions: str) -> str:
+        """Summarize the session of a turn. Returns the reply."""
+        return await self._compactor.compact(turn, route, self.options(turn, route, "", ()), instructions)
+
+    async def _call_fitting(
         self,
         turn: Turn,
         route: Route,
@@ -186,13 +199,44 @@ class ModelCaller:
         tools: tuple[Tool, ...],
         messages: Sequence[Message] | None,
     ) -> StopReason:
-        """Call one provider, with the hooks before and after. Returns why the model stopped."""
+        """Call one provider with a request that fits in its context; after a refusal, once more."""
         options = self.options(turn, route, prompt, tools)
+        own = route.name == turn.model
+        request = await self._compactor.prepare(turn, route, options, messages, own=own)
+        begin = turn.assembler.next_index
+        if turn.writer.next_index != options.first_part:
+            # A notice about a summary was added to the answer.
+            options = self.options(turn, route, prompt, tools)
+        try:
+            return await self._call_once(turn, route, options, messages, request)
+        except ContextLengthError as error:
+            if turn.assembler.next_index != begin:
+                raise
+            request = await self._compactor.recover(turn, route, request, error)
+        try:
+            options = self.options(turn, route, prompt, tools)
+            return await self._call_once(turn, route, options, messages, request)
+        except ContextLengthError as error:
+            error.args = (f"{error}. {_TOO_LONG}",)
+            raise
+
+    async def _call_once(
+        self,
+        turn: Turn,
+        route: Route,
+        options: ChatOptions,
+        messages: Sequence[Message] | None,
+        request: Request,
+    ) -> StopReason:
+        """Call one provider, with the hooks before and after. Returns why the model stopped."""
         transcript = turn.transcript() if messages is None else tuple(messages)
         if messages is not None or turn.session.has_client_results:
             transcript = tuple(with_results(transcript))
         hooks = self._registry.get_hooks()
         sent, options = await hooks.before_llm_call(transcript, options, turn.ctx)
+        if request.shorten_to is not None:
+            sent = shorten(sent, request.shorten_to)
+        sent = self._envelopes.apply(turn.session, sent)
         meter = self._spending.meter(turn, route, options, sent)
         first, stop, usage = await self._stream(turn, route, meter, sent)
         if stop is None:
@@ -202,6 +246,7 @@ class ModelCaller:
         if not (turn.has_content or turn.depth):
             raise EmptyAnswerError(f"the model said nothing ({stop})", provider=route.provider.id)
         turn.writer.skip_to(turn.assembler.next_index)
+        request.record(turn.session, usage)
         await self._after_call(turn, first, usage)
         return stop
 

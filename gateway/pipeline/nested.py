@@ -1,17 +1,27 @@
 """Nested runs: a tool lets the agent work on a task of its own, and gets the final text back.
 
-A nested run has the hooks, permissions and approvals of its parent turn, never more tools than the parent,
-and ends with it. Only the activity bus reports it; nothing of it is stored or shown in the session.
+A nested run is a turn in a session of its own, which is stored, can be read while it runs, and can be given
+another task later. It has the hooks, permissions and approvals of its parent turn, never more tools than the
+parent, asks its questions in the parent's chat, and ends with it. It delivers nothing to a chat.
+
+Its ids follow from its parent's message, the tool call and the task. So a parent that is repeated after a
+crash finds the answer of a run that had ended, and continues another one from its recorded steps.
 """
 
 from __future__ import annotations
 
-import itertools
+import hashlib
+import re
+import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any, assert_never
 
 import msgspec
 
+from gateway.access.questions import SERVER
+from gateway.contract.channel import Address
 from gateway.contract.deltas import (
     Complete,
     Delta,
@@ -25,41 +35,82 @@ from gateway.contract.deltas import (
     ToolResultEnd,
     ToolResultStart,
 )
-from gateway.contract.errors import ToolError
-from gateway.contract.events import AgentEvent, SubAgentEvent, SubAgentKind
-from gateway.contract.messages import (
-    ErrorPart,
-    Message,
-    TextPart,
-    ToolResultPart,
-    model_context,
-    new_id,
-    now_ms,
-)
+from gateway.contract.errors import NotFoundError, ToolError
+from gateway.contract.events import SubAgentEvent, SubAgentKind
+from gateway.contract.messages import ErrorPart, Message, TextPart, ToolResultPart, now_ms
 from gateway.contract.provider import TurnOptions
+from gateway.events.bus import ActivityBus
 from gateway.extensions.deadlines import paused
 from gateway.models import Agents
-from gateway.session import RunOverrides, Turn
-from gateway.session.bus import ActivityBus
+from gateway.session import RunOverrides, Session, Sessions, Turn, calling
+from gateway.store.steps import Steps
 
 MAX_DEPTH = 3
 """Maximum depth of nested runs: a run within a run within a run."""
+MOST_AT_ONCE, MOST_RUNS = 10, 100
+"""Maximum numbers of nested runs for one message: at the same time, and in all."""
+_DESCRIPTION = 80
+_UNSAFE = re.compile(r"[^\w\s.,:;()'/-]")
+"""Characters that could be markup in the chat of a question."""
 
 RunTurn = Callable[[Turn], Awaitable[StopReason]]
+
+
+class NestedRuns:
+    """Starts the nested runs of turns, stores them, and ends those that a crash or a timeout left."""
+
+    def __init__(
+        self, run: RunTurn, sessions: Sessions, steps: Steps, agents: Agents, activity: ActivityBus
+    ) -> None:
+        self.run = run
+        self.sessions = sessions
+        self.agents = agents
+        self.activity = activity
+        self._steps = steps
+
+    def of(self, turn: Turn, call_id: str) -> NestedRunner:
+        """Return the function that starts nested runs for a tool call of a turn."""
+        return NestedRunner(self, turn, call_id)
+
+    async def commit(self, turn: NestedTurn, stop: StopReason) -> Message:
+        """Commit the answer of a run, and remove its recorded steps. Returns the answer."""
+        answer = turn.build_message(stop)
+        seq = await turn.session.commit(turn, answer, [self._steps.drop(turn.entry.id)])
+        turn.session.complete(answer, seq, Complete(answer.id, answer.metadata, stop))
+        return answer
+
+    async def close(self, turn: Turn, recall: Callable[[Turn], Awaitable[None]]) -> None:
+        """End the runs of a turn that ends without them. Their answers are what they had recorded."""
+        if turn.depth or not (turn.runs or turn.is_repeated):
+            return
+        for session_id, message_id in await self.sessions.unfinished(turn.session.id):
+            session = await self.sessions.find(session_id)
+            # A tool may have left a task that still runs.
+            if session.turn is not None:
+                continue
+            left = NestedTurn(turn, session, message_id, RunOverrides(), session.row.agent or "", "")
+            # It may have ended after the list was read.
+            if any(message.id == left.message_id for message in session.messages()):
+                continue
+            left.entry.has_steps = True
+            session.begin(left, ())
+            try:
+                await recall(left)
+                await self.commit(left, "cancelled")
+            finally:
+                session.finish(left)
 
 
 class NestedRunner:
     """Starts nested runs for one tool call of a turn."""
 
-    def __init__(
-        self, run: RunTurn, agents: Agents, activity: ActivityBus, parent: Turn, call_id: str
-    ) -> None:
-        self._run = run
-        self._agents = agents
-        self._activity = activity
+    def __init__(self, runs: NestedRuns, parent: Turn, call_id: str) -> None:
+        self.sessions: list[str] = []
+        """The sessions of its runs, in the order in which they began."""
+        self._runs = runs
         self._parent = parent
         self._call_id = call_id
-        self._numbers = itertools.count(1)
+        self._numbers = Counter[str]()
 
     async def __call__(
         self,
@@ -69,30 +120,56 @@ class NestedRunner:
         tools: Collection[str] | None = None,
         system_prompt: str | None = None,
         model: str | None = None,
+        description: str = "",
+        session: str | None = None,
     ) -> str:
         """Work on a task with some of the turn's tools (None: all). Returns the final text of the run.
 
-        If ``agent`` is one of the settings, its settings apply where an argument is None.
+        If ``agent`` is one of the settings, its settings apply where an argument is None. ``description``
+        names the task for users. ``session`` is that of an earlier run of this conversation, to continue it.
 
-        Raises ToolError when the run fails, says nothing, or would nest too deep.
+        Raises ToolError when the run fails, says nothing, would nest too deep or be one too many, and for a
+        session that is not one of this conversation or still runs.
         """
-        parent = self._parent
+        parent, root = self._parent, self._parent.root
+        if not task.strip():
+            raise ToolError("the task is empty")
         if parent.depth >= MAX_DEPTH:
             raise ToolError(f"runs may be nested {MAX_DEPTH} deep")
+        if root.open_runs >= MOST_AT_ONCE:
+            raise ToolError(f"at most {MOST_AT_ONCE} nested runs may run at once; start this one later")
+        if root.runs >= MOST_RUNS:
+            raise ToolError(f"one message may start at most {MOST_RUNS} nested runs")
+        root.runs += 1
+        root.open_runs += 1
         overrides = self._overrides(task, agent, tools, system_prompt, model)
-        run_id = f"{parent.entry.id}:{self._call_id}:{next(self._numbers)}"
-        turn = NestedTurn(parent, run_id, overrides, agent, self._activity)
-        if agent in self._agents.all:
-            turn.agent = agent
-        # Registered with its parent, whose abort ends it, too.
-        parent.children.add(turn)
+        description = _plain(description or task)
+        before = calling.get()
         try:
             # The time of a nested run does not count against the time limit of the tool that started it.
             with paused():
-                return await self._run_reported(turn)
+                run_id = self._run_id(overrides, agent, session)
+                opened = await self._open(run_id, session, agent, description)
+                turn = NestedTurn(parent, opened, run_id, overrides, agent, description)
+                if agent in self._runs.agents.all:
+                    turn.agent = agent
+                try:
+                    return await self._run_once(turn)
+                finally:
+                    opened.pending -= 1
         finally:
-            parent.children.discard(turn)
-            parent.usage.add_nested(turn.usage)
+            root.open_runs -= 1
+            calling.set(before)
+
+    def _run_id(self, overrides: RunOverrides, agent: str, session: str | None) -> str:
+        """Return the id of a run and of its task's message: the same if the call is repeated."""
+        # By content, because a tool may start several runs in another order when it is repeated.
+        tools = None if overrides.tools is None else sorted(overrides.tools)
+        about = (overrides.task, agent, tools, overrides.system_prompt, session)
+        digest = hashlib.sha256(msgspec.json.encode(about)).hexdigest()
+        self._numbers[digest] += 1
+        name = (self._parent.entry.id, self._call_id, digest, str(self._numbers[digest]))
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, ":".join(name)))
 
     def _overrides(
         self,
@@ -103,57 +180,150 @@ class NestedRunner:
         model: str | None,
     ) -> RunOverrides:
         parent = self._parent.overrides
-        named = self._agents.all.get(agent)
+        named = self._runs.agents.all.get(agent)
         allowed = parent.narrow_tools(tools)
         if named is None:
             return RunOverrides(task, allowed, system_prompt, model or parent.model)
         allowed = named.tools if allowed is None else RunOverrides(tools=allowed).narrow_tools(named.tools)
         return RunOverrides(task, allowed, system_prompt, model or named.model or parent.model)
 
-    async def _run_reported(self, turn: NestedTurn) -> str:
-        """Run the turn, and report its beginning and its end however it ends."""
-        agent, outcome = turn.ctx.agent, "aborted"
-        self._activity.emit("task_started", agent, turn.overrides.task)
+    async def _open(self, run_id: str, wanted: str | None, agent: str, description: str) -> Session:
+        """Return the session for a run, reserved for it: a new one, or the earlier one that is wanted."""
+        root = self._parent.root.session
+        if wanted is None:
+            session_id = f"task-{run_id.replace('-', '')[:16]}"
+            address = Address(SERVER, chat=session_id)
+            session = await self._runs.sessions.get_or_create(
+                session_id, channel=SERVER, owner=root.row.owner, address=address
+            )
+            row = session.row
+            if not session.saved:
+                row.parent, row.parent_message = self._parent.session.id, self._parent.message_id
+                row.root, row.call_id = root.id, self._call_id
+                row.title, row.titled = f"{description} (@{agent})", "user"
+        else:
+            session = await self._find(wanted)
+        # The same words for a session of another conversation: its existence is none of this one's concern.
+        if session is None or session.row.root != root.id:
+            raise ToolError(f"no task session {wanted!r} in this conversation; leave it out for a new one")
+        if session.turn is not None or session.pending:
+            raise ToolError(f"the task session {session.id!r} is still running")
+        session.pending += 1
+        session.row.agent = agent
+        self.sessions.append(session.id)
+        return session
+
+    async def _find(self, session_id: str) -> Session | None:
+        try:
+            return await self._runs.sessions.find(session_id)
+        except NotFoundError:
+            return None
+
+    async def _run_once(self, turn: NestedTurn) -> str:
+        """Run a turn, unless it had ended before a crash. Returns its final text."""
+        parent, session = self._parent, turn.session
+        known = {message.id: message for message in session.messages()}
+        answer = known.get(turn.message_id)
+        if answer is None:
+            if turn.entry.id not in known:
+                await session.add_message(turn.task_message(), [session.row.put_lineage()])
+                session.saved = session.numbers_reserved = True
+            answer = await self._run(turn)
+        parent.session.has_read_others |= turn.holds_others_content
+        return final_text(answer)
+
+    async def _run(self, turn: NestedTurn) -> Message:
+        """Run a turn as a child of its parent, and commit and report its end however it ends."""
+        parent, session, agent, outcome = self._parent, turn.session, turn.ctx.agent, "aborted"
+        session.begin(turn, ())
+        session.has_read_others = parent.holds_others_content
+        # Registered with its parent, whose abort ends it, too.
+        parent.children.add(turn)
+        if parent.aborted:
+            turn.abort()
+        self._runs.activity.emit("task_started", agent, turn.overrides.task)
         turn.report_step("invocation_start", {"task": turn.overrides.task})
         try:
-            stop = await self._run(turn)
-            text = final_text(turn.build_message(stop))
-            turn.report_step("message_end", {"content": text})
-            outcome = "done"
-            return text
-        except ToolError:
+            answer = await self._runs.commit(turn, await self._runs.run(turn))
             outcome = "failed"
-            raise
+            with suppress(ToolError):
+                turn.report_step("message_end", {"content": final_text(answer)})
+                outcome = "done"
+            return answer
         finally:
+            # The abort of a parent in the same task passes through; what the run said is kept.
+            if turn.aborted and not turn.committed:
+                await self._runs.commit(turn, "cancelled")
+            session.finish(turn)
+            parent.children.discard(turn)
+            parent.usage.add_nested(turn.usage)
             turn.report_step("invocation_end", {"outcome": outcome})
-            self._activity.emit("task_completed" if outcome == "done" else "task_error", agent, outcome)
+            self._runs.activity.emit("task_completed" if outcome == "done" else "task_error", agent, outcome)
 
 
 class NestedTurn(Turn):
-    """A turn without readers: its transcript is its task and its own output so far."""
-
-    durable = False
+    """A turn that works for another one, in a session of its own."""
 
     def __init__(
-        self, parent: Turn, entry_id: str, overrides: RunOverrides, agent: str, bus: ActivityBus
+        self,
+        parent: Turn,
+        session: Session,
+        entry_id: str,
+        overrides: RunOverrides,
+        agent: str,
+        description: str,
     ) -> None:
         entry = msgspec.structs.replace(
-            parent.entry, id=entry_id, answer_id=new_id(), attempts=1, merged=(), late=False
+            parent.entry,
+            id=entry_id,
+            answer_id=str(uuid.uuid5(uuid.UUID(entry_id), "answer")),
+            session=session.id,
+            attempts=1,
+            merged=(),
+            late=False,
+            interrupted=None,
         )
-        super().__init__(parent.session, entry, agent=parent.agent)
+        super().__init__(session, entry, agent=parent.agent)
         self.parent = parent
+        self.purpose = f'{parent.purpose} Task "{description}".'.strip()
         self.overrides = overrides
         self.options = TurnOptions()
         self.depth = parent.depth + 1
-        # Shared with the parent: questions are asked in its chat, and a decision counts in both.
-        self.asked = parent.asked
-        self.decisions = parent.decisions
+        self.plans_only = parent.plans_only
+        # Shared with the parent: questions are asked in its chat, and an answer counts in both.
+        self.questions = parent.questions
+        self.answer_id, self.changed_files = parent.answer_id, parent.changed_files
+        # Hooks see the conversation: what they keep or append for a chat belongs to it.
         self.ctx = msgspec.structs.replace(parent.ctx, agent=agent)
-        self._bus = bus
+
+    @property
+    def root(self) -> Turn:
+        """The turn of the user's message that it works for."""
+        return self.parent.root
+
+    @property
+    def is_read_only(self) -> bool:
+        """Return whether it, or the turn it works for, may only use tools that change nothing."""
+        return super().is_read_only or self.parent.is_read_only
+
+    @property
+    def is_untrusted(self) -> bool:
+        """Return whether its model, or one that wrote its task, sees content of unauthorised users."""
+        return super().is_untrusted or self.parent.is_untrusted
+
+    @property
+    def holds_others_content(self) -> bool:
+        """Return whether its model, or one that wrote its task, sees content of others."""
+        return super().holds_others_content or self.parent.holds_others_content
+
+    def task_message(self) -> Message:
+        """Return the message that gives the task."""
+        task = (TextPart(self.overrides.task),)
+        return Message(id=self.entry.id, session_id=self.session.id, role="user", parts=task)
 
     def _apply(self, delta: Delta) -> None:
-        """Assemble one delta, and report the steps that the activity bus knows."""
-        self.assembler.apply(delta)
+        """Show one delta to readers, and report the steps that the activity bus knows."""
+        super()._apply(delta)
         match delta:
             case TextDelta(kind="text"):
                 self.report_step("text_delta", {"text": delta.content})
@@ -170,21 +340,11 @@ class NestedTurn(Turn):
 
     def report_step(self, kind: SubAgentKind, data: Mapping[str, Any]) -> None:
         """Report a step of the run to the activity bus."""
-        parent = self.parent.entry.id if self.depth > 1 else None
-        event = {"session": self.session.id, **data}
-        self._bus.emit_sub_agent(SubAgentEvent(self.entry.id, parent, self.ctx.agent, kind, now_ms(), event))
-
-    def transcript(self) -> tuple[Message, ...]:
-        """Return the task and the output so far."""
-        task = Message(session_id=self.session.id, role="user", parts=(TextPart(self.overrides.task),))
-        answer = self.assembler.message()
-        return model_context((task, answer) if answer.parts else (task,))
-
-    def notify(self, event: AgentEvent) -> None:
-        """Drop an agent event: they belong to the session, and a nested run is not shown there."""
-
-    def notify_messages(self) -> None:
-        """Report no transcript, for the same reason."""
+        events = self.session.events
+        if events.wants(SubAgentEvent):
+            parent = self.parent.entry.id if self.depth > 1 else None
+            step = {"session": self.root.session.id, **data}
+            events.emit(SubAgentEvent(self.entry.id, parent, self.ctx.agent, kind, now_ms(), step))
 
 
 def final_text(answer: Message) -> str:
@@ -200,3 +360,9 @@ def final_text(answer: Message) -> str:
     if not texts:
         raise ToolError("the nested run gave no answer")
     return "\n\n".join(texts)
+
+
+def _plain(text: str) -> str:
+    """Return the beginning of a description as one line without markup; a model may have written it."""
+    line = " ".join(_UNSAFE.sub(" ", text).split())
+    return line if len(line) <= _DESCRIPTION else f"{line[: _DESCRIPTION - 1].rstrip()}…"

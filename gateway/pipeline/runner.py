@@ -7,27 +7,33 @@ answer, and shown as complete only after that.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import traceback
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, assert_never
 
 import msgspec
 import structlog
 
 from gateway.access import Access
-from gateway.access.approvals import forget_decisions
+from gateway.access.questions import Questions
+from gateway.contract.channel import Sender
 from gateway.contract.deltas import Complete, StopReason
 from gateway.contract.errors import CATCHABLE, TrunklineError, is_cancellation_requested
-from gateway.contract.messages import ErrorPart, Message, Metadata, Part, TextPart
+from gateway.contract.messages import ErrorPart, Message, Metadata, Origin, Part, TextPart
 from gateway.contract.plugin import CommandContext, Intercept, Pass, Transform
 from gateway.counters import Counters
 from gateway.delivery.deliverer import AnswerDelivery, Deliverer
+from gateway.events.types import TurnFinished, TurnStarted
 from gateway.extensions.registry import PluginRegistry
 from gateway.pipeline.agent import Agent, error_part
 from gateway.pipeline.revisions import should_answer
-from gateway.session import Session, Turn
+from gateway.rooms.context import RoomContext
+from gateway.rooms.envelope import quote_header
+from gateway.session import Session, Turn, running
 from gateway.store import Op
 from gateway.store.inbox import Entry, Inbox, Outcome
 from gateway.store.steps import Steps
@@ -38,6 +44,9 @@ _COMMAND = re.compile(r"/(\S+)(?:\s+(.*))?", re.DOTALL)
 _NO_SPEECH_TO_TEXT = (
     "I cannot listen to voice messages: no speech-to-text plugin is set up. Please write to me."
 )
+_MOST_QUOTES, _MOST_QUOTED = 10, 8_000
+"""Limits of the quotes of a message: their number, and the characters of each."""
+_NO_TEXT = "(mentioned without text)"
 _NOT_HEARD = "[voice message, not heard]"
 """Shown to the model for a voice message that came with text or files, if no plugin transcribed it."""
 _TOO_MANY = (
@@ -48,34 +57,44 @@ _LATE = "I was offline. Here is my answer to your earlier messages."
 
 
 class Runner:
-    """Runs accepted messages, one call for each message."""
+    """Runs accepted messages, one call for each message; ``answered`` is called with each settled turn."""
 
     def __init__(
         self,
         inbox: Inbox,
         registry: PluginRegistry,
         access: Access,
+        context: RoomContext,
         agent: Agent,
         steps: Steps,
         deliverer: Deliverer,
         counters: Counters,
+        answered: Callable[[Turn], None],
+        questions: Questions,
         cwd: str,
     ) -> None:
         self._inbox = inbox
         self._registry = registry
         self._access = access
+        self._context = context
         self._agent = agent
         self._steps = steps
         self._deliverer = deliverer
         self._counters = counters
+        self._answered = answered
+        self._questions = questions
         self._cwd = cwd
 
     async def run(self, session: Session, entry: Entry) -> None:
         """Answer one message. Returns once the outcome is durable, and placed where that is needed."""
         async with self._deliverer.begin(session, entry) as delivery:
+            if entry.announced:
+                await delivery.announce()
             # An answer that an earlier process committed only has to be placed, which ending the block does.
-            if not entry.answered:
-                await self._answer(session, entry, delivery)
+            turn = None if entry.answered else await self._answer(session, entry, delivery)
+        # After the answer is placed, because a thread that gets the title is opened with it.
+        if turn is not None:
+            self._answered(turn)
 
     async def dead_letter(self, session: Session, entry: Entry, error: BaseException) -> None:
         """Give a message up: store a dead letter for the operator, and answer with an error."""
@@ -87,7 +106,7 @@ class Runner:
             trace = "".join(traceback.format_exception(error))
             part = error_part(error) if isinstance(error, TrunklineError) else _internal_error(error)
             turn = Turn(session, entry)
-            session.begin(turn, [_user_message(session, asked) for asked in (*entry.merged, entry)])
+            session.begin(turn, [self._user_message(session, asked) for asked in (*entry.merged, entry)])
             turn.emit(turn.writer.part(part))
             # The recorded steps are kept: if the operator replays the message, no tool runs a second time.
             await self._commit(
@@ -95,17 +114,27 @@ class Runner:
             )
             session.finish(turn)
 
-    async def _answer(self, session: Session, entry: Entry, delivery: AnswerDelivery) -> None:
+    async def _answer(self, session: Session, entry: Entry, delivery: AnswerDelivery) -> Turn:
         # Looked up now and not when the message was accepted: access may have been revoked since.
+        for one in (*entry.merged, entry):
+            await self._access.confirm(one.channel, one.inbound)
+            # Also for one that is not answered: its context is stored for those after it.
+            await self._context.drop_deleted(one)
         role = self._access.role(entry)
         turn = Turn(session, entry, role=role or "user", agent=self._agent.agent_for(session, entry))
+        if session.events.wants(TurnStarted):
+            session.events.emit(TurnStarted(session.id, turn.message_id, entry.channel))
+        turn.worker = asyncio.current_task()
+        token = running.set(turn)
         try:
             if role is None:
                 await self._reply_with_pairing_code(turn, delivery)
             else:
                 await self._process(turn, delivery)
         finally:
+            running.reset(token)
             session.finish(turn)
+        return turn
 
     async def _reply_with_pairing_code(self, turn: Turn, delivery: AnswerDelivery) -> None:
         """Reply to an unauthorised user. Neither hooks nor commands nor the model see the message."""
@@ -122,6 +151,9 @@ class Runner:
         if not wanted or not await should_answer(self._inbox, turn.session, entry):
             await self._reply(turn, delivery, None)
             return
+        await self._context.complete(turn.session, wanted[0])
+        if turn.ctx.inbound is not entry.inbound:
+            turn.ctx = msgspec.structs.replace(turn.ctx, inbound=entry.inbound)
         newest = wanted[-1]
         text = newest.inbound.text
         try:
@@ -178,16 +210,18 @@ class Runner:
             channel=entry.channel,
             inbound=entry.inbound,
             role=turn.ctx.role,
+            compact=partial(self._agent.compact, turn),
         )
 
     async def _reply(self, turn: Turn, delivery: AnswerDelivery, part: Part | None) -> None:
         """Answer without the model, which never sees the question or the answer. None: no answer at all."""
-        message = msgspec.structs.replace(_user_message(turn.session, turn.entry), for_model=False)
+        message = msgspec.structs.replace(self._user_message(turn.session, turn.entry), for_model=False)
         turn.session.begin(turn, [*_earlier_messages(turn.session, turn.entry), message])
         if part is None:
             forgotten = await delivery.discard()
             await turn.session.commit(turn, None, [*self._settled(turn.entry), *forgotten])
             turn.session.publish(Complete(turn.message_id, Metadata(), "end_turn"))
+            self._report(turn, "unanswered", "", Metadata())
             return
         turn.emit_part(part)
         await self._commit(turn, delivery, "end_turn", for_model=False)
@@ -200,7 +234,9 @@ class Runner:
             await self._reply(turn, delivery, None)
             return
         messages = [*_earlier_messages(session, entry)]
-        messages += [_user_message(session, one, text if one is newest else None) for one in entry.to_answer]
+        messages += [
+            self._user_message(session, one, text if one is newest else None) for one in entry.to_answer
+        ]
         if entry.late:
             messages.insert(0, _late_notice(session, entry))
         turn.injected = session.bus.drain_next()
@@ -240,7 +276,7 @@ class Runner:
         answer = msgspec.structs.replace(turn.build_message(stop), for_model=for_model)
         # An earlier attempt may have left steps that this one did not load, if it was stopped, refused or
         # intercepted first. A first attempt without tools is spared the two statements.
-        if outcome == "done" and (turn.steps_written or turn.decisions.asked or turn.is_repeated):
+        if outcome == "done" and (turn.steps_written or turn.questions.asked or turn.is_repeated):
             extra = [*extra, *self._drop_recorded(entry)]
         seq = await delivery.commit(turn, answer, extra, outcome)
         self._complete(turn, answer, seq, stop)
@@ -250,8 +286,8 @@ class Runner:
         return [*entry.settle_silently(), *self._drop_recorded(entry)]
 
     def _drop_recorded(self, entry: Entry) -> list[Op]:
-        """Return the writes that delete a message's recorded tool steps and approval decisions."""
-        return [self._steps.drop(entry.id), forget_decisions(entry.id)]
+        """Return the writes that delete a message's recorded tool steps and questions."""
+        return [self._steps.drop(entry.id), self._questions.forget(entry.id)]
 
     def _complete(self, turn: Turn, answer: Message, seq: int, stop: StopReason) -> None:
         """Show readers that the answer is complete, after its commit; count and log the turn."""
@@ -260,6 +296,7 @@ class Runner:
         failed = next((part for part in reversed(answer.parts) if isinstance(part, ErrorPart)), None)
         error = "" if failed is None else failed.error_name
         spent, session = answer.metadata, turn.session.id
+        self._report(turn, outcome, error, spent)
         self._counters.count_turn(turn.entry.channel, outcome, spent, turn.first_text_seconds, error)
         log.info(
             "turn",
@@ -279,21 +316,80 @@ class Runner:
             coalesced=self._counters.coalesced_of.pop(session, 0),
         )
 
+    def _report(self, turn: Turn, outcome: str, error: str, spent: Metadata) -> None:
+        session = turn.session
+        if session.events.wants(TurnFinished):
+            finished = TurnFinished(
+                session=session.id,
+                answer=turn.message_id,
+                channel=turn.entry.channel,
+                outcome=outcome,
+                error=error,
+                model=f"{spent.provider}/{spent.model}" if spent.model else "",
+                input_tokens=spent.input_tokens or 0,
+                output_tokens=spent.output_tokens or 0,
+                cost=spent.cost or 0.0,
+            )
+            session.events.emit(finished)
 
-def _user_message(session: Session, entry: Entry, text: str | None = None) -> Message:
-    """Return the user's message for the session, with the entry's id. ``text`` replaces its text."""
-    inbound = entry.inbound
-    words = inbound.text if text is None else text
-    if inbound.audio is not None and words == inbound.text:
-        words = "\n\n".join(filter(None, (words, "[voice message]" if text is None else _NOT_HEARD)))
-    parts: tuple[Part, ...] = (TextPart(words), *inbound.parts) if words else inbound.parts
-    return Message(id=entry.id, session_id=session.id, role="user", parts=parts, created_at=entry.received_at)
+    def _user_message(self, session: Session, entry: Entry, text: str | None = None) -> Message:
+        """Return the user's message for the session, with the entry's id. ``text`` replaces its text."""
+        inbound = entry.inbound
+        words = inbound.text if text is None else text
+        if inbound.audio is not None and words == inbound.text:
+            words = "\n\n".join(filter(None, (words, "[voice message]" if text is None else _NOT_HEARD)))
+        parts: list[Part] = []
+        for quote in inbound.quotes[:_MOST_QUOTES]:
+            author = quote.sender or Sender("")
+            header = quote_header(quote.kind, author.name, author.username, own=quote.own)
+            parts += [TextPart(f"{header}\n{quote.text[:_MOST_QUOTED]}".rstrip(), "quote"), *quote.parts]
+        parts += [TextPart(words)] if words else []
+        parts += inbound.parts
+        return Message(
+            id=entry.id,
+            session_id=session.id,
+            role="user",
+            parts=tuple(parts) or (TextPart(_NO_TEXT),),
+            created_at=entry.received_at,
+            origin=self._origin(entry) if inbound.address.group or inbound.quotes else None,
+        )
+
+    def _origin(self, entry: Entry) -> Origin:
+        inbound, policy = entry.inbound, self._access.policy
+        address, sender = inbound.address, inbound.sender
+        return Origin(
+            channel=entry.channel,
+            account=address.account,
+            room=address.chat,
+            title=address.title,
+            user=sender.id,
+            name=sender.name,
+            username=sender.username,
+            at=inbound.sent_at or entry.received_at,
+            group=address.group,
+            trusted=all(
+                quote.own or policy.admits(entry.channel, inbound, quote.sender.id if quote.sender else "")
+                for quote in inbound.quotes
+            ),
+        )
 
 
-def _earlier_messages(session: Session, entry: Entry) -> Sequence[Message]:
-    """Return the conversation that the client sent along, if the session begins with this message."""
-    first = entry.merged[0] if entry.merged else entry
-    return first.inbound.before if session.is_empty else ()
+def _earlier_messages(session: Session, entry: Entry) -> list[Message]:
+    """Return the messages that the turn's messages bring along.
+
+    A client's conversation begins a session. Context of the room is added unless the session has it.
+    """
+    found: list[Message] = []
+    for one in (*entry.merged, entry):
+        for message in one.inbound.before:
+            origin = message.origin
+            if origin is not None and origin.context:
+                is_new = origin.source not in session.context
+            else:
+                is_new = session.is_empty
+            if is_new:
+                found.append(msgspec.structs.replace(message, session_id=session.id))
+    return found
 
 
 def _late_notice(session: Session, entry: Entry) -> Message:

@@ -32,6 +32,7 @@ from gateway.session.frames import (
     ApprovalAsked,
     ApprovalResolved,
     Frame,
+    LogChanged,
     MessageFrame,
     Replayed,
     SessionFrame,
@@ -127,7 +128,7 @@ class Submission:
                 return False
             case ToolResultStart() | ToolResultDelta() | ToolResultEnd():
                 return False
-            case TurnStart() | ApprovalAsked() | ApprovalResolved() | SessionFrame():
+            case TurnStart() | ApprovalAsked() | ApprovalResolved() | SessionFrame() | LogChanged():
                 return False
             case _:
                 assert_never(frame)

@@ -8,16 +8,19 @@ that the model can react to them.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, assert_never
 
 import msgspec
 import structlog
 from msgspec import Struct
 
-from gateway.access.approvals import Approvals, Outcome, forget_decisions, used_decisions
+from gateway.access.approvals import Approvals, Outcome
 from gateway.access.permissions import Permissions, rule_to_add
+from gateway.access.rooms import Rooms
 from gateway.contract.deltas import PartDelta
 from gateway.contract.deltas import ToolResultDelta as ResultDelta
 from gateway.contract.deltas import ToolResultEnd as ResultEnd
@@ -29,15 +32,27 @@ from gateway.contract.messages import (
     ResultMetadata,
     ToolCallPart,
     ToolResultPart,
+    is_untrusted,
     sound,
     to_json,
 )
 from gateway.contract.plugin import ToolBlock, ToolCall
 from gateway.contract.provider import ToolDefinition
-from gateway.contract.tool import RunNested, Tool, ToolContext, ToolOutput, as_output
+from gateway.contract.tool import (
+    CallTool,
+    Changing,
+    RunNested,
+    Tool,
+    ToolContext,
+    ToolOutput,
+    Watching,
+    as_output,
+)
+from gateway.events.bus import ActivityBus
+from gateway.extensions.deadlines import paused
 from gateway.extensions.registry import PluginRegistry
-from gateway.session import Turn
-from gateway.session.bus import ActivityBus
+from gateway.files import ToolOutputs
+from gateway.session import Turn, calling
 from gateway.store.steps import Steps, make_key
 
 log = structlog.get_logger("trunkline.tools")
@@ -47,6 +62,12 @@ Show = Callable[[str], None]
 OUTCOME_UNKNOWN = (
     "Error: the gateway stopped while this tool was running. Its outcome is unknown and it was not run again."
 )
+
+_UNTRUSTED = "This conversation holds text of people who may not use the bot."
+_OTHERS = "This conversation holds content from outside, such as a web page, which may instruct the bot."
+_MOST_REPEATS = 2
+"""Number of identical calls in a row that a model may make before a user is asked."""
+_MOST_LISTED = 20
 
 
 class CallServices(Struct, frozen=True):
@@ -58,6 +79,8 @@ class CallServices(Struct, frozen=True):
     """Shows progress of the tool, or its output."""
     nest: RunNested
     """Starts a nested run."""
+    call: CallTool
+    """Runs another tool."""
 
 
 class ToolCalls:
@@ -90,6 +113,7 @@ class ToolCalls:
             turn.steps_written = step.number + 1
             for part in step.parts:
                 turn.emit_part(part)
+                turn.session.has_read_others |= is_untrusted(part)
                 if isinstance(part, ToolCallPart):
                     calls[make_key(turn.entry.id, part.tool_call_id)] = part
             if step.state == "called":
@@ -119,8 +143,9 @@ class ToolCalls:
     async def _run(
         self, turn: Turn, tools: Mapping[str, Tool], call: ToolCallPart, number: int
     ) -> ToolOutput:
-        tool = tools.get(call.tool_name)
+        tool = _find_tool(tools, call.tool_name)
         title = tool.display.verb if tool is not None else None
+        calling.set(make_key(turn.entry.id, call.tool_call_id))
         start = turn.writer.result(call.tool_call_id, title, _display_hints(tool))
         turn.emit(start)
 
@@ -130,30 +155,69 @@ class ToolCalls:
         async def begin(tool: Tool) -> None:
             # An idempotent tool needs no intent: after a crash it is simply run again.
             if turn.durable and not tool.idempotent:
-                await self._steps.intend(turn.entry.id, number, call.tool_call_id, *used_decisions(turn))
+                await self._steps.intend(
+                    turn.entry.id, number, call.tool_call_id, *self._runner.approvals.used(turn)
+                )
 
-        services = CallServices(begin, show, self._nest(turn, call.tool_call_id))
+        nest = self._nest(turn, call.tool_call_id)
+        services = CallServices(begin, show, nest, self._inner_calls(turn, tools, call, nest.sessions))
         try:
             output, took_ms = await self._runner.run(turn, tools, call, services)
         except asyncio.CancelledError:
             # The progress that readers saw is replaced: a model must not mistake it for the result.
-            stopped = ToolResultPart(call.tool_call_id, ABORTED, title, is_error=True, display=start.display)
+            stopped = ToolResultPart(
+                call.tool_call_id,
+                ABORTED,
+                title,
+                ResultMetadata(changed_files=_count_changes(turn)),
+                is_error=True,
+                display=start.display,
+            )
             turn.emit(PartDelta(turn.message_id, start.part_index, stopped))
             raise
-        metadata = output.metadata or ResultMetadata()
+        metadata = msgspec.structs.replace(
+            output.metadata or ResultMetadata(),
+            duration_ms=took_ms,
+            untrusted=turn.session.has_read_others,
+            changed_files=_count_changes(turn),
+            sessions=tuple(nest.sessions),
+        )
         result = ToolResultPart(
             call.tool_call_id,
             output.content,
             output.title or title,
-            msgspec.structs.replace(metadata, duration_ms=took_ms),
+            metadata,
             output.attachments,
             is_error=output.is_error,
             display=start.display,
         )
         if turn.durable:
-            await self._steps.report(turn.entry.id, number, result, *used_decisions(turn))
+            await self._steps.report(turn.entry.id, number, result, *self._runner.approvals.used(turn))
         self._show_result(turn, start.part_index, result, took_ms)
         return output
+
+    def _inner_calls(
+        self, turn: Turn, tools: Mapping[str, Tool], outer: ToolCallPart, sessions: list[str]
+    ) -> CallTool:
+        """Return the function with which a tool runs other tools; adds their nested runs to ``sessions``."""
+        numbers = itertools.count(1)
+
+        async def begin(_tool: Tool) -> None:
+            # The outer call's intent is recorded already: after a crash none of its calls runs again.
+            pass
+
+        async def call_tool(tool: str, arguments: Mapping[str, Any]) -> ToolOutput:
+            call = ToolCallPart(f"{outer.tool_call_id}.{next(numbers)}", tool, dict(arguments))
+            nest = self._nest(turn, call.tool_call_id)
+            services = CallServices(begin, _show_nothing, nest, call_tool)
+            try:
+                # The inner call has a time limit of its own.
+                with paused():
+                    return (await self._runner.run(turn, tools, call, services))[0]
+            finally:
+                sessions.extend(nest.sessions)
+
+        return call_tool
 
     def _show_result(self, turn: Turn, index: int, result: ToolResultPart, took_ms: int) -> None:
         """Show the end of a tool call, and its whole result where that differs from its progress."""
@@ -165,9 +229,10 @@ class ToolCalls:
 
     async def _report_unknown(self, turn: Turn, call: ToolCallPart, number: int) -> None:
         unknown = ToolResultPart(call.tool_call_id, OUTCOME_UNKNOWN, is_error=True)
-        # Decisions that are still stored were made inside this call, which does not run again.
-        turn.decisions.unused = []
-        await self._steps.report(turn.entry.id, number, unknown, forget_decisions(turn.entry.id))
+        # Questions that are still stored were asked inside this call, which does not run again.
+        await self._steps.report(
+            turn.entry.id, number, unknown, self._runner.approvals.questions.forget(turn.entry.id)
+        )
         turn.emit_part(unknown)
 
 
@@ -179,20 +244,26 @@ class ToolRunner:
         registry: PluginRegistry,
         permissions: Permissions,
         approvals: Approvals,
+        rooms: Rooms,
         activity: ActivityBus,
-        output_bytes: int,
+        outputs: ToolOutputs,
+        changing: Callable[[Turn], Changing],
+        watching: Callable[[Turn], Watching],
     ) -> None:
         self._registry = registry
         self._permissions = permissions
-        self._approvals = approvals
+        self.approvals = approvals
+        self._rooms = rooms
         self._activity = activity
-        self._output_bytes = output_bytes
+        self._outputs = outputs
+        self._changing = changing
+        self._watching = watching
 
     async def run(
         self, turn: Turn, tools: Mapping[str, Tool], call: ToolCallPart, services: CallServices
     ) -> tuple[ToolOutput, int]:
         """Run a call. Returns its output and its duration in milliseconds."""
-        self._activity.emit("tool_start", call.tool_name, turn.session.id)
+        self._activity.emit("tool_start", call.tool_name, turn.root.session.id)
         begun, outcome = time.monotonic(), "aborted"
         try:
             output = sound(await self._call(turn, tools, call, services))
@@ -201,6 +272,7 @@ class ToolRunner:
             output = msgspec.structs.replace(
                 output, content=redactor.redact_text(output.content), title=title
             )
+            turn.session.has_read_others |= output.untrusted
             outcome = "failed" if output.is_error else "ok"
         finally:
             self._activity.emit("tool_end", call.tool_name, outcome)
@@ -217,20 +289,25 @@ class ToolRunner:
             match_key=lambda given: to_json(dict(sorted(given.items()))).decode(),
         )
         action = self._permissions.decide(foreign, arguments, turn.ctx.role, ask_by_default=True)
-        if action != "ask":
-            return action == "allow"
-        outcome = await self._approvals.ask(turn, foreign, arguments)
+        named = self._rooms.of(turn.entry.channel, turn.entry.inbound).tools
+        if action == "deny" or turn.is_read_only or (named is not None and tool not in named):
+            return False
+        reason = _reason_to_ask(turn, foreign, built_in=False)
+        if action == "allow" and not reason:
+            return True
+        outcome = await self.approvals.ask(turn, foreign, arguments, reason=reason)
         if outcome in ("nobody", "unshown"):
-            log.warning(
-                "refused a tool of a backend", session=turn.session.id, reason=_refusal(turn, tool, outcome)
-            )
+            why = _refusal(turn, tool, outcome, reason)
+            log.warning("refused a tool of a backend", session=turn.session.id, reason=why)
         return outcome in ("once", "always")
 
     async def _call(
         self, turn: Turn, tools: Mapping[str, Tool], part: ToolCallPart, services: CallServices
     ) -> ToolOutput:
         hooks = self._registry.get_hooks()
-        original = ToolCall(part.tool_call_id, part.tool_name, part.arguments)
+        named = _find_tool(tools, part.tool_name)
+        name = part.tool_name if named is None else named.name
+        original = ToolCall(part.tool_call_id, name, part.arguments)
         if part.invalid_arguments is not None:
             content = await hooks.after_tool_exec(original, "Error: Invalid JSON arguments", turn.ctx)
             return _shown(ToolOutput(content, is_error=True), services.show)
@@ -240,10 +317,12 @@ class ToolRunner:
             return _shown(ToolOutput(content, is_error=call.is_error), services.show)
         tool = tools[call.name]
         await services.begin(tool)
-        progress = _Progress(services.show, self._output_bytes)
-        output = await self._execute(turn, tool, call, progress, services.nest)
+        progress = _Progress(services.show, self._outputs.most_bytes)
+        output = await self._execute(turn, tool, call, progress, services)
         changed = await hooks.after_tool_exec(call, output.content, turn.ctx)
-        output = msgspec.structs.replace(output, content=_truncated(changed, self._output_bytes))
+        session = turn.session
+        shortened = await self._outputs.shorten(changed, session.id, session.redactor.redact_text)
+        output = msgspec.structs.replace(output, content=shortened)
         # After progress, the whole result replaces it at the end instead of being appended to it.
         if output.content and not progress.shown:
             services.show(output.content)
@@ -263,20 +342,33 @@ class ToolRunner:
     async def _permitted(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> ToolCall | ToolBlock:
         tool = tools.get(call.name)
         if tool is None:
-            return ToolBlock(f"Error: Unknown tool: {call.name}")
+            return ToolBlock(_unknown_tool(call.name, tools))
         built_in = self._registry.is_built_in(tool)
         action = self._permissions.decide(tool, call.arguments, turn.ctx.role, built_in=built_in)
-        if action == "allow":
-            return call
         if action == "deny":
             return ToolBlock(f"Error: Tool '{call.name}' denied by the permissions.")
-        outcome = await self._approvals.ask(turn, tool, call.arguments, recorded=True)
+        reason = _reason_to_ask(turn, tool, call.id, built_in=built_in)
+        try:
+            ask = tool.asks(call.arguments, turn.ctx.role) if tool.asks is not None else None
+        except ToolError as error:
+            return ToolBlock(f"Error: {error}")
+        except Exception:
+            log.exception("asks of a tool failed", tool=tool.name, session=turn.session.id)
+            return ToolBlock(f"Error: Tool '{call.name}' could not check this call; it was not run.")
+        if action == "allow" and not reason and ask is None:
+            return call
+        # An "always" must not answer the question that another reason demands.
+        always = ask.always if ask is not None and not reason else None
+        reason = " ".join(filter(None, (reason, ask and ask.reason)))
+        outcome = await self.approvals.ask(
+            turn, tool, call.arguments, recorded=True, reason=reason, always=always
+        )
         if outcome in ("once", "always"):
             return call
-        return ToolBlock(f"Error: {_refusal(turn, call.name, outcome)}")
+        return ToolBlock(f"Error: {_refusal(turn, call.name, outcome, reason)}")
 
     async def _execute(
-        self, turn: Turn, tool: Tool, call: ToolCall, progress: _Progress, nest: RunNested
+        self, turn: Turn, tool: Tool, call: ToolCall, progress: _Progress, services: CallServices
     ) -> ToolOutput:
         context = ToolContext(
             session=turn.session.id,
@@ -285,7 +377,11 @@ class ToolRunner:
             key=make_key(turn.entry.id, call.id),
             user=turn.sender.id,
             progress=progress.add,
-            run_nested=nest,
+            run_nested=services.nest,
+            ask=self.approvals.asker(turn, f"tool:{tool.name}"),
+            call_tool=services.call,
+            changing=self._changing(turn),
+            watching=self._watching(turn),
         )
         try:
             limit = self._registry.limit_of(tool)
@@ -317,10 +413,61 @@ class _Progress:
         self._remaining -= len(text.encode())
 
 
-def _refusal(turn: Turn, tool: str, outcome: Outcome) -> str:
-    """Return why a tool may not run, and how to allow it."""
+def _reason_to_ask(turn: Turn, tool: Tool, call_id: str = "", *, built_in: bool) -> str:
+    """Return why a call must be approved although a rule or grant allows it; "" if that is not needed.
+
+    Text of people who may not use the bot, and content that tools read elsewhere, may instruct the model;
+    built-in tools that only read stay free, unless those people would see private data. A model that repeats
+    the same call does not get on by itself.
+    """
+    free = built_in and tool.read_only
+    if turn.is_untrusted and not (free and tool.asks is None):
+        return _UNTRUSTED
+    if turn.holds_others_content and not free:
+        return _OTHERS
+    count = _identical_calls(turn, call_id)
+    return f"The model has made this call {count} times in a row." if count > _MOST_REPEATS else ""
+
+
+def _identical_calls(turn: Turn, call_id: str) -> int:
+    """Return how many times in a row the turn's model has made a call, with this one."""
+    # Counted from the parts, so that a turn repeated after a crash counts the same.
+    calls = [part for _, part in turn.assembler.parts_from(0) if isinstance(part, ToolCallPart)]
+    until = next((n for n, part in enumerate(calls, 1) if part.tool_call_id == call_id), 0)
+    last = calls[until - 1] if until else None
+    return sum(
+        1 for _ in itertools.takewhile(lambda part: _is_same_call(part, last), reversed(calls[:until]))
+    )
+
+
+def _is_same_call(one: ToolCallPart, other: ToolCallPart | None) -> bool:
+    return other is not None and (one.tool_name, one.arguments) == (other.tool_name, other.arguments)
+
+
+def _find_tool(tools: Mapping[str, Tool], name: str) -> Tool | None:
+    """Return a tool by its name; a model may write it in another case if that leaves only one tool."""
+    if name in tools:
+        return tools[name]
+    found = [tool for other, tool in tools.items() if other.casefold() == name.casefold()]
+    return found[0] if len(found) == 1 else None
+
+
+def _unknown_tool(name: str, tools: Mapping[str, Tool]) -> str:
+    """Return the result of a call of an unknown tool: the names that are similar, or all of them."""
+    near = get_close_matches(name, tools, n=3)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    if not near:
+        listed = sorted(tools)[:_MOST_LISTED]
+        hint = f" The tools are {', '.join(listed)}." if listed else " There are no tools."
+    return f"Error: Unknown tool: {name}.{hint}"
+
+
+def _refusal(turn: Turn, tool: str, outcome: Outcome, reason: str) -> str:
+    """Return why a tool may not run, and how to allow it. ``reason`` is why rules and grants do not."""
     channel, session = turn.address.channel, turn.session.id
     match outcome:
+        case "nobody" if reason:
+            return f"Tool '{tool}' needs a person's approval, and nobody can be asked here. {reason}"
         case "nobody":
             return (
                 f"Tool '{tool}' needs a person's approval, and nobody can be asked here. "
@@ -350,6 +497,17 @@ def _truncated(text: str, limit: int) -> str:
         return text
     whole = sound(text).encode()
     return text if len(whole) <= limit else whole[:limit].decode(errors="ignore") + "\n[output cut here]"
+
+
+def _count_changes(turn: Turn) -> int:
+    """Return the number of files that tools changed since the last call of this."""
+    count = len(set(turn.changed_files))
+    turn.changed_files.clear()
+    return count
+
+
+def _show_nothing(text: str) -> None:
+    """Drop the output of an inner call: its tool decides what to show."""
 
 
 def _shown(output: ToolOutput, show: Show) -> ToolOutput:

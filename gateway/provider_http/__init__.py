@@ -38,7 +38,7 @@ from gateway.contract.provider import (
 )
 from gateway.contract.services import ProviderService
 from gateway.fetching import Reach, fetch
-from gateway.http_client import HttpClient
+from gateway.http_client import HttpClient, HttpError, open_client
 from gateway.provider_http.adapter import AnswerWriter, assemble, log_unsupported
 from gateway.provider_http.authorizer import (
     RENEWAL_MARGIN_SECONDS,
@@ -89,6 +89,7 @@ __all__ = [
     "FetchError",
     "FragmentCache",
     "HttpClient",
+    "HttpError",
     "HttpProvider",
     "KnowsModels",
     "MetadataDelta",
@@ -129,6 +130,7 @@ __all__ = [
     "join_turns",
     "log_unsupported",
     "normalize_tool_schema",
+    "open_client",
     "output_text",
     "part_as_text",
     "raise_stream_error",

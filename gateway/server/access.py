@@ -1,12 +1,14 @@
-"""Access over REST: users who wait with a pairing code, allowed users, and stored tool approvals."""
+"""Access over REST: waiting and allowed users, stored tool approvals, and the rooms seen so far."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from gateway.access import THE_OWNER, Access, Grant, Member, UserRef
+from gateway.access.policy import AccessPolicy
+from gateway.access.rooms import SeenRoom
 from gateway.contract.channel import SenderRole
 from gateway.contract.errors import NotFoundError
 from gateway.server.routes import Call, Nothing, PlainCall, Route
@@ -122,8 +124,55 @@ class ToolApprovalPath(Struct, frozen=True):
     id: Annotated[str, Meta(min_length=1, max_length=64, description="The id in the list")]
 
 
+class RoomInfo(Struct, frozen=True):
+    """A chat in which a channel has seen a message, with the settings that apply there.
+
+    ``name`` is that of the room, or of the user in a private chat. ``channel`` and ``chat`` are its place
+    in the settings. ``allow`` is the number of users in the list that applies, null if it allows everyone.
+    ``seen_at`` is in milliseconds.
+    """
+
+    channel: str
+    account: str
+    chat: str
+    name: str
+    kind: Literal["group", "private"]
+    enabled: bool
+    groups: Literal["command", "reply", "mention", "always"]
+    allow: int | None
+    seen_at: int
+
+    @classmethod
+    def of(cls, seen: SeenRoom, policy: AccessPolicy) -> RoomInfo:
+        """Return the public view of a chat."""
+        room = policy.rooms.room(seen.channel, seen.chat, seen.group)
+        allow = policy.rules(seen.channel).allow if room.allow is None else room.allow
+        return cls(
+            seen.channel,
+            seen.account,
+            seen.chat,
+            seen.title,
+            "group" if seen.group else "private",
+            room.enabled,
+            room.groups,
+            None if "*" in allow else len(allow),
+            seen.seen_at,
+        )
+
+
+class RoomList(Struct, frozen=True):
+    """Chats in which channels have seen messages, the latest first; 10,000 at most."""
+
+    rooms: list[RoomInfo]
+
+    @classmethod
+    async def of(cls, access: Access) -> RoomList:
+        """Read the list."""
+        return cls([RoomInfo.of(seen, access.policy) for seen in await access.seen_rooms.list()])
+
+
 class AccessRoutes:
-    """The routes under ``/api/approvals`` and ``/api/pairs``."""
+    """The routes under ``/api/approvals``, ``/api/pairs`` and ``/api/rooms``."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -170,6 +219,13 @@ class AccessRoutes:
                 self._revoke_pair,
                 errors=gone,
             ),
+            Route(
+                "GET",
+                "/api/rooms",
+                "listRooms",
+                "List the chats that channels have seen, with the settings that apply there.",
+                self._list_rooms,
+            ),
         ]
 
     async def _list_approvals(self, _call: PlainCall) -> ToolApprovalList:
@@ -177,6 +233,9 @@ class AccessRoutes:
 
     async def _revoke_approval(self, call: Call[ToolApprovalPath, Nothing, Nothing, None]) -> None:
         await self._access.grants.revoke(call.path.id, THE_OWNER)
+
+    async def _list_rooms(self, _call: PlainCall) -> RoomList:
+        return await RoomList.of(self._access)
 
     async def _list_pairs(self, _call: PlainCall) -> PairingList:
         return await PairingList.of(self._access)

@@ -15,15 +15,16 @@ from aiohttp import web
 from gateway.access.tokens import cookie_name
 from gateway.app import Gateway
 from gateway.contract.errors import AddressInUseError, SettingsError
+from gateway.conversations import Selection
 from gateway.server.access import AccessRoutes
 from gateway.server.connections import HEAD_SECONDS, connection_factory
-from gateway.server.events import SessionEvents
+from gateway.server.events import GatewayEvents, SessionEvents
 from gateway.server.guard import Guard
 from gateway.server.openai.routes import OpenAiRoutes
 from gateway.server.openapi import describe_routes
-from gateway.server.routes import Binder, PlainCall, Route
-from gateway.server.sessions import DeadLetterRoutes, SessionRoutes
-from gateway.server.status import StatusRoutes
+from gateway.server.routes import Binder, PlainCall, PluginRoutes, Route
+from gateway.server.sessions import SearchRoutes, SessionRoutes
+from gateway.server.status import DeadLetterRoutes, StatusRoutes
 
 _HANDLERS_SECONDS = 1.0
 _TEMPORARY = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
@@ -36,20 +37,27 @@ class Api:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._events = SessionEvents(gateway.parts.host)
+        self._bus = GatewayEvents(gateway.events)
         self._openai = OpenAiRoutes(gateway)
+        self._selection = Selection(gateway.models, gateway.profiles, lambda: gateway.model)
         self._metrics: object = None
+        self._described: object = None
         self._description: bytes = b""
+        self.binder = Binder(gateway.parts.host.auth)
+        self.plugins = PluginRoutes(gateway.registry, self.binder)
 
     def routes(self) -> list[Route]:
         """Return all routes, in the order of the API description."""
         parts = self._gateway.parts
         return [
-            *SessionRoutes(parts.host).routes(),
+            *SessionRoutes(parts.host, parts.search, self._selection).routes(),
+            *SearchRoutes(parts.search).routes(),
             *self._events.routes(),
+            *self._bus.routes(),
             *DeadLetterRoutes(parts.dead_letters).routes(),
             *self._openai.routes(),
             *AccessRoutes(parts.access).routes(),
-            *StatusRoutes(self._gateway).routes(),
+            *StatusRoutes(self._gateway, self._selection).routes(),
             Route(
                 "POST",
                 "/api/browser",
@@ -72,6 +80,7 @@ class Api:
     def close(self) -> None:
         """End the open streams and the requests that wait for an answer."""
         self._events.close()
+        self._bus.close()
         self._openai.close()
 
     async def _set_cookie(self, call: PlainCall) -> web.Response:
@@ -96,19 +105,21 @@ class Api:
         return await self._metrics.respond()
 
     async def _describe(self, _call: PlainCall) -> web.Response:
-        if not self._description:
-            host = self._gateway.parts.host
-            description = describe_routes(self.routes(), host.version, guarded=not host.auth.open)
+        if self._described is not self._gateway.registry.routes:
+            self._described = self._gateway.registry.routes
+            host, plugins = self._gateway.parts.host, self.plugins.routes()
+            description = describe_routes(self.routes(), host.version, plugins, guarded=not host.auth.open)
             self._description = msgspec.json.encode(description)
         return web.Response(body=self._description, content_type="application/json")
 
 
 def make_app(gateway: Gateway, api: Api) -> web.Application:
     """Return the aiohttp application of a running gateway."""
-    guard = Guard(gateway.settings.server)
+    guard = Guard(gateway.settings.server, gateway.settings.share.base_url)
     app = web.Application(middlewares=[guard.middleware], client_max_size=gateway.settings.limits.frame_bytes)
     app.on_response_prepare.append(guard.add_headers)
-    app.add_routes(Binder(gateway.parts.host.auth).bind(api.routes()))
+    app.add_routes(api.binder.bind(api.routes()))
+    app.add_routes(api.plugins.bind())
     app.add_routes(gateway.routes())
     return app
 

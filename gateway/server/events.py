@@ -1,12 +1,15 @@
-"""Events of a session as server-sent events. Each event has the same JSON as on a websocket.
+"""Server-sent events: those of a session, and those of the gateway's event bus for its operator.
 
-The id of an event is ``seq:characters``: its sequence number, and how much of the current text part was sent.
+Each event of a session has the same JSON as on a websocket.
+Its id is ``seq:characters``: its sequence number, and how much of the current text part was sent.
 A reader that reconnects with it as ``Last-Event-ID`` resumes there, even within a text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -15,10 +18,14 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gateway.contract.deltas import Complete, TextDelta
-from gateway.contract.errors import BackpressureError, NotFoundError, TrunklineError
+from gateway.contract.errors import BackpressureError, InvalidRequestError, NotFoundError, TrunklineError
+from gateway.contract.events import BusEvent
+from gateway.contract.messages import now_ms
+from gateway.events.bus import EventBus
+from gateway.events.types import Disposed
 from gateway.host import Host
 from gateway.server.responses import KEEP_ALIVE, EventStream, abort_connection
-from gateway.server.routes import Call, Route
+from gateway.server.routes import Call, Nothing, Route
 from gateway.server.sessions import SessionPath
 from gateway.session.feed import Feed
 from gateway.session.frames import Event, TurnStart
@@ -26,6 +33,8 @@ from gateway.session.frames import Event, TurnStart
 log = structlog.get_logger("trunkline.events")
 
 _HEARTBEAT = 15.0
+_WAITING = 1_000
+"""Events of the gateway that may wait for one reader."""
 _Seq = Annotated[int, Meta(ge=0, le=2**53, description="The last event that the reader has; 0 for all")]
 
 
@@ -126,3 +135,130 @@ class EventEncoder:
                 self._characters = 0
             pieces.append(b"id: %d:%d\ndata: %b\n\n" % (event.at, self._characters, event.json))
         return b"".join(pieces)
+
+
+class BusQuery(Struct, frozen=True):
+    """The events to follow."""
+
+    type: (
+        Annotated[
+            str,
+            Meta(
+                pattern=r"^[a-z0-9_.]{1,60}(,[a-z0-9_.]{1,60}){0,49}$",
+                description="Names of types, separated by commas; all that are not detailed by default",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class GatewayEvents:
+    """The open streams of the event bus. A slow reader loses the oldest events and receives their number."""
+
+    def __init__(self, events: EventBus, heartbeat: float = _HEARTBEAT) -> None:
+        self._events = events
+        self._heartbeat = heartbeat
+        self._open: set[_BusReader] = set()
+
+    def routes(self) -> list[Route]:
+        """Return the route of the stream."""
+        return [
+            Route(
+                "GET",
+                "/api/events",
+                "followEvents",
+                "Follow the events of the gateway, as server-sent events.",
+                self._stream,
+                media="text/event-stream",
+            )
+        ]
+
+    def close(self) -> None:
+        """End all streams, after a last event."""
+        for reader in tuple(self._open):
+            reader.end(Disposed())
+
+    async def _stream(self, call: Call[Nothing, BusQuery, Nothing, None]) -> web.StreamResponse:
+        kinds = _named_types(call.query.type) if isinstance(call.query.type, str) else None
+        reader = _BusReader()
+        if kinds is None:
+            removes = [self._events.subscribe_all(reader.offer)]
+        else:
+            removes = [self._events.subscribe(kind, reader.offer) for kind in kinds]
+        removes.append(self._events.once(Disposed, reader.end))
+        self._open.add(reader)
+        stream = EventStream(call.request)
+        try:
+            await stream.begin(_as_sent({"name": "server.connected"}))
+            while not reader.is_done:
+                stream.put(await reader.take(self._heartbeat) or KEEP_ALIVE)
+                await stream.drain()
+        except ConnectionError:
+            log.debug("stream of events ended")
+        finally:
+            self._open.discard(reader)
+            for remove in removes:
+                remove()
+        return stream.response
+
+
+class _BusReader:
+    """The waiting events of one reader."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes] = deque(maxlen=_WAITING)
+        self._lost = 0
+        self._arrived = asyncio.Event()
+        self._ended = False
+
+    @property
+    def is_done(self) -> bool:
+        return self._ended and not self._waiting
+
+    def offer(self, event: BusEvent) -> None:
+        if self._ended or isinstance(event, Disposed):  # ``end`` sends the last one
+            return
+        self._lost += len(self._waiting) == _WAITING
+        # Encoded now: its time is the time of the event. Plugins may put anything into theirs.
+        self._waiting.append(_as_sent(msgspec.to_builtins(event, enc_hook=repr)))
+        self._arrived.set()
+
+    def end(self, event: Disposed) -> None:
+        if not self._ended:
+            self._waiting.append(_as_sent({"name": event.event_name()}))
+            self._ended = True
+            self._arrived.set()
+
+    async def take(self, seconds: float) -> bytes:
+        """Return what waits, encoded; empty if nothing came for some seconds."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._arrived.wait()
+        except TimeoutError:
+            return b""
+        self._arrived.clear()
+        taken, lost = b"".join(self._waiting), self._lost
+        self._waiting.clear()
+        self._lost = 0
+        return (_as_sent({"name": "server.dropped", "count": lost}) if lost else b"") + taken
+
+
+def _as_sent(fields: dict[str, object]) -> bytes:
+    name = str(fields["name"])
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode({"at": now_ms(), **fields}))
+
+
+def _named_types(names: str) -> list[type[BusEvent]]:
+    """Return the types of events with these names. Raises InvalidRequestError with the known ones."""
+    known = {kind.event_name(): kind for kind in _types_below(BusEvent)}
+    wanted = list(dict.fromkeys(names.split(",")))
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise InvalidRequestError(f"type: no event {unknown[0]!r}; the events are {', '.join(sorted(known))}")
+    return [known[name] for name in wanted]
+
+
+def _types_below(kind: type[BusEvent]) -> Iterator[type[BusEvent]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _types_below(each)

@@ -26,8 +26,8 @@ log = structlog.get_logger("trunkline.server")
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
-        "media-src data:; connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'; "
+        "media-src data:; connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'; "
         "require-trusted-types-for 'script'; trusted-types trunkline"
     ),
     "Server": "Trunkline",
@@ -38,13 +38,16 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _TOKEN_NAMES = frozenset(("token", "access_token", "auth_token", "api_key", "apikey", "authorization"))
+SHARED_ROOT = "/share/"
+"""Path of the public pages, which have a stricter policy of their own."""
 _BEGUN = web.RequestKey("begun", bool)
 
 
 class Guard:
     """Middleware that checks every request first and turns exceptions into error responses."""
 
-    def __init__(self, server: ServerSettings) -> None:
+    def __init__(self, server: ServerSettings, shared_at: str | None = None) -> None:
+        self._shared_host = urlsplit(shared_at or "").netloc.lower()
         self._local = is_loopback(server.host)
         self._origins = frozenset(origin.rstrip("/").lower() for origin in server.allowed_origins)
         self._hosts = frozenset(urlsplit(origin).netloc for origin in self._origins)
@@ -73,14 +76,17 @@ class Guard:
     async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """Add the security headers to a response."""
         request[_BEGUN] = True
-        response.headers.update(SECURITY_HEADERS)
+        own = response.headers if request.path.startswith(SHARED_ROOT) else ()
+        response.headers.update({name: value for name, value in SECURITY_HEADERS.items() if name not in own})
 
     def _check(self, request: web.Request) -> None:
         """Raise the error for a request that is not accepted."""
         if any(name.lower() in _TOKEN_NAMES for name in request.query):
             raise InvalidRequestError("a token must not be in the URL; send it in a header")
         host = request.headers.get("Host")
-        if self._local and host is not None and not self._is_own_host(host.lower()):
+        # The public name of shared pages leads to these pages alone.
+        public = request.path.startswith(SHARED_ROOT) and (host or "").lower() == self._shared_host != ""
+        if self._local and host is not None and not (public or self._is_own_host(host.lower())):
             raise MisdirectedRequestError("this host name is not accepted; see server.allowed_origins")
         origin = request.headers.get("Origin")
         if origin is not None and not self._is_allowed_origin(origin.lower(), host):

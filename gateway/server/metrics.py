@@ -21,6 +21,7 @@ from sqlalchemy import Connection, func, select
 from gateway.app import Gateway
 from gateway.contract.errors import RateLimitError
 from gateway.contract.messages import now_ms
+from gateway.contract.plugin import Figure
 from gateway.counters import Counters, Histogram
 from gateway.models import Ledger, to_usd
 from gateway.store import schema as t
@@ -41,6 +42,7 @@ class Metrics:
     async def respond(self) -> web.Response:
         """Return the current metrics in the text format."""
         self._collector.ages = await self._gateway.parts.store.read(_ages)
+        self._collector.of_plugins = await self._gateway.registry.collect_figures()
         return web.Response(
             body=generate_latest(self._registry),
             headers={"Content-Type": _CONTENT_TYPE, "Cache-Control": "no-store"},
@@ -52,6 +54,8 @@ class _GatewayCollector(Collector):
         self._gateway = gateway
         self.ages: tuple[int | None, int | None] = (None, None)
         """When the oldest open message was received and the oldest unfinished delivery was sent, in ms."""
+        self.of_plugins: tuple[Mapping[str, Sequence[Figure]], Sequence[str]] = {}, ()
+        """The figures of plugins by name, and the plugins that failed to give theirs."""
 
     def collect(self) -> Iterator[Metric]:
         counters = self._gateway.counters
@@ -69,6 +73,20 @@ class _GatewayCollector(Collector):
             "trunkline_oldest_message_seconds", "Age of the oldest message without an answer", received
         )
         yield _gauge("trunkline_outbox_age_seconds", "Age of the oldest unfinished delivery", sent)
+        yield _labelled_counter(
+            "trunkline_events_dropped",
+            "Events that a slow subscriber lost",
+            ["owner"],
+            self._gateway.events.dropped,
+        )
+        figures, failed = self.of_plugins
+        yield _labelled_gauge(
+            "trunkline_missing_figures",
+            "1 if the metrics of the plugin are missing because it failed or was too slow",
+            "plugin",
+            dict.fromkeys(failed, 1.0),
+        )
+        yield from (_figure_family(name, same) for name, same in figures.items())
 
     def _gauges(self) -> Iterator[Metric]:
         gateway = self._gateway
@@ -94,6 +112,9 @@ def _message_counters(counters: Counters) -> Iterator[Metric]:
     yield _labelled_counter("trunkline_accepted", "Accepted messages", channel, counters.accepted)
     yield _labelled_counter(
         "trunkline_duplicates", "Messages that were already accepted", channel, counters.duplicates
+    )
+    yield _labelled_counter(
+        "trunkline_feedback", "Feedback of users on answers", ["channel", "value"], counters.feedback
     )
     yield _counter("trunkline_refused", "Messages refused because too many waited", counters.refused)
     yield _labelled_counter(
@@ -137,7 +158,7 @@ def _ages(connection: Connection) -> tuple[int | None, int | None]:
     """Return when the oldest open message was received and the oldest unfinished delivery was sent, in ms."""
     is_open = t.inbox.c.state == "new"
     received = connection.execute(select(func.min(t.inbox.c.received_at)).where(is_open)).scalar()
-    unfinished = t.outbox.c.state.in_(("intent", "placed"))
+    unfinished = t.outbox.c.state.in_(("intent", "placed", "unfit"))
     joined = t.inbox.join(t.outbox, t.outbox.c.inbox_id == t.inbox.c.id)
     query = select(func.min(t.outbox.c.sent_at)).select_from(joined).where(is_open, unfinished)
     return received, connection.execute(query).scalar()
@@ -152,6 +173,14 @@ def _cost_counters(ledger: Ledger) -> Iterator[Metric]:
         cost.add_metric(model, float(to_usd(ledger.nano_usd[model])))
     yield calls
     yield cost
+
+
+def _figure_family(name: str, figures: Sequence[Figure]) -> Metric:
+    kind = CounterMetricFamily if figures[0].kind == "counter" else GaugeMetricFamily
+    family = kind(name, figures[0].description, labels=tuple(figures[0].labels))
+    for figure in figures:
+        family.add_metric(tuple(figure.labels.values()), figure.value)
+    return family
 
 
 def _counter(name: str, description: str, value: float) -> Metric:

@@ -24,15 +24,21 @@ _PATTERNS = re.compile(r":[^}]*}")
 """Patterns of path parameters in aiohttp's syntax. OpenAPI has them in the parameters instead."""
 
 
-def describe_routes(routes: Sequence[Route], version: str, *, guarded: bool) -> dict[str, Any]:
-    """Return the document. ``guarded`` is whether this gateway requires a token; else a token is optional."""
-    schemas, components = _schemas(routes)
+def describe_routes(
+    routes: Sequence[Route], version: str, plugins: Mapping[str, Sequence[Route]], *, guarded: bool
+) -> dict[str, Any]:
+    """Return the document. ``guarded`` is whether this gateway requires a token; else a token is optional.
+
+    The names of the schemas of ``plugins`` begin with the plugin, so that they never rename those of others.
+    """
     paths: dict[str, dict[str, Any]] = {}
-    for route in routes:
-        paths.setdefault(_PATTERNS.sub("}", route.path), {})[route.method.lower()] = _operation(
-            route, schemas, components
-        )
-    shown = {name: schema for name, schema in components.items() if name not in _parameter_names(routes)}
+    schemas, components = _schemas(_types_of(routes))
+    shown = _describe(routes, schemas, components, paths)
+    for plugin, offered in plugins.items():
+        types = [kind for kind in _types_of(offered) if kind not in schemas]
+        named = f"{re.sub('[^A-Za-z0-9_]', '_', plugin)}_{{name}}"
+        own, parts = _schemas(types, named)
+        shown |= _describe(offered, {**own, **schemas}, {**components, **parts}, paths, parts)
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "Trunkline", "version": version},
@@ -46,10 +52,41 @@ def describe_routes(routes: Sequence[Route], version: str, *, guarded: bool) -> 
     return document
 
 
-def _schemas(routes: Sequence[Route]) -> tuple[dict[Any, dict[str, Any]], dict[str, Any]]:
-    types = list(dict.fromkeys(kind for route in routes for kind in _types(route)))
-    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
-    return dict(zip(types, _portable(schemas), strict=True)), _portable(components)
+def _describe(
+    routes: Sequence[Route],
+    schemas: Mapping[Any, dict[str, Any]],
+    components: Mapping[str, Any],
+    paths: dict[str, dict[str, Any]],
+    own: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Add routes to the paths, and return the schemas that are not those of their parameters."""
+    for route in routes:
+        paths.setdefault(_PATTERNS.sub("}", route.path), {})[route.method.lower()] = _operation(
+            route, schemas, components
+        )
+    parameters = {_component(kind, schemas) for kind in _parameter_types(routes)}
+    return {
+        name: schema
+        for name, schema in (components if own is None else own).items()
+        if name not in parameters
+    }
+
+
+def _types_of(routes: Sequence[Route]) -> list[type[Struct]]:
+    return list(dict.fromkeys(kind for route in routes for kind in _types(route)))
+
+
+def _schemas(
+    types: Sequence[type[Struct]], named: str = "{name}"
+) -> tuple[dict[Any, dict[str, Any]], dict[str, Any]]:
+    template = _REF.replace("{name}", named)
+    schemas, components = msgspec.json.schema_components(types, ref_template=template)
+    found = {named.replace("{name}", name): schema for name, schema in components.items()}
+    return dict(zip(types, _portable(schemas), strict=True)), _portable(found)
+
+
+def _component(kind: type[Struct], schemas: Mapping[Any, dict[str, Any]]) -> str:
+    return str(schemas[kind]["$ref"]).rpartition("/")[2]
 
 
 def _portable(schema: Any) -> Any:
@@ -77,9 +114,9 @@ def _types(route: Route) -> Iterable[type[Struct]]:
     yield from (kind for kind in (types.body, route.answer) if kind is not None)
 
 
-def _parameter_names(routes: Sequence[Route]) -> set[str]:
+def _parameter_types(routes: Sequence[Route]) -> set[type[Struct]]:
     signatures = [route.signature for route in routes]
-    return {kind.__name__ for types in signatures for kind in (types.path, types.query, types.headers)}
+    return {kind for types in signatures for kind in (types.path, types.query, types.headers)}
 
 
 def _operation(
@@ -87,9 +124,9 @@ def _operation(
 ) -> dict[str, Any]:
     types = route.signature
     parameters = [
-        *_parameters("path", types.path, components),
-        *_parameters("query", types.query, components),
-        *_parameters("header", types.headers, components),
+        *_parameters("path", components[_component(types.path, schemas)]),
+        *_parameters("query", components[_component(types.query, schemas)]),
+        *_parameters("header", components[_component(types.headers, schemas)]),
     ]
     operation: dict[str, Any] = {
         "operationId": route.name,
@@ -105,8 +142,7 @@ def _operation(
     return operation
 
 
-def _parameters(place: str, kind: type[Struct], components: Mapping[str, Any]) -> list[dict[str, Any]]:
-    schema = components[kind.__name__]
+def _parameters(place: str, schema: Mapping[str, Any]) -> list[dict[str, Any]]:
     required = schema.get("required", ())
     return [
         {"name": name, "in": place, "required": name in required, **_parameter(field)}

@@ -7,17 +7,29 @@ the requests and describe them at ``/openapi.json``, so the two cannot differ.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from types import NoneType
-from typing import Any, Generic, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, cast, get_args, get_type_hints
 
 import msgspec
+import structlog
 from aiohttp import web
 from msgspec import Struct
 
 from gateway.access.tokens import Auth, bearer_token, session_cookie
-from gateway.contract.errors import InvalidRequestError, TrunklineError
+from gateway.contract.errors import (
+    CATCHABLE,
+    InternalError,
+    InvalidRequestError,
+    TrunklineError,
+    is_cancellation_requested,
+)
+from gateway.contract.plugin import ApiCall
+from gateway.extensions.deadlines import Limit
+from gateway.extensions.registry import PluginRegistry
+from gateway.extensions.routes import PluginRoute, prefix_of
 from gateway.server.errors import SlowRequestError, TooLargeError
 from gateway.server.responses import ErrorBody, json_response
 
@@ -25,6 +37,8 @@ PathT = TypeVar("PathT", bound=Struct)
 QueryT = TypeVar("QueryT", bound=Struct)
 HeadersT = TypeVar("HeadersT", bound=Struct)
 BodyT = TypeVar("BodyT")
+
+log = structlog.get_logger("trunkline.server")
 
 _BODY_SECONDS = 30.0
 
@@ -73,7 +87,7 @@ class Route(Struct, frozen=True):
     their bodies. ``errors`` are those beside the errors that all routes have.
     """
 
-    method: Literal["GET", "POST", "DELETE"]
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
     name: str
     summary: str
@@ -89,11 +103,13 @@ class Route(Struct, frozen=True):
     """Whether the route needs no token."""
     explain: Callable[[bytes], None] | None = None
     """Raises a more exact error for a body that does not have the type of the handler's body."""
+    types: Signature | None = None
+    """The types of a handler whose annotations do not tell them."""
 
     @property
     def signature(self) -> Signature:
         """The types of its handler."""
-        return _signature(getattr(self.handler, "__func__", self.handler))
+        return self.types or _signature(getattr(self.handler, "__func__", self.handler))
 
     @property
     def answer(self) -> type[Struct] | None:
@@ -104,6 +120,9 @@ class Route(Struct, frozen=True):
     def status(self) -> int:
         """The status of a success."""
         return 204 if self.signature.is_empty else self.success
+
+
+Answer = Callable[[web.Request, str, Mapping[str, str]], Awaitable[web.StreamResponse]]
 
 
 class Binder:
@@ -117,30 +136,114 @@ class Binder:
         return [web.route(route.method, route.path, self._bind(route)) for route in routes]
 
     def _bind(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        types = route.signature
-        read_body = None if types.body is None else msgspec.json.Decoder(types.body).decode
+        answer = answer_of(route)
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            user = "" if route.open else self._authenticate(request, route)
-            path = _convert(types.path, request.match_info, "the path")
-            query = _convert(types.query, _query(request), "the query")
-            headers = _convert(types.headers, _headers(types.headers, request), "the headers")
-            body = None if read_body is None else await _body(request, read_body, route.explain)
-            answer = await route.handler(Call(request, user, path, query, headers, body))
-            if isinstance(answer, web.StreamResponse):
-                return answer
-            return web.Response(status=204) if answer is None else json_response(answer, route.success)
+            user = "" if route.open else self.authenticate(request)
+            return await answer(request, user, request.match_info)
 
         return handle
 
-    def _authenticate(self, request: web.Request, route: Route) -> str:
+    def authenticate(self, request: web.Request) -> str:
+        """Return the user of a request. Raises UnauthorizedError."""
         token = bearer_token(request.headers.get("Authorization", ""))
-        if token is None and route.path.startswith("/api/"):
+        if token is None and request.path.startswith("/api/"):
             cookie = session_cookie(request.method, request.headers, request.cookies)
             user = None if cookie is None else self._auth.user_of_cookie(cookie)
             if user is not None:
                 return user
         return self._auth.user_of(token, request.remote or "")
+
+
+def answer_of(route: Route) -> Answer:
+    """Return the function that answers a request of an authenticated user with these path parameters."""
+    types = route.signature
+    read_body = None if types.body is None else msgspec.json.Decoder(types.body).decode
+
+    async def answer(request: web.Request, user: str, parameters: Mapping[str, str]) -> web.StreamResponse:
+        path = _convert(types.path, parameters, "the path")
+        query = _convert(types.query, _query(request), "the query")
+        headers = _convert(types.headers, _headers(types.headers, request), "the headers")
+        body = None if read_body is None else await _body(request, read_body, route.explain)
+        found = await route.handler(Call(request, user, path, query, headers, body))
+        if isinstance(found, web.StreamResponse):
+            return found
+        return web.Response(status=204) if found is None else json_response(found, route.success)
+
+    return answer
+
+
+class PluginRoutes:
+    """The routes of plugins, which come and go while the server runs."""
+
+    def __init__(self, registry: PluginRegistry, binder: Binder) -> None:
+        self._registry = registry
+        self._binder = binder
+        self._bound: Mapping[str, Sequence[PluginRoute]] = {}
+        self._router = web.UrlDispatcher()
+
+    def bind(self) -> list[web.AbstractRouteDef]:
+        """Return one route for all: aiohttp's own routes cannot change after its start."""
+        return [web.route("*", prefix_of("{plugin}") + "/{rest:.*}", self._answer)]
+
+    def routes(self) -> dict[str, list[Route]]:
+        """Return the routes by plugin, as the API description and the router have them."""
+        return {
+            plugin: [_route_of(each, self._registry.limit_of_route(each)) for each in found]
+            for plugin, found in self._registry.routes.items()
+        }
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        user = self._binder.authenticate(request)
+        if self._bound is not self._registry.routes:
+            self._bound, self._router = self._registry.routes, web.UrlDispatcher()
+            for routes in self.routes().values():
+                for route in routes:
+                    self._router.add_route(route.method, route.path, cast("Any", answer_of(route)))
+        match = await self._router.resolve(request)
+        if match.http_exception is not None:
+            raise match.http_exception
+        return await cast("Answer", match.handler)(request, user, match)
+
+
+def _route_of(found: PluginRoute, limit: Limit) -> Route:
+    """Return a plugin's route with a handler that names the plugin when it fails."""
+    offered = found.route
+
+    async def handle(call: Call[Any, Any, Any, Any]) -> Struct | None:
+        path = call.path if found.path is not None else None
+        query = call.query if found.query is not None else None
+        try:
+            answer = await limit.call(offered.handler, ApiCall(path, query, call.body, call.user))
+            if not isinstance(answer, found.answer or NoneType):
+                raise TypeError(f"the handler returned {type(answer).__name__}, which it does not declare")
+        except TrunklineError:
+            raise
+        except CATCHABLE as error:
+            if is_cancellation_requested(error):
+                raise
+            log.exception("a route of a plugin failed", plugin=found.plugin, route=offered.path)
+            name = type(error).__name__
+            raise InternalError(f"plugin {found.plugin!r} could not answer: {name}; see the log") from None
+        return answer
+
+    words = re.findall(r"\w+", f"{found.plugin} {offered.method.lower()} {offered.path}")
+    return Route(
+        offered.method,
+        found.url,
+        "_".join(words),
+        offered.summary,
+        handle,
+        errors=(*offered.errors, InternalError),
+        types=Signature(
+            found.path or Nothing,
+            found.query or Nothing,
+            Nothing,
+            found.body,
+            found.answer,
+            found.answer is None,
+        ),
+    )
 
 
 # Cached by function, not by bound method, which would keep its gateway in memory.

@@ -1,14 +1,19 @@
-"""Sessions over REST: list, read, delete, send messages, abort, approve. Also dead letters."""
+"""Sessions over REST: list, read, delete, send, edit, undo, abort, approve. Also search."""
 
 from __future__ import annotations
 
+import asyncio
+import re
 from typing import Annotated, Any, Literal, cast
+from urllib.parse import quote
 
 import msgspec
+from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from gateway.access.approvals import SERVER, Decision
-from gateway.contract.client_message import ClientAudio, ClientMessage, ClientMsgId
+from gateway.access.questions import SERVER
+from gateway.contract.channel import Receipt
+from gateway.contract.client_message import ClientAudio, ClientFile, ClientMessage, ClientMsgId
 from gateway.contract.errors import (
     InvalidPartTypeError,
     InvalidRequestError,
@@ -17,11 +22,24 @@ from gateway.contract.errors import (
     OverloadedError,
     PartValidationError,
 )
-from gateway.contract.messages import FilePart, ImagePart, Message, TextPart, new_id, part_from
+from gateway.contract.messages import FilePart, ImagePart, Message, TextPart, new_id, now_ms, part_from
+from gateway.conversations import (
+    LONGEST_TITLE,
+    Branch,
+    ChangeSummary,
+    Command,
+    NewShare,
+    SearchIndex,
+    SearchPage,
+    Selection,
+    Share,
+    as_json_lines,
+    as_markdown,
+    one_line,
+)
 from gateway.host import Host
-from gateway.server.routes import Call, Nothing, PlainCall, Route
+from gateway.server.routes import Call, Nothing, Route
 from gateway.session import Session
-from gateway.session.dead_letters import DeadLetter, DeadLetters
 from gateway.session.frames import Status, Totals
 from gateway.session.log import ErrorRecord, SessionFilter, SessionRow, ToolRecord
 
@@ -29,6 +47,10 @@ CHANNEL = SERVER
 """The channel id of messages received by HTTP. No such channel runs: clients read the answers."""
 
 _MAX_SEQ = 2**53
+_EXPORTS = {
+    "markdown": (as_markdown, "text/markdown", "md"),
+    "json": (as_json_lines, "application/json", "json"),
+}
 SessionId = Annotated[str, Meta(pattern=r"^[!-~]{1,200}$", description="The session's id")]
 
 
@@ -39,7 +61,7 @@ class SessionPath(Struct, frozen=True):
 
 
 class ApprovalPath(Struct, frozen=True):
-    """An approval request of a session."""
+    """A question of a session, such as an approval request."""
 
     id: SessionId
     approval_id: Annotated[str, Meta(min_length=1, max_length=64, description="The request's id")]
@@ -55,6 +77,10 @@ class SessionQuery(Struct, frozen=True):
     )
     unnamed: Literal["with", "without", "only"] = "with"
     """Whether to list the sessions of ``/v1`` requests without a session name."""
+    pinned: Annotated[bool, Meta(description="Only pinned sessions, or only others")] | UnsetType = UNSET
+    q: Annotated[str, Meta(max_length=1000, description="Words of the title, as in a search")] | UnsetType = (
+        UNSET
+    )
 
 
 class MessageQuery(Struct, frozen=True):
@@ -64,10 +90,48 @@ class MessageQuery(Struct, frozen=True):
     last: Annotated[int, Meta(ge=1, le=1000, description="Only the newest so many")] = 200
 
 
+class SearchQuery(Struct, frozen=True):
+    """A search, and a page of its results."""
+
+    q: Annotated[str, Meta(description="Words and quoted phrases; the last word may be a beginning")]
+    limit: Annotated[int, Meta(ge=1, le=100, description="Maximum number")] = 50
+    cursor: (
+        Annotated[str, Meta(pattern=r"^[0-9]{1,19}$", description="``next`` of the last page")] | UnsetType
+    ) = UNSET
+
+
+class ExportQuery(Struct, frozen=True):
+    """The format of an export."""
+
+    format: Literal["markdown", "json"] = "markdown"
+
+
 class RecordQuery(Struct, frozen=True):
     """The number of records."""
 
     last: Annotated[int, Meta(ge=1, le=1000, description="Only the newest so many")] = 200
+
+
+class ChangeQuery(Struct, frozen=True):
+    """The changes of one turn."""
+
+    answer: (
+        Annotated[str, Meta(min_length=1, max_length=64, description="Only those of this answer's turn")]
+        | UnsetType
+    ) = UNSET
+
+
+class RepeatHeaders(Struct, frozen=True):
+    """A key of the request: a repeated one has no effect."""
+
+    key: ClientMsgId | UnsetType = msgspec.field(default=UNSET, name="Idempotency-Key")
+
+
+class MessagePath(Struct, frozen=True):
+    """A message of a session."""
+
+    id: SessionId
+    message_id: Annotated[str, Meta(min_length=1, max_length=64, description="The message's id")]
 
 
 class IdempotencyHeaders(Struct, frozen=True):
@@ -82,11 +146,101 @@ class NewMessage(Struct, frozen=True):
     text: str = ""
     parts: Annotated[list[TextPart | ImagePart | FilePart], Meta(max_length=32)] = []
     audio: ClientAudio | None = None
+    files: Annotated[list[ClientFile], Meta(max_length=32)] = []
     client_msg_id: ClientMsgId | UnsetType = UNSET
 
 
+class EditedMessage(Struct, frozen=True, forbid_unknown_fields=True):
+    """The new text of a message. Its files are kept."""
+
+    text: str
+    client_msg_id: ClientMsgId | UnsetType = UNSET
+
+
+class ShownVersion(Struct, frozen=True, forbid_unknown_fields=True):
+    """The version to show, by the id of its first message."""
+
+    message_id: Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class BranchList(Struct, frozen=True):
+    """The places at which a session has several versions, in the order of the conversation."""
+
+    branches: tuple[Branch, ...]
+
+
+class SessionChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """A change of a session: its title, which no model replaces from then on, whether it is pinned, and the
+    model and agent that answer from now on; null restores the default.
+    """
+
+    title: Annotated[str, Meta(min_length=1, max_length=LONGEST_TITLE)] | UnsetType = UNSET
+    pinned: bool | UnsetType = UNSET
+    model: Annotated[str, Meta(min_length=1, max_length=200)] | UnsetType | None = UNSET
+    agent: Annotated[str, Meta(min_length=1, max_length=200)] | UnsetType | None = UNSET
+
+
+class NewFork(Struct, frozen=True, forbid_unknown_fields=True):
+    """A fork. It ends with the message, or before it if it is a user's; without one it has all messages."""
+
+    message_id: Annotated[str, Meta(min_length=1, max_length=64)] | UnsetType = UNSET
+
+
+class Lineage(Struct, frozen=True):
+    """The session that a fork was made from, which may be deleted, and the last message it has from there.
+
+    The copy of the message has another id. For a nested run: the session that started it, and the answer.
+    """
+
+    session: str
+    message_id: str
+
+
+class UndoResult(Struct, frozen=True):
+    """The ids of the messages that were hidden or shown again; none if the request was carried out before.
+
+    ``turns`` are those of its answers. ``remains`` is true if a chat still shows the answer, because its
+    channel can neither delete nor change messages. ``kept`` are files that tools changed and that stay as
+    they are, each with the reason.
+    """
+
+    messages: tuple[str, ...]
+    turns: tuple[str, ...]
+    remains: bool
+    kept: tuple[tuple[str, str], ...]
+
+
+class TaskInfo(Struct, frozen=True):
+    """A nested run: its conversation, the tool call of the ``parent`` message that started it, its agent."""
+
+    root: str
+    call_id: str
+    agent: str
+
+
+class ShareRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """A link to create. ``days`` is the time until it expires; the gateway's setting if unset."""
+
+    days: Annotated[int, Meta(ge=1, le=365)] | UnsetType = UNSET
+
+
+class ShareList(Struct, frozen=True):
+    """Valid links to conversations, newest first, without their addresses."""
+
+    shares: list[Share]
+
+
+class SharePath(Struct, frozen=True):
+    """A link, by its id, which is not its address."""
+
+    share: Annotated[str, Meta(min_length=1, max_length=64, description="The id of the link")]
+
+
+Decision = Annotated[str, Meta(max_length=4_000)] | Annotated[list[str], Meta(max_length=25)]
+
+
 class ApprovalDecision(Struct, frozen=True):
-    """A user's decision about a tool call."""
+    """An answer to a question: ``once``, ``always`` or ``deny`` for a tool, else its choices or a text."""
 
     decision: Decision
 
@@ -94,7 +248,8 @@ class ApprovalDecision(Struct, frozen=True):
 class SessionInfo(Struct, frozen=True):
     """A session. Times are in milliseconds, ``cost`` is in US dollars, ``messages`` is their number.
 
-    ``status`` is ``waiting`` while a tool waits for an approval.
+    ``status`` is ``waiting`` while a question, such as the approval of a tool, is open. ``parent`` is null
+    unless it is a fork or a nested run, and ``task`` unless it is a nested run.
     """
 
     id: str
@@ -105,7 +260,11 @@ class SessionInfo(Struct, frozen=True):
     messages: int
     status: Status | Literal["waiting"]
     model: str
+    agent: str
     usage: Totals
+    parent: Lineage | None
+    pinned: bool
+    task: TaskInfo | None
 
 
 class SessionList(Struct, frozen=True):
@@ -113,6 +272,12 @@ class SessionList(Struct, frozen=True):
 
     sessions: list[SessionInfo]
     next: str | None
+
+
+class ChildList(Struct, frozen=True):
+    """The sessions of nested runs, oldest first."""
+
+    children: list[SessionInfo]
 
 
 class LoggedMessage(Struct, frozen=True):
@@ -163,67 +328,148 @@ class AbortResult(Struct, frozen=True):
 
 
 class ApprovalResult(Struct, frozen=True):
-    """The approval request is resolved."""
+    """The question is answered."""
 
     approval_id: str
     decision: Decision
 
 
-class DeadLetterPath(Struct, frozen=True):
-    """A dead letter."""
+class SearchRoutes:
+    """The route ``/api/search``."""
 
-    id: Annotated[str, Meta(pattern=r"^[!-~]{1,64}$", description="The dead letter's id")]
-
-
-class DeadLetterList(Struct, frozen=True):
-    """Dead letters, newest first."""
-
-    dead: list[DeadLetter]
-
-
-class DeadLetterRoutes:
-    """The routes under ``/api/dead``."""
-
-    def __init__(self, letters: DeadLetters) -> None:
-        self._letters = letters
+    def __init__(self, index: SearchIndex) -> None:
+        self._index = index
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
-        one = "/api/dead/{id}"
+        """Return the route."""
         return [
             Route(
-                "GET", "/api/dead", "listDead", "List messages without an answer or unreadable.", self._list
-            ),
-            Route(
-                "POST",
-                f"{one}/replay",
-                "replayDead",
-                "Try once more to answer a message.",
-                self._replay,
-                errors=(NotFoundError, InvalidStateError),
-            ),
-            Route("DELETE", one, "dropDead", "Delete a dead letter.", self._drop, errors=(NotFoundError,)),
+                "GET",
+                "/api/search",
+                "searchMessages",
+                "Find the newest messages and titles that contain all words of a query.",
+                self._search,
+            )
         ]
 
-    async def _list(self, _call: PlainCall) -> DeadLetterList:
-        return DeadLetterList(await self._letters.list())
-
-    async def _replay(self, call: Call[DeadLetterPath, Nothing, Nothing, None]) -> None:
-        await self._letters.replay(call.path.id)
-
-    async def _drop(self, call: Call[DeadLetterPath, Nothing, Nothing, None]) -> None:
-        await self._letters.drop(call.path.id)
+    async def _search(self, call: Call[Nothing, SearchQuery, Nothing, None]) -> SearchPage:
+        asked = call.query
+        if isinstance(asked.cursor, str):
+            return await self._index.find(asked.q, asked.limit, int(asked.cursor))
+        return await self._index.find(asked.q, asked.limit)
 
 
 class SessionRoutes:
     """The routes under ``/api/sessions``."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, search: SearchIndex, selection: Selection) -> None:
         self._host = host
+        self._selection = selection
+        self._search = search
 
     def routes(self) -> list[Route]:
         """Return the routes."""
-        return [*self._read_routes(), *self._write_routes()]
+        return [
+            *self._read_routes(),
+            *self._write_routes(),
+            *self._undo_routes(),
+            *self._branch_routes(),
+            *self._share_routes(),
+        ]
+
+    def _undo_routes(self) -> list[Route]:
+        one = "/api/sessions/{id}"
+        return [
+            Route(
+                "POST",
+                f"{one}/undo",
+                "undoExchange",
+                "Hide the last message of a session and its answer.",
+                self._undo,
+                errors=(NotFoundError, InvalidStateError),
+            ),
+            Route(
+                "POST",
+                f"{one}/redo",
+                "redoExchange",
+                "Show what was undone last again, unless a message was answered since.",
+                self._redo,
+                errors=(NotFoundError, InvalidStateError),
+            ),
+        ]
+
+    def _branch_routes(self) -> list[Route]:
+        one, errors = "/api/sessions/{id}", (NotFoundError, InvalidStateError)
+        message = f"{one}/messages/{{message_id}}"
+        return [
+            Route(
+                "POST",
+                f"{message}/edit",
+                "editMessage",
+                "Send another message in its place; what followed it is kept as a version.",
+                self._edit,
+                success=202,
+                errors=(*errors, OverloadedError),
+            ),
+            Route(
+                "POST",
+                f"{message}/regenerate",
+                "regenerateAnswer",
+                "Ask for another answer in its place; the old one is kept as a version.",
+                self._regenerate,
+                success=202,
+                errors=(*errors, OverloadedError),
+            ),
+            Route(
+                "GET",
+                f"{one}/branches",
+                "listBranches",
+                "List the versions of a session.",
+                self._branches,
+                errors=errors[:1],
+            ),
+            Route(
+                "PUT",
+                f"{one}/branch",
+                "switchBranch",
+                "Show another version of a session.",
+                self._switch,
+                errors=errors,
+            ),
+        ]
+
+    def _share_routes(self) -> list[Route]:
+        one, gone = "/api/sessions/{id}", (NotFoundError,)
+        return [
+            Route(
+                "POST",
+                f"{one}/share",
+                "shareSession",
+                "Create a public read-only page of what a session holds now.",
+                self._share,
+                success=201,
+                errors=(NotFoundError, InvalidStateError),
+            ),
+            Route("GET", f"{one}/shares", "listShares", "List the public pages of a session.", self._shares),
+            Route(
+                "DELETE",
+                "/api/shares/{share}",
+                "revokeShare",
+                "Revoke a public page at once.",
+                self._unshare,
+                errors=gone,
+            ),
+        ]
+
+    async def _share(self, call: Call[SessionPath, Nothing, Nothing, ShareRequest]) -> NewShare:
+        session, days = await self._existing(call.path.id), call.body.days
+        return await self._host.shares.create(session, call.user, days if isinstance(days, int) else None)
+
+    async def _shares(self, call: Call[SessionPath, Nothing, Nothing, None]) -> ShareList:
+        return ShareList([*await self._host.shares.list(call.path.id)])
+
+    async def _unshare(self, call: Call[SharePath, Nothing, Nothing, None]) -> None:
+        await self._host.shares.revoke(call.path.share, call.user)
 
     def _read_routes(self) -> list[Route]:
         one, gone = "/api/sessions/{id}", (NotFoundError,)
@@ -242,6 +488,23 @@ class SessionRoutes:
             ),
             Route(
                 "GET",
+                f"{one}/export",
+                "exportSession",
+                "Download a session with those of its tasks as Markdown, or as JSON with all data.",
+                self._export,
+                media="text/markdown",
+                errors=gone,
+            ),
+            Route(
+                "GET",
+                f"{one}/children",
+                "listChildren",
+                "List the nested runs that a session's tool calls started, oldest first.",
+                self._children,
+                errors=gone,
+            ),
+            Route(
+                "GET",
                 f"{one}/errors",
                 "listErrors",
                 "List the errors in a session's answers, oldest first.",
@@ -256,11 +519,27 @@ class SessionRoutes:
                 self._tool_calls,
                 errors=gone,
             ),
+            Route(
+                "GET",
+                f"{one}/changes",
+                "listChanges",
+                "List the files that tools changed in a session, with their contents before and after.",
+                self._changes,
+                errors=gone,
+            ),
         ]
 
     def _write_routes(self) -> list[Route]:
         one, gone = "/api/sessions/{id}", (NotFoundError,)
         return [
+            Route(
+                "PATCH",
+                one,
+                "changeSession",
+                "Rename or pin a session, or select its model or agent.",
+                self._change,
+                errors=gone,
+            ),
             Route(
                 "DELETE",
                 one,
@@ -278,6 +557,15 @@ class SessionRoutes:
                 success=202,
                 errors=(OverloadedError, InvalidPartTypeError, PartValidationError),
                 explain=_check_parts,
+            ),
+            Route(
+                "POST",
+                f"{one}/fork",
+                "forkSession",
+                "Copy a session, with new message ids; the original stays as it is.",
+                self._fork,
+                success=201,
+                errors=(NotFoundError, InvalidStateError),
             ),
             Route(
                 "POST",
@@ -303,8 +591,15 @@ class SessionRoutes:
         if isinstance(page.before, str):
             at, _, after_id = page.before.partition(":")
             before = int(at)
-        wanted = SessionFilter(page.channel if isinstance(page.channel, str) else None, page.unnamed)
-        rows = await self._host.sessions.list(page.limit + 1, before, after_id, wanted)
+        wanted = SessionFilter(
+            page.channel if isinstance(page.channel, str) else None,
+            page.unnamed,
+            page.pinned if isinstance(page.pinned, bool) else None,
+        )
+        if isinstance(page.q, str):
+            rows = await self._search.find_sessions(page.q, page.limit + 1, before, after_id, wanted)
+        else:
+            rows = await self._host.sessions.list(page.limit + 1, before, after_id, wanted)
         shown = rows[: page.limit]
         more = f"{shown[-1].updated_at}:{shown[-1].id}" if len(rows) > len(shown) else None
         return SessionList([self._info(row, self._host.live(row.id)) for row in shown], more)
@@ -318,6 +613,28 @@ class SessionRoutes:
         found = await self._host.sessions.read(session.id, call.query.after, call.query.last)
         return MessageList([LoggedMessage(seq, message) for seq, message in found])
 
+    async def _export(self, call: Call[SessionPath, ExportQuery, Nothing, None]) -> web.Response:
+        session = await self._existing(call.path.id)
+        found = await self._host.sessions.read(session.id)
+        messages = [message for _, message in found]
+        children = await self._host.sessions.child_sessions(session, messages)
+        if call.query.format == "json":
+            changes = await self._host.changes.read(session.id)
+            pieces = as_json_lines(session.row, messages, changes, children)
+            kind, end = "application/json", "json"
+        else:
+            pieces, kind, end = as_markdown(session.row, messages, children), "text/markdown", "md"
+        # In a thread: a conversation may have thousands of messages.
+        body = await asyncio.to_thread(lambda: "".join(pieces).encode())
+        name = re.sub(r"[^\w-]+", "-", session.row.title or session.id).strip("-")[:60] or "conversation"
+        disposition = f"attachment; filename*=UTF-8''{quote(name)}.{end}"
+        headers = {"Content-Disposition": disposition, "Cache-Control": "no-store"}
+        return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
+
+    async def _children(self, call: Call[SessionPath, Nothing, Nothing, None]) -> ChildList:
+        rows = await self._host.sessions.children(await self._existing(call.path.id))
+        return ChildList([self._info(row, self._host.live(row.id)) for row in rows])
+
     async def _errors(self, call: Call[SessionPath, RecordQuery, Nothing, None]) -> ErrorList:
         session = await self._existing(call.path.id)
         return ErrorList(*await self._host.sessions.errors(session.id, call.query.last))
@@ -325,6 +642,71 @@ class SessionRoutes:
     async def _tool_calls(self, call: Call[SessionPath, RecordQuery, Nothing, None]) -> ToolCallList:
         session = await self._existing(call.path.id)
         return ToolCallList(await self._host.sessions.tool_calls(session.id, call.query.last))
+
+    async def _changes(self, call: Call[SessionPath, ChangeQuery, Nothing, None]) -> ChangeSummary:
+        session, answer = await self._existing(call.path.id), call.query.answer
+        return await self._host.changes.read(session.id, answer if isinstance(answer, str) else None)
+
+    async def _change(self, call: Call[SessionPath, Nothing, Nothing, SessionChange]) -> SessionInfo:
+        change = call.body
+        if change == SessionChange():
+            raise InvalidRequestError("the body: one of title, pinned, model and agent is required")
+        title = one_line(change.title) if isinstance(change.title, str) else None
+        if title == "":
+            raise InvalidRequestError("the body: $.title must contain a visible character")
+        session = await self._existing(call.path.id)
+        if title is not None:
+            session = await self._host.rename(call.path.id, title)
+        if not isinstance(change.model, UnsetType):
+            await self._selection.choose_model(session, change.model)
+        if not isinstance(change.agent, UnsetType):
+            await self._selection.choose_agent(session, change.agent)
+        if isinstance(change.pinned, bool):
+            await session.pin(now_ms() if change.pinned else None)
+        return self._info(session.row, session)
+
+    async def _fork(self, call: Call[SessionPath, Nothing, Nothing, NewFork]) -> SessionInfo:
+        await self._existing(call.path.id)
+        message = call.body.message_id
+        fork = await self._host.fork(call.path.id, call.user, message if isinstance(message, str) else None)
+        return self._info(fork.row, fork)
+
+    async def _undo(self, call: Call[SessionPath, Nothing, RepeatHeaders, None]) -> UndoResult:
+        session, key = await self._existing(call.path.id), call.headers.key
+        change = await self._host.undo.undo(session, Command(key if isinstance(key, str) else ""))
+        return UndoResult(change.messages, change.turns, change.remains, change.kept)
+
+    async def _redo(self, call: Call[SessionPath, Nothing, RepeatHeaders, None]) -> UndoResult:
+        session, key = await self._existing(call.path.id), call.headers.key
+        change = await self._host.undo.redo(session, Command(key if isinstance(key, str) else ""))
+        return UndoResult(change.messages, change.turns, change.remains, change.kept)
+
+    async def _edit(
+        self, call: Call[MessagePath, Nothing, IdempotencyHeaders, EditedMessage]
+    ) -> AcceptedMessage:
+        session, body = await self._existing(call.path.id), call.body
+        client_msg_id = _client_msg_id(body.client_msg_id, call.headers.key)
+        new = ClientMessage(client_msg_id, body.text.replace("\0", "\ufffd"))
+        inbound = new.inbound(CHANNEL, session.id, call.user)
+        edit = self._host.branches.edit
+        return _accepted(client_msg_id, await edit(session, CHANNEL, call.path.message_id, inbound))
+
+    async def _regenerate(
+        self, call: Call[MessagePath, Nothing, IdempotencyHeaders, None]
+    ) -> AcceptedMessage:
+        session = await self._existing(call.path.id)
+        client_msg_id = _client_msg_id(UNSET, call.headers.key)
+        inbound = ClientMessage(client_msg_id, "").inbound(CHANNEL, session.id, call.user)
+        again = self._host.branches.regenerate
+        return _accepted(client_msg_id, await again(session, CHANNEL, call.path.message_id, inbound))
+
+    async def _branches(self, call: Call[SessionPath, Nothing, Nothing, None]) -> BranchList:
+        return BranchList(await self._host.branches.list(await self._existing(call.path.id)))
+
+    async def _switch(self, call: Call[SessionPath, Nothing, Nothing, ShownVersion]) -> BranchList:
+        session = await self._existing(call.path.id)
+        await self._host.branches.switch(session, call.body.message_id)
+        return BranchList(await self._host.branches.list(session))
 
     async def _delete(self, call: Call[SessionPath, Nothing, Nothing, None]) -> None:
         await self._existing(call.path.id)
@@ -335,17 +717,10 @@ class SessionRoutes:
     ) -> AcceptedMessage:
         body = call.body
         client_msg_id = _client_msg_id(body.client_msg_id, call.headers.key)
-        message = ClientMessage.checked(client_msg_id, body.text, body.parts, body.audio)
+        message = ClientMessage.checked(client_msg_id, body.text, body.parts, body.audio, body.files)
+        message = await message.read_files(self._host.read_file)
         receipt = await self._host.accept(CHANNEL, message.inbound(CHANNEL, call.path.id, call.user))
-        return AcceptedMessage(
-            client_msg_id,
-            receipt.message_id,
-            receipt.answer_id,
-            receipt.session,
-            receipt.seq,
-            receipt.duplicate,
-            receipt.refused or UNSET,
-        )
+        return _accepted(client_msg_id, receipt)
 
     async def _abort(self, call: Call[SessionPath, Nothing, Nothing, None]) -> AbortResult:
         await self._existing(call.path.id)
@@ -353,7 +728,7 @@ class SessionRoutes:
 
     async def _approve(self, call: Call[ApprovalPath, Nothing, Nothing, ApprovalDecision]) -> ApprovalResult:
         approval_id, decision = call.path.approval_id, call.body.decision
-        await self._host.approve(approval_id, decision, session=call.path.id)
+        await self._host.settle(approval_id, decision, session=call.path.id)
         return ApprovalResult(approval_id, decision)
 
     async def _existing(self, session_id: str) -> Session:
@@ -374,14 +749,18 @@ class SessionRoutes:
             messages=row.messages,
             status=_status(live),
             model=self._host.model_of(row.channel, row),
+            agent=self._selection.agent_of(row),
             usage=Totals(row.input_tokens, row.output_tokens, row.cost),
+            parent=None if row.parent is None else Lineage(row.parent, row.parent_message or ""),
+            pinned=row.pinned_at is not None,
+            task=None if row.root is None else TaskInfo(row.root, row.call_id or "", row.agent or ""),
         )
 
 
 def _status(live: Session | None) -> Status | Literal["waiting"]:
     if live is None:
         return "idle"
-    if live.turn is not None and live.turn.asked:
+    if live.asked:
         return "waiting"
     return "running" if live.turn is not None else "queued" if live.pending else "idle"
 
@@ -394,6 +773,18 @@ def _check_parts(body: bytes) -> None:
             part_from(part)
         except (InvalidPartTypeError, PartValidationError) as error:
             raise type(error)(f"the body: $.parts[{index}]: {error}") from None
+
+
+def _accepted(client_msg_id: str, receipt: Receipt) -> AcceptedMessage:
+    return AcceptedMessage(
+        client_msg_id,
+        receipt.message_id,
+        receipt.answer_id,
+        receipt.session,
+        receipt.seq,
+        receipt.duplicate,
+        receipt.refused or UNSET,
+    )
 
 
 def _client_msg_id(in_body: str | UnsetType, in_header: str | UnsetType) -> str:

@@ -1,15 +1,20 @@
-"""Health checks, the status of the gateway, and the use of models."""
+"""Health checks, the status of the gateway, dead letters, and the use and choice of models."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from aiohttp import web
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from gateway.app import Gateway
 from gateway.contract.channel import Health
+from gateway.contract.errors import InvalidStateError, NotFoundError
+from gateway.conversations import AgentChoice, ModelChoice, Selection
 from gateway.models.report import UsageQuery, UsageReport, usage_report
 from gateway.server.responses import json_response
 from gateway.server.routes import Call, Nothing, PlainCall, Route
+from gateway.session.dead_letters import DeadLetter, DeadLetters
 
 
 class Liveness(Struct, frozen=True):
@@ -38,11 +43,70 @@ class GatewayStatus(Struct, frozen=True):
     channels: dict[str, Health]
 
 
-class StatusRoutes:
-    """``/api/status`` and ``/api/usage``; ``/healthz`` and ``/readyz``, which need no token."""
+class ModelChoices(Struct, frozen=True):
+    """The models that a session can use, the gateway's first."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    models: list[ModelChoice]
+
+
+class AgentChoices(Struct, frozen=True):
+    """The agents that a session can use, ``main`` first."""
+
+    agents: list[AgentChoice]
+
+
+class DeadLetterPath(Struct, frozen=True):
+    """A dead letter."""
+
+    id: Annotated[str, Meta(pattern=r"^[!-~]{1,64}$", description="The dead letter's id")]
+
+
+class DeadLetterList(Struct, frozen=True):
+    """Dead letters, newest first."""
+
+    dead: list[DeadLetter]
+
+
+class DeadLetterRoutes:
+    """The routes under ``/api/dead``."""
+
+    def __init__(self, letters: DeadLetters) -> None:
+        self._letters = letters
+
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        one = "/api/dead/{id}"
+        return [
+            Route(
+                "GET", "/api/dead", "listDead", "List messages without an answer or unreadable.", self._list
+            ),
+            Route(
+                "POST",
+                f"{one}/replay",
+                "replayDead",
+                "Try once more to answer a message.",
+                self._replay,
+                errors=(NotFoundError, InvalidStateError),
+            ),
+            Route("DELETE", one, "dropDead", "Delete a dead letter.", self._drop, errors=(NotFoundError,)),
+        ]
+
+    async def _list(self, _call: PlainCall) -> DeadLetterList:
+        return DeadLetterList(await self._letters.list())
+
+    async def _replay(self, call: Call[DeadLetterPath, Nothing, Nothing, None]) -> None:
+        await self._letters.replay(call.path.id)
+
+    async def _drop(self, call: Call[DeadLetterPath, Nothing, Nothing, None]) -> None:
+        await self._letters.drop(call.path.id)
+
+
+class StatusRoutes:
+    """Routes of status, usage, models, agents and health; ``/healthz`` and ``/readyz`` need no token."""
+
+    def __init__(self, gateway: Gateway, selection: Selection) -> None:
         self._gateway = gateway
+        self._selection = selection
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -53,6 +117,12 @@ class StatusRoutes:
                 "readUsage",
                 "Tokens and cost of model calls, and the state of the budgets.",
                 self._usage,
+            ),
+            Route(
+                "GET", "/api/models", "listChoices", "List the models that a session can use.", self._models
+            ),
+            Route(
+                "GET", "/api/agents", "listAgents", "List the agents that a session can use.", self._agents
             ),
             Route("GET", "/healthz", "isAlive", "Check that the process is alive.", self._alive, open=True),
             Route(
@@ -71,6 +141,12 @@ class StatusRoutes:
     async def _usage(self, call: Call[Nothing, UsageQuery, Nothing, None]) -> UsageReport:
         spending = self._gateway.parts.spending
         return await usage_report(spending.ledger, spending.budgets.all, call.query)
+
+    async def _models(self, _call: PlainCall) -> ModelChoices:
+        return ModelChoices([*await self._selection.models()])
+
+    async def _agents(self, _call: PlainCall) -> AgentChoices:
+        return AgentChoices([*self._selection.agents()])
 
     async def _alive(self, _call: PlainCall) -> Liveness:
         return Liveness(ok=True)

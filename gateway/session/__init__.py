@@ -7,6 +7,6 @@ the contract.
 
 from gateway.session.session import Session
 from gateway.session.sessions import Sessions
-from gateway.session.turn import RunOverrides, StoredDecision, Turn, clamp_usage
+from gateway.session.turn import RunOverrides, Turn, calling, clamp_usage, running
 
-__all__ = ["RunOverrides", "Session", "Sessions", "StoredDecision", "Turn", "clamp_usage"]
+__all__ = ["RunOverrides", "Session", "Sessions", "Turn", "calling", "clamp_usage", "running"]

@@ -1,50 +1,15 @@
-"""The buses: the messages of a session, and the activity of the whole gateway."""
+"""The message bus: the messages of one session, for plugins."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable
 
 import msgspec
-import structlog
 
-from gateway.contract.events import Activity, ActivityKind, SubAgentEvent
-from gateway.contract.messages import Message, checked_part, new_id, now_ms, sound
-
-log = structlog.get_logger("trunkline.bus")
-
-T = TypeVar("T")
-Unsubscribe = Callable[[], None]
-
-
-class Listeners(Generic[T]):
-    """Callbacks for one kind of value. One that raises is logged and does not affect the others."""
-
-    def __init__(self) -> None:
-        self._listeners: list[Callable[[T], None]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._listeners)
-
-    def add(self, listener: Callable[[T], None]) -> Unsubscribe:
-        """Call ``listener`` from here on, until the returned function is called."""
-        self._listeners.append(listener)
-
-        def remove() -> None:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
-
-        return remove
-
-    def notify(self, value: T) -> None:
-        """Call every listener with the value."""
-        # A copy: a listener may unsubscribe while it is called.
-        for listener in tuple(self._listeners):
-            try:
-                listener(value)
-            except Exception:
-                log.exception("a listener failed", value=type(value).__name__)
+from gateway.contract.messages import Message, checked_part, new_id, sound
+from gateway.contract.services import Unregister
+from gateway.events.bus import EventBus
+from gateway.events.types import TranscriptChanged
 
 
 class MessageBus:
@@ -64,6 +29,7 @@ class MessageBus:
         show: Callable[[Message], None],
         snapshot: Callable[[], tuple[Message, ...]],
         keep: Callable[[Message], None],
+        events: EventBus,
         injected: Iterable[Message] = (),
     ) -> None:
         self._session = session
@@ -71,12 +37,12 @@ class MessageBus:
         self._snapshot = snapshot
         self._store_injected = keep
         self._next: list[Message] = [*injected]
-        self._listeners: Listeners[tuple[Message, ...]] = Listeners()
+        self._events = events
 
     @property
     def in_use(self) -> bool:
-        """Return whether there is a subscriber, or a message for the next turn."""
-        return bool(self._next or self._listeners)
+        """Return whether there is a subscriber to the session, or a message for the next turn."""
+        return bool(self._next) or self._events.follows(self._session)
 
     def append(self, message: Message) -> None:
         """Show the message now. It stays in the transcript, hidden from the model."""
@@ -99,10 +65,12 @@ class MessageBus:
         """Return messages to the front of the queue: the turn that took them had no outcome."""
         self._next[:0] = messages
 
-    def subscribe(self, listener: Callable[[tuple[Message, ...]], None]) -> Unsubscribe:
+    def subscribe(self, listener: Callable[[tuple[Message, ...]], None]) -> Unregister:
         """Call ``listener`` with the transcript now, and again whenever it changes."""
         listener(self._snapshot())
-        return self._listeners.add(listener)
+        return self._events.subscribe(
+            TranscriptChanged, lambda changed: listener(changed.messages), session=self._session
+        )
 
     def get(self) -> tuple[Message, ...]:
         """Return the current transcript."""
@@ -111,8 +79,8 @@ class MessageBus:
     def notify(self) -> None:
         """Notify subscribers that the transcript changed."""
         # Without subscribers, building the snapshot would copy the whole log for nothing.
-        if self._listeners:
-            self._listeners.notify(self._snapshot())
+        if self._events.wants(TranscriptChanged, self._session):
+            self._events.emit(TranscriptChanged(self._session, self._snapshot()))
 
     def _adopt(self, message: Message) -> Message:
         """Return the message as the session stores it. Raises for parts that cannot be stored."""
@@ -121,31 +89,3 @@ class MessageBus:
         known = {said.id for said in (*self._snapshot(), *self._next)}
         own_id = new_id() if message.id in known else message.id
         return sound(msgspec.structs.replace(message, id=own_id, session_id=self._session))
-
-
-class ActivityBus:
-    """Activity of the gateway, for operators and plugins. Nothing is replayed."""
-
-    def __init__(self) -> None:
-        self._ids = itertools.count(1)
-        self._activity: Listeners[Activity] = Listeners()
-        self._sub_agents: Listeners[SubAgentEvent] = Listeners()
-
-    def subscribe(self, listener: Callable[[Activity], None]) -> Unsubscribe:
-        """Call ``listener`` with the activity of agents, tools and tasks."""
-        return self._activity.add(listener)
-
-    def emit(
-        self, kind: ActivityKind, source: str, summary: str, detail: Mapping[str, Any] | None = None
-    ) -> None:
-        """Report that an activity began or ended."""
-        if self._activity:
-            self._activity.notify(Activity(next(self._ids), now_ms(), kind, source, summary, detail))
-
-    def subscribe_sub_agent(self, listener: Callable[[SubAgentEvent], None]) -> Unsubscribe:
-        """Call ``listener`` with the steps of nested runs."""
-        return self._sub_agents.add(listener)
-
-    def emit_sub_agent(self, event: SubAgentEvent) -> None:
-        """Report a step of a nested run."""
-        self._sub_agents.notify(event)

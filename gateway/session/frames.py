@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from gateway.contract.deltas import Delta
 from gateway.contract.messages import Message, to_json
+from gateway.contract.questions import Choice
 
 Status = Literal["idle", "queued", "running"]
 
@@ -35,8 +36,9 @@ class TurnStart(Struct, frozen=True, gc=False, tag_field="type", tag="turn_start
 
 
 class ApprovalAsked(Struct, frozen=True, tag_field="type", tag="approval_request"):
-    """A tool call that waits for approval. ``always`` is the text that a permanent approval will match;
-    without it none is offered.
+    """A question to a user. Of a tool call that waits for approval ``always`` is the text that a permanent
+    approval will match; without it none is offered. ``reason`` says why a call is asked that rules or an
+    earlier approval allow. Any other question has a title and choices, and no name of a tool.
     """
 
     approval_id: str
@@ -44,10 +46,16 @@ class ApprovalAsked(Struct, frozen=True, tag_field="type", tag="approval_request
     arguments: Mapping[str, Any]
     timeout_ms: int
     always: str | None = None
+    reason: str = ""
+    title: str | UnsetType = UNSET
+    detail: str | UnsetType = UNSET
+    choices: tuple[Choice, ...] | UnsetType = UNSET
+    multiple: bool | UnsetType = UNSET
+    free_text: bool | UnsetType = UNSET
 
 
 class ApprovalResolved(Struct, frozen=True, tag_field="type", tag="approval_resolved"):
-    """The end of a request for approval (``timeout`` and ``cancelled`` count as no)."""
+    """The end of a question: the decision or answer, ``timeout`` or ``cancelled``, which count as no."""
 
     approval_id: str
     decision: str
@@ -70,11 +78,23 @@ class SessionFrame(Struct, frozen=True, gc=False, omit_defaults=True, tag_field=
     model: str | None = None
 
 
+class LogChanged(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="log_changed"):
+    """Other messages of the log are shown now: the reader discards its copy of the session.
+
+    Its number is 0. The whole log follows, with the numbers that its messages always had. Messages may be
+    left out after the one with the id ``gap``; if it comes twice, none are.
+    """
+
+    gap: str | None = None
+
+
 class Replayed(Struct, frozen=True, gc=False, tag_field="type", tag="replayed"):
     """The end of the replay; every later event is live."""
 
 
-Frame = Delta | Replayed | MessageFrame | TurnStart | ApprovalAsked | ApprovalResolved | SessionFrame
+Frame = (
+    Delta | LogChanged | Replayed | MessageFrame | TurnStart | ApprovalAsked | ApprovalResolved | SessionFrame
+)
 
 
 class Event:

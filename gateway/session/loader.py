@@ -12,6 +12,7 @@ from collections.abc import Collection
 from sqlalchemy import Connection
 
 from gateway.contract.messages import Message
+from gateway.session.compaction import MOST_MESSAGES
 from gateway.session.log import SessionRow, read_injected, read_logs, read_sessions_by_id
 from gateway.store import Store
 
@@ -22,7 +23,10 @@ _MAX_BATCH = 200
 
 
 class SessionLoader:
-    """Loader of sessions by id, one read at a time, with the newest ``window`` messages of each."""
+    """Loader of sessions by id, one read at a time.
+
+    Each comes with its newest ``window`` messages and with those that its model gets.
+    """
 
     def __init__(self, store: Store, window: int) -> None:
         self._store = store
@@ -53,7 +57,8 @@ class SessionLoader:
     def _find(self, connection: Connection, wanted: Collection[str]) -> dict[str, StoredSession]:
         rows = read_sessions_by_id(connection, wanted)
         ids = [row.id for row in rows]
-        logs, injected = read_logs(connection, ids, self._window), read_injected(connection, ids)
+        most = max(2 * MOST_MESSAGES, self._window)
+        logs, injected = read_logs(connection, ids, self._window, most), read_injected(connection, ids)
         return {row.id: (row, logs.get(row.id, []), injected.get(row.id, [])) for row in rows}
 
     def _resolve(self, done: asyncio.Future[dict[str, StoredSession]]) -> None:

@@ -8,7 +8,18 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
-from sqlalchemy import Connection, RowMapping, Select, and_, func, literal, select, tuple_
+from sqlalchemy import (
+    Connection,
+    RowMapping,
+    Select,
+    TextClause,
+    and_,
+    case,
+    func,
+    literal,
+    select,
+    tuple_,
+)
 
 from gateway.contract.channel import Address
 from gateway.contract.errors import InvalidRequestError
@@ -17,11 +28,13 @@ from gateway.contract.messages import (
     ErrorPart,
     Message,
     Metadata,
+    Origin,
     Part,
     ToolCallPart,
     ToolResultPart,
     checked_part,
     decode_part,
+    new_id,
     to_json,
 )
 from gateway.store import Op
@@ -33,16 +46,27 @@ PUT_SESSION = Write(
     0,
     t.sessions,
     "id channel owner address title model seq messages input_tokens output_tokens context_from"
-    " created_at updated_at agent",
+    " created_at updated_at agent titled mode",
 )
-PUT_MESSAGE = Write("insert", 1, t.messages, "id session_id seq role metadata extra cost created_at")
+RENAME = Write("update", 3, t.sessions, "id title titled")
+PIN = Write("update", 3, t.sessions, "id pinned_at")
+LINEAGE = Write("update", 3, t.sessions, "id parent parent_message root call_id")
+PUT_MESSAGE = Write("insert", 1, t.messages, "id session_id seq role metadata extra cost created_at source")
 PUT_PART = Write("insert", 2, t.parts, "id message_id type content index created_at")
-HIDE_MESSAGE = Write("update", 3, t.messages, "id extra")
+UPDATE_MESSAGE = Write("update", 3, t.messages, "id extra")
+CHANGE_MESSAGE = Write("update", 3, t.messages, "id extra changed")
 COUNT_MESSAGES = Write("update", 3, t.sessions, "id messages")
+DROP_PARTS = Write("delete", 1, t.parts, "message_id", key="message_id")
+DROP_WORDS = Write("delete", 1, t.search, "message_id", key="message_id")
+INDEX_AGAIN = Write("update", 3, t.messages, "id indexed")
+HIDE_MESSAGE = Write("update", 3, t.messages, "id undone indexed")
+MARK_UNDONE = Write("update", 3, t.sessions, "id undone_at")
 PUT_INJECTED = Write("insert", 3, t.injected, "id session_id seq message")
 DROP_INJECTED = Write("delete", 4, t.injected, "id")
 DROP_SESSION = Write("delete", 40, t.sessions, "id")
+DROP_CHILDREN = Write("delete", 41, t.sessions, "root", key="root")
 DROP_MESSAGE = Write("delete", 0, t.messages, "id")
+DROP_CONTEXT = Write("delete", 5, t.messages, "source", key="source")
 
 
 _MAX_CANDIDATES = 4
@@ -57,6 +81,8 @@ class Extra(Struct, frozen=True, omit_defaults=True):
     display: Display | None = None
     for_model: bool = True
     meta: dict[str, Any] | None = None
+    origin: Origin | None = None
+    pruned: bool = False
 
 
 class ToolRecord(Struct, frozen=True):
@@ -79,7 +105,13 @@ class ErrorRecord(Struct, frozen=True):
 
 
 class SessionRow(Struct, kw_only=True):
-    """A stored session. ``cost`` is the sum of its messages' costs, in US dollars."""
+    """A stored session. ``cost`` is the sum of its messages' costs, in US dollars.
+
+    ``titled`` names the author of its title; None for the first line of the conversation. ``parent`` is the
+    session that it is a fork of, and ``parent_message`` the last message that it has from there. Of a nested
+    run they are the session and the answer that started it, by the tool call ``call_id``; ``root`` is the
+    session of the conversation, None for every other session.
+    """
 
     id: str
     channel: str
@@ -96,6 +128,20 @@ class SessionRow(Struct, kw_only=True):
     created_at: int = 0
     updated_at: int = 0
     agent: str | None = None
+    titled: Literal["model", "user"] | None = None
+    mode: Literal["plan"] | None = None
+    """``plan``: tools that change something are neither offered nor run."""
+    parent: str | None = None
+    parent_message: str | None = None
+    pinned_at: int | None = None
+    undone_at: int = 0
+    """Number of the last /undo or /redo."""
+    root: str | None = None
+    call_id: str | None = None
+
+    def put_lineage(self) -> Op:
+        """Return the write that stores where it comes from; after ``put``, in the same transaction."""
+        return LINEAGE, (self.id, self.parent, self.parent_message, self.root, self.call_id)
 
     def put(self) -> Op:
         """Return the write that creates or updates it."""
@@ -114,6 +160,8 @@ class SessionRow(Struct, kw_only=True):
             self.created_at,
             self.updated_at,
             self.agent,
+            self.titled,
+            self.mode,
         )
         return PUT_SESSION, row
 
@@ -133,6 +181,7 @@ def put_message(message: Message, seq: int) -> list[Op]:
         _extra(message),
         message.metadata.cost,
         message.created_at,
+        message.origin.source if message.origin is not None and message.origin.context else None,
     )
     return [
         (PUT_MESSAGE, row),
@@ -140,9 +189,37 @@ def put_message(message: Message, seq: int) -> list[Op]:
     ]
 
 
-def hide_message(message: Message) -> Op:
-    """Return the write that updates whether a message is meant for the model."""
-    return HIDE_MESSAGE, (message.id, _extra(message))
+def replace_message(message: Message, changed: int | None) -> list[Op]:
+    """Return the writes that replace the content of a message in the log. Raises like ``put_message``.
+
+    ``changed`` is the number at which readers see the new content; None for the content that they know.
+    """
+    parts = put_message(message, 0)[1:]
+    again = INDEX_AGAIN, (message.id, _new_index_state())
+    known = update_message(message) if changed is None else None
+    return [
+        (DROP_PARTS, (message.id,)),
+        (DROP_WORDS, (message.id,)),
+        again,
+        *parts,
+        known or (CHANGE_MESSAGE, (message.id, _extra(message), changed)),
+    ]
+
+
+def hide_message(message_id: str, undone: int | None) -> list[Op]:
+    """Return the writes that hide a message from everyone, with the number of that; None shows it again."""
+    words: list[Op] = [] if undone is None else [(DROP_WORDS, (message_id,))]
+    return [*words, (HIDE_MESSAGE, (message_id, undone, _new_index_state() if undone is None else 1))]
+
+
+def _new_index_state() -> int:
+    # Another number each time: the indexer may have read an old text, and must not add it any more.
+    return -1 - (int(new_id()[-8:], 16) >> 1)
+
+
+def update_message(message: Message) -> Op:
+    """Return the write that updates whether a message, and its tool outputs, are meant for the model."""
+    return UPDATE_MESSAGE, (message.id, _extra(message))
 
 
 def put_injected(message: Message, seq: int) -> Op:
@@ -169,9 +246,12 @@ def _put_part(message: Message, index: int, part: Part) -> Op:
 
 def _extra(message: Message) -> str | None:
     # Most messages have none of these fields, and a null column costs neither encoding nor space.
-    if message.for_model and not (message.custom_type or message.display or message.meta):
+    rare = message.custom_type or message.display or message.meta or message.origin or message.pruned
+    if message.for_model and not rare:
         return None
-    extra = Extra(message.custom_type, message.display, message.for_model, message.meta)
+    extra = Extra(
+        message.custom_type, message.display, message.for_model, message.meta, message.origin, message.pruned
+    )
     try:
         return to_json(extra).decode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -221,10 +301,14 @@ _UNNAMED = UNNAMED_PREFIX + "-".join("_" * length for length in (8, 4, 4, 4, 12)
 
 
 class SessionFilter(Struct, frozen=True):
-    """Filter of a session list: one channel, and with, without or only unnamed sessions."""
+    """Filter of a session list: one channel; with, without or only unnamed sessions; pinned or not; and a
+    condition.
+    """
 
     channel: str | None = None
     unnamed: Literal["with", "without", "only"] = "with"
+    pinned: bool | None = None
+    where: TextClause | None = None
 
 
 def read_sessions(
@@ -234,43 +318,160 @@ def read_sessions(
     before_id: str = "",
     wanted: SessionFilter | None = None,
 ) -> list[SessionRow]:
-    """Read sessions, newest activity first; ``before`` (ms) and ``before_id`` continue after a session."""
+    """Read sessions, newest activity first; ``before`` (ms) and ``before_id`` continue after a session.
+
+    Those of nested runs are left out; see ``read_children``.
+    """
     s, wanted = t.sessions.c, wanted or SessionFilter()
     # The id breaks ties: sessions with the same time must not be lost between two pages of a list.
     query = _select_sessions().order_by(s.updated_at.desc(), s.id.desc()).limit(limit)
+    query = query.where(s.root.is_(None))
     if wanted.channel is not None:
         query = query.where(s.channel == wanted.channel)
     if wanted.unnamed != "with":
         unnamed = s.id.like(_UNNAMED)
         query = query.where(unnamed if wanted.unnamed == "only" else ~unnamed)
+    if wanted.pinned is not None:
+        query = query.where(s.pinned_at.is_not(None) if wanted.pinned else s.pinned_at.is_(None))
+    if wanted.where is not None:
+        query = query.where(wanted.where)
     if before is not None:
         query = query.where(tuple_(s.updated_at, s.id) < tuple_(literal(before), literal(before_id)))
     return [_session(row) for row in connection.execute(query).mappings()]
 
 
+def read_children(connection: Connection, session: SessionRow) -> list[SessionRow]:
+    """Read the sessions of nested runs that a session's tool calls started, oldest first."""
+    s = t.sessions.c
+    query = _select_sessions().where(s.root == (session.root or session.id), s.parent == session.id)
+    return [_session(row) for row in connection.execute(query.order_by(s.created_at, s.id)).mappings()]
+
+
+class ChildSession(Struct, frozen=True):
+    """A session of a nested run with its newest messages and its own nested runs.
+
+    ``omitted`` counts the earlier messages that were not read.
+    """
+
+    session: SessionRow
+    messages: tuple[Message, ...]
+    omitted: int
+    children: tuple[ChildSession, ...]
+
+
+def read_child_sessions(
+    connection: Connection, session: SessionRow, messages: Iterable[Message], most: int = 2_000
+) -> tuple[ChildSession, ...]:
+    """Read the nested runs of some messages of a session, at every depth, with at most ``most`` messages.
+
+    Those of messages that an /undo hides are left out.
+    """
+
+    def read(row: SessionRow, among: Iterable[Message]) -> tuple[ChildSession, ...]:
+        nonlocal most
+        shown, found = {message.id for message in among}, list[ChildSession]()
+        for child in read_children(connection, row):
+            if child.parent_message in shown:
+                read_now = read_messages(connection, child.id, last=most) if most else ()
+                said = tuple(message for _, message in read_now)
+                most -= len(said)
+                omitted = max(0, child.messages - len(said))
+                found.append(ChildSession(child, said, omitted, read(child, said)))
+        return tuple(found)
+
+    return read(session, messages)
+
+
+def read_nested(connection: Connection, root: str) -> list[str]:
+    """Read the ids of the sessions of a conversation's nested runs, at every depth."""
+    return list(connection.execute(select(t.sessions.c.id).where(t.sessions.c.root == root)).scalars())
+
+
+def read_unfinished(connection: Connection, root: str) -> list[tuple[str, str]]:
+    """Return the sessions of a conversation's nested runs that wait for an answer, and their last message."""
+    s, m, later = t.sessions.c, t.messages.c, t.messages.alias("later")
+    newer = select(later.c.id).where(later.c.session_id == s.id, later.c.seq > m.seq).exists()
+    query = select(s.id, m.id).join(t.messages, m.session_id == s.id)
+    query = query.where(s.root == root, m.role == "user", ~newer).order_by(m.seq)
+    return [(session, message) for session, message in connection.execute(query)]
+
+
 def read_messages(
-    connection: Connection, session_id: str, *, after: int = 0, last: int | None = None
+    connection: Connection,
+    session_id: str,
+    *,
+    after: int = 0,
+    upto: int | None = None,
+    last: int | None = None,
 ) -> list[tuple[int, Message]]:
-    """Read messages with their numbers in order: those after ``after``, or only the ``last`` ones."""
+    """Read messages with their numbers in order: those after ``after``, up to ``upto``, or only the ``last``
+    ones.
+    """
     m = t.messages.c
-    query = select(t.messages).where(m.session_id == session_id, m.seq > after).order_by(m.seq.desc())
+    query = select(t.messages).where(m.session_id == session_id, m.seq > after, m.undone.is_(None))
+    query = query.order_by(m.seq.desc())
+    query = query if upto is None else query.where(m.seq <= upto)
     # Read newest first, so that ``last`` limits the query and not its result.
-    rows = connection.execute(query if last is None else query.limit(last)).mappings().all()
+    return _numbered(connection, query if last is None else query.limit(last))[::-1]
+
+
+def read_by_id(connection: Connection, ids: Sequence[str]) -> dict[str, Message]:
+    """Read the stored messages among some ids of all sessions, at most 500, by id."""
+    rows = connection.execute(select(t.messages).where(t.messages.c.id.in_(ids))).mappings().all()
     parts = _read_parts(connection, [row["id"] for row in rows])
-    return [(row["seq"], _message(row, parts.get(row["id"], ()))) for row in reversed(rows)]
+    return {row["id"]: _message(row, parts.get(row["id"], ())) for row in rows}
+
+
+def read_changed(connection: Connection, session_id: str, after: int) -> list[tuple[int, Message]]:
+    """Read the messages up to the number ``after`` that were replaced after it, with the numbers of that."""
+    m = t.messages.c
+    query = select(t.messages).where(m.session_id == session_id, m.changed > after, m.seq <= after)
+    return _numbered(connection, query.where(m.undone.is_(None)).order_by(m.changed), "changed")
+
+
+def read_undone(connection: Connection, session_id: str) -> tuple[int, list[tuple[int, Message]]]:
+    """Read the messages that the last /undo hid, in order, and its number; 0 if no message is hidden."""
+    m = t.messages.c
+    newest = select(func.max(m.undone)).where(m.session_id == session_id, m.undone > 0)
+    number = connection.execute(newest).scalar_one() or 0
+    return number, read_hidden(connection, session_id, number)
+
+
+def read_hidden(connection: Connection, session_id: str, undone: int) -> list[tuple[int, Message]]:
+    """Read the messages that were hidden with a number, in order."""
+    m = t.messages.c
+    query = select(t.messages).where(m.session_id == session_id, m.undone == undone)
+    return _numbered(connection, query.order_by(m.seq))
+
+
+def _numbered(
+    connection: Connection, query: Select[*tuple[Any, ...]], number: str = "seq"
+) -> list[tuple[int, Message]]:
+    """Read the messages of a query, each with one of its numbers."""
+    rows = connection.execute(query).mappings().all()
+    parts = _read_parts(connection, [row["id"] for row in rows])
+    return [(row[number], _message(row, parts.get(row["id"], ()))) for row in rows]
 
 
 def read_logs(
-    connection: Connection, ids: Collection[str], last: int
+    connection: Connection, ids: Collection[str], last: int, most: int
 ) -> dict[str, list[tuple[int, Message]]]:
-    """Read the ``last`` messages of each session with their numbers, in order, by session."""
-    m, older = t.messages.c, t.messages.alias("older")
+    """Read the newest messages of each session with their numbers, in order, by session.
+
+    These are the ``last`` ones and all of the model's context, at most ``most``.
+    """
+    m, s, older = t.messages.c, t.sessions.c, t.messages.alias("older")
     # Found by its place in the index, once for each session: a long log must not be read for its end.
-    oldest = select(older.c.seq).where(older.c.session_id == t.sessions.c.id).order_by(older.c.seq.desc())
-    start = func.coalesce(oldest.limit(1).offset(last - 1).scalar_subquery(), 0).label("start")
+    oldest = select(older.c.seq).where(older.c.session_id == s.id).order_by(older.c.seq.desc()).limit(1)
+    nearest, furthest = (
+        func.coalesce(oldest.offset(count - 1).scalar_subquery(), 0) for count in (last, most)
+    )
+    context = case((s.context_from < nearest, s.context_from + 1), else_=nearest)
+    start = case((and_(s.messages > most, furthest > context), furthest), else_=context).label("start")
     ends = select(t.sessions.c.id, start).where(t.sessions.c.id.in_(ids)).cte("ends")
     ends = ends.prefix_with("MATERIALIZED")
     query = select(t.messages).join(ends, and_(m.session_id == ends.c.id, m.seq >= ends.c.start))
+    query = query.where(m.undone.is_(None))
     rows = connection.execute(query.order_by(m.seq)).mappings().all() if ids else ()
     parts = _read_parts(connection, [row["id"] for row in rows])
     found: dict[str, list[tuple[int, Message]]] = {}
@@ -310,7 +511,7 @@ def _newest_parts(
     query = (
         select(m.id, m.seq, m.created_at, p.content)
         .join(t.parts, m.id == p.message_id)
-        .where(m.session_id == session_id, p.type.in_(types))
+        .where(m.session_id == session_id, m.undone.is_(None), p.type.in_(types))
         .order_by(m.seq.desc(), p.index.desc())
     )
     for message_id, seq, created_at, content in connection.execute(query):
@@ -321,14 +522,16 @@ def count_errors(connection: Connection, session_id: str) -> int:
     """Count the error parts of a session."""
     m, p = t.messages.c, t.parts.c
     query = select(func.count()).select_from(t.parts.join(t.messages, m.id == p.message_id))
-    return connection.execute(query.where(m.session_id == session_id, p.type == "error")).scalar_one()
+    query = query.where(m.session_id == session_id, m.undone.is_(None), p.type == "error")
+    return connection.execute(query).scalar_one()
 
 
 def count_messages(connection: Connection, session_id: str, *, without: Sequence[str] = ()) -> int:
-    """Count the messages of a session, except those in ``without``."""
+    """Count the messages of a session, except hidden ones and those in ``without``."""
     m = t.messages.c
     query = select(func.count()).select_from(t.messages)
-    return connection.execute(query.where(m.session_id == session_id, m.id.not_in(without))).scalar_one()
+    query = query.where(m.session_id == session_id, m.undone.is_(None), m.id.not_in(without))
+    return connection.execute(query).scalar_one()
 
 
 def _select_sessions() -> Select[*tuple[Any, ...]]:
@@ -366,10 +569,13 @@ def _message(row: RowMapping, parts: Iterable[Part]) -> Message:
         display=extra.display,
         for_model=extra.for_model,
         meta=extra.meta,
+        origin=extra.origin,
+        pruned=extra.pruned,
     )
 
 
 def _session(row: RowMapping) -> SessionRow:
     values = dict(row)
     address = msgspec.json.decode(values.pop("address"), type=Address)
+    del values["indexed_title"]  # of the search alone
     return SessionRow(address=address, **values)

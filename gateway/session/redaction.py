@@ -91,7 +91,7 @@ class Redactor:
             case _:
                 assert_never(part)
         old = {name: getattr(part, name) for name in names}
-        new = {name: self._redact_value(value) for name, value in old.items()}
+        new = {name: self.redact_value(value) for name, value in old.items()}
         return part if new == old else structs.replace(part, **new)
 
     def split(self, text: str) -> tuple[str, str]:
@@ -115,16 +115,17 @@ class Redactor:
                 return found.start()
         return len(text)
 
-    def _redact_value(self, value: Any) -> Any:
+    def redact_value(self, value: Any) -> Any:
+        """Return a JSON value with the secrets in its texts masked."""
         if isinstance(value, str):
             return self.redact_text(value)
         if isinstance(value, dict):
             return {
-                self._redact_value(key): self._redact_value(item)
+                self.redact_value(key): self.redact_value(item)
                 for key, item in cast("dict[Any, Any]", value).items()
             }
         if isinstance(value, list):
-            return [self._redact_value(item) for item in cast("list[Any]", value)]
+            return [self.redact_value(item) for item in cast("list[Any]", value)]
         return value
 
 

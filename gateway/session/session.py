@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Literal, Protocol
 
 from msgspec.structs import replace
@@ -10,13 +14,18 @@ from msgspec.structs import replace
 from gateway.contract.channel import Address
 from gateway.contract.deltas import Complete
 from gateway.contract.events import AgentEvent
-from gateway.contract.messages import Message, TextPart, has_results, now_ms, size_of, without_notices
-from gateway.session.bus import Listeners, MessageBus, Unsubscribe
+from gateway.contract.messages import Message, TextPart, has_results, is_untrusted, now_ms, size_of
+from gateway.contract.services import Unregister
+from gateway.events.bus import EventBus
+from gateway.events.types import AgentProgress, SessionTitled
+from gateway.session.bus import MessageBus
+from gateway.session.compaction import MOST_MESSAGES, Context
 from gateway.session.feed import Feed
 from gateway.session.frames import (
     ApprovalAsked,
     Event,
     Frame,
+    LogChanged,
     MessageFrame,
     Replayed,
     SessionFrame,
@@ -25,14 +34,20 @@ from gateway.session.frames import (
 )
 from gateway.session.log import (
     DROP_INJECTED,
+    MARK_UNDONE,
+    PIN,
+    RENAME,
     SessionRow,
     hide_message,
     put_injected,
     put_message,
+    read_changed,
     read_messages,
+    replace_message,
+    update_message,
 )
 from gateway.session.redaction import NO_SECRETS, Redactor
-from gateway.store import Op, Store
+from gateway.store import Inserted, Op, Store
 from gateway.store.inbox import Entry
 
 Render = Callable[[Message], "str | None"]
@@ -42,6 +57,10 @@ Post = Callable[["Session", Message, Sequence[Op]], None]
 _SEQ_BLOCK = 1 << 20
 _COMMIT_HEADROOM = 1 << 10
 _REPLAYED_MESSAGES = 500
+_CHANGES = 32
+"""Number of newest replacements that are remembered, for readers that come before they are committed."""
+LOG_WINDOW = 200
+"""Number of newest messages of a log that stay in memory for readers, besides those for the model."""
 _TITLE_LENGTH = 60
 _SESSION_BYTES = 3_000
 """Estimated memory of a session besides its log, in bytes."""
@@ -66,7 +85,6 @@ class RunningTurn(Protocol):
     committed: bool
     steered: bool
     start_seq: int
-    asked: dict[str, ApprovalAsked]
 
     @property
     def start_frame(self) -> TurnStart:
@@ -101,8 +119,10 @@ class Session:
         render: Render = lambda _message: None,
         post: Post | None = None,
         redactor: Redactor = NO_SECRETS,
+        events: EventBus | None = None,
     ) -> None:
         self.redactor = redactor
+        self.events = EventBus() if events is None else events
         self.id = row.id
         self.row = row
         self.saved = bool(row.created_at)
@@ -110,9 +130,11 @@ class Session:
         """The block of its numbers is durable, so that no later process uses it again."""
         self.seq = _next_block(row.seq) if self.saved else 0
         self.turn: RunningTurn | None = None
-        self.bus = MessageBus(row.id, self._append, self.messages, self._store_injected, injected)
-        self.agent_events: Listeners[AgentEvent] = Listeners()
+        self.bus = MessageBus(
+            row.id, self._append, self.messages, self._store_injected, self.events, injected
+        )
         self.pending = 0
+        self.changing = asyncio.Lock()  # held while log and files change to another version: no turn begins
         self.overload_reported = False
         """Users were notified that too many messages wait; reset when there is room in memory again."""
         self._store = store
@@ -123,23 +145,40 @@ class Session:
         self._log_bytes = _size_of_log(log)
         self._sinks: list[EventSink] = []
         self._viewers: list[EventSink] = []
-        self._model_view: list[Message] = []
+        self._changed = deque[tuple[int, Message]](maxlen=_CHANGES)
+        """Replaced messages with the numbers of that; the store has them all once they are committed."""
+        self._changed_at = self.seq  # no message was replaced at a higher number
+        self._context = Context()
+        self.overflowed = False
+        """A provider reported more tokens than the model's context may have."""
+        self.no_compaction_before = 0.0  # monotonic seconds until which a failed one is not repeated
+        self.has_origins = False
+        """A message for the model has an author or a room that the model has to know."""
+        self.has_read_others = False
+        """A tool gave the running turn content of others; earlier turns have it in their results."""
+        self.asked: dict[str, ApprovalAsked] = {}
+        """The open questions, by id."""
+        self.context: dict[str, str] = {}
+        """Ids of the context messages, by the source that deletes them."""
+        self.enveloped: dict[str, tuple[tuple[Message, ...], Message]] = {}
+        """Messages as the model gets them, with those that they are made from, by the id of the first."""
+        self._enveloped_bytes = 0
         self.has_client_results = False
         """A client may have sent tool results in messages that are meant for the model."""
         for seq, message in log:
             if seq > row.context_from:
-                self._show_to_model(message)
+                self._show_to_model(seq, message)
         self._log_complete = not self.saved or len(log) == row.messages
 
     @property
     def weight(self) -> int:
         """Its estimated size in memory, in bytes."""
-        return _SESSION_BYTES + self._log_bytes
+        return _SESSION_BYTES + self._log_bytes + self._enveloped_bytes
 
     @property
     def idle(self) -> bool:
         """Return whether it can leave memory: no work, no reader and no listener."""
-        return not (self.pending or self.turn or self._sinks or self.bus.in_use or self.agent_events)
+        return not (self.pending or self.turn or self._sinks or self.bus.in_use)
 
     @property
     def has_viewers(self) -> bool:
@@ -161,13 +200,50 @@ class Session:
         """Return whether its log holds no message."""
         return not self._log
 
+    @property
+    def log(self) -> Sequence[tuple[int, Message]]:
+        """The newest messages of the log with their numbers."""
+        return self._log
+
     def messages(self) -> tuple[Message, ...]:
         """Return the newest messages of the log."""
         return tuple(message for _, message in self._log)
 
     def model_view(self) -> tuple[Message, ...]:
         """Return the newest messages that are meant for the model, without notices."""
-        return tuple(self._model_view[-self._window :])
+        return self._context.view()
+
+    @property
+    def context_tokens(self) -> int:
+        """The estimated tokens of the messages for the model."""
+        return self._context.tokens
+
+    @property
+    def is_context_crowded(self) -> bool:
+        """Return whether the context has more messages than a session is loaded with."""
+        # The log counts, too: a summary must be among the messages that are loaded after a restart.
+        count = len(self._log)
+        return count > MOST_MESSAGES and count - self._context_start() > MOST_MESSAGES
+
+    def keep_enveloped(self, of: tuple[Message, ...], made: Message) -> None:
+        """Keep a message as the model gets it, so that the next request holds the same object."""
+        if len(self.enveloped) > 2 * max(self._window, len(self._context.messages)):
+            self.enveloped.clear()
+            self._enveloped_bytes = 0
+        self.enveloped[of[0].id] = of, made
+        self._enveloped_bytes += size_of(made)
+
+    @property
+    def is_untrusted(self) -> bool:
+        """Return whether the model sees a message with content of a person who may not use the bot."""
+        shown = self._context.view() if self.has_origins else ()
+        return any(message.origin is not None and not message.origin.trusted for message in shown)
+
+    @property
+    def holds_others_content(self) -> bool:
+        """Return whether the model sees content of others that a tool has read, such as a web page."""
+        shown = self._context.view()
+        return self.has_read_others or any(is_untrusted(part) for message in shown for part in message.parts)
 
     def publish(self, frame: Frame) -> int:
         """Send a frame to every sink. Returns its number."""
@@ -179,9 +255,11 @@ class Session:
                 feed.offer(event)
         return self.seq
 
-    def subscribe(self, listener: Callable[[AgentEvent], None]) -> Unsubscribe:
+    def subscribe(self, listener: Callable[[AgentEvent], None]) -> Unregister:
         """Call ``listener`` with the events of turns, until the returned function is called."""
-        return self.agent_events.add(listener)
+        return self.events.subscribe(
+            AgentProgress, lambda progress: listener(progress.event), session=self.id
+        )
 
     async def follow(
         self, feed: Feed, after: int, characters: int | None = None, *, viewer: bool = False
@@ -192,22 +270,45 @@ class Session:
         was: that many characters it has of the text part that was running at ``after``. ``viewer`` marks a
         feed that belongs to a person that can see questions and answer them.
         """
-        older: list[tuple[int, Message]] = []
-        if not self._log_complete and after < self._log_start():
-            older = await self._store.read(
-                lambda c: read_messages(c, self.id, after=after, last=_REPLAYED_MESSAGES)
-            )
-        # Joined only after the read: the replay below then holds everything shown while it ran.
+        # The reader may have seen messages that are hidden by now, or missed some that are shown again.
+        is_stale = 0 < after < self.row.undone_at
+        if is_stale:
+            after, characters = 0, None
+        older = await self._read_older(after)
+        changed: Sequence[tuple[int, Message]] = ()
+        if 0 < after < self._changed_at:
+            changed = await self._store.read(lambda c: read_changed(c, self.id, after))
+        # Joined only after the reads: the replay below then holds everything shown while they ran.
         if feed not in self._sinks:
             self._sinks.append(feed)
         if viewer and feed not in self._viewers:
             self._viewers.append(feed)
+        if is_stale:
+            feed.offer(Event(self.id, 0, LogChanged()))
         # This session never gave such a number: replay everything.
         if after > self.seq:
             after, characters = 0, None
-        for event in self._replay(after, older, characters):
+        for event in self._replay(after, older, changed, characters):
             feed.offer(event)
         feed.offer(Event(self.id, self.seq, Replayed()))
+
+    async def _read_older(self, after: int) -> list[tuple[int, Message]]:
+        """Read the messages after a number that are not in memory any more."""
+        if self._log_complete or after >= self._log_start():
+            return []
+        return await self._store.read(
+            lambda c: read_messages(c, self.id, after=after, last=_REPLAYED_MESSAGES)
+        )
+
+    async def show_anew(self) -> None:
+        """Send the whole log to every reader again, after a durable change of which messages it shows."""
+        events = [Event(self.id, 0, LogChanged()), *self._replay(0, await self._read_older(0), (), None)]
+        # A reader that stopped in the meantime has not heard of the change.
+        self.row.undone_at = self.seq
+        for feed in self._sinks:
+            for event in (*events, Event(self.id, self.seq, Replayed())) if isinstance(feed, Feed) else ():
+                feed.offer(event)
+        self.bus.notify()
 
     def add_sink(self, reader: EventSink) -> None:
         """Send every later event to a sink."""
@@ -222,7 +323,7 @@ class Session:
 
     def begin(self, turn: RunningTurn, shown: Iterable[Message]) -> None:
         """Show the user's messages and the start of the answer."""
-        self.turn = turn
+        self.turn, self.has_read_others = turn, False
         for message in shown:
             seq = self.publish(self._frame(message))
             turn.shown.append((seq, message))
@@ -237,6 +338,19 @@ class Session:
                 self._count(message, -1)
         self._forget(ids)
         self.bus.notify()
+
+    def forget_context(self, source: str) -> None:
+        """Forget a context message whose author deleted it, also in the running turn."""
+        message_id = self.context.pop(source, None)
+        if message_id is None:
+            return
+        turn = self.turn
+        if turn is not None and not turn.committed and any(one.id == message_id for _, one in turn.shown):
+            # It is not counted yet, and must not be committed with the answer.
+            turn.shown = [(seq, one) for seq, one in turn.shown if one.id != message_id]
+            self._forget((message_id,))
+        else:
+            self.forget_deleted((message_id,))
 
     async def commit(self, turn: RunningTurn, answer: Message | None, settled: Sequence[Op]) -> int:
         """Commit a turn's messages and its outcome in one transaction. Returns the answer's number."""
@@ -272,6 +386,10 @@ class Session:
         """Return the write that creates or updates the session's row."""
         return self._put_row(self.seq)
 
+    async def save(self) -> None:
+        """Store its row, for a change that no message's commit carries."""
+        await self._store.write(self.put())
+
     def set_title_from(self, text: str) -> None:
         """Set a missing title from the first line of a text."""
         line = " ".join(text.strip().split("\n")[0].split())
@@ -279,21 +397,75 @@ class Session:
             return
         self.row.title = line if len(line) <= _TITLE_LENGTH else line[: _TITLE_LENGTH - 1].rstrip() + "…"
         self.publish(SessionFrame(title=self.row.title))
+        self.events.emit(SessionTitled(self.id, self.row.title))
+
+    async def rename(self, title: str, by: Literal["model", "user"]) -> None:
+        """Set a title that replaces the first line. Durable when it returns."""
+        self.row.title, self.row.titled = title, by
+        self.publish(SessionFrame(title=title))
+        # Not the whole row: its time would change, and a rename must not reorder a list.
+        await self._store.write((RENAME, (self.id, title, by)))
+
+    async def pin(self, at: int | None) -> None:
+        """Pin it at a time (ms), or unpin it with None. Durable when it returns."""
+        self.row.pinned_at = at
+        await self._store.write((PIN, (self.id, at)))
 
     def cut_context(self) -> None:
         """Hide everything so far from the model; readers keep it."""
         self.row.context_from = self.seq
-        self._model_view.clear()
+        self._context.clear()
+        self.has_read_others = False
+
+    def halve_context(self, limit: int) -> None:
+        """Hide the oldest messages from the model until its context has half of ``limit`` tokens.
+
+        The running turn stays. The cut is stored with the next write of the session's row.
+        """
+        before = self.turn.shown[0][0] if self.turn and self.turn.shown else None
+        _, until = self._context.coverable(limit // 2, before)
+        if until:
+            self.row.context_from = until
+            self._context.drop_until(until)
+
+    async def prune(self) -> bool:
+        """Hide old tool outputs from the model; readers keep them. Return whether any was hidden."""
+        pruned = {message.id for message in self._context.prune()}
+        changed = {m.id: replace(m, pruned=True) for _, m in self._log if m.id in pruned}
+        self._log = [(seq, changed.get(message.id, message)) for seq, message in self._log]
+        if changed:
+            await self._store.write(*map(update_message, changed.values()))
+        return bool(pruned)
+
+    def coverable(self, keep: int) -> tuple[tuple[Message, ...], int]:
+        """Return the messages that a new summary is made from, and the number of the last of them.
+
+        The newest ``keep`` tokens and the running turn stay as they are. Empty if nothing is left to cover.
+        """
+        before = self.turn.shown[0][0] if self.turn and self.turn.shown else None
+        covered, until = self._context.coverable(keep, before)
+        last = self._context.summary
+        return (covered if last is None else (last, *covered)) if covered else (), until
+
+    async def summarize(self, summary: Message, until: int) -> None:
+        """Let a summary take the place of the messages up to a number for the model; readers keep them.
+
+        The summary and the number are one transaction.
+        """
+        self.row.context_from, self.overflowed = until, False
+        self._context.drop_until(until)
+        await self.add_message(summary, [])
 
     @property
     def last_user_message_id(self) -> str | None:
         """The id of the last user message that is shown to the model."""
-        return next((message.id for message in reversed(self._model_view) if message.role == "user"), None)
+        shown = reversed(self._context.messages)
+        return next((message.id for message in shown if message.role == "user"), None)
 
     async def exclude_messages(self, ids: Collection[str], settled: Sequence[Op] = ()) -> None:
         """Hide some messages from the model; readers keep them."""
         hidden = self._exclude_messages(ids)
-        await self._store.write(*map(hide_message, hidden.values()), *settled)
+        await self._store.write(*map(update_message, hidden.values()), *settled)
 
     def exclude_from_context(self, turn: RunningTurn) -> None:
         """Hide withdrawn messages of a turn from the model; readers keep them."""
@@ -307,7 +479,7 @@ class Session:
         """Hide some messages from the model and return them as they are then."""
         hidden = {m.id: replace(m, for_model=False) for _, m in self._log if m.id in ids}
         self._log = [(seq, hidden.get(message.id, message)) for seq, message in self._log]
-        self._model_view = [message for message in self._model_view if message.id not in ids]
+        self._context.forget(ids)
         return hidden
 
     async def add_message(self, message: Message, settled: Sequence[Op]) -> None:
@@ -316,15 +488,63 @@ class Session:
         self.bus.notify()
         await written
 
+    def replace_message(self, message: Message, settled: Sequence[Op]) -> asyncio.Future[Inserted]:
+        """Replace a message of the log by its id, durable together with the writes of ``settled``."""
+        known = next((one for _, one in self._log if one.id == message.id), None)
+        # Encoded first: it refuses parts that could not be read back.
+        ops = replace_message(message, None if message == known else self.seq + 1)
+        if message != known:
+            self._log = [(n, message if one.id == message.id else one) for n, one in self._log]
+            self._context.replace(message)
+            self._changed_at = self.publish(self._frame(message))
+            self._changed.append((self._changed_at, message))
+        written = self._store.submit([self._put_row(self.seq), *ops, *settled])
+        self.bus.notify()
+        return written
+
+    def hide_messages(self, ids: Collection[str], *, redoable: bool = True) -> tuple[int, list[Op]]:
+        """Hide messages of the log from everyone; /redo can show them again, unless not ``redoable``.
+
+        Returns the number of this change, and the writes that make it durable; ``show_anew`` follows them.
+        """
+        shown = len(self._log)
+        self._forget(ids)
+        self._changed = deque((one for one in self._changed if one[1].id not in ids), _CHANGES)
+        changed = self._change_log(len(self._log) - shown)
+        undone = self.seq if redoable else -self.seq
+        return self.seq, [*changed, *(op for message_id in ids for op in hide_message(message_id, undone))]
+
+    def restore_messages(self, restored: Sequence[tuple[int, Message]]) -> list[Op]:
+        """Show hidden messages again in their places. Returns the writes, as ``hide_messages`` does."""
+        self._log = sorted([*self._log, *restored], key=itemgetter(0))
+        self._log_bytes = _size_of_log(self._log)
+        self._context = Context()
+        for seq, message in self._log:
+            if seq > self.row.context_from:
+                self._show_to_model(seq, message)
+        changed = self._change_log(len(restored))
+        return [*changed, *(op for _, message in restored for op in hide_message(message.id, None))]
+
+    def _change_log(self, added: int) -> list[Op]:
+        # Their tokens and cost stay counted: they were spent.
+        self.row.messages += added
+        self.seq += 1
+        self.row.undone_at = self.seq
+        return [self._put_row(self.seq), (MARK_UNDONE, (self.id, self.seq))]
+
+    def rendered(self, message: Message) -> Message:
+        """Return a message as platforms show it: with the text of its renderer, if it has one."""
+        rendered = None if message.custom_type is None else self._render(message)
+        return message if rendered is None else replace(message, parts=(TextPart(rendered),))
+
     def _append(self, message: Message) -> None:
         added = self._add(message)
-        # Without a poster (before the pipeline is up) the message is stored, but placed nowhere.
-        if self._post is None:
+        # Without a poster (before the pipeline is up) the message is stored, but placed nowhere. A nested
+        # run has no chat: only its parent's answer is placed.
+        if self._post is None or self.row.root is not None:
             self._store.submit(added).add_done_callback(_ignore_result)
             return
-        rendered = None if message.custom_type is None else self._render(message)
-        shown = message if rendered is None else replace(message, parts=(TextPart(rendered),))
-        self._post(self, shown, added)
+        self._post(self, self.rendered(message), added)
 
     def _store_injected(self, message: Message) -> None:
         self.seq += 1
@@ -358,44 +578,69 @@ class Session:
     def _remember(self, seq: int, message: Message) -> None:
         self._log.append((seq, message))
         self._log_bytes += size_of(message)
-        self._show_to_model(message)
+        self._show_to_model(seq, message)
         # Trim at twice the window: trimming at every message would copy the list each time.
         if len(self._log) > 2 * self._window:
-            del self._log[: -self._window]
+            self._trim()
+
+    def _trim(self) -> None:
+        """Drop messages from memory that neither new readers nor the model get."""
+        excess = min(len(self._log) - self._window, self._context_start())
+        excess = max(excess, len(self._log) - 4 * MOST_MESSAGES)
+        if excess >= self._window:
+            del self._log[:excess]
+            self._context.drop_until(self._log[0][0] - 1)
             self._log_bytes = _size_of_log(self._log)
             self._log_complete = False
-        if len(self._model_view) > 2 * self._window:
-            del self._model_view[: -self._window]
 
-    def _show_to_model(self, message: Message) -> None:
+    def _context_start(self) -> int:
+        """Return the place in the log of the first message for the model."""
+        return bisect_right(self._log, self.row.context_from, key=lambda entry: entry[0])
+
+    def _show_to_model(self, seq: int, message: Message) -> None:
         # Prepared once here: a turn that had to look at every message would slow down as its session grows.
-        shown = without_notices(message) if message.for_model else None
+        shown = self._context.add(seq, message)
         if shown is not None:
-            self._model_view.append(shown)
             self.has_client_results |= has_results(shown)
+            if shown.origin is not None:
+                self.has_origins = True
+                if shown.origin.context:
+                    self.context[shown.origin.source] = shown.id
 
     def _forget(self, ids: Collection[str]) -> None:
         """Remove messages without a durable outcome; the next attempt shows them again."""
         self._log = [entry for entry in self._log if entry[1].id not in ids]
         self._log_bytes = _size_of_log(self._log)
-        self._model_view = [message for message in self._model_view if message.id not in ids]
+        self._context.forget(ids)
+        for source in [source for source, message_id in self.context.items() if message_id in ids]:
+            del self.context[source]
 
     def _log_start(self) -> int:
         return self._log[0][0] if self._log else self.seq
 
     def _replay(
-        self, after: int, older: Sequence[tuple[int, Message]], characters: int | None
+        self,
+        after: int,
+        older: Sequence[tuple[int, Message]],
+        changed: Sequence[tuple[int, Message]],
+        characters: int | None,
     ) -> list[Event]:
         start = self._log_start()
         log = [entry for entry in older if entry[0] < start] + self._log
-        missed = [Event(self.id, seq, self._frame(message)) for seq, message in log if seq > after]
+        entries = {message.id: (seq, message) for seq, message in log if seq > after}
+        # A reader knows the older content of these. The log has the newest content of all others.
+        renewed = {m.id: (seq, m) for seq, m in (*changed, *self._changed) if 0 < after < seq}
+        missed = [
+            Event(self.id, seq, self._frame(message))
+            for seq, message in sorted((renewed | entries).values(), key=itemgetter(0))
+        ]
         turn = self.turn
         if turn is not None and not turn.committed:
             behind = missed[-1].seq if missed else after
             for at, frame in turn.replay(after, characters):
                 # A reader drops events numbered below its own number, so a replay never goes back.
                 missed.append(Event(self.id, max(at, behind), frame, at))
-        return missed
+        return missed + [Event(self.id, self.seq, frame) for frame in self.asked.values()]
 
 
 def _size_of_log(log: Iterable[tuple[int, Message]]) -> int:

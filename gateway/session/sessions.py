@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.contract.channel import Address
 from gateway.contract.errors import InvalidStateError, NotFoundError, TrunklineError
 from gateway.contract.messages import Message
+from gateway.events.bus import EventBus
+from gateway.events.types import SessionCreated, SessionDeleted
 from gateway.session.loader import SessionLoader
 from gateway.session.log import (
+    DROP_CHILDREN,
     DROP_SESSION,
+    ChildSession,
     ErrorRecord,
     SessionFilter,
     SessionRow,
     ToolRecord,
     count_errors,
+    read_child_sessions,
+    read_children,
     read_errors,
     read_messages,
+    read_nested,
     read_sessions,
     read_tool_calls,
+    read_unfinished,
 )
 from gateway.session.redaction import NO_SECRETS, Redactor
-from gateway.session.session import Post, Render, Session
+from gateway.session.session import LOG_WINDOW, Post, Render, Session
 from gateway.store import Store
 
 _MAX_BYTES = 128 * 1024 * 1024
@@ -37,15 +45,19 @@ class Sessions:
     def __init__(
         self,
         store: Store,
-        window: int,
+        window: int = LOG_WINDOW,
         max_bytes: int = _MAX_BYTES,
         render: Render = lambda _message: None,
         redactor: Redactor = NO_SECRETS,
+        events: EventBus | None = None,
     ) -> None:
+        self.events = EventBus() if events is None else events
         self.post: Post | None = None
         """Callback that places messages that plugins append; until it is set they are only stored."""
         self.on_load: Callable[[Session], None] = lambda _session: None
         """Callback for each session that enters memory, before any user of it sees it."""
+        self.on_delete: Callable[[str], Awaitable[None]] | None = None
+        """Callback that deletes what else is kept of a deleted session."""
         self._redactor = redactor
         self._store = store
         self._render = render
@@ -91,9 +103,17 @@ class Sessions:
         if session is None:
             row = SessionRow(id=session_id, channel=channel, owner=owner, address=address)
             session = self._keep(self._create(row, [], []))
+            if self.events.wants(SessionCreated):
+                self.events.emit(SessionCreated(session_id, channel))
+        # A chat that the bot wrote in first belongs to the first user who writes there.
+        session.row.owner = session.row.owner or owner
         self._sessions.move_to_end(session_id)
         self._update_weight(session)
         return session
+
+    def temporary(self, session_id: str, channel: str, owner: str, address: Address) -> Session:
+        """Return a new session that is neither stored nor found by its id."""
+        return self._create(SessionRow(id=session_id, channel=channel, owner=owner, address=address), [], [])
 
     async def list(
         self,
@@ -121,13 +141,38 @@ class Sessions:
         """Return the newest tool calls of a session with their results, oldest first."""
         return await self._store.read(lambda c: read_tool_calls(c, session_id, last))
 
+    async def children(self, session: Session) -> list[SessionRow]:
+        """Read the sessions of the nested runs that a session's tool calls started, oldest first."""
+        return await self._store.read(lambda c: read_children(c, session.row))
+
+    async def child_sessions(self, session: Session, messages: Sequence[Message]) -> tuple[ChildSession, ...]:
+        """Read the nested runs of some messages of a session; see ``read_child_sessions``."""
+        return await self._store.read(lambda c: read_child_sessions(c, session.row, messages))
+
+    async def unfinished(self, root: str) -> list[tuple[str, str]]:
+        """Read the sessions of a conversation's nested runs without an answer, and their last messages."""
+        return await self._store.read(lambda c: read_unfinished(c, root))
+
     async def delete(self, session_id: str) -> None:
-        """Remove a session and its messages. Raises NotFoundError, or InvalidStateError during a turn."""
+        """Remove a session, its messages and its nested runs.
+
+        Raises NotFoundError, or InvalidStateError during a turn and for a session of a nested run.
+        """
         session = await self.find(session_id)
+        if session.row.root is not None:
+            raise InvalidStateError(
+                f"session {session_id!r} is deleted with its conversation {session.row.root!r}"
+            )
         if session.turn is not None or session.pending:
             raise InvalidStateError(f"session {session_id!r} has a running or waiting turn; stop it first")
-        self._drop(session_id)
-        await self._store.write((DROP_SESSION, (session_id,)))
+        nested = await self._store.read(lambda c: read_nested(c, session_id))
+        for each in (session_id, *nested):
+            self._drop(each)
+        await self._store.write((DROP_SESSION, (session_id,)), (DROP_CHILDREN, (session_id,)))
+        for each in (session_id, *nested):
+            if self.on_delete is not None:
+                await self.on_delete(each)
+            self.events.emit(SessionDeleted(each))
 
     def drop_if_empty(self, session: Session) -> None:
         """Remove a session that was created for a message which belongs to another session."""
@@ -151,7 +196,17 @@ class Sessions:
     def _create(
         self, row: SessionRow, log: list[tuple[int, Message]], injected: Sequence[Message]
     ) -> Session:
-        return Session(row, log, injected, self._store, self._window, self._render, self.post, self._redactor)
+        return Session(
+            row,
+            log,
+            injected,
+            self._store,
+            self._window,
+            self._render,
+            self.post,
+            self._redactor,
+            self.events,
+        )
 
     def _keep(self, session: Session) -> Session:
         # Two requests may have loaded it at once; both must get the same object, which holds the turn.

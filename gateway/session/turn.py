@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
+from contextvars import ContextVar
 from decimal import Decimal
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -36,7 +38,8 @@ from gateway.contract.messages import (
 )
 from gateway.contract.plugin import TurnContext
 from gateway.contract.provider import TurnOptions
-from gateway.session.frames import ApprovalAsked, Frame, TurnStart
+from gateway.events.types import AgentProgress
+from gateway.session.frames import Frame, TurnStart
 from gateway.session.session import Session
 from gateway.store.inbox import Entry
 
@@ -111,28 +114,20 @@ class RunOverrides(Struct, frozen=True):
         return self.tools & frozenset(tools)
 
 
-class StoredDecision(Struct, frozen=True):
-    """A user's decision about a tool call. ``arguments`` is a digest of the call's arguments."""
+class TurnQuestions:
+    """The questions of one message; nested runs share it with their turn.
 
-    id: str
-    tool: str
-    arguments: str
-    decision: Literal["once", "always", "deny"]
-
-
-class ToolDecisions:
-    """Users' decisions about the tool calls of one message; nested runs share it with their turn.
-
-    ``unused`` are decisions from before a crash that no call has used yet; None until they are loaded.
-    ``used`` are the ids of stored decisions with a call that is not recorded yet. ``asked`` is set if stored
-    decisions have to be removed when the message is answered.
+    ``used`` are the ids of questions whose answers this turn has used, ``unrecorded`` those of them whose
+    call is not recorded yet. ``asked`` is set if stored questions have to be removed when the message is
+    answered. ``numbers`` counts the questions of each kind, for their keys.
     """
 
-    def __init__(self, inbox_id: str, *, repeated: bool) -> None:
+    def __init__(self, inbox_id: str) -> None:
         self.inbox_id = inbox_id
-        self.unused: list[StoredDecision] | None = None if repeated else []
-        self.used: list[str] = []
+        self.used: set[str] = set()
+        self.unrecorded: list[str] = []
         self.asked = False
+        self.numbers: Counter[str] = Counter()
 
 
 class Turn:
@@ -143,6 +138,10 @@ class Turn:
 
     durable = True
     """The effects of its tools are recorded, so that a crash does not repeat them."""
+    purpose = ""
+    """The task of a nested run in plain words, for the questions that it asks; empty for others."""
+    runs = open_runs = 0
+    """Numbers of nested runs for its message, at every depth: of all, and of those that still run."""
 
     def __init__(
         self,
@@ -163,6 +162,10 @@ class Turn:
         self.shown: list[tuple[int, Message]] = []
         """Messages shown at the start of the turn, by number; committed together with the answer."""
         self.committed = False
+        self.answer_id = self.message_id
+        """Id of the answer that its changes of files belong to; a nested run has that of its parent."""
+        self.changed_files: list[str] = []
+        """Paths that tools changed since the last result; nested runs share the list."""
         self.ctx = TurnContext(session.id, entry.inbound.sender, session.bus, entry.inbound, agent, role)
         self._clock = clock
         self._started = clock()
@@ -170,13 +173,18 @@ class Turn:
         self._metadata_at = -_METADATA_SECONDS + self._started
         self._task: asyncio.Task[object] | None = None
         self._event_mapper = AgentEventMapper()
-        self.asked: dict[str, ApprovalAsked] = {}
-        self.decisions = ToolDecisions(entry.id, repeated=self.is_repeated)
+        self.questions = TurnQuestions(entry.id)
+        self.worker: asyncio.Task[Any] | None = None
+        """The task that answers the message; a shutdown cancels it while the turn waits for a user."""
         self.overrides = RunOverrides()
         self.options = entry.inbound.options or TurnOptions()
         """Options of its model calls, as the sender's message sets them."""
         self.agent = agent
         """Name of the agent that provides its settings."""
+        self.model = ""
+        """Full name of the model that its calls are meant for; a fallback may answer instead."""
+        self.plans_only = False
+        """Its agent, or that of the turn it belongs to, may only use tools that change nothing."""
         self.depth = 0
         self.start_seq = 0
         """Number of its ``turn_start``."""
@@ -197,9 +205,29 @@ class Turn:
         """Seconds from the start of the turn to the first text of the answer."""
 
     @property
+    def root(self) -> Turn:
+        """The turn of the user's message: itself, or the one that this nested run works for."""
+        return self
+
+    @property
     def is_repeated(self) -> bool:
         """Return whether an earlier attempt may have recorded tool steps and decisions."""
         return self.entry.has_steps
+
+    @property
+    def is_read_only(self) -> bool:
+        """Return whether it may only use tools that change nothing; a user may end that during the turn."""
+        return self.plans_only or self.session.row.mode == "plan"
+
+    @property
+    def is_untrusted(self) -> bool:
+        """Return whether its model sees content of a person who may not use the bot."""
+        return self.session.is_untrusted
+
+    @property
+    def holds_others_content(self) -> bool:
+        """Return whether its model sees content of others that a tool has read."""
+        return self.session.holds_others_content
 
     @property
     def sender(self) -> Sender:
@@ -237,7 +265,7 @@ class Turn:
         if isinstance(delta, MetadataDelta) and not self._is_due(delta):
             return
         self._record_position(delta, self.session.publish(delta))
-        if self.session.agent_events:
+        if self.session.events.wants(AgentProgress, self.session.id):
             self._event_mapper.tell(delta, self.notify)
 
     def _record_position(self, delta: Delta, seq: int) -> None:
@@ -264,7 +292,6 @@ class Turn:
         """
         rest = None if characters is None else self._find_missing(after, characters)
         frames: list[Frame] = [self.start_frame, *self.assembler.snapshot()] if rest is None else [*rest]
-        frames += self.asked.values()
         least = 0 if rest is None else after
         return [(max(self._seq_of(frame), least), frame) for frame in frames]
 
@@ -340,11 +367,12 @@ class Turn:
 
     def notify(self, event: AgentEvent) -> None:
         """Notify the session's listeners of an event of the run."""
-        self.session.agent_events.notify(event)
+        if self.session.events.wants(AgentProgress, self.session.id):
+            self.session.events.emit(AgentProgress(self.session.id, event))
 
     def notify_messages(self) -> None:
         """Notify the session's listeners of the whole transcript."""
-        if self.session.agent_events:
+        if self.session.events.wants(AgentProgress, self.session.id):
             self.notify(MessagesEvent(self.transcript()))
 
     def abort(self) -> None:
@@ -389,3 +417,10 @@ class Turn:
         )
         self.assembler.metadata = metadata
         return self.assembler.message()
+
+
+calling: ContextVar[str] = ContextVar("calling", default="")
+"""The key of the tool call that the current task works for, if any."""
+
+running: ContextVar[Turn | None] = ContextVar("running", default=None)
+"""The turn that the current task works for, if any."""

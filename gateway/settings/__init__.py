@@ -1,15 +1,16 @@
 """Settings: the settings files, environment variables and flags as one typed, read-only value.
 
-In: TOML, JSON and agent files, ``TRUNKLINE_…`` variables, flags. Out: ``Settings``, or one ``SettingsError``
-with every mistake and its place. Only ``load_settings`` reads the environment and these files. Imported by
-every package above ``contract``.
+In: TOML, JSON and agent files, the file of an organization, ``TRUNKLINE_…`` variables, flags. Out:
+``Settings``, or one ``SettingsError`` with every mistake and its place. Only ``load_settings`` reads the
+environment and these files. Imported by every package above ``contract``.
 """
 
-from gateway.settings.agents import read_agents
-from gateway.settings.channels import ChannelRules, ChannelSettings
-from gateway.settings.loader import load_settings
+from gateway.settings.agents import parse_agent, read_agents
+from gateway.settings.channels import ChannelRules, ChannelSettings, EnvelopeStyle, Groups, RoomSettings
+from gateway.settings.loader import load_settings, refresh_organization
 from gateway.settings.models import (
     DEFAULT,
+    HIDDEN,
     MAIN,
     AgentSettings,
     BudgetScope,
@@ -24,12 +25,14 @@ from gateway.settings.sections import (
     LogSettings,
     ServerSettings,
     Settings,
+    ShareSettings,
     StoreSettings,
     is_loopback,
 )
 
 __all__ = [
     "DEFAULT",
+    "HIDDEN",
     "MAIN",
     "Action",
     "AgentSettings",
@@ -37,16 +40,22 @@ __all__ = [
     "BudgetSettings",
     "ChannelRules",
     "ChannelSettings",
+    "EnvelopeStyle",
+    "Groups",
     "Limits",
     "LogSettings",
     "ModelSettings",
     "PluginSettings",
     "PluginsSettings",
     "ProviderSettings",
+    "RoomSettings",
     "ServerSettings",
     "Settings",
+    "ShareSettings",
     "StoreSettings",
     "is_loopback",
     "load_settings",
+    "parse_agent",
     "read_agents",
+    "refresh_organization",
 ]

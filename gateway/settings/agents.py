@@ -67,6 +67,11 @@ def _agent(file: Path) -> AgentSettings:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{file}: cannot be read: {error}") from None
+    return parse_agent(text, file)
+
+
+def parse_agent(text: str, file: Path) -> AgentSettings:
+    """Return the agent of a file with this text. Raises SettingsError with every mistake in it."""
     head, prompt, line = _split(text, str(file))
     given = [*_settings(head, str(file)), *([("system_prompt", prompt, line)] if prompt else [])]
     entries = [

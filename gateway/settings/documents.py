@@ -1,4 +1,7 @@
-"""Settings files: TOML or JSON with comments, with the line number of each key."""
+"""Settings files: TOML or JSON with comments, with the line number of each key.
+
+A hostile file must not stop the start for long, so lines are found in one pass over the text.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +21,49 @@ SUFFIXES = (".toml", ".json", ".jsonc", ".json5")
 _JSON_TOKEN = re.compile(
     r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[{}\[\]:,]|[^\s{}\[\]:,"'/]+""", re.DOTALL
 )
+_TOML_TOKEN = re.compile(
+    r"""#[^\n]*|\"{3}(?:\\.|[^\\])*?\"{3,5}|'{3}.*?'{3,5}|"(?:\\.|[^"\\])*"|'[^']*'|[\[\]{}\n]""", re.DOTALL
+)
 _KEY = re.compile(r"""\s*["']?([A-Za-z_][\w-]{0,30})["']?\s*[=:]\s*[^=\s]""")
 
 
 def read_document(file: Path, shown: str) -> list[Entry]:
     """Read a settings file or an agent file. ``shown`` is its name in messages. Raises SettingsError."""
-    text = _text(file, shown)
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"{shown}: cannot be read: {error.strerror}") from None
+    text = decoded(data, shown)
     if file.suffix == AGENT:
         return agent_entries(file, text, shown)
-    if file.suffix == ".toml":
-        tree, lines = _toml(text, shown), _toml_lines(text)
-    elif file.suffix in SUFFIXES:
-        tree, lines = _json(text, shown), _json_lines(text)
-    else:
-        raise SettingsError(f"{shown}: unknown file type; use one of {', '.join(SUFFIXES)}")
+    return parse_document(text, file.suffix, shown, file.parent)
+
+
+def parse_document(text: str, suffix: str, shown: str, base: Path) -> list[Entry]:
+    """Parse the text of a settings file of a type such as ``.toml``; ``base`` is its folder.
+
+    Raises SettingsError.
+    """
+    try:
+        if suffix == ".toml":
+            tree, lines = _toml(text, shown), _toml_lines(text)
+        elif suffix in SUFFIXES:
+            tree, lines = _json(text, shown), _json_lines(text)
+        else:
+            raise SettingsError(f"{shown}: unknown file type; use one of {', '.join(SUFFIXES)}")
+        values = [*flat(tree)]
+    except RecursionError:
+        raise SettingsError(f"{shown}: is nested too deeply") from None
     return [
-        Entry(path=path, value=value, place=f"{shown}:{_line(lines, path)}", base=file.parent)
-        for path, value in flat(tree)
+        Entry(path=path, value=value, place=f"{shown}:{_line(lines, path)}", base=base)
+        for path, value in values
     ]
 
 
-def _text(file: Path, shown: str) -> str:
+def decoded(data: bytes, shown: str) -> str:
+    """Decode the bytes of a settings file. Raises SettingsError."""
     try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"{shown}: cannot be read: {error.strerror}") from None
+        return data.decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise SettingsError(f"{shown}: is not UTF-8 text (byte {error.start})") from None
 
@@ -99,11 +120,7 @@ def _line(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
 
 
 def _toml_lines(text: str) -> dict[KeyPath, int]:
-    """Return the line of each key by parsing the (valid) text statement by statement.
-
-    A statement is complete as soon as its lines parse on their own, so strings and arrays of several lines
-    need no grammar here.
-    """
+    """Return the line of each key by parsing the (valid) text statement by statement."""
     lines: dict[KeyPath, int] = {}
     header: KeyPath = ()
     for number, statement in _statements(text):
@@ -115,16 +132,17 @@ def _toml_lines(text: str) -> dict[KeyPath, int]:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    pending: list[str] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        pending.append(line)
-        statement = "\n".join(pending)
-        try:
-            tomllib.loads(statement)
-        except tomllib.TOMLDecodeError:
-            continue
-        yield number - len(pending) + 1, statement
-        pending = []
+    """Yield each statement with its first line number; it ends with a line where no bracket is open."""
+    begin = depth = 0
+    first = line = 1
+    for token in _TOML_TOKEN.finditer(text):
+        piece = token.group()
+        depth += (piece in ("[", "{")) - (piece in ("]", "}"))
+        line += piece.count("\n")
+        if piece == "\n" and depth == 0:
+            yield first, text[begin : token.start()]
+            begin, first = token.end(), line
+    yield first, text[begin:]
 
 
 def _paths(tree: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]:
@@ -140,8 +158,11 @@ def _json_lines(text: str) -> dict[KeyPath, int]:
     lines: dict[KeyPath, int] = {}
     path: list[str] = []
     key, key_line = "", 1
+    line, counted = 1, 0
     for match in _JSON_TOKEN.finditer(text):
         piece = match.group()
+        line += text.count("\n", counted, match.start())
+        counted = match.start()
         if piece == ":" and path:
             path[-1] = key
             lines.setdefault(tuple(path), key_line)
@@ -150,5 +171,5 @@ def _json_lines(text: str) -> dict[KeyPath, int]:
         elif piece in "}]" and path:
             path.pop()
         elif not piece.startswith(("//", "/*")):
-            key, key_line = piece.strip("\"'"), text.count("\n", 0, match.start()) + 1
+            key, key_line = piece.strip("\"'"), line
     return lines

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from msgspec import Struct, structs
 
@@ -30,11 +30,19 @@ JOINED: frozenset[KeyPath] = frozenset({ENABLED, ("plugins", "disabled")})
 _BARE = re.compile(r"[\w<>*-]+")
 
 
+Layer = Literal[
+    "default", "organization", "personal", "project", "trusted project", "operator", "environment", "flags"
+]
+"""A source of settings; each overrides those before it. Files of projects that are not trusted are
+``project``.
+"""
+
+
 class Entry(Struct, frozen=True, kw_only=True):
     """A value at a key. ``place`` is ``file:line``, the name of a variable, or ``command line``.
 
     ``base`` is the directory for relative ``{file:…}`` references. ``written`` is the text with its
-    references, once they are resolved.
+    references, once they are resolved. ``layers`` has several layers only for a list that was joined.
     """
 
     path: KeyPath
@@ -42,6 +50,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     place: str
     base: Path
     written: str | None = None
+    layers: tuple[Layer, ...] = ("default",)
 
     @property
     def key(self) -> str:
@@ -149,13 +158,33 @@ def _joined(old: Entry | None, new: Entry) -> Entry:
         return new
     both = [*cast("list[Any]", old.value), *cast("list[Any]", new.value)]
     unique = [value for index, value in enumerate(both) if value not in both[:index]]
-    return Entry(path=new.path, value=unique, place=f"{old.place}, {new.place}", base=new.base)
+    return Entry(
+        path=new.path,
+        value=unique,
+        place=f"{old.place}, {new.place}",
+        base=new.base,
+        layers=tuple(dict.fromkeys((*old.layers, *new.layers))),
+    )
 
 
 _REFERENCE = re.compile(
     r"\$(?P<escaped>\$)(?=\{)|\{(?P<brace>\{)(?=env:|file:)"
     r"|\$\{(?P<name>\w+)\}|\{env:(?P<env>[^{}]+)\}|\{file:(?P<file>[^{}]+)\}"
 )
+
+
+def references(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield each reference in a value as its kind, ``env`` or ``file``, and its target."""
+    if isinstance(value, str):
+        for match in _REFERENCE.finditer(value):
+            if match["file"]:
+                yield "file", match["file"]
+            elif name := match["name"] or match["env"]:
+                yield "env", name
+    elif isinstance(value, list | dict):
+        items = cast("list[Any] | dict[str, Any]", value)
+        for item in items.values() if isinstance(items, dict) else items:
+            yield from references(item)
 
 
 def resolved(entry: Entry, environ: Mapping[str, str]) -> Entry:
@@ -195,7 +224,7 @@ def _file(name: str, entry: Entry) -> str:
     file = entry.base / Path(name).expanduser()
     try:
         return file.read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # a UnicodeDecodeError, or a zero byte in the name
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SettingsError(
             f"{entry.place}: {entry.key} needs the file {name}, which cannot be read: {why}; "

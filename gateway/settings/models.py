@@ -6,7 +6,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from gateway.settings.secrets import Secret
 from gateway.settings.section import Milliseconds, Section
@@ -26,6 +26,9 @@ DEFAULT = "default"
 
 MAIN = "main"
 """The agent that the settings outside of ``[agents]`` describe."""
+
+HIDDEN = ("title", "compaction", "drafter")
+"""Names of agents that work for the gateway itself."""
 
 
 class ProviderSettings(Section):
@@ -110,6 +113,9 @@ class ModelSettings(Section):
     """Facts of one model. What is left out comes from its provider or from the offline data."""
 
     context_window: int | None = Field(default=None, gt=0, description="Context window, in tokens")
+    input_limit: int | None = Field(
+        default=None, gt=0, description="Longest input, in tokens; only limited by the window if unset"
+    )
     output_limit: int | None = Field(default=None, gt=0, description="Longest answer, in tokens")
     tools: bool | None = Field(default=None, description="Accepts tools")
     images: bool | None = Field(default=None, description="Accepts images")
@@ -130,15 +136,40 @@ class ModelSettings(Section):
     )
 
 
+def _share_or_false(value: object) -> object:
+    # A variable of the environment is text.
+    if value is False or value == "false":
+        return False
+    try:
+        share = 0.0 if value is True else float(str(value))
+    except ValueError:
+        share = 0.0
+    if not 0.5 <= share <= 0.95:
+        raise ValueError("must be a share of the context window from 0.5 to 0.95, or false")
+    return share
+
+
+Compaction = Annotated[
+    Annotated[float, Field(ge=0.5, le=0.95)] | Literal[False], BeforeValidator(_share_or_false)
+]
+"""The share of a model's context window from which a conversation is summarized; False is never."""
+
+
 class AgentSettings(Section):
     """One agent beside ``main``. What is left out comes from the settings outside of ``[agents]``."""
 
     description: str = Field(default="", description="Purpose, shown by /agent")
     model: str | None = Field(default=None, min_length=1, description="Model; the gateway's model if unset")
+    small_model: str | None = Field(
+        default=None, min_length=1, description="Model for titles and summaries; the gateway's if unset"
+    )
     provider: str | None = Field(
         default=None,
         min_length=1,
         description="Provider of the model; without `model`, the provider's default model",
+    )
+    mode: Literal["build", "plan"] = Field(
+        default="build", description="plan: only built-in tools that change nothing; default build"
     )
     system_prompt: str | None = Field(default=None, description="System prompt; the gateway's if unset")
     temperature: float | None = Field(
@@ -149,6 +180,11 @@ class AgentSettings(Section):
     )
     stop_sequences: StopSequences | None = Field(
         default=None, description="Texts that end an answer, at most 4; the gateway's if unset"
+    )
+    compaction: Compaction | None = Field(
+        default=None,
+        description="Share of the context window, 0.5 to 0.95, from which earlier messages are summarized, "
+        "or false; the gateway's if unset",
     )
     response_format: Literal["text", "json"] = Field(
         default="text", description="text, or json for answers that are one JSON object; default text"
@@ -167,6 +203,8 @@ def checked_names(agents: dict[str, AgentSettings]) -> dict[str, AgentSettings]:
     for name in agents:
         if name == MAIN:
             raise ValueError(f"must not contain {MAIN!r}: the settings outside of it describe that agent")
+        if name in HIDDEN:
+            raise ValueError(f"must not contain {name!r}: the gateway has an agent of that name")
         if name == DEFAULT or not name or any(map(str.isspace, name)):
             raise ValueError(f'has an invalid name {name!r}: use one word other than "{DEFAULT}"')
     return agents

@@ -46,6 +46,9 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
+    advice: ClassVar[Mapping[str, str]] = {}
+    """What to do about unknown keys that users are likely to write."""
+
 
 class OpenSection(Section):
     """A table that also accepts unknown keys. Their values may be secret, so its repr omits them."""

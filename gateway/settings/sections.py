@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 from urllib.parse import unquote, urlsplit
+from zoneinfo import ZoneInfo
 
 from msgspec import Struct, structs
 from pydantic import (
@@ -23,12 +26,14 @@ from pydantic_core.core_schema import ValidationInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.settings.channels import AccountSettings, ChannelRules, ChannelSettings
-from gateway.settings.entries import Entry, KeyPath, dotted, flat
+from gateway.settings.entries import Entry, KeyPath, Layer, dotted, flat
+from gateway.settings.layers.remote import RemoteFile
 from gateway.settings.models import (
     AgentSettings,
     AgentTables,
     Aliases,
     BudgetSettings,
+    Compaction,
     ModelTables,
     ProviderSettings,
     StopSequences,
@@ -37,7 +42,14 @@ from gateway.settings.models import (
 from gateway.settings.plugins import PluginSettings, PluginsSettings
 from gateway.settings.secrets import MASK, Secret, sounds_secret, without_passwords
 from gateway.settings.section import Days, Milliseconds, Minutes, Seconds, Section
-from gateway.settings.validation import hint, known_entries, looks_like_seconds, resolve_key, validated
+from gateway.settings.validation import (
+    hint,
+    known_entries,
+    looks_like_seconds,
+    resolve_key,
+    settings_error,
+    validated,
+)
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -48,6 +60,8 @@ MIN_TOKEN_LENGTH = 32
 """Minimum length of the token of a server that other machines can reach."""
 MIN_TOKEN_VARIETY = 8
 """Minimum number of different characters in it: ``aaaa…`` is easy to guess."""
+_NEAR = 0.8
+"""Similarity, 0 to 1, from which a key of a channel without declared keys is taken for a misspelt one."""
 _GENERATE = '`python3 -c "import secrets; print(secrets.token_urlsafe(32))"`'
 
 
@@ -65,6 +79,10 @@ class ServerSettings(Section):
         description="Address to bind; 0.0.0.0 for all interfaces; default 127.0.0.1",
     )
     port: int = Field(default=8080, ge=0, le=65535, description="TCP port, 0 for any free one; default 8080")
+    announce: bool = Field(
+        default=False,
+        description="Announce the gateway on the local network by mDNS (extra discovery); default false",
+    )
     allowed_origins: tuple[str, ...] = Field(
         default=(), description="Origins of further web pages that may connect; default none"
     )
@@ -114,6 +132,26 @@ class StoreSettings(Section):
     keep_days: Days = Field(
         default=30, gt=0, description="Days to remember messages, to detect repeated deliveries; default 30"
     )
+
+
+class ShareSettings(Section):
+    """Public read-only pages of conversations."""
+
+    # The address precedes the switch, because pydantic validates the switch with the fields before it.
+    base_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/?#\s@]+/?$",
+        description="Public address of this gateway in links, such as https://bot.example.org",
+    )
+    enabled: bool = Field(default=False, description="Let users share conversations; default false")
+    days: Days = Field(default=7, gt=0, le=365, description="Days until a link expires; default 7")
+
+    @field_validator("enabled")
+    @classmethod
+    def _require_address(cls, enabled: bool, info: ValidationInfo) -> bool:
+        if enabled and not info.data.get("base_url"):
+            raise ValueError("requires share.base_url, the public address of this gateway")
+        return enabled
 
 
 class FetchSettings(Section):
@@ -181,7 +219,10 @@ class Limits(Section):
         description="Queued frames for a slow client before it is disconnected; default 100",
     )
     tool_output_bytes: int = Field(
-        default=262_144, gt=0, description="Largest output of a tool, in bytes; default 262144"
+        default=51_200,
+        gt=0,
+        description="Cut a tool output longer than this many bytes, or 2000 lines, at head and tail; the "
+        "full text is kept for 7 days for the tool read_output; default 51200",
     )
     provider_stream_bytes: int = Field(
         default=1_048_576, gt=0, description="Largest answer of a model, in bytes; default 1048576"
@@ -217,6 +258,69 @@ def _known_roles(permissions: dict[str, T]) -> dict[str, T]:
     return permissions
 
 
+def _enough_tokens(tokens: int) -> int:
+    if tokens < 1_000:
+        raise ValueError(
+            f"is {tokens}, but counts tokens and no longer messages: write at least 1000, or remove it; "
+            "long conversations are summarized unless compaction = false"
+        )
+    return tokens
+
+
+def _known_zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ValueError, OSError, LookupError):
+        raise ValueError("must be the name of a time zone, like Europe/Berlin or UTC") from None
+    return name
+
+
+def _https(address: str) -> str:
+    """Return an address if it is an https one without credentials. Raises ValueError."""
+    parts = urlsplit(address)
+    if address and (parts.scheme != "https" or not parts.hostname or "@" in parts.netloc):
+        raise ValueError("must be an https address, like https://example.org/trunkline.toml")
+    return address
+
+
+def _real_folder(path: Path) -> Path:
+    """Return a path if it is absolute and without links. Raises ValueError."""
+    if not path.is_absolute():
+        raise ValueError("must be absolute paths, without ~")
+    real = Path(os.path.realpath(path))
+    if real != path:
+        raise ValueError(f"must be paths without links; use {real}")
+    return path
+
+
+class RemoteFields(Section):
+    """The settings that decide where the file of an organization is."""
+
+    organization: Annotated[str, AfterValidator(_https)] = ""
+    data_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Path("data")
+    fetch_allow: tuple[IPvAnyNetwork, ...] = ()
+
+
+class Source(Struct, frozen=True):
+    """A source of settings that is in effect: its layer, and its file, address or kind."""
+
+    layer: Layer
+    name: str
+
+
+class Origin(Struct, frozen=True):
+    """The origin of settings: their written values and sources, without defaults.
+
+    ``bases`` has the folder of the settings file that lists each plugin.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    bases: Mapping[str, Path] = {}
+    sources: tuple[Source, ...] = ()
+    warnings: tuple[str, ...] = ()
+    remote: RemoteFile | None = None
+
+
 class Settings(BaseSettings):
     """All settings, read-only. ``load_settings`` reads them; ``Settings()`` has the defaults.
 
@@ -234,10 +338,25 @@ class Settings(BaseSettings):
         json_schema_extra={"description": "config/trunkline.toml; config/example.toml shows every key"},
     )
 
+    organization: Annotated[str, AfterValidator(_https)] | None = Field(
+        default=None,
+        description="https address of your organization's settings file; these settings override it; "
+        "default none",
+    )
+    trusted_projects: tuple[Annotated[Path, AfterValidator(_real_folder)], ...] = Field(
+        default=(),
+        description="Folders whose .trunkline/trunkline.toml may set every key; only in the personal "
+        "settings; default none",
+    )
     model: str | None = Field(
         default=None,
         min_length=1,
         description="Default model as provider/name; the first available provider's model if unset",
+    )
+    small_model: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Cheap model as provider/name for titles and summaries; the session's model if unset",
     )
     fallback: tuple[str, ...] = Field(
         default=(),
@@ -268,14 +387,27 @@ class Settings(BaseSettings):
         description="HTTP client for model providers; default auto: httptools, or aiohttp for proxies "
         "other than http://",
     )
-    history_window: int = Field(
-        default=200,
-        gt=0,
-        description="Number of latest messages of a conversation sent to the model; default 200",
+    compaction: Compaction = Field(
+        default=0.9,
+        description="Share of a model's context window, 0.5 to 0.95, from which the earlier messages of a "
+        "conversation are summarized, or false; default 0.9",
+    )
+    history_window: Annotated[int, AfterValidator(_enough_tokens)] = Field(
+        default=32_000,
+        description="With compaction = false: tokens of a conversation sent to the model; the oldest half is "
+        "dropped when there are more; at least 1000, default 32000",
+    )
+    titles: bool | None = Field(
+        default=None,
+        description="Title conversations with a model; if unset, only where a small_model is set",
     )
     steer: bool = Field(
         default=False,
         description="Apply a message that arrives during an answer to that answer; default false (queue it)",
+    )
+    timezone: Annotated[str, AfterValidator(_known_zone)] | None = Field(
+        default=None,
+        description="Time zone of the times that models are told, like Europe/Berlin; the machine's if unset",
     )
     data_dir: Annotated[Path, AfterValidator(Path.expanduser)] = Field(
         default=Path("data"),
@@ -289,6 +421,9 @@ class Settings(BaseSettings):
         default=ServerSettings(), description="HTTP server: address, token and connection limits"
     )
     fetch: FetchSettings = Field(default=FetchSettings(), description="Downloads of addresses in messages")
+    share: ShareSettings = Field(
+        default=ShareSettings(), description="Public read-only pages of conversations"
+    )
     store: StoreSettings = Field(default=StoreSettings(), description="Database")
     providers: dict[str, ProviderSettings] = Field(default={}, description="Model providers, by id")
     models: ModelTables = Field(default={}, description="Facts of models, by provider/name")
@@ -306,7 +441,8 @@ class Settings(BaseSettings):
     permissions: Annotated[dict[str, Action | dict[str, Action]], AfterValidator(_known_roles)] = Field(
         default={},
         description=(
-            "Permission by tool, or by tool and pattern: allow, ask or deny; * is every other tool. "
+            "Permission by tool, or by tool and pattern (the first match counts, no match denies): "
+            "allow, ask or deny; * is every other tool. "
             "Without a rule, built-in read-only tools are allowed, and all others ask"
         ),
     )
@@ -318,8 +454,7 @@ class Settings(BaseSettings):
     )
     log: LogSettings = Field(default=LogSettings(), description="Log: level, format and files")
 
-    _entries: tuple[Entry, ...] = PrivateAttr(())
-    _bases: Mapping[str, Path] = PrivateAttr({})
+    _origin: Origin = PrivateAttr(Origin())
 
     @field_validator("agents")
     @classmethod
@@ -356,34 +491,38 @@ class Settings(BaseSettings):
             given += provider.custom_headers.values()
         yield from (secret.get_secret_value() for secret in given if secret is not None)
         yield unquote(urlsplit(self.store.url or "").password or "")
-        for entry in self._entries:
+        for entry in self._origin.entries:
             if sounds_secret(entry.path[-1]):
                 value: Any = entry.value
                 values = cast("list[Any]", value) if isinstance(value, list) else [value]
                 yield from (each for each in values if isinstance(each, str))
 
     @property
+    def origin(self) -> Origin:
+        """All written values with their places, and the sources in effect."""
+        return self._origin
+
+    @property
     def entries(self) -> tuple[Entry, ...]:
         """All written values with their places, in the order of the sources, without defaults."""
-        return self._entries
+        return self._origin.entries
 
-    def with_places(self, entries: Sequence[Entry], bases: Mapping[str, Path] = {}) -> Settings:
+    def with_origin(self, origin: Origin) -> Settings:
         """Return a copy that knows the place of each value, and the folder of each plugin file."""
         copy = self.model_copy()
-        copy._entries = tuple(entries)
-        copy._bases = dict(bases)
+        copy._origin = origin
         return copy
 
     def plugin_base(self, name: str) -> Path:
         """Return the folder that a plugin's file name is relative to: that of its settings file."""
-        return self._bases.get(name, Path())
+        return self._origin.bases.get(name, Path())
 
     def duration_warnings(self) -> list[str]:
         """Return warnings about milliseconds that look like seconds."""
         return [
             f"{entry.place}: {entry.key} = {entry.value} means {entry.value} milliseconds; "
             f'write "{entry.value}s" for seconds, or "{entry.value}ms"'
-            for entry in self._entries
+            for entry in self._origin.entries
             if looks_like_seconds(Settings, entry.path, entry.value)
         ]
 
@@ -401,18 +540,31 @@ class Settings(BaseSettings):
             return (None,)
         return tuple(account for account, own in settings.accounts.items() if own.enabled)
 
-    def agent_of(self, channel_id: str) -> str | None:
-        """Return the configured agent of a channel or account, or None."""
+    def agent_of(self, channel_id: str, chat: str = "") -> str | None:
+        """Return the configured agent of a room, or else of its account or channel, or None."""
         name, _, account = channel_id.partition(".")
         settings = self.channels.get(channel_id) or self.channels.get(name)
         if settings is None:
             return None
         own = settings.accounts.get(account)
-        return (own.agent if own else None) or settings.agent
+        rules = self.rules(channel_id) or settings
+        room = rules.rooms.named.get(chat)
+        return (room.agent if room else None) or (own.agent if own else None) or settings.agent
+
+    def tools_of_rooms(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Yield the key of each room that names its tools, with these names."""
+        for channel, settings in self.channels.items():
+            tables = {("channels", channel): settings.rooms}
+            tables |= {
+                ("channels", channel, "accounts", name): own.rooms for name, own in settings.accounts.items()
+            }
+            for key, rooms in tables.items():
+                for room, own in rooms.named.items():
+                    yield dotted((*key, "rooms", room, "tools")), own.tools or ()
 
     def unknown_agents(self, names: Collection[str]) -> list[str]:
-        """Return a complaint for each channel with an agent that is not among these names."""
-        places = {entry.path: f"{entry.place}: {entry.key}" for entry in self._entries}
+        """Return a complaint for each channel or room with an agent that is not among these names."""
+        places = {entry.path: f"{entry.place}: {entry.key}" for entry in self._origin.entries}
         return [
             f'{places.get(key, dotted(key))} = "{name}" is not an agent; {hint(name, names)}'
             for key, name in self._agents_of_channels()
@@ -421,10 +573,15 @@ class Settings(BaseSettings):
 
     def _agents_of_channels(self) -> Iterator[tuple[KeyPath, str]]:
         for channel, settings in self.channels.items():
-            given: dict[KeyPath, str | None] = {("channels", channel, "agent"): settings.agent}
+            tables: dict[KeyPath, ChannelSettings | AccountSettings] = {("channels", channel): settings}
             for account, own in settings.accounts.items():
-                given["channels", channel, "accounts", account, "agent"] = own.agent
-            yield from ((key, name) for key, name in given.items() if name is not None)
+                tables["channels", channel, "accounts", account] = own
+            for key, table in tables.items():
+                given = {(*key, "agent"): table.agent}
+                given |= {
+                    (*key, "rooms", room, "agent"): own.agent for room, own in table.rooms.named.items()
+                }
+                yield from ((path, name) for path, name in given.items() if name is not None)
 
     def channel(self, name: str, model: type[M], account: str | None = None) -> M:
         """Return a channel's own settings as its model; an account's values override the shared ones.
@@ -443,6 +600,47 @@ class Settings(BaseSettings):
             known = [entry for entry in known if entry.path not in taken] + given
             complaints += more
         return validated(model, known, complaints, f"{'.'.join(section)}.")
+
+    def channel_table(
+        self, name: str, account: str | None = None, names: Collection[str] | None = None
+    ) -> dict[str, Any]:
+        """Return a channel's own settings as written; an account's values override the shared ones.
+
+        Any other key than ``names`` is a mistake. If they are None, a channel may have any key, except one
+        that is nearly a key of the gateway. Raises SettingsError like ``load_settings``.
+        """
+        settings = self.channels.get(name, ChannelSettings())
+        table, section = dict(settings.options), ("channels", name)
+        complaints = self._odd_keys(section, table, names, ChannelSettings)
+        if account is not None:
+            own = settings.accounts[account].options
+            complaints += self._odd_keys((*section, "accounts", account), own, names, AccountSettings)
+            table = _overridden(table, own)
+        if complaints:
+            raise settings_error(complaints)
+        return table
+
+    def _odd_keys(
+        self,
+        section: KeyPath,
+        options: Mapping[str, Any],
+        names: Collection[str] | None,
+        shared: type[BaseModel],
+    ) -> list[str]:
+        """Return a complaint for each key of a channel that is not one of its names."""
+        found: list[str] = []
+        for key in options if names is None else options.keys() - set(names):
+            known = (*shared.model_fields, *(names or ()))
+            near = get_close_matches(key, known, n=1, cutoff=0.6 if names is not None else _NEAR)
+            if near or names is not None:
+                path = (*section, key)
+                places = (entry.place for entry in self._origin.entries if entry.path[: len(path)] == path)
+                place = next(places, "settings")
+                advice = (
+                    f"did you mean {dotted((*section, *near))}?" if near else hint(key, sorted(names or ()))
+                )
+                found.append(f"{place}: {dotted(path)} is not a setting; {advice}")
+        return sorted(found)
 
     def plugin(self, names: Sequence[str], model: type[M]) -> M:
         """Return a plugin's own settings as its model; of several tables, later ones override key by key.
@@ -467,7 +665,7 @@ class Settings(BaseSettings):
         shared: Sequence[str] = (),
     ) -> tuple[list[Entry], list[str]]:
         """Return the entries of a section in snake_case, and complaints about unknown keys."""
-        written = {entry.path: entry for entry in self._entries}
+        written = {entry.path: entry for entry in self._origin.entries}
         given = [
             structs.replace(written[(*section, *path)], path=path)
             if (*section, *path) in written
@@ -478,11 +676,23 @@ class Settings(BaseSettings):
 
 
 class Effective(Struct, frozen=True):
-    """One setting in effect. ``source`` is where it was written, or ``default``."""
+    """One setting in effect. ``source`` is where it was written, or ``default``, as is its layer."""
 
     key: str
     value: Any
     source: str
+    layer: str
+
+
+def _overridden(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with the values of another one in place of its own, also in the tables inside."""
+    table = dict(shared)
+    for key, value in own.items():
+        old = table.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            value = _overridden(cast("Mapping[str, Any]", old), cast("Mapping[str, Any]", value))
+        table[key] = value
+    return table
 
 
 def effective(settings: Settings) -> list[Effective]:
@@ -490,15 +700,13 @@ def effective(settings: Settings) -> list[Effective]:
     written = {entry.path: entry for entry in settings.entries}
     return [
         Effective(
-            key=dotted(path), value=_masked(path, value, written.get(path)), source=_source(written, path)
+            key=dotted(path),
+            value=_masked(path, value, entry := written.get(path)),
+            source=entry.place if entry else "default",
+            layer=", ".join(entry.layers if entry else ("default",)),
         )
         for path, value in flat(settings.model_dump(mode="json"))
     ]
-
-
-def _source(written: dict[KeyPath, Entry], path: KeyPath) -> str:
-    entry = written.get(path)
-    return entry.place if entry else "default"
 
 
 def _masked(path: KeyPath, value: Any, entry: Entry | None) -> Any:

@@ -96,6 +96,9 @@ def suggestion(
     ``shared`` are keys that the section has beside those of the model.
     """
     here = _type_at(model, path[:wrong])
+    advice: str | None = getattr(here, "advice", {}).get(path[wrong])
+    if advice is not None:
+        return advice
     names = [*here.model_fields, *(shared if wrong == 0 else ())]
     near = get_close_matches(path[wrong].lower(), names, n=1)
     if near:
@@ -103,7 +106,8 @@ def suggestion(
     elsewhere = [known for known in known_keys(model) if known[-1] == path[-1]]
     if elsewhere:
         return f"did you mean {under}{dotted(elsewhere[0])}?"
-    return f"known keys: {', '.join(names)}" if names else "this table has no keys"
+    other = f"; others are tables, like [{under}{dotted(path)}]" if getattr(here, "tables", None) else ""
+    return f"known keys: {', '.join(names)}{other}" if names else "this table has no keys"
 
 
 def _type_at(at: Any, path: Sequence[str]) -> Any:

@@ -8,16 +8,16 @@ gateway starts are run (again).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Exists, RowMapping, and_, func, or_, select
 
 from gateway.contract.channel import Address, Cursor, InboundMessage, Rejected, Sender
 from gateway.contract.errors import NotFoundError
-from gateway.contract.messages import new_id, now_ms
+from gateway.contract.messages import Message, new_id, now_ms
 from gateway.store import schema as t
 from gateway.store.database import Store
 from gateway.store.writes import Op, Write
@@ -116,6 +116,16 @@ class Entry(Struct, kw_only=True):
     """No process has tried to place the answer, so nothing of it can be in the chat."""
     counted: bool = False
     """The message counts against its sender's limit of messages on disk."""
+    has_history: bool = False
+    """The history of its thread was read."""
+    reread: bool = False
+    """The entry was read from the database, so deletions since may concern its context."""
+    announced: bool = False
+    """It delivers a message of a plugin, which is stored as an announcement; no turn is run."""
+    renewed: Message | None = None
+    """Newer content of the announced message, to be delivered before the entry is settled."""
+    closed: bool = False
+    """The write that settles the announcement was submitted: newer content needs another delivery."""
 
     @classmethod
     def of(
@@ -201,6 +211,10 @@ class Entry(Struct, kw_only=True):
             self.priority,
         )
         return ACCEPT, row
+
+    def reopen(self) -> list[Op]:
+        """Return the writes that open it again after it was settled."""
+        return [(REOPEN, (self.id, "new", self.attempts, 0)), (DROP_DEAD_LETTER, (self.id,))]
 
     def claim(self) -> Op:
         """Return the write that counts one more attempt."""
@@ -288,6 +302,13 @@ class Inbox:
         query = select(t.inbox.c.id).where(_match(channel, message))
         return await self._store.read(lambda c: c.execute(query).first() is not None)
 
+    async def find_withdrawn(self, channel: str, account: str, keys: Collection[str]) -> set[str]:
+        """Return those of the keys whose message was deleted by its sender."""
+        c = t.inbox.c
+        of_account = and_(c.channel == channel, c.account == account, c.interrupted == "withdrawn")
+        query = select(c.dedup_key).where(of_account, c.dedup_key.in_(keys))
+        return await self._store.read(lambda connection: set(connection.execute(query).scalars()))
+
     async def find_current(self, channel: str, account: str, dedup_key: str) -> Entry | None:
         """Return the entry that answers for a message, by its key: itself, or the one it was merged into.
 
@@ -333,7 +354,9 @@ def _read_backlogs(connection: Connection, most: int, session: str | None) -> di
     waits: list[ColumnElement[bool]] = [c.state == "new"]
     if session is not None:
         waits.append(c.session == session)
-    order = (c.priority.desc(), c.ord, c.seq)
+    is_shown = select(t.outbox.c.id).where(t.outbox.c.inbox_id == c.id).exists()
+    # As in a mailbox: what may be in the chat already must not stay on disk while others are answered.
+    order = (c.priority.desc(), is_shown.desc(), c.ord, c.seq)
     # Ranked in SQL: messages beyond ``most`` stay on disk and are counted without being loaded.
     place = func.row_number().over(partition_by=c.session, order_by=order).label("place")
     ranked = select(c.id, c.session, c.channel, c.account, c.sender, place).where(*waits).subquery()
@@ -341,17 +364,17 @@ def _read_backlogs(connection: Connection, most: int, session: str | None) -> di
     answer = (t.outbox.c.inbox_id == c.id, t.outbox.c.part == 0, t.outbox.c.body.is_not(None))
     answered = select(t.outbox.c.id).where(*answer).exists().label("answered")
     recorded = (
-        select(one.c.inbox_id).where(one.c.inbox_id == c.id).exists()
-        for one in (t.turn_step, t.approval_decision)
+        select(one.c.inbox_id).where(one.c.inbox_id == c.id).exists() for one in (t.turn_step, t.question)
     )
-    shown = select(t.outbox.c.id).where(t.outbox.c.inbox_id == c.id).exists().label("shown")
+    shown = is_shown.label("shown")
+    announced = _is_announced(c.id).label("announced")
     # The deletion is stored at the original only; its revisions are rows of their own.
     original = t.inbox.alias("original")
     same = (original.c.channel == c.channel, original.c.account == c.account)
     deleted = (*same, original.c.dedup_key == c.original, original.c.interrupted == "withdrawn")
     withdrawn = select(original.c.id).where(*deleted).exists().label("withdrawn")
     first = (
-        select(t.inbox, answered, or_(*recorded).label("begun"), shown, withdrawn)
+        select(t.inbox, answered, or_(*recorded).label("begun"), shown, withdrawn, announced)
         .join(ranked, ranked.c.id == c.id)
         .where(ranked.c.place <= most)
     )
@@ -408,10 +431,15 @@ def _supersede_by_stored(
 
 def read_entry(connection: Connection, entry_id: str) -> Entry:
     """Read an entry by its id. Raises NotFoundError."""
-    row = connection.execute(select(t.inbox).where(t.inbox.c.id == entry_id)).mappings().first()
+    announced = _is_announced(t.inbox.c.id).label("announced")
+    row = connection.execute(select(t.inbox, announced).where(t.inbox.c.id == entry_id)).mappings().first()
     if row is None:
         raise NotFoundError(f"no accepted message has the id {entry_id!r}")
     return _entry(row)
+
+
+def _is_announced(entry_id: ColumnElement[str]) -> Exists:
+    return select(t.announcement.c.id).where(t.announcement.c.inbox_id == entry_id).exists()
 
 
 def _find(connection: Connection, entry: Entry) -> Entry:
@@ -437,10 +465,13 @@ def _entry(values: RowMapping) -> Entry:
         seq=values["seq"],
         answer_id=values["answer_id"],
         inbound=_decode(values["payload"]),
+        reread=True,
         attempts=values["attempts"],
         not_before=values["not_before"],
         received_at=values["received_at"],
-        answered=bool(values.get("answered", False)),
+        announced=bool(values.get("announced", False)),
+        # Its content is stored, so it is not withdrawn, merged or stopped either.
+        answered=bool(values.get("answered", False) or values.get("announced", False)),
         has_steps=bool(values.get("begun", False)),
         shown=bool(values.get("shown", False)),
         refused=values["priority"] == REFUSED,

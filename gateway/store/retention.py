@@ -1,4 +1,4 @@
-"""Retention: removal of settled inbox and outbox rows that no platform repeats any more."""
+"""Retention: removal of settled inbox and outbox rows that no platform repeats any more, and of old rooms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from gateway.store.writes import Write
 
 log = structlog.get_logger("trunkline.retention")
 
+FORGET_ROOM = Write("delete", 74, t.room, "id")
+FORGET_FEEDBACK = Write("delete", 76, t.feedback, "id")
+FORGET_QUESTION = Write("delete", 90, t.question, "id")
+
 _DAY_MS = 86_400_000
+_ROOM_DAYS = 365
+"""Days for which a room is listed after its last message, and feedback and ended questions are kept."""
 _MAX_ROWS = 500
 _FIRST_SECONDS, _INTERVAL_SECONDS = 60.0, 3600.0
 
@@ -41,14 +47,17 @@ class Retention:
 
     async def clean(self, now: int) -> int:
         """Remove rows older than the retention period before ``now`` (ms). Return their number."""
-        horizon = now - self._days * _DAY_MS
+        horizon, rooms = now - self._days * _DAY_MS, now - _ROOM_DAYS * _DAY_MS
         removed = 0
         # Rows of dead letters are kept: the operator can still replay them.
-        for write, table, column, states in (
-            (FORGET_INBOX, t.inbox, "received_at", ("done", "merged")),
-            (FORGET_OUTBOX, t.outbox, "sent_at", ("final",)),
+        for write, table, column, states, before in (
+            (FORGET_INBOX, t.inbox, "received_at", ("done", "merged"), horizon),
+            (FORGET_OUTBOX, t.outbox, "sent_at", ("final", "removed"), horizon),
+            (FORGET_ROOM, t.room, "seen_at", (), rooms),
+            (FORGET_FEEDBACK, t.feedback, "at", (), rooms),
+            (FORGET_QUESTION, t.question, "settled_at", ("answered", "expired", "withdrawn"), rooms),
         ):
-            while ids := await self._find_expired(table, column, states, horizon):
+            while ids := await self._find_expired(table, column, states, before):
                 await self._delete(write, ids)
                 removed += len(ids)
         return removed
@@ -56,12 +65,9 @@ class Retention:
     async def _find_expired(
         self, table: Table, column: str, states: tuple[str, ...], horizon: int
     ) -> list[str]:
-        query = (
-            select(table.c.id)
-            .where(table.c.state.in_(states), table.c[column] < horizon)
-            .order_by(table.c[column])
-            .limit(_MAX_ROWS)
-        )
+        query = select(table.c.id).where(table.c[column] < horizon).order_by(table.c[column]).limit(_MAX_ROWS)
+        if states:
+            query = query.where(table.c.state.in_(states))
 
         def read(connection: Connection) -> list[str]:
             return list(connection.execute(query).scalars())

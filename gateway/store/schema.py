@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sqlalchemy import (
+    DDL,
     BigInteger,
     Column,
     Float,
@@ -13,10 +14,23 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    event,
     text,
 )
+from sqlalchemy.types import UserDefinedType
 
 metadata = MetaData()
+
+
+class _Words(UserDefinedType[str]):
+    """Words with their positions. SQLAlchemy's own type would load a whole dialect."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_options: object) -> str:
+        """Return the name of the type on PostgreSQL."""
+        return "TSVECTOR"
+
 
 sessions = Table(
     "sessions",
@@ -35,9 +49,39 @@ sessions = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
     Column("agent", Text),
+    Column("titled", Text),
+    Column("mode", Text),
+    Column("parent", Text),
+    Column("parent_message", Text),
+    Column("indexed_title", Text, nullable=False, server_default=""),
+    Column("pinned_at", BigInteger),
+    Column("undone_at", BigInteger, nullable=False, server_default="0"),
+    Column("root", Text),
+    Column("call_id", Text),
     Index("sessions_updated", "updated_at"),
+    Index("sessions_channel_updated", "channel", "updated_at"),
+    Index(
+        "sessions_pinned",
+        "updated_at",
+        sqlite_where=text("pinned_at IS NOT NULL"),
+        postgresql_where=text("pinned_at IS NOT NULL"),
+    ),
+    Index(
+        "sessions_root",
+        "root",
+        sqlite_where=text("root IS NOT NULL"),
+        postgresql_where=text("root IS NOT NULL"),
+    ),
 )
-"""``seq`` is the highest durable number; ``context_from`` is the number at which /new cut the context."""
+"""``seq`` is the highest durable number. ``context_from`` is the number up to which the model gets no
+message, because of /new or of a summary.
+``titled`` is the author of the title: model or user, or null for the first line of the conversation;
+``mode`` is plan, or null. ``parent`` and ``parent_message`` are the session that a fork was made from, and
+the last message it has from there. ``indexed_title`` is the title that the search finds.
+``pinned_at`` is when a user put it at the top of the lists, or null. ``undone_at`` is the number of the last
+/undo or /redo: readers that stopped before it read the whole log again. The session of a nested run has the
+``root`` of its conversation and the ``call_id`` of the tool call that started it, in the message
+``parent_message`` of ``parent``."""
 
 messages = Table(
     "messages",
@@ -50,9 +94,30 @@ messages = Table(
     Column("extra", Text),
     Column("cost", Float),
     Column("created_at", BigInteger, nullable=False),
+    Column("source", Text),
+    Column("indexed", Integer, nullable=False, server_default="0"),
+    Column("changed", BigInteger),
+    Column("undone", BigInteger),
     Index("messages_session_seq", "session_id", "seq"),
 )
-"""A session's log: a message becomes visible to readers at its ``seq``."""
+"""A session's log: a message becomes visible to readers at its ``seq``. ``source`` names the message of a
+platform that a context message quotes, so that it can be deleted. ``indexed`` is 1 if the search index
+has its text, and negative, another number each time, after the text was replaced. ``changed`` is the number
+at which readers saw its newest content, if it was replaced. ``undone`` is the number of the /undo that hid
+the message from everyone, or null; negative if /redo cannot show it: it belongs to a version in ``branches``
+that is not shown, or the conversation went on."""
+
+branches = Table(
+    "branches",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("point", BigInteger, nullable=False),
+    Column("hidden", BigInteger, nullable=False),
+    Index("branches_session", "session_id"),
+)
+"""The versions of conversations that are not shown. ``id`` is that of the first message; ``point`` the
+``seq`` of the last message before it, or 0; ``hidden`` the number at which its messages were hidden."""
 
 parts = Table(
     "parts",
@@ -65,6 +130,40 @@ parts = Table(
     Column("created_at", BigInteger, nullable=False),
     UniqueConstraint("message_id", "index", name="parts_message_index"),
 )
+
+search = Table(
+    "search",
+    metadata,
+    Column("n", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False),
+    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE")),
+    Column("message_id", Text, ForeignKey("messages.id", ondelete="CASCADE")),
+    Column("words", Text().with_variant(_Words(), "postgresql"), nullable=False),
+    UniqueConstraint("session_id", name="search_session"),
+    UniqueConstraint("message_id", name="search_message"),
+)
+"""The words of messages, and of titles, which have a ``session_id``. ``n`` orders them by time. A deletion of
+the message or session removes them in its transaction, on SQLite from the table ``search_words``, too."""
+
+for _dialect, _statement in (
+    ("postgresql", "CREATE INDEX search_words ON search USING gin (words)"),
+    (
+        "sqlite",
+        "CREATE VIRTUAL TABLE search_words USING "
+        "fts5(words, content='search', content_rowid='n', tokenize='unicode61 remove_diacritics 0', "
+        "prefix='1 2 3')",
+    ),
+    (
+        "sqlite",
+        "CREATE TRIGGER search_insert AFTER INSERT ON search BEGIN "
+        "INSERT INTO search_words (rowid, words) VALUES (new.n, new.words); END",
+    ),
+    (
+        "sqlite",
+        "CREATE TRIGGER search_delete AFTER DELETE ON search BEGIN INSERT INTO "
+        "search_words (search_words, rowid, words) VALUES ('delete', old.n, old.words); END",
+    ),
+):
+    event.listen(search, "after_create", DDL(_statement).execute_if(dialect=_dialect))
 
 injected = Table(
     "injected",
@@ -113,6 +212,10 @@ steered if the sender wrote again while the answer was being made: a restart con
 
 _inbox_open = Index("inbox_open", inbox.c.session, inbox.c.ord)
 _inbox_refused = Index("inbox_refused", inbox.c.session, inbox.c.received_at)
+_messages_source = Index("messages_source", messages.c.source)
+_messages_unindexed = Index("messages_unindexed", messages.c.id)
+_sessions_unindexed = Index("sessions_unindexed", sessions.c.id)
+_messages_changed = Index("messages_changed", messages.c.session_id, messages.c.changed)
 
 
 def set_partial_indexes(dialect: str) -> None:
@@ -122,6 +225,10 @@ def set_partial_indexes(dialect: str) -> None:
     """
     _inbox_open.dialect_options[dialect]["where"] = text("state = 'new'")
     _inbox_refused.dialect_options[dialect]["where"] = text("priority = 2")
+    _messages_source.dialect_options[dialect]["where"] = text("source IS NOT NULL")
+    _messages_unindexed.dialect_options[dialect]["where"] = text("indexed < 1")
+    _sessions_unindexed.dialect_options[dialect]["where"] = text("indexed_title <> title")
+    _messages_changed.dialect_options[dialect]["where"] = text("changed IS NOT NULL")
 
 
 outbox = Table(
@@ -140,7 +247,9 @@ outbox = Table(
     Column("sent_at", BigInteger, nullable=False),
     UniqueConstraint("inbox_id", "part", name="outbox_part"),
 )
-"""Messages placed on platforms. ``state`` is intent, placed, final or dead; ``body`` is the final message."""
+"""Messages placed on platforms. ``state`` is intent, placed, final or dead, or unfit: the message cannot
+show its page and has to be deleted. ``body`` is the final message. After /undo it is undone, and removed when
+the message is deleted; its ``id`` then ends with the number of the /undo, and /redo finds the chat there."""
 
 cursor = Table(
     "cursor",
@@ -150,6 +259,33 @@ cursor = Table(
     Column("shard", Text, primary_key=True),
     Column("value", Text, nullable=False),
 )
+
+announcement = Table(
+    "announcement",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("inbox_id", Text, nullable=False, unique=True),
+    Column("chat", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Index("announcement_session", "session_id"),
+)
+"""Messages that plugins announced: ``id`` is plugin and key, ``chat`` the place, ``message`` the newest
+content as JSON. The row in the inbox is open while that content is not delivered."""
+
+plugin_entry = Table(
+    "plugin_entry",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("plugin", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("value", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Index("plugin_entry_table", "plugin", "name"),
+)
+"""Entries of the plugins' tables: ``id`` is plugin, table and key, ``value`` is JSON."""
 
 turn_step = Table(
     "turn_step",
@@ -251,6 +387,21 @@ moved_chat = Table(
 )
 """Chats that continue another chat's session: ``chat`` is the id of the session they would otherwise have."""
 
+room = Table(
+    "room",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("channel", Text, nullable=False),
+    Column("account", Text, nullable=False),
+    Column("chat", Text, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("group", Integer, nullable=False),
+    Column("seen_at", BigInteger, nullable=False),
+    Index("room_seen", "seen_at"),
+)
+"""Chats in which a channel has seen messages, also those that it ignores. ``id`` is channel, account and
+chat; ``title`` is the name of the room, or of the user in a private chat; ``group`` is 1 for a room."""
+
 spend = Table(
     "spend",
     metadata,
@@ -300,17 +451,94 @@ approval_grant = Table(
 )
 """Permanent approvals: of one user, in one session, for calls that match exactly this text."""
 
-approval_decision = Table(
-    "approval_decision",
+question = Table(
+    "question",
     metadata,
     Column("id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("key", Text, nullable=False),
     Column("inbox_id", Text, nullable=False),
-    Column("tool", Text, nullable=False),
-    Column("arguments", Text, nullable=False),
-    Column("decision", Text, nullable=False),
-    Column("decided_by", Text, nullable=False),
-    Column("at", BigInteger, nullable=False),
-    Index("approval_decision_message", "inbox_id"),
+    Column("subject", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("answer", Text, nullable=False, server_default="[]"),
+    Column("answered_by", Text, nullable=False, server_default=""),
+    Column("shown", Text, nullable=False, server_default=""),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("settled_at", BigInteger, nullable=False, server_default="0"),
+    Column("acknowledged", BigInteger, nullable=False, server_default="0"),
+    Column("closed", BigInteger, nullable=False, server_default="0"),
+    UniqueConstraint("owner", "key", name="question_key"),
+    Index("question_message", "inbox_id"),
+    Index("question_pending", "acknowledged"),
+    Index("question_unclosed", "closed"),
 )
-"""Decisions about tool calls of unanswered messages. ``arguments`` is a SHA-256 of them; ``decision`` is
-once, always or deny."""
+"""Questions to users. ``state`` is open, answered, expired or withdrawn; ``acknowledged`` is 0 until the
+owner took the answer, ``closed`` until the chat shows the outcome. ``inbox_id`` is the message whose turn
+asked and still needs the question; ``subject`` is what a repeated turn finds the question by, empty outside
+turns. ``answer`` is a JSON list, ``shown`` the place on the platform."""
+
+share = Table(
+    "share",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("digest", Text, nullable=False),
+    Column("session", Text, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("views", Integer, nullable=False),
+    UniqueConstraint("digest", name="share_digest"),
+    Index("share_session", "session"),
+)
+"""Links to conversations: ``digest`` is the SHA-256 of the secret in the link, and ``seq`` the number of the
+last message that is shown."""
+
+feedback = Table(
+    "feedback",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("channel", Text, nullable=False),
+    Column("account", Text, nullable=False),
+    Column("chat", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("session", Text, nullable=False),
+    Column("answer_id", Text, nullable=False),
+    Column("value", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Index("feedback_at", "at"),
+)
+"""The newest feedback of a user on a platform's message of an answer: ``value`` is up, down, or none if the
+user took it back."""
+
+file_change = Table(
+    "file_change",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("session", Text, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("answer", Text, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("added", Integer, nullable=False),
+    Column("removed", Integer, nullable=False),
+    Column("before", Text),
+    Column("after", Text),
+    Column("diff", Text, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("root", Text, nullable=False, server_default=""),
+    Column("mode", Integer),
+    Column("new_mode", Integer),
+    Column("blob", Text, nullable=False, server_default=""),
+    Column("new_blob", Text, nullable=False, server_default=""),
+    Column("unkept", Text, nullable=False, server_default="the gateway did not keep contents then"),
+    Column("state", Text, nullable=False, server_default=""),
+    Index("file_change_session", "session", "id"),
+)
+"""Changes of files by tools: ``answer`` is the id of the turn's answer, ``before`` and ``after`` are the
+texts, null for no file. ``note`` says what of them is not kept.
+``blob`` and ``new_blob`` are ids of the whole contents in git, empty for no file, and ``unkept`` is why they
+are not there. ``state`` is empty, reverting, reverted or restoring."""

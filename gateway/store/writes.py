@@ -103,6 +103,22 @@ class Write:
         return [f"CAST(${next(numbers)} AS {kind})" for kind in types]
 
 
+class OwnStatement(Write):
+    """A statement of its own for each row, such as a copy inside the database.
+
+    ``?1`` is the first value of the row; the text has to use all of them and to suit both databases.
+    """
+
+    def __init__(self, rank: int, table: Table, text: str) -> None:
+        super().__init__("update", rank, table, "")
+        self._own = text
+
+    def statements(self, dialect: Dialect, rows: Sequence[Row]) -> Iterator[Statement]:
+        """Yield the statement for each row."""
+        text = self._own if dialect.name == "sqlite" else self._own.replace("?", "$")
+        yield from (Statement(text, flatten([row])) for row in rows)
+
+
 def split(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     """Yield the rows in chunks with lengths that are powers of two, largest first."""
     start, size = 0, MAX_ROWS

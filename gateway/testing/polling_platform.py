@@ -9,7 +9,11 @@ applies it without an answer.
     GET  /deletions -> {"chat:id": seconds}           when each deletion was confirmed, in monotonic seconds
     GET  /updates?after=N&wait=MS -> {updates: [...]}  updates of users; confirms all updates up to N
     POST /send {chat, text, reply_to, nonce} -> {id}  the bot sends a message
+    POST /edit {chat, id, text} -> {}                 the bot edits one of its messages
+    POST /remove {chat, id} -> {}                     the bot deletes one of its messages
+    POST /typing {chat} -> {}                         the bot shows that it writes
     GET  /find?chat=C&nonce=N -> {id: n | null}       the bot's message with a nonce
+    GET  /history?chat=C&before=N&limit=M -> {messages: [message...]}  messages before one, oldest first
     GET  /rooms -> {chat: [message...]}               all messages
 
 As a program, ``python -m gateway.testing.polling_platform --port 0 --faults 0.1`` prints its address.
@@ -29,6 +33,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.testing.fake_platform import Fault, FaultScript
 
@@ -39,7 +44,7 @@ _LONGEST_POLL = 25_000
 class PlatformMessage(Struct, frozen=True):
     """A message on the platform. ``nonce`` is set by the bot; users' messages have none.
 
-    With ``deletes`` it is an update: the message with that id was deleted.
+    With ``deletes`` or ``edits`` it is an update: the message with that id was deleted or edited.
     """
 
     id: int
@@ -49,6 +54,16 @@ class PlatformMessage(Struct, frozen=True):
     reply_to: int | None = None
     nonce: str | None = None
     deletes: int | None = None
+    edits: int | None = None
+
+
+class MalformedUpdate(Struct, frozen=True):
+    """An update that no client can parse."""
+
+    id: int
+    chat: None = None
+    text: int = 0
+    deletes: None = None
 
 
 class PollingPlatform:
@@ -57,7 +72,8 @@ class PollingPlatform:
 
     Chats in ``closed`` refuse the bot. ``impatient`` counts calls during a wait that the platform asked for.
     ``on_applied`` is called when a message of the bot is stored, before the response; ``on_deleted`` when a
-    deletion is confirmed. ``deletions`` are the times of that, in monotonic seconds.
+    deletion is confirmed. ``deletions`` are the times of that, in monotonic seconds. ``typing`` are the chats
+    in which the bot has shown that it writes. A message of the bot has at most ``longest`` characters.
     """
 
     def __init__(
@@ -67,6 +83,7 @@ class PollingPlatform:
         repeats: float = 0,
         seed: int = 0,
         port: int = 0,
+        longest: int = 1_000_000,
         on_applied: Callable[[], None] | None = None,
         on_deleted: Callable[[], None] = lambda: None,
     ) -> None:
@@ -76,11 +93,14 @@ class PollingPlatform:
         self.sends = 0
         self.impatient = 0
         self.url = ""
+        self.typing: list[str] = []
+        self._longest = longest
+        self._reversed = False
         self._faults = FaultScript(faults, repeats=repeats, seed=seed)
         self._port = port
         self._on_applied = on_applied
         self._on_deleted = on_deleted
-        self._updates: list[PlatformMessage] = []
+        self._updates: list[PlatformMessage | MalformedUpdate] = []
         self._wait_until: dict[str, float] = {}
         self._last_id = 0
         self._new_update = asyncio.Event()
@@ -93,16 +113,32 @@ class PollingPlatform:
     def say(self, chat: str, text: str, user: str = "ada") -> int:
         """Send a message of a user. Return its id."""
         said = self._placed(chat, user, text)
-        self._updates.append(said)
-        self._new_update.set()
+        self._push(said)
         return said.id
 
     def delete(self, chat: str, message: int) -> None:
         """Delete a message of a user."""
         self.rooms[chat] = [said for said in self.rooms[chat] if said.id != message]
-        self._last_id += 1
-        self._updates.append(PlatformMessage(self._last_id, chat, "", "", deletes=message))
-        self._new_update.set()
+        self._push(PlatformMessage(self._next_id(), chat, "", "", deletes=message))
+
+    def edit(self, chat: str, message: int, text: str) -> None:
+        """Edit a message of a user."""
+        room = self.rooms[chat]
+        at = next(number for number, said in enumerate(room) if said.id == message)
+        room[at] = replace(room[at], text=text)
+        self._push(PlatformMessage(self._next_id(), chat, room[at].user, text, edits=message))
+
+    def malformed(self) -> None:
+        """Send an update that cannot be parsed."""
+        self._push(MalformedUpdate(self._next_id()))
+
+    def repeat(self) -> None:
+        """Send each update twice from now on."""
+        self._faults.repeats = 1
+
+    def reorder(self) -> None:
+        """Reverse the next batch of updates."""
+        self._reversed = True
 
     def answers(self, chat: str) -> list[str]:
         """Return the texts of the bot in a chat."""
@@ -115,7 +151,11 @@ class PollingPlatform:
         app.router.add_get("/deletions", self._deletions)
         app.router.add_get("/updates", self._poll)
         app.router.add_post("/send", self._send)
+        app.router.add_post("/edit", self._edit)
+        app.router.add_post("/remove", self._remove)
+        app.router.add_post("/typing", self._type)
         app.router.add_get("/find", self._find)
+        app.router.add_get("/history", self._history)
         app.router.add_get("/rooms", self._rooms)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -156,6 +196,9 @@ class PollingPlatform:
                 async with asyncio.timeout(wait / 1000):
                     await self._new_update.wait()
         given = [said for said in self._updates for _ in range(2 if self._faults.is_repeated() else 1)]
+        if self._reversed:
+            self._reversed = False
+            given.reverse()
         return _answer({"updates": given})
 
     async def _send(self, request: web.Request) -> web.Response:
@@ -167,6 +210,8 @@ class PollingPlatform:
             self.impatient += 1
         if chat in self.closed:
             return _answer({"error": "the bot may not write in this chat"}, 403)
+        if len(given["text"]) > self._longest:
+            return _answer({"error": "the text is too long"}, 400)
         fault = self._faults.of()
         if fault == "slow_down":
             self._wait_until[chat] = now + _RETRY_AFTER
@@ -185,6 +230,29 @@ class PollingPlatform:
             request.transport.abort()
         return _answer({"error": "bad gateway"}, 502)
 
+    async def _edit(self, request: web.Request) -> web.Response:
+        given = await _json(request)
+        room = self.rooms[given["chat"]]
+        for at, said in enumerate(room):
+            if said.id == given["id"] and said.nonce is not None:
+                room[at] = replace(said, text=given["text"])
+                return _answer({})
+        return _answer({"error": "there is no such message"}, 404)
+
+    async def _remove(self, request: web.Request) -> web.Response:
+        given = await _json(request)
+        self.rooms[given["chat"]] = [said for said in self.rooms[given["chat"]] if said.id != given["id"]]
+        return _answer({})
+
+    async def _type(self, request: web.Request) -> web.Response:
+        self.typing.append((await _json(request))["chat"])
+        return _answer({})
+
+    async def _history(self, request: web.Request) -> web.Response:
+        room = self.rooms.get(request.query["chat"], ())
+        earlier = [said for said in room if said.id < int(request.query["before"])]
+        return _answer({"messages": earlier[-int(request.query["limit"]) :]})
+
     async def _find(self, request: web.Request) -> web.Response:
         room = self.rooms.get(request.query["chat"], ())
         nonce = request.query["nonce"]
@@ -196,10 +264,17 @@ class PollingPlatform:
     def _placed(
         self, chat: str, user: str, text: str, reply_to: int | None = None, nonce: str | None = None
     ) -> PlatformMessage:
-        self._last_id += 1
-        said = PlatformMessage(self._last_id, chat, user, text, reply_to, nonce)
+        said = PlatformMessage(self._next_id(), chat, user, text, reply_to, nonce)
         self.rooms.setdefault(chat, []).append(said)
         return said
+
+    def _push(self, update: PlatformMessage | MalformedUpdate) -> None:
+        self._updates.append(update)
+        self._new_update.set()
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
 
 
 async def _json(request: web.Request) -> Mapping[str, Any]:

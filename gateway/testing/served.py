@@ -30,7 +30,7 @@ from gateway.testing.database import place_database
 from gateway.testing.fake_models.server import FakeModels
 
 Frame = dict[str, Any]
-_TIMEOUT_SECONDS = 20.0
+_TIMEOUT_SECONDS = 60.0
 
 
 class SocketClient:
@@ -151,7 +151,7 @@ class Served:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Poll until a condition holds. Raises TimeoutError after 20 s."""
+    """Poll until a condition holds. Raises TimeoutError after a minute."""
     async with asyncio.timeout(_TIMEOUT_SECONDS):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

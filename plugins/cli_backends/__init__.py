@@ -30,7 +30,7 @@ from plugins.cli_backends.dispatcher import Dispatcher
 from plugins.cli_backends.environment import SHARED_VARIABLES
 from plugins.cli_backends.login import VARIABLES
 from plugins.cli_backends.provider import ACTIVE, CliProvider, LoginProvider
-from plugins.cli_backends.settings import SettingsSource
+from plugins.cli_backends.settings import CliSettings, SettingsSource
 from plugins.cli_backends.state import Memory, SessionFile
 
 log = structlog.get_logger("trunkline.cli_backends")
@@ -42,6 +42,7 @@ class CliBackends(Plugin):
     """The plugin: it registers the programs as providers and adds commands for them."""
 
     name = "cli_backends"
+    settings_model = CliSettings
     environ = tuple(sorted(SHARED_VARIABLES.union(VARIABLES, *(cli.variables for cli in CLIS))))
 
     def __init__(self, clis: Sequence[Cli] = CLIS) -> None:
@@ -59,7 +60,7 @@ class CliBackends(Plugin):
     async def activate(self, ctx: PluginContext) -> None:
         """Read the settings and the stored state, and add the providers."""
         folder = await asyncio.to_thread(Path(ctx.cwd).absolute)
-        source = SettingsSource(ctx.config, ctx.environ.get("HOME", ""))
+        source = SettingsSource(ctx.options(CliSettings), ctx.environ.get("HOME", ""))
         sessions = SessionFile(folder / "cli-sessions.json")
         backends = [
             SpawnedBackend(cli, ctx.environ, sessions, partial(_stored_key, ctx.providers, cli.stand_in))

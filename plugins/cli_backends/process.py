@@ -149,6 +149,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         self._transport: asyncio.SubprocessTransport | None = None
         self._paused = False
         self._errors: list[str] = []
+        self._errors_ended = asyncio.Event()
         self._error_split = LineSplitter(_STDERR_LINE_BYTES)
         self._error_bytes = 0
         self._active_at = self._gone_at = self._loop.time()
@@ -220,6 +221,12 @@ class ChildProcess(asyncio.SubprocessProtocol):
                 await self._gone.wait()
         return self._gone.is_set()
 
+    async def wait_errors(self) -> None:
+        """Wait until stderr is read to its end, but not long if other processes keep it open."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self._errors_ended.wait()
+
     async def end(self) -> None:
         """End the program and all processes that it started: SIGTERM, then SIGKILL. Return when they are
         gone.
@@ -272,6 +279,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
             self._wake.set()
         elif fd == 2:
             self._keep_errors(self._error_split.close())
+            self._errors_ended.set()
 
     def process_exited(self) -> None:
         """Kill the rest of the process group and wake readers (called by asyncio)."""

@@ -162,6 +162,7 @@ class Run:
         if self._aborted:
             return BackendError("ABORTED", self._cli.name, "stopped")
         await child.wait_exit(GRACE_SECONDS)
+        await child.wait_errors()
         code = child.code
         lost = self._cli.lost_session
         if lost and any(lost in line for line in child.errors):

@@ -7,16 +7,12 @@ Every key may be written ``like_this`` or ``likeThis``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
-
-from gateway import SettingsError
 
 log = structlog.get_logger("trunkline.cli_backends")
 
@@ -34,6 +30,7 @@ class Section(BaseModel):
         alias_generator=to_camel,
         validate_by_name=True,
         validate_by_alias=True,
+        loc_by_alias=False,
         hide_input_in_errors=True,
     )
 
@@ -92,12 +89,9 @@ class CliSettings(Section):
 class SettingsSource:
     """The current settings. The file is read again when it has changed."""
 
-    def __init__(self, table: Mapping[str, Any], home: str) -> None:
-        """Raises SettingsError for an invalid table. ``home`` is the home folder, or empty."""
-        try:
-            self._table = CliSettings.model_validate(dict(table))
-        except ValidationError as error:
-            raise SettingsError(f"plugins.cli_backends: {_describe(error)}") from None
+    def __init__(self, table: CliSettings, home: str) -> None:
+        """``home`` is the home folder, or empty."""
+        self._table = table
         path = self._table.file
         if path is not None:
             self._file: Path | None = Path(path.replace("~", home, 1) if path.startswith("~/") else path)

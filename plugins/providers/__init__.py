@@ -11,6 +11,7 @@ from functools import partial
 from importlib import import_module
 
 from msgspec import Struct
+from pydantic import BaseModel
 
 from gateway import Plugin, PluginContext, Provider, ProviderConfig
 from gateway.provider_http import ProviderService
@@ -91,10 +92,15 @@ PROTOCOLS = {
 """The protocol of each module, as its vendor names it."""
 
 
+class ProvidersSettings(BaseModel):
+    """The plugin has no settings of its own."""
+
+
 class Providers(Plugin):
     """Registers the built-in providers without importing their modules."""
 
     name = "providers"
+    settings_model = ProvidersSettings
 
     async def activate(self, ctx: PluginContext) -> None:
         """Add a factory for each provider."""

@@ -151,6 +151,25 @@ def channels_holds(bench: Bench) -> Iterator[Row]:
         yield Row(label, "ms", one["longest"], floor, 50, absolute=True, note=one["input"])
 
 
+def rooms(bench: Bench) -> Iterator[Row]:
+    """The cost of a message in a room with its context, and the memory of an idle room."""
+    run = subprocess.run(
+        [sys.executable, str(HERE / "rooms.py")],
+        cwd=TREE,
+        env=bench.lab.environment(),
+        check=True,
+        capture_output=True,
+    )
+    seen = json.loads(run.stdout.splitlines()[-1])
+    private = seen["private"]
+    for name, label in (("group", "without context"), ("context", "with 20 messages of context")):
+        figure = f"CPU of a turn in a room {label}, beyond that in a private chat (floor)"
+        yield Row(figure, "µs", seen[name] - private, private, 300, absolute=True)
+    yield Row(
+        "memory of an idle room with 20 messages", "KiB", seen["room_bytes"] / 1024, None, 8, absolute=True
+    )
+
+
 def channels_idle(bench: Bench) -> Iterator[Row]:
     """All four channels connected: how soon, with how much memory, and what many messages leave behind.
 
@@ -183,8 +202,10 @@ def channels_idle(bench: Bench) -> Iterator[Row]:
 
 def _all_four(bench: Bench, tree: Path) -> tuple[list[Platform], Process]:
     platforms = [bench.lab.platform(kind) for kind in PLATFORMS]
-    # What conversations hold is no growth: short windows are full when it begins to count.
-    gateway = bench.lab.gateway(platforms=platforms, python=bench.plain, tree=tree, window=10, pace=UNLIMITED)
+    # What conversations hold is no growth: short histories are full when it begins to count.
+    gateway = bench.lab.gateway(
+        platforms=platforms, python=bench.plain, tree=tree, history=1_000, pace=UNLIMITED
+    )
     return platforms, gateway
 
 
@@ -206,4 +227,5 @@ CHANNEL_FIGURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "channels_parse_render": channels_parse_render,
     "channels_holds": channels_holds,
     "channels_idle": channels_idle,
+    "rooms": rooms,
 }

@@ -103,7 +103,7 @@ def of_discord(raw: Any) -> object:
     """Read a message or an interaction."""
     if "author" in raw:
         said = read(raw, DiscordMessage)
-        return discord.should_answer(said, _CHAT, _PROFILE) and discord.inbound(said, _CHAT, _PROFILE)
+        return discord.inbound(said, _CHAT, _PROFILE), discord.pointed(said, _PROFILE)
     if "application_id" in raw and "token" in raw:
         return discord.from_command(read(raw, Interaction), _CHAT, _PROFILE)
     return None

@@ -36,7 +36,7 @@ def postgres(bench: Bench) -> Iterator[Row]:
     with ExitStack() as stack:
         servers = {"relay": bench.lab.gateway()}
         for name, tree in bench.trees.items():
-            store = _store(stack.enter_context(_database()))
+            store = _store(stack.enter_context(database()))
             servers[name] = bench.lab.gateway(tree=tree, tables=store)
         results = bench.talks(servers, mode="s02", clients=200)
         bench.lab.stop(*servers.values())
@@ -53,7 +53,7 @@ def postgres_far(bench: Bench) -> Iterator[Row]:
         with ExitStack() as stack:
             proxy = _far(bench, milliseconds)
             servers = {
-                name: bench.lab.gateway(tree=tree, tables=_store(stack.enter_context(_database()), proxy))
+                name: bench.lab.gateway(tree=tree, tables=_store(stack.enter_context(database()), proxy))
                 for name, tree in bench.trees.items()
             }
             # Turns come in waves: a commit at this distance has many of them.
@@ -98,7 +98,7 @@ def _recovered(bench: Bench, name: str, where: str) -> Sequence[float]:
     folder.mkdir()
     with ExitStack() as stack:
         proxy = _far(bench, 5) if where.endswith("ms") else None
-        url = None if where == "SQLite" else stack.enter_context(_database())
+        url = None if where == "SQLite" else stack.enter_context(database())
         killed = bench.lab.gateway(tree=tree, folder=folder, tables=_store(url))
         load = bench.lab.load(killed, kind="accept", mode="#!h00", clients=10, sessions=100, messages=100)
         assert load.measure().turns == _UNANSWERED
@@ -129,7 +129,7 @@ def _until_answered(gateway: Process) -> float:
 
 
 @contextmanager
-def _database() -> Iterator[str]:
+def database() -> Iterator[str]:
     """The URL of a new, empty database, which is dropped afterwards."""
     name = f"trunkline_bench_{uuid.uuid4().hex}"
     engine = create_engine(

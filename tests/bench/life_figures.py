@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import resource
+import sqlite3
 import time
+import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -115,7 +119,7 @@ def first_turn(bench: Bench) -> Iterator[Row]:
 
 def sessions(bench: Bench) -> Iterator[Row]:
     """A message costs the same with 10 sessions and with 10,000; ten talk at a time in both."""
-    servers = {"relay": bench.lab.gateway(window=2), "ours": bench.lab.gateway(window=2)}
+    servers = {"relay": bench.lab.gateway(history=1_000), "ours": bench.lab.gateway(history=1_000)}
     common = {"kind": "talk", "mode": "s02", "clients": 10, "seconds": bench.seconds, "fresh": False}
     loads = {
         "relay": bench.lab.load(servers["relay"], sessions=1, fill=20, **common),
@@ -128,8 +132,8 @@ def sessions(bench: Bench) -> Iterator[Row]:
 
 
 def history(bench: Bench) -> Iterator[Row]:
-    """A message costs the same with 10 messages of history sent to the model and with 1,000."""
-    servers = {"relay": bench.lab.gateway(window=10), "ours": bench.lab.gateway(window=1000)}
+    """A message costs the same with 50 messages of history sent to the model and with 1,000."""
+    servers = {"relay": bench.lab.gateway(history=1_000), "ours": bench.lab.gateway(history=14_000)}
     plan = {
         "kind": "talk",
         "mode": "s02",
@@ -142,7 +146,7 @@ def history(bench: Bench) -> Iterator[Row]:
     results = bench.rounds_of(loads)
     bench.lab.stop(*servers.values())
     short, long = middle(results["relay"], cost), middle(results["ours"], cost)
-    yield Row("a message with 1,000 of history (floor: 10)", "µs", long, short, 1.3)
+    yield Row("a message with 1,000 of history (floor: 50)", "µs", long, short, 1.3)
 
 
 def many_turns(bench: Bench) -> Iterator[Row]:
@@ -159,6 +163,57 @@ def growth(bench: Bench) -> Iterator[Row]:
     """400 turns of one session."""
     seen = [_aged(bench, clients=1, messages=25, slices=16) for _ in range(3)]
     yield _aged_row("400 turns of one session: the last 50 (floor: the first)", seen, 1.3)
+
+
+def long_chat(bench: Bench) -> Iterator[Row]:
+    """10,000 messages of one chat, whose model has a window of 32,000 tokens. Any that fails ends this."""
+    folder = bench.lab.folder / "long-chat"
+    folder.mkdir()
+    server = bench.lab.gateway(folder=folder, tables='[models."bench/fake"]\ncontext_window = 32000')
+    load = bench.lab.load(server, kind="burst", mode="s32", clients=1, messages=500, fresh=False)
+    costs = [cost(load.measure()) for _ in range(10)]
+    load.stop()
+    bench.lab.stop(server)
+    with closing(sqlite3.connect(folder / "trunkline.db")) as database:
+        where = """FROM messages WHERE extra LIKE '%"custom_type":"summary"%'"""
+        (made,) = database.execute(f"SELECT count(*) {where}").fetchone()
+        (failed,) = database.execute("SELECT count(*) FROM parts WHERE type = 'error'").fetchone()
+    note = f"processor for a turn; {made} summaries, {failed} errors"
+    label = "10,000 messages of one chat: the last 1,000 (floor: the second 1,000)"
+    yield Row(label, "µs", costs[-1], costs[1], 1.3, note=note)
+
+
+def session_list(bench: Bench) -> Iterator[Row]:
+    """The first page of the list of a channel's sessions, of 100,000 sessions and of 100."""
+    servers: dict[str, Process] = {}
+    for name, count in (("relay", 100), ("ours", 100_000)):
+        folder = bench.lab.folder / f"list-{name}"
+        folder.mkdir()
+        bench.lab.stop(bench.lab.gateway(folder=folder))
+        with closing(sqlite3.connect(folder / "trunkline.db")) as database:
+            # The list must find the sessions of a channel among those of another.
+            database.executemany(
+                "INSERT INTO sessions (id, channel, owner, address, title, seq, messages, input_tokens,"
+                " output_tokens, context_from, created_at, updated_at, indexed_title)"
+                " VALUES (?1, ?2, 'u', '{\"channel\":\"websocket\"}', ?1, 1, 0, 0, 0, 0, ?3, ?3, ?1)",
+                ((f"s{n}", "other" if n % 3 else "websocket", n) for n in range(count * 3)),
+            )
+            database.commit()
+        servers[name] = bench.lab.gateway(folder=folder)
+    took: dict[str, list[float]] = defaultdict(list)
+    for _ in range(bench.rounds):
+        for name, server in servers.items():
+            url = f"http://127.0.0.1:{server.port}/api/sessions?channel=websocket&pinned=false&limit=100"
+            each: list[float] = []
+            for _ in range(20):
+                begun = time.perf_counter()
+                with urllib.request.urlopen(url) as response:
+                    assert len(json.load(response)["sessions"]) == 100
+                each.append((time.perf_counter() - begun) * 1e3)
+            took[name].append(median(each))
+    bench.lab.stop(*servers.values())
+    yield row("a page of 100,000 sessions (floor: of 100)", "ms", took, 1.5)
+    yield row("a page of 100,000 sessions", "ms", took, 50, absolute=True)
 
 
 @dataclass
@@ -209,5 +264,7 @@ LIFE_FIGURES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "history": history,
     "many_turns": many_turns,
     "growth": growth,
+    "long_chat": long_chat,
+    "session_list": session_list,
 }
 """By the names that ``--only`` takes."""

@@ -30,7 +30,6 @@ _SETTINGS = """
 model = "bench/fake"
 data_dir = "{folder}"
 durability = "full"
-history_window = {window}
 
 [server]
 port = {port}
@@ -43,6 +42,9 @@ base_url = "{model}/v1"
 
 {channels}
 """
+
+
+_HISTORY = "compaction = false\nhistory_window = {}"
 
 
 def cores() -> tuple[set[int], set[int]]:
@@ -165,7 +167,7 @@ class Lab:
     def gateway(
         self,
         *,
-        window: int = 200,
+        history: int = 0,
         folder: Path | None = None,
         platforms: Sequence[Platform] = (),
         python: Path | None = None,
@@ -178,7 +180,8 @@ class Lab:
         """Trunkline with everything on, in a new folder if none is given, run from a checkout.
 
         It is connected to ``platforms``; ``settings`` are those of each of their channels. ``tables`` are
-        those of more providers than the model or of a database, ``top`` settings beside them. ``python`` is
+        those of more providers than the model or of a database, ``top`` settings beside them. The model gets
+        ``history`` tokens of a conversation; 0 is all that it takes. ``python`` is
         of another environment than this one, and ``model`` another model server.
         """
         if folder is None:
@@ -189,12 +192,11 @@ class Lab:
         config.write_text(
             _SETTINGS.format(
                 folder=folder,
-                window=window,
                 port=_free_port(),
                 model=f"http://127.0.0.1:{(model or self.model).port}",
                 channels=channels,
                 tables=tables,
-                top=top,
+                top=f"{top}\n{_HISTORY.format(history) if history else ''}",
             )
         )
         command = [str(python or python_of(tree)), "-m", "gateway", "run", "--config", str(config)]

@@ -28,8 +28,16 @@ from processes import HERE, TREE, cores, laboratory
 from provider_figures import PROVIDER_FIGURES
 from rich.console import Console
 from rich.table import Table
+from search_figures import SEARCH_FIGURES
 
-_ALL = {**FIGURES, **LIFE_FIGURES, **DATABASE_FIGURES, **CHANNEL_FIGURES, **PROVIDER_FIGURES}
+_ALL = {
+    **FIGURES,
+    **LIFE_FIGURES,
+    **DATABASE_FIGURES,
+    **CHANNEL_FIGURES,
+    **PROVIDER_FIGURES,
+    **SEARCH_FIGURES,
+}
 RIVAL = TREE / ".venv-bench"
 PLAIN = TREE / ".venv-bench-plain"
 

@@ -46,7 +46,7 @@ class GatewayProcess:
     ) -> None:
         """Settings of the next process."""
         self._config.write_text(
-            f'model = "{model}"\nhistory_window = 50\n{settings}\n'
+            f'model = "{model}"\n{settings}\n'
             f"[server]\nport = 0\n{server}\n"
             f'[providers.openai]\nbase_url = "{model_url}"\napi_key = "none"\n{provider}\n'
         )

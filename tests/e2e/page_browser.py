@@ -33,13 +33,37 @@ async def chat(
         await expect(connection(page)).to_have_text("Connected")
     yield page
     await opened.close()
-    assert [said for said in complaints if not any(sign in said for sign in excused)] == []
+    unexpected = [said for said in complaints if not any(sign in said for sign in excused)]
+    assert unexpected == [], unexpected
 
 
 async def say(page: Page, text: str) -> None:
     """Type a message and send it, by the keyboard alone."""
     await message_field(page).fill(text)
     await page.keyboard.press("Enter")
+
+
+async def act(page: Page, title: str, action: str) -> None:
+    """Open the menu of a conversation and choose an action."""
+    row = page.get_by_role("navigation").get_by_role("listitem").filter(has_text=title)
+    await row.get_by_role("link").focus()
+    await row.get_by_role("button", name=f"Actions for {title}").click()
+    await page.get_by_role("menuitem", name=action).click()
+
+
+async def scroll_list_to(page: Page, title: str) -> None:
+    """Scroll the list of conversations down until a row is in the document."""
+    await page.evaluate(
+        """async (title) => {
+            const list = document.querySelector("tl-list");
+            const isThere = () => [...list.querySelectorAll(".title")].some((e) => e.textContent === title);
+            for (let tries = 0; tries < 2000 && !isThere(); tries++) {
+                list.scrollTo(0, list.scrollHeight);
+                await new Promise((done) => setTimeout(done, 20));
+            }
+        }""",
+        title,
+    )
 
 
 async def place_of(shown: Locator) -> object:

@@ -60,6 +60,7 @@ class PageServer:
         self.received: list[Frame] = []
         self.logs: dict[str, list[Frame]] = {}
         self.titles: dict[str, str] = {}
+        self.pinned: set[str] = set()
         self.seen: dict[str, Frame] = {}
         self.turns: dict[str, Turn] = {}
         self.ignore_messages = False
@@ -81,6 +82,7 @@ class PageServer:
         app.router.add_get("/ws", self._socket)
         app.router.add_get("/api/sessions", self._sessions)
         app.router.add_get("/api/sessions/{id}", self._session)
+        app.router.add_get("/api/sessions/{id}/branches", self._branches)
         app.router.add_post("/api/browser", self._remember)
         app.router.add_delete("/api/sessions/{id}", self._delete)
         app.on_response_prepare.append(_add_policy)
@@ -240,12 +242,17 @@ class PageServer:
     async def _sessions(self, request: web.Request) -> web.Response:
         if not self._knows(request):
             raise web.HTTPUnauthorized
-        return web.json_response({"sessions": [self._info(session) for session in self.titles]})
+        pinned = request.query.get("pinned")
+        shown = [s for s in self.titles if pinned in (None, str(s in self.pinned).lower())]
+        return web.json_response({"sessions": [self._info(session) for session in shown], "next": None})
 
     async def _session(self, request: web.Request) -> web.Response:
         if request.match_info["id"] not in self.titles:
             raise web.HTTPNotFound
         return web.json_response(self._info(request.match_info["id"]))
+
+    async def _branches(self, _request: web.Request) -> web.Response:
+        return web.json_response({"branches": []})
 
     def _info(self, session: str) -> Frame:
         place = list(self.titles).index(session)

@@ -210,7 +210,7 @@ async def exchange(url: str, sent: bytes) -> bytes:
     said = b""
     try:
         writer.write(sent)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while piece := await reader.read(65536):
                 said += piece
     except ConnectionError:

@@ -111,7 +111,7 @@ def said(message: Message) -> str:
 
 async def all_settled(gateway: GatewayProcess) -> list[dict[str, Any]]:
     """The inbox, once nothing in it is open."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             found = await rows(gateway, t.inbox)
             if all(row["state"] != "new" for row in found):
@@ -150,7 +150,7 @@ async def test_a_message_that_kills_the_gateway_becomes_a_dead_letter(
 
 async def _survives(gateway: GatewayProcess) -> bool:
     """Whether it lives until the first message of the inbox is settled."""
-    ending = asyncio.timeout(20)
+    ending = asyncio.timeout(60)
     async with ending:
         while (await rows(gateway, t.inbox))[0]["state"] == "new":
             if gateway.status is not None:
@@ -379,7 +379,33 @@ async def test_a_decision_that_was_acknowledged_survives_a_kill_and_is_used_once
             assert (tmp_path / "launches").read_text() == "launched\n"
             await client.send(type="approval", session="s", approval_id=again["approval_id"], decision="deny")
             await all_settled(gateway)
-        assert await rows(gateway, t.approval_decision) == []
+        assert await rows(gateway, t.question) == []
         told = [(row["action"], row["subject"]) for row in await rows(gateway, t.audit)]
         assert sorted(told) == [("approval.deny", "launch"), ("approval.once", "launch")]
         assert (tmp_path / "launches").read_text() == "launched\n"
+
+
+@pytest.mark.timeout(90)
+async def test_an_open_question_survives_a_kill_and_its_decision_counts_for_the_repeated_turn(
+    tmp_path: Path, models: FakeModels
+) -> None:
+    """The answer is given while the repeated turn waits, and before that, to the question as it was asked."""
+    (tmp_path / "guarded.py").write_text(GUARDED)
+    models.then(Reply((Use("launch", '{"site": "A"}'),), "tools"))
+    async with GatewayProcess(tmp_path, models.openai_url, 'plugins.enabled = ["guarded"]') as gateway:
+        assert await gateway.start()
+        async with gateway.client() as client:
+            await client.send(type="message", client_msg_id="1", session="s", text="go")
+            asked = await client.until("approval_request")
+            await gateway.stop(signal.SIGKILL)
+        assert await gateway.start()
+        async with gateway.client() as client:
+            await client.send(type="resume", session="s", after=0)
+            again = await client.until("approval_request")
+            assert {**again, "seq": 0, "timeout_ms": 0} == {**asked, "seq": 0, "timeout_ms": 0}
+            decide = {"type": "approval", "session": "s", "approval_id": asked["approval_id"]}
+            await client.send(**decide, decision="once")
+            await all_settled(gateway)
+        assert await rows(gateway, t.question) == []
+        assert [row["action"] for row in await rows(gateway, t.audit)] == ["approval.once"]
+    assert (tmp_path / "launches").read_text() == "launched\n"

@@ -6,6 +6,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from tests.e2e.page_browser import (
+    act,
     answers,
     chat,
     connection,
@@ -226,11 +227,9 @@ async def test_pictures_are_attached_shown_and_sent(browser: Browser) -> None:
 async def test_what_cannot_be_attached_is_said_and_not_sent(browser: Browser) -> None:
     server = PageServer(answering("Nice."))
     async with server.running(), chat(browser, server.url) as page:
-        file = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"text"}
+        file = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"text" * 200_000}
         await page.locator("input[type=file]").set_input_files([file])  # type: ignore[list-item]
-        await expect(page.get_by_role("alert")).to_contain_text(
-            "notes.txt is neither a picture nor a recording"
-        )
+        await expect(page.get_by_role("alert")).to_contain_text("notes.txt does not fit")
         await expect(page.locator("tl-attachments")).to_be_hidden()
 
 
@@ -246,10 +245,10 @@ async def test_sessions_are_listed_opened_and_deleted_after_a_question(browser: 
         await expect(links).to_have_count(2)
         await page.get_by_role("link", name="first talk").click()
         await expect(words(questions(page))).to_have_text("first talk")
-        await page.get_by_role("button", name="Delete first talk").click()
+        await act(page, "first talk", "Delete…")
         await page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
         await expect(links).to_have_count(2)
-        await page.get_by_role("button", name="Delete first talk").click()
+        await act(page, "first talk", "Delete…")
         await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
         await expect(links).to_have_count(1)
         await expect(page.get_by_role("heading", name="What can I do for you?")).to_be_visible()
@@ -332,7 +331,7 @@ async def test_a_session_that_still_answers_says_why_it_stays(browser: Browser) 
     async with server.running(), chat(browser, server.url) as page:
         await say(page, "talk")
         await expect(answers(page)).to_contain_text("On and")
-        await page.get_by_role("button", name="Delete talk").click()
+        await act(page, "talk", "Delete…")
         await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
         await expect(page.get_by_role("alert")).to_contain_text("An answer is still running.")
         await page.get_by_role("button", name="Dismiss").click()
@@ -367,3 +366,24 @@ async def test_a_picture_can_be_dropped_on_the_page(browser: Browser) -> None:
         await expect(page.get_by_role("button", name="Remove drop.png")).to_be_visible()
         await page.get_by_role("button", name="Remove drop.png").click()
         await expect(page.locator("tl-attachments")).to_be_hidden()
+
+
+async def test_files_can_be_pasted(browser: Browser) -> None:
+    server = PageServer(answering("Nice."))
+    async with server.running(), chat(browser, server.url) as page:
+        await message_field(page).evaluate(
+            """(field, bytes) => {
+                const pasted = new DataTransfer();
+                pasted.items.add(new File([new Uint8Array(bytes)], "shot.png", { type: "image/png" }));
+                pasted.items.add(new File(["a,b"], "table.csv", { type: "text/csv" }));
+                field.dispatchEvent(new ClipboardEvent("paste", { clipboardData: pasted, bubbles: true }));
+            }""",
+            list(picture(4, 4)),
+        )
+        await expect(page.get_by_role("button", name="Remove shot.png")).to_be_visible()
+        await expect(page.get_by_role("button", name="Remove table.csv")).to_be_visible()
+        await say(page, "look")
+        await expect(words(answers(page))).to_have_text("Nice.")
+        (sent,) = (frame for frame in server.received if frame["type"] == "message")
+        assert [part["mime_type"] for part in sent["parts"]] == ["image/png"]
+        assert [file["name"] for file in sent["files"]] == ["table.csv"]

@@ -76,6 +76,18 @@ async def test_a_message_written_while_offline_is_sent_once_the_server_is_back(b
         assert len([frame for frame in server.received if frame["type"] == "message"]) == 1
 
 
+async def test_a_stop_while_offline_says_that_it_was_not_sent(browser: Browser) -> None:
+    server = PageServer(halting("First, half", " and whole."))
+    async with AsyncExitStack() as stack:
+        async with server.running():
+            page = await stack.enter_async_context(chat(browser, server.url))
+            await say(page, "Hello")
+            await expect(answers(page)).to_contain_text("First, half")
+        await expect(connection(page)).to_have_text("Connection lost, trying again…")
+        await page.get_by_role("button", name="Stop answering").click()
+        await expect(page.locator("#notice")).to_contain_text("Stop the answer when the connection is back")
+
+
 async def test_a_message_without_its_ack_is_sent_again_under_the_same_id(browser: Browser) -> None:
     server = PageServer(answering("Once."))
     server.ignore_messages = True
@@ -93,6 +105,20 @@ async def test_a_message_without_its_ack_is_sent_again_under_the_same_id(browser
             await page.evaluate("Object.keys(localStorage).filter((key) => key.includes('outbox')).length")
             == 0
         )
+
+
+async def test_a_message_sent_after_a_reload_does_not_hide_the_conversation(browser: Browser) -> None:
+    server = PageServer(answering("Yes."))
+    async with server.running(), chat(browser, server.url) as page:
+        await say(page, "one?")
+        await expect(words(answers(page))).to_have_text("Yes.")
+        server.ignore_messages = True
+        await say(page, "two?")
+        await expect(questions(page)).to_have_count(2)
+        server.ignore_messages = False
+        await page.reload()
+        await expect(words(questions(page))).to_have_text(["one?", "two?"])
+        await expect(words(answers(page))).to_have_text(["Yes.", "Yes."])
 
 
 async def test_a_message_whose_ack_was_lost_is_answered_once(browser: Browser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import sys
 from asyncio.subprocess import Process
@@ -11,9 +12,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
-from tests.e2e.page_browser import answers, chat, connection, questions, say, words
+from gateway.testing.fake_models.script import titling
+from gateway.testing.fake_models.server import FakeModels
+from gateway.testing.served import serving
+from tests.documents import pdf
+from tests.e2e.page_browser import act, answers, chat, connection, questions, say, words
 from tests.e2e.page_scripts import picture
 
 ROOT = Path(__file__).parents[2]
@@ -106,6 +111,60 @@ async def test_a_picture_is_taken_and_kept(browser: Browser, tmp_path: Path) -> 
         await expect(questions(page).get_by_role("img", name="field.png")).to_be_visible()
 
 
+async def test_documents_and_source_code_are_read_and_kept(browser: Browser, tmp_path: Path) -> None:
+    port = free_port()
+    async with gateway(tmp_path, port), chat(browser, f"http://127.0.0.1:{port}/") as page:
+        pages = ("Revenue was 42", *["More"] * 50)
+        report = {"name": "report.pdf", "mimeType": "application/pdf", "buffer": pdf(*pages)}
+        source = {"name": "sum.py", "mimeType": "text/x-python", "buffer": b"total = 6 * 7"}
+        await page.locator("input[type=file]").set_input_files([report, source])  # type: ignore[list-item]
+        await expect(page.locator(".thumbnail")).to_have_count(2)
+        await page.reload()
+        await page.get_by_role("button", name="Remove sum.py").click()
+        await page.locator("input[type=file]").set_input_files([source])  # type: ignore[list-item]
+        await expect(page.locator(".thumbnail")).to_have_text(["report.pdf", "sum.py"])
+        await say(page, "read these")
+        await expect(answers(page)).to_have_attribute("data-status", "done")
+        await page.reload()
+        await expect(questions(page)).to_contain_text("Revenue was 42")
+        await expect(questions(page)).to_contain_text("total = 6 * 7")
+        box = await questions(page).bounding_box()
+        assert box is not None
+        assert box["height"] < 700
+
+
+async def test_004_t10_a_title_appears_on_the_page_as_soon_as_it_is_made(
+    browser: Browser, tmp_path: Path
+) -> None:
+    settings = {"small_model": "openai/fake-title"}
+    async with (
+        FakeModels(titling("A trip to Rome")) as models,
+        serving(tmp_path, fake=models, **settings) as served,
+        chat(browser, served.url) as page,
+    ):
+        titled = asyncio.Event()
+
+        async def hold(route: Route) -> None:
+            """A response about the session that arrives after its title, and was made before it."""
+            response = await route.fetch()
+            await titled.wait()
+            await route.fulfill(response=response, json={**await response.json(), "title": "Where do I go?"})
+
+        await page.route(re.compile(r"/api/sessions/\w+$"), hold)
+        await say(page, "Where do I go?")
+        title, listed = page.locator("tl-bar h1"), page.locator("tl-sidebar .title")
+        await expect(title).to_have_text("A trip to Rome")
+        async with page.expect_response(re.compile(r"/api/sessions/\w+$")) as late:
+            titled.set()
+        await (await late.value).finished()
+        await page.evaluate("fetch(location.href).then((page) => page.text())")
+        await expect(title).to_have_text("A trip to Rome")
+        await expect(listed).to_have_text("A trip to Rome")
+        await say(page, "/title My <b>trip</b>")
+        await expect(title).to_have_text("My <b>trip</b>")
+        await expect(listed).to_have_text("My <b>trip</b>")
+
+
 async def test_sessions_are_listed_and_can_be_deleted(browser: Browser, tmp_path: Path) -> None:
     port = free_port()
     async with gateway(tmp_path, port), chat(browser, f"http://127.0.0.1:{port}/") as page:
@@ -113,7 +172,7 @@ async def test_sessions_are_listed_and_can_be_deleted(browser: Browser, tmp_path
         await expect(answers(page)).to_have_attribute("data-status", "done")
         await page.reload()
         await expect(page.get_by_role("link", name="what is 6 * 7?")).to_be_visible()
-        await page.get_by_role("button", name="Delete what is 6 * 7?").click()
+        await act(page, "what is 6 * 7?", "Delete…")
         await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
         await expect(page.get_by_role("heading", name="What can I do for you?")).to_be_visible()
         await page.reload()

@@ -132,6 +132,7 @@ async def test_002_25_agents_are_offered_behind_their_command(browser: Browser, 
     agents = {"poet": {"description": "Writes verse"}}
     async with serving(tmp_path, agents=agents) as served, chat(browser, served.url) as page:
         await message_field(page).press_sequentially("/agent po")
+        await expect(page.get_by_role("option")).to_have_count(1)
         await expect(page.get_by_role("option")).to_contain_text("Writes verse")
         await page.keyboard.press("Tab")
         await expect(message_field(page)).to_have_value("/agent poet ")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,23 @@ import pytest
 from aiohttp import ClientSession
 from playwright.async_api import Browser, Route, expect
 
-from gateway import Plugin, Tool, ToolContext, tool_from
+from gateway import Plugin, Tool, ToolContext, new_id, tool_from
+from gateway.channel import Address, InboundMessage, Quoted, Sender
 from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Use
 from gateway.testing.served import serving
-from tests.e2e.page_browser import answers, chat, connection, message_field, questions, say, session_of, words
+from tests.e2e.page_browser import (
+    answers,
+    chat,
+    connection,
+    message_field,
+    questions,
+    say,
+    scroll_list_to,
+    session_of,
+    words,
+)
 from tests.e2e.page_scripts import picture
+from tests.gateway.access.rooms import Platforms
 
 TOKEN = "a-token-of-at-least-thirty-two-characters"
 
@@ -250,27 +264,34 @@ async def test_the_cookie_counts_for_the_page_of_the_gateway_alone(tmp_path: Pat
             assert answer.status == 401
 
 
-async def test_web_conversations_come_first_and_unnamed_requests_wait_behind_a_filter(
+async def test_conversations_of_this_page_of_all_channels_and_unnamed_requests_are_listed_apart(
     browser: Browser, tmp_path: Path
 ) -> None:
     async with serving(tmp_path) as served:
         async with served.socket() as client:
             await client.say("written here", session="web")
-            await client.until("complete")
+            await served.idle("web")
         await served.ask("POST", "/api/sessions/named/messages", json={"text": "asked by a program"})
         for number in range(101):
             asked = {"messages": [{"role": "user", "content": f"request {number}"}], "model": ""}
             await served.ask("POST", "/v1/chat/completions", json=asked)
         async with chat(browser, served.url) as page:
             rows = page.get_by_role("navigation").get_by_role("listitem")
+            await expect(rows).to_have_count(1)
+            await expect(rows.get_by_role("link")).to_contain_text("written here")
+            await expect(rows.locator(".channel")).to_have_count(0)
+            await page.get_by_role("button", name="Chats of this page").click()
+            await page.get_by_role("menuitem", name="All channels").click()
             await expect(rows).to_have_count(2)
-            await expect(rows.nth(0).get_by_role("link")).to_contain_text("written here")
-            await expect(rows.nth(0).locator(".channel")).to_have_count(0)
-            await expect(rows.nth(1).get_by_role("link", name="api: asked by a program")).to_be_visible()
-            await expect(rows.nth(1).locator(".channel")).to_contain_text("AP")
-            await page.get_by_role("checkbox", name="Unnamed API requests (100)").check()
-            await expect(rows).to_have_count(102)
-            await expect(rows.nth(0).get_by_role("link")).to_contain_text("written here")
+            await expect(rows.nth(0).get_by_role("link", name="api: asked by a program")).to_be_visible()
+            await expect(rows.nth(0).locator(".channel")).to_contain_text("AP")
+            await page.get_by_role("button", name="All channels").click()
+            await page.get_by_role("menuitem", name="Unnamed API requests").click()
+            await expect(rows.filter(has_text="written here")).to_have_count(0)
+            await expect(rows.first).to_contain_text("request 100")
+            oldest = rows.locator(".title").get_by_text("request 0", exact=True)
+            await scroll_list_to(page, "request 0")
+            await expect(oldest).to_be_visible()
 
 
 async def test_a_list_of_sessions_can_be_of_one_channel_or_without_unnamed_ones(tmp_path: Path) -> None:
@@ -288,3 +309,71 @@ async def test_a_list_of_sessions_can_be_of_one_channel_or_without_unnamed_ones(
         assert listed["unnamed=with"] == sorted(["chat-friends", "mine", unnamed])
         assert listed["channel=websocket"] == []
         assert (await served.ask("GET", "/api/sessions?unnamed=maybe"))[0] == 400
+
+
+async def test_the_members_of_a_room_are_named_and_context_and_quotes_are_marked(
+    browser: Browser, tmp_path: Path
+) -> None:
+    platforms = Platforms()
+    room = Address("home", "bot", "-100", group=True, title="Team")
+    channels: dict[str, Any] = {"websocket": {}, "home": {"allow": "*"}}
+    session = "home:bot:-100"
+
+    def said(text: str, name: str, **fields: Any) -> InboundMessage:
+        sender = Sender(name, name.title(), name)
+        return InboundMessage(
+            session=session, dedup_key=new_id(), address=room, sender=sender, text=text, **fields
+        )
+
+    async with serving(tmp_path, platforms, channels=channels) as served:
+        await platforms.home.write(said("<b>the build is red</b>", "bob", addressed="none"))
+        quote = Quoted("reply", "who broke it?", Sender("eve", "Eve"))
+        await platforms.home.write(said("why?", "alice", addressed="mention", quotes=(quote,)))
+        await platforms.home.until(1)
+        async with chat(browser, f"{served.url}/#/s/{session}") as page:
+            earlier = page.get_by_role("article", name="Earlier message of Bob (@bob)")
+            await expect(words(earlier)).to_have_text("<b>the build is red</b>")
+            question = page.get_by_role("article", name="Alice (@alice)", exact=True)
+            await expect(question.locator(".author")).to_have_text("Alice (@alice)")
+            await expect(question.locator("blockquote")).to_have_text("Reply to Eve\nwho broke it?")
+            await expect(question.locator(".typed")).to_have_text("why?")
+            await expect(answers(page)).to_have_count(1)
+
+
+async def test_a_summary_is_folded_and_what_it_covers_stays(browser: Browser, tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        await say(page, "I want to build a boat. " * 20)
+        await expect(answers(page)).to_have_count(1)
+        served.models.then(Reply((Say("## Goal\n\nA boat"),)))
+        await say(page, "/compact")
+        await expect(answers(page).last).to_contain_text("Summarized 2 messages.")
+        for _ in range(2):
+            folded = page.locator("details", has_text="Summary of the conversation so far")
+            await expect(folded).to_have_count(1)
+            await expect(folded.get_by_text("A boat")).not_to_be_visible()
+            await folded.locator("summary").click()
+            await expect(folded.get_by_text("A boat")).to_be_visible()
+            await expect(questions(page).first).to_contain_text("I want to build a boat.")
+            await page.reload()
+        await say(page, "Go on")
+        await expect(answers(page).last).to_contain_text("You said: Go on")
+    assert "> A boat" in served.models.requests[-1].body["messages"][-2]["content"]
+
+
+async def test_messages_show_when_they_were_written(browser: Browser, tmp_path: Path) -> None:
+    zone: dict[str, Any] = {"timezone_id": "UTC", "locale": "en-GB"}
+    async with serving(tmp_path) as served, chat(browser, served.url, **zone) as page:
+        await say(page, "Hi")
+        await expect(answers(page).locator("footer")).to_contain_text("tokens")
+        for _ in range(2):
+            _, log = await served.ask("GET", f"/api/sessions/{session_of(page)}/messages")
+            asked = datetime.fromtimestamp(log["messages"][0]["message"]["created_at"] / 1000, UTC)
+            # A minute may pass between sending, storing and answering.
+            minutes = {(asked - timedelta(minutes=n)).strftime("%H:%M") for n in (-1, 0, 1)}
+            for message in (page.get_by_role("article", name="You"), answers(page)):
+                shown = message.locator("footer time")
+                await expect(shown).to_have_text(re.compile("|".join(minutes)))
+                assert asked.strftime("%B %Y") in (await shown.get_attribute("title") or "")
+            await expect(page.locator(".day")).to_have_text(re.compile("Today|Yesterday"))
+            await page.reload()
+            await expect(answers(page)).to_have_count(1)

@@ -36,7 +36,9 @@ class Pier(Plugin):
 
 
 @asynccontextmanager
-async def gateway_on(directory: Path, platform_url: str, *plugins: Plugin) -> AsyncGenerator[Gateway]:
+async def gateway_on(
+    directory: Path, platform_url: str, *plugins: Plugin, **more: Any
+) -> AsyncGenerator[Gateway]:
     """A gateway whose only channel is a line to the platform."""
     async with FakeModels() as models:
         settings = Settings.model_validate(
@@ -45,6 +47,7 @@ async def gateway_on(directory: Path, platform_url: str, *plugins: Plugin) -> As
                 "model": "openai/fake-small",
                 "providers": {"openai": {"base_url": models.openai_url, "api_key": "none"}},
                 "channels": {"line": {"allow": "*"}},
+                **more,
             }
         )
         line = PollingChannel(platform_url, lambda channel: gateway.parts.host.cursors(channel))
@@ -54,7 +57,7 @@ async def gateway_on(directory: Path, platform_url: str, *plugins: Plugin) -> As
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.02)
 
@@ -70,7 +73,7 @@ async def states(gateway: Gateway) -> tuple[list[str], list[str]]:
 
 
 async def settled(gateway: Gateway, *wanted: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await states(gateway))[0] != list(wanted):
             await asyncio.sleep(0.02)
 

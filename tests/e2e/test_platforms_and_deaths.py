@@ -58,7 +58,7 @@ async def gateway_in(
 
 async def come(gateway: GatewayProcess) -> dict[str, Any]:
     """Wait until each channel works, or says that it is not let in. Returns what they say."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             told = (await ask(f"{gateway.url}/api/status"))[1]["channels"]
             if all(one["ok"] or REFUSED.search(one.get("detail", "")) for one in told.values()):
@@ -174,9 +174,7 @@ def launches(asked: ModelRequest) -> Reply:
 
 
 @pytest.mark.timeout(120)
-async def test_buttons_of_before_a_crash_say_that_they_are_settled_and_new_ones_decide(
-    tmp_path: Path,
-) -> None:
+async def test_buttons_of_before_a_crash_decide_after_it(tmp_path: Path) -> None:
     (tmp_path / "launching.py").write_text(LAUNCHING)
     more = 'plugins.enabled = ["launching"]\npermissions.launch = "ask"'
     async with (
@@ -188,15 +186,10 @@ async def test_buttons_of_before_a_crash_say_that_they_are_settled_and_new_ones_
         await until(lambda: [len(one) for one in prompts(platforms)], [1, 1, 1])
         old = [one[0] for one in prompts(platforms)]
         await again(gateway)
-        await until(lambda: [len(one) for one in prompts(platforms)], [2, 2, 2])
-        # The questions are asked over HTTP as soon as the inbox is read; a press needs the socket.
         await until(lambda: len(platforms.slack.sockets.live), 1)
+        assert [one[0] for one in prompts(platforms)] == old, "nothing is asked twice"
+        assert not (tmp_path / "launches").exists()
         press(platforms, old)
-        await until(lambda: [len(one) for one in prompts(platforms)], [1, 1, 1])
-        assert not (tmp_path / "launches").exists(), "what is settled decides nothing"
-        new = [one[0] for one in prompts(platforms)]
-        assert not set(map(str, new)) & set(map(str, old))
-        press(platforms, new)
         await until(lambda: prompts(platforms), [[], [], []])
         await until(lambda: ["".join(said).count("It flies.") for said in platforms.answers()], [1, 1, 1])
         assert (tmp_path / "launches").read_text() == "launched\n" * 3

@@ -46,7 +46,7 @@ def told(texts: Iterable[str]) -> int:
 
 
 async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.01)
 

@@ -86,7 +86,7 @@ def toml(channels: dict[str, dict[str, Any]]) -> str:
 async def until(value: Callable[[], Any], wanted: Any) -> None:
     """Wait until something that nobody tells of is as wanted."""
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while value() != wanted:
                 await asyncio.sleep(0.02)
     except TimeoutError:

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from pydantic import BaseModel
 from structlog.testing import capture_logs
 
 from gateway import Message, Plugin, PluginContext, SettingsError, Tool, tool_from
 from gateway.app import Gateway
 from gateway.contract.errors import InvalidStateError, PluginActivationError, TrunklineError
+from gateway.events.bus import ActivityBus, OwnedEvents
 from gateway.extensions.backends import ProviderRegistry
 from gateway.extensions.loader import load_plugin
 from gateway.extensions.registry import ChannelRegistry, PluginRegistry
 from gateway.session import Sessions
-from gateway.session.bus import ActivityBus
 from gateway.settings import PluginsSettings, Settings, load_settings
 from gateway.testing.chat import CHANNEL, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
@@ -231,6 +232,21 @@ async def test_settings_that_a_plugin_refuses_stop_the_start_for_good(tmp_path: 
     assert isinstance(error, SettingsError)
 
 
+async def test_wrong_settings_of_a_plugin_are_refused_before_it_is_activated(tmp_path: Path) -> None:
+    class NoSettings(BaseModel):
+        """No keys."""
+
+    class Plain(Noted):
+        settings_model = NoSettings
+
+    plugin = Plain("plain")
+    settings = settings_for(tmp_path, plugins={"enabled": ("plain",), "plain": {"colour": "red"}})
+    error = await refused_start(Gateway(settings, resolve_plugin={"plain": plugin}.get))
+    assert isinstance(error, SettingsError)
+    assert "plugins.plain.colour is not a setting" in str(error)
+    assert not hasattr(plugin, "ctx")
+
+
 async def test_an_optional_plugin_that_fails_is_skipped_and_health_is_red(tmp_path: Path) -> None:
     listed = {"enabled": ("bad", "gone", "well")} | {"bad": {"optional": True}, "gone": {"optional": True}}
     found = {"bad": Broken("bad"), "well": Noted("well")}
@@ -341,7 +357,11 @@ async def test_a_disabled_plugin_is_left_out_even_a_built_in_one(tmp_path: Path)
         assert [plugin.name for plugin in gateway.registry.list()] == [
             "commands",
             "choosing",
+            "conversation",
             "access",
+            "plan_mode",
+            "tasks",
+            "read_output",
             "spending",
             "providers",
         ]
@@ -388,7 +408,9 @@ async def test_002_43_the_handle_has_five_registries_and_shutdown(tmp_path: Path
             gateway.parts.sessions,
             gateway.channels,
         )
-        assert (ctx.activity, ctx.providers) == (gateway.activity, gateway.providers)
+        assert isinstance(ctx.activity, ActivityBus)
+        assert isinstance(ctx.events, OwnedEvents)
+        assert ctx.providers is gateway.providers
         gateway.shutdown()
         assert (gateway.stop.is_set(), gateway.exit_code) == (True, 0)
 

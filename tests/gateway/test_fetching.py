@@ -130,7 +130,7 @@ async def test_a_refusal_is_named_and_says_nothing_of_what_is_there() -> None:
 
 async def test_what_the_operator_allows_is_fetched() -> None:
     async with site(hello) as url:
-        assert await fetch(f"{url}/a", HERE) == Fetched(f"{url}/a", "text/plain", b"hello")
+        assert await fetch(f"{url}/a", HERE) == Fetched(f"{url}/a", "text/plain", b"hello", "utf-8")
         mapped = f"http://[::ffff:127.0.0.1]:{url.rpartition(':')[2]}/"
         with pytest.raises(FetchError, match=r"cannot be reached|not a public"):
             await fetch(mapped.replace("127.0.0.1", "127.0.0.2"), HERE)

@@ -18,34 +18,65 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
-MODULES = ("gateway", "gateway.channel", "gateway.provider_http", "gateway.markdown")
+MODULES = (
+    "gateway",
+    "gateway.api",
+    "gateway.channel",
+    "gateway.events",
+    "gateway.provider_http",
+    "gateway.markdown",
+)
 MOST_NAMES = 60
 """Names in ``gateway`` itself."""
 
 _ABILITY = "an ability that channels have by defining its method; named here for their type annotations"
 _ABILITIES = """
-AsksApproval Deletes Drafts Edits FollowsSession Paginates Reconciles ReportsHealth Responder SendsAck
-SendsError SendsVoice ServesHttp ShowsDecision ShowsTyping Streams Watermarks
+AsksQuestions Deletes Drafts Edits FollowsSession OpensChats Paginates RecallsHistory Reconciles ReportsHealth
+ResolvesGroups Responder SendsAck SendsAlbums SendsError SendsVoice ServesHttp ShowsAnswers ShowsTitle
+ShowsTyping Streams Watermarks
 """
 _PROVIDER_ABILITY = "an ability that providers have by defining its method"
 _EVENT = "an event that an agent loop or an event listener receives"
 _HOOK = "a type in the signature of a hook, tool, command or agent loop"
+_BUS_EVENT = "a type of event to subscribe to"
 _FIELD = "the type of a field that channels fill in or read"
 
 REASONS = {
     "gateway": {
         "AgentLoop": _HOOK,
-        "Attachment": "what a tool returns with its text",
         "MessagesEvent": _EVENT,
         "ReasoningEvent": _EVENT,
-        "ToolOutput": _HOOK,
     },
     "gateway.channel": dict.fromkeys(_ABILITIES.split(), _ABILITY)
-    | {"InboundKind": _FIELD, "ResponseMode": _FIELD, "SenderRole": _FIELD},
+    | {"InboundKind": _FIELD, "ResponseMode": _FIELD}
+    | {"SenderRole": _FIELD},
+    "gateway.api": {},
+    "gateway.events": dict.fromkeys(
+        (
+            "AccessRevoked",
+            "AgentProgress",
+            "ChannelHealth",
+            "ContributionsChanged",
+            "Disposed",
+            "FeedbackGiven",
+            "FileDeleted",
+            "FileModified",
+            "ModelChanged",
+            "PluginRegistered",
+            "PluginUnregistered",
+            "SessionCompacted",
+            "SessionCreated",
+            "SessionDeleted",
+            "SessionTitled",
+            "SubAgentEvent",
+            "TranscriptChanged",
+            "TurnStarted",
+        ),
+        _BUS_EVENT,
+    ),
     "gateway.provider_http": dict.fromkeys(
         ("KnowsModels", "ReloadsCredentials", "SignsIn", "TriesKey"), _PROVIDER_ABILITY
-    )
-    | dict.fromkeys(("FetchError", "Reach", "fetch"), "for plugins that fetch addresses of messages"),
+    ),
     "gateway.markdown": {},
 }
 
@@ -107,7 +138,7 @@ def test_the_contract_for_plugins_is_small() -> None:
     import gateway
 
     assert len(gateway.__all__) <= MOST_NAMES
-    assert len(Path(gateway.__file__).read_text().splitlines()) <= 120
+    assert len(Path(gateway.__file__).read_text().splitlines()) <= 130
 
 
 def test_importing_the_contract_loads_nothing_heavy() -> None:

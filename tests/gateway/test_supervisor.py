@@ -61,7 +61,7 @@ async def test_what_is_no_news_is_not_told_again() -> None:
 
     channel = Refused(None)
     with capture_logs() as lines:
-        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             running = tasks.create_task(Supervisor(channel, accept).run())
             await channel.ended.wait()
             await asyncio.sleep(0)
@@ -155,7 +155,7 @@ async def test_a_channel_that_failed_is_started_again_and_well() -> None:
     channel = Recovering()
     supervisor = Supervisor(channel, accept)
     assert (supervisor.health().ok, supervisor.health().detail) == (False, "starting")
-    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(supervisor.run())
         await channel.well.wait()
         assert supervisor.health().ok

@@ -12,19 +12,25 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from msgspec import structs
 from pydantic import BaseModel
 
 from gateway import Capabilities, ErrorPart, Plugin, ToolResultPart
 from gateway.app import Gateway
+from gateway.channel import Address
 from gateway.contract.deltas import TextDelta
+from gateway.events import BusEvent
 from gateway.extensions.hooks import HOOKS
 from gateway.extensions.loader import load_plugin
+from gateway.session.frames import ApprovalAsked, MessageFrame
 from gateway.settings import load_settings
-from gateway.testing.chat import chatting
+from gateway.testing.chat import chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
+from gateway.testing.served import serving
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +58,10 @@ def test_every_program_is_named_and_tried_here() -> None:
 
 
 def test_what_is_named_is_exported() -> None:
-    doors = [import_module(name) for name in ("gateway", "gateway.channel", "gateway.provider_http")]
+    doors = [
+        import_module(name)
+        for name in ("gateway", "gateway.api", "gateway.channel", "gateway.events", "gateway.provider_http")
+    ]
     public = {name for door in doors for name in door.__all__}
     named = re.findall(r"^from gateway import \(?(.*?)\)?$", TEXT.replace("\n    ", " "), re.MULTILINE)
     assert len(named) == len(PROGRAMS) - 1
@@ -145,6 +154,55 @@ async def test_the_foreman_shows_what_works_and_tells_of_stops(tmp_path: Path) -
         await chat.say("hm")
         assert shown == [["1 at work"], []]
         assert chat.model.calls[-1].messages[-1].text == "(I stopped your last answer.)"
+
+
+async def test_the_tally_counts_announces_and_is_asked(tmp_path: Path) -> None:
+    made: Any = plugin("tally", tmp_path)
+    async with serving(tmp_path, made, plugins={"tally": {"limit": 2}}) as served, served.socket() as client:
+        reached: list[BusEvent] = []
+        served.gateway.events.subscribe_all(lambda event: reached.append(event))
+        for text in ("one", "two", "three"):
+            await client.say(text)
+            await client.until("complete")
+        assert await served.ask("GET", "/api/plugins/tally/answers/websocket") == (
+            200,
+            {"channel": "websocket", "answers": 3},
+        )
+        async with served.http.get(f"{served.url}/metrics") as response:
+            text = await response.text()
+    assert 'trunkline_plugin_tally_answers_total{channel="websocket"} 3.0' in text
+    named = [event for event in reached if event.event_name() == "tally.limit"]
+    assert [msgspec.to_builtins(event) for event in named] == [
+        {"name": "tally.limit", "channel": "websocket"}
+    ]
+    assert made.ready
+
+
+async def test_the_counter_counts_in_one_message(tmp_path: Path) -> None:
+    async with chatting(tmp_path, plugin("counter", tmp_path), channels={"websocket": {}}) as chat:
+        address = Address("websocket", "", "s")
+        accepted = await chat.host.accept("websocket", structs.replace(written("/count"), address=address))
+        assert accepted.session == "s"
+        watcher = await chat.watch()
+        await watcher.until(lambda f: isinstance(f, MessageFrame) and f.message.text == "Count 1: 2")
+        counted = [frame for frame in watcher.frames if isinstance(frame, MessageFrame)]
+        assert len({frame.message.id for frame in counted if "Count" in frame.message.text}) == 1
+
+
+async def test_the_standup_keeps_what_its_user_answers(tmp_path: Path) -> None:
+    standup: Any = plugin("standup", tmp_path)
+    async with chatting(tmp_path, standup, channels={"websocket": {}}) as chat:
+        address = Address("websocket", "", "s")
+        await chat.host.accept("websocket", structs.replace(written("/standup"), address=address))
+        watcher = await chat.watch()
+        asked = await watcher.until(lambda f: isinstance(f, ApprovalAsked))
+        assert asked.title == "How was the day?"
+        await chat.host.settle(asked.approval_id, "good", session="s")
+        days = standup._ctx.table("days")
+        async with asyncio.timeout(60):
+            while not await days.items():
+                await asyncio.sleep(0.01)
+        assert [day for _, day in await days.items()] == ["good"]
 
 
 async def test_the_thorough_one_asks_twice(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ async def test_the_draft_stays_if_its_revision_fails(tmp_path: Path) -> None:
 
 async def test_a_model_that_only_calls_tools_is_stopped(tmp_path: Path) -> None:
     async with chatting(tmp_path, SecondOpinion(), **settings()) as chat:
-        uses = [Reply((Use("calculator", '{"expression": "1"}', f"c{n}"),), "tools") for n in range(60)]
+        uses = [Reply((Use("calculator", f'{{"expression": "{n}"}}', f"c{n}"),), "tools") for n in range(60)]
         chat.model.then(*uses)
         answer = await chat.say("hi")
     [error] = [part for part in answer.parts if isinstance(part, ErrorPart)]

@@ -114,7 +114,7 @@ async def test_a_long_answer_is_followed_by_a_note(tmp_path: Path) -> None:
         assert "Answered in" not in str(chat.model.calls[-1].messages)
         live = chat.gateway.parts.sessions.get("s")
         assert live is not None
-        assert not live.agent_events
+        assert not live.events.follows(live.id)
     assert noted.message.text == "Answered in 95 s with 2,334 tokens."
     assert noted.rendered == "*Answered in 95 s with 2,334 tokens.*"
     assert len(notes) == 1

@@ -38,9 +38,10 @@ class Stands(Struct, frozen=True, kw_only=True):
 
 
 class Question(Struct, frozen=True):
-    """A message of the bot with buttons; ``button`` allows what it asks for, once.
+    """A message of the bot with buttons; ``button``, the first, allows what it asks for, once.
 
-    ``approval`` is the gateway's id of the question, ``word`` the word that its tool is called with.
+    ``approval`` is the gateway's id of the question, ``word`` the word that its tool is called with, and
+    ``inquiry`` the key of the inquiry that it is instead.
     """
 
     room: str
@@ -48,6 +49,7 @@ class Question(Struct, frozen=True):
     button: str
     approval: str
     word: str
+    inquiry: str | None = None
 
 
 Rooms = dict[str, list[Stands]]
@@ -62,7 +64,8 @@ class Platform(ABC):
     platform takes few calls a minute, as what is owed when the storm ends has to be paid at that rate.
     ``asks`` says whether the bot can ask people there with buttons, ``tells_changes`` and ``tells_deletions``
     whether it is told that people change or delete what they wrote, ``takes_files`` whether messages can
-    carry files there.
+    carry files there, ``files_in_order`` whether those of an answer are between its texts, and ``edits``
+    whether the bot can change what it said.
     """
 
     name: ClassVar[str]
@@ -73,6 +76,8 @@ class Platform(ABC):
     tells_changes: ClassVar[bool] = True
     tells_deletions: ClassVar[bool] = True
     takes_files: ClassVar[bool] = True
+    files_in_order: ClassVar[bool] = False
+    edits: ClassVar[bool] = True
     spots: ClassVar[Sequence[Spot]] = ("direct", "direct", "direct", "group", "thread", "thread")
 
     def __init__(self, url: str, facts: Mapping[str, str], gateway: str) -> None:

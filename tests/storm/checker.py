@@ -5,7 +5,9 @@ Each list holds one line for every violation, and has to be empty.
 
 from __future__ import annotations
 
+import copy
 import itertools
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,14 +15,14 @@ from typing import Any
 
 from attachments import check_handed, check_received, compare_names, names_handed
 from changes import check_changes
-from chat_platform import Stands
+from chat_platform import Platform, Stands
 from client import Client, Sent
-from model import WORD, is_question, is_said, is_whole, pieces
+from model import SUMMARIZED, SUMMARY, WORD, is_question, is_reply, is_said, is_whole, pieces
 from person import Person
-from record import Record, failed, pieces_of_files, text_of, word_of
+from record import Record, failed, pieces_in_order, pieces_of_files, text_of, word_of
 from verdict import Verdict
 
-from gateway.contract.messages import Message
+from gateway.contract.messages import Message, source_of
 
 _ON_ITS_WAY = 0.5
 """Seconds that a request may be on its way to the model."""
@@ -43,24 +45,32 @@ def check(
         _check_view(verdict, client, log, stopped)
     for person in persons:
         verdict.channel = person.platform.name
+        if person.undoes:
+            person = _check_undone(verdict, record, person, rooms[verdict.channel].get(person.room, ()))
         log = _log_of(verdict, record, person)
         changed = [sent.word for sent in person.sent if not sent.is_plain]
         gone = record.taken_back(changed)
         standing = [message for message in log if message.id not in gone]
         others = {
-            id_ for word in changed for row in record.rows(word) for id_ in (row["id"], row["answer_id"])
+            id_
+            for word in (*changed, *person.typed)
+            for row in record.rows(word)
+            for id_ in (row["id"], row["answer_id"])
         }
         plain = [sent for sent in person.sent if sent.is_plain]
         _check_log(verdict, [message for message in log if message.id not in others], plain)
         check_changes(verdict, record, standing, person.sent)
         check_received(verdict, log, person.sent)
         check_handed(verdict, log, person.sent)
-        _check_room(verdict, standing, rooms[verdict.channel].get(person.room, ()), person)
+        spoken = record.with_notices(_session_of(log), standing) if log else standing
+        _check_room(verdict, spoken, rooms[verdict.channel].get(person.room, ()), person)
     _check_crossings(verdict, record, clients, persons)
     for platform, spoken in rooms.items():
         verdict.channel = platform
         _check_elsewhere(verdict, spoken, {p.room for p in persons if p.platform.name == platform})
     verdict.channel = ""
+    _check_context(verdict, record)
+    _check_summaries(verdict, record)
     _check_rows(verdict, record)
     _check_effects(verdict, effects)
     return verdict
@@ -77,6 +87,40 @@ def _log_of(verdict: Verdict, record: Record, person: Person) -> list[Message]:
     if len(found) > 1:
         verdict.add("wrong", f"{person.name} has several sessions: {', '.join(found)}")
     return [message for session in found for message in record.logs[session]]
+
+
+def _check_undone(verdict: Verdict, record: Record, person: Person, room: Sequence[Stands]) -> Person:
+    """Each undo and redo had one effect and one reply. Returns the person without what is undone."""
+    words = f"q{person.number}x"
+    sessions = [
+        session
+        for session, log in record.logs.items()
+        if session.startswith(f"{person.platform.name}:")
+        and any(
+            word_of(m).startswith(words)
+            for m in (*log, *(one for several in record.hidden[session].values() for one in several))
+        )
+    ]
+    left = copy.copy(person)
+    for session in sessions:
+        log, hidden = record.logs[session], record.hidden[session]
+        replies = [text_of(m) for m in log if m.role == "assistant" and is_reply(text_of(m))]
+        effects = Counter(reply.partition(".")[0] for reply in replies)
+        if effects["Undone"] - effects["Redone"] != len(hidden):
+            verdict.add("wrong", f"{session}: {len(hidden)} exchanges are hidden after {dict(effects)}")
+        stand = Counter(reply.partition(".")[0] for said in room if is_reply(reply := said.text))
+        if stand != effects:
+            verdict.add("wrong", f"{session}: the room shows {dict(stand)} instead of {dict(effects)}")
+        gone = {word_of(m) for several in hidden.values() for m in several}
+        # All wordings of a message go with it.
+        keys = {sent.message_id for sent in left.sent if sent.word in gone}
+        left.sent = [sent for sent in left.sent if sent.message_id not in keys]
+        record.logs[session] = [m for m in log if not is_reply(text_of(m)) and not text_of(m).startswith("/")]
+    return left
+
+
+def _session_of(log: Sequence[Message]) -> str:
+    return log[0].session_id
 
 
 def check_deletions(
@@ -187,7 +231,7 @@ def _check_room(verdict: Verdict, log: Sequence[Message], room: Sequence[Stands]
     words: dict[str | None, set[str]] = {}
     for sent in person.sent:
         words.setdefault(sent.message_id, set()).add(sent.word)
-    room = [message for message in room if not is_question(message.text)]
+    room = [message for message in room if not (is_question(message.text) or is_reply(message.text))]
     for message in room:
         about = WORD.search(" ".join((message.text, *message.files)))
         asked = words.get(message.reply_to)
@@ -196,13 +240,17 @@ def _check_room(verdict: Verdict, log: Sequence[Message], room: Sequence[Stands]
         if message.unfinished or not (message.files or message.text.strip(" .\u2026")):
             verdict.add("orphan", f"a message was left as it was: {message.text!r}")
     answers = [message for message in log if message.role == "assistant"]
-    shown = pieces_of_files if person.platform.takes_files else _no_files
-    wanted = [piece for answer in answers for piece in (*pieces(text_of(answer)), *shown(answer))]
+    texts = [message.text for message in room]
+    wanted = [piece for answer in answers for piece in _shown(answer, person.platform)]
     found = [piece for message in room for piece in (*pieces(message.text), *message.files)]
+    wanted, found = _comparable(wanted, person), _comparable(found, person)
     for piece in (Counter(wanted) - Counter(found)).elements():
         verdict.add("orphan" if _same_word(piece, found) else "lost", f"{person.room} lacks {piece}")
     for piece in (Counter(found) - Counter(wanted)).elements():
         verdict.add("duplicate" if piece in wanted else "orphan", f"{person.room} has one more: {piece}")
+    told, shown = (sum(text.count(SUMMARIZED) for text in texts) for texts in (map(text_of, answers), texts))
+    if shown > told:
+        verdict.add("duplicate", f"{person.room} tells of {shown} summaries instead of {told}")
     if Counter(found) == Counter(wanted) and found != wanted:
         verdict.add("out_of_order", f"{person.room} shows {found} instead of {wanted}")
     _check_notices(verdict, answers, room, person)
@@ -221,8 +269,11 @@ def _check_notices(
         verdict.add("orphan", f"{person.room} says more than that {len(broken)} answers failed: {notices}")
 
 
-def _no_files(_answer: Message) -> list[str]:
-    return []
+def _shown(answer: Message, platform: Platform) -> list[str]:
+    """Return the pieces of an answer in the order in which a platform shows them."""
+    if platform.files_in_order:
+        return pieces_in_order(answer)
+    return [*pieces(text_of(answer)), *(pieces_of_files(answer) if platform.takes_files else ())]
 
 
 def _check_crossings(
@@ -251,6 +302,17 @@ def _check_elsewhere(
                 verdict.add("wrong", f"{room} has {message.text!r}, and nobody asked there")
 
 
+def _comparable(found: list[str], person: Person) -> list[str]:
+    """Return pieces as they can be compared: what was redone stands after what was answered in between."""
+    known = found if person.platform.edits else [_without_wording(piece) for piece in found]
+    return sorted(known) if person.undoes else known
+
+
+def _without_wording(piece: str) -> str:
+    """Return a piece without the number of its wording: in some rooms a notice stays as it was placed."""
+    return re.sub(r"^Notice \d of:", "Notice of:", piece)
+
+
 def _same_word(piece: str, found: Sequence[str]) -> bool:
     """Whether some of the same answer was found."""
     word = piece.partition(":")[2]
@@ -264,7 +326,7 @@ def _check_rows(verdict: Verdict, record: Record) -> None:
         if row["state"] == "new" and not _needs_no_answer(record, row):
             verdict.add("orphan", f"an inbox row is still open: {row['dedup_key']}")
     for row in record.outbox:
-        if row["state"] != "final":
+        if row["state"] not in ("final", "removed"):
             verdict.add("orphan", f"an outbox row is {row['state']}: {row['inbox_id']}")
     if record.steps:
         verdict.add("orphan", f"{record.steps} steps of turns are left")
@@ -282,6 +344,39 @@ def _needs_no_answer(record: Record, row: Mapping[str, Any]) -> bool:
     ]
     is_replaced = any(other["ord"] > row["ord"] and other["state"] != "new" for other in wordings)
     return is_replaced or any(other["interrupted"] == "withdrawn" for other in wordings)
+
+
+def _check_context(verdict: Verdict, record: Record) -> None:
+    """What people said to others comes along once, and not after they deleted it."""
+    _once(verdict, "context", (f"{name!r} in {session}" for session, name in record.context))
+    deleted = {
+        source_of(row["channel"], row["account"], row["dedup_key"])
+        for row in record.inbox
+        if row["interrupted"] == "withdrawn"
+    }
+    for session, name in record.context:
+        if name in deleted:
+            verdict.add("wrong", f"deleted context {name!r} is still in {session}")
+
+
+def _check_summaries(verdict: Verdict, record: Record) -> None:
+    """Each summary is whole, told at most once, and stands for messages that no other one stands for."""
+    for session, (until, summaries) in record.summaries.items():
+        numbers = [record.numbers[message.id] for message in summaries]
+        if until >= numbers[-1]:
+            verdict.add("wrong", f"{session}: the last summary counts up to {until}, and is {numbers[-1]}")
+        said = [record.numbers[message.id] for message in record.logs[session]]
+        for before, after in itertools.pairwise([0, *numbers]):
+            if not any(before < number < after for number in said):
+                verdict.add("duplicate", f"{session}: summary {after} has nothing new since {before}")
+        told = [text_of(message).count(SUMMARIZED) for message in record.logs[session]]
+        if max(told, default=0) > 1 or sum(told) > len(summaries):
+            verdict.add(
+                "duplicate", f"{session}: {len(summaries)} summaries, and {sum(told)} notices of them"
+            )
+        for message in summaries:
+            if text_of(message) != SUMMARY:
+                verdict.add("orphan", f"{session}: a summary says {text_of(message)!r}")
 
 
 def _check_effects(verdict: Verdict, effects: Path) -> None:

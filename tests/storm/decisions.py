@@ -84,7 +84,7 @@ class _Results:
     def __init__(self, record: Record, effects: Counter[str]) -> None:
         self._effects = effects
         self._found: dict[str, list[tuple[Message, ToolResultPart | None]]] = {}
-        for message in (message for log in record.logs.values() for message in log):
+        for message in record.messages():
             by_id = {part.tool_call_id: part for part in message.parts if isinstance(part, ToolResultPart)}
             for part in message.parts:
                 if isinstance(part, ToolCallPart) and part.tool_name == _TOOL:

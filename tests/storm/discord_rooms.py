@@ -8,6 +8,7 @@ from typing import ClassVar
 import aiohttp
 from chat_platform import HISTORY_OUTAGE, Json, Platform, Question, Rooms, Spot, Stands
 from files import encoded, piece_of
+from inquiries import inquiry_in
 from model import word_in
 
 
@@ -62,6 +63,7 @@ class DiscordRooms(Platform):
                 button := said["components"][0]["components"][0]["custom_id"],
                 button.split(":")[1],
                 word_in(said["content"]),
+                inquiry_in(said["content"]),
             )
             for room in (await self._get(http, "_fake/state?most=40"))["rooms"]
             for said in room["messages"]
@@ -102,14 +104,23 @@ class DiscordRooms(Platform):
 
 
 class OtherDiscordRooms(DiscordRooms):
-    """The same with another bot, which answers everything in its server."""
+    """The same with another bot, which answers everything in its server.
+
+    It needs two connections, and gets buttons over HTTP.
+    """
 
     name = "discord.two"
     token = "other-token"
+    needs = ("public_key",)
+
+    @classmethod
+    def flags(cls, gateway: str) -> Sequence[str]:
+        endpoint = f"{gateway}/discord/two/interactions"
+        return (*super().flags(gateway), "--shards", "2", "--interactions", endpoint)
 
     @property
     def settings(self) -> Json:
-        return {**super().settings, "groups": "always"}
+        return {**super().settings, "groups": "always", "public_key": self.facts["public_key"]}
 
     async def called(self, http: aiohttp.ClientSession) -> str:
         return ""

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+SUMMARIZED = "before the commit of a summary"
 _EVERYWHERE = (
     "before the accept commit",
     "accepted, before the ack",
@@ -24,12 +25,26 @@ _EVERYWHERE = (
     "before recovery",
     "after recovery",
     "after the claim",
+    "in the middle of a summary",
+    SUMMARIZED,
+    "after the commit of a summary",
 )
 STOPPED = "after a stop was acknowledged"
 DELETED = "after a deletion was acknowledged"
 DECIDED = "after an approval was acknowledged"
 BETWEEN = "placed, between two changes of the commit"
 PRESSED = "after a pressed button was acknowledged"
+TOLD = "before the commit of a notice"
+KEPT = "after the commit of a notice"
+RENEWED = "after the commit of a notice's wording"
+INTENDED = "before placing a notice"
+REPLACED = "before placing a notice's wording"
+PLACED = "after placing a notice, before its commit"
+ASKED = "after the commit of an inquiry"
+ANSWERED = "after the commit of an answer"
+TAKEN = "after an answer was taken"
+_OF_INQUIRIES = (ASKED, ANSWERED, TAKEN)
+_OF_NOTICES = (TOLD, KEPT, RENEWED, INTENDED, REPLACED, PLACED)
 _ON_WEBSOCKETS = ("after the ack", "after turn_start", STOPPED, DECIDED)
 _IN_ROOMS = (
     "before sending the answer",
@@ -44,9 +59,9 @@ def points_of(channels: Sequence[str]) -> tuple[str, ...]:
     return (
         *_EVERYWHERE,
         *(_ON_WEBSOCKETS if "websocket" in channels else ()),
-        *(_IN_ROOMS if platforms else ()),
+        *((*_IN_ROOMS, *_OF_NOTICES) if platforms else ()),
         *((DELETED,) if "line" in platforms else ()),
-        *((PRESSED,) if any(name != "line" for name in platforms) else ()),
+        *((PRESSED, *_OF_INQUIRIES) if any(name != "line" for name in platforms) else ()),
         *map(placed_on, platforms),
     )
 

@@ -13,7 +13,7 @@ class LineRooms(Platform):
     """Rooms in which messages can be deleted, and nothing else."""
 
     name = kind = "line"
-    asks = tells_changes = takes_files = False
+    asks = tells_changes = takes_files = edits = False
     spots: ClassVar[Sequence[Spot]] = ("direct",) * 6
 
     @property

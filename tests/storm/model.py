@@ -23,13 +23,23 @@ from gateway.testing.fake_models.script import Cut, Gate, ModelRequest, Move, Pa
 from gateway.testing.fake_models.server import FakeModels
 
 WORD = re.compile(r"\bq\d+x\d+\b")
+SUMMARIZES = "You summarize a conversation"
+"""What the gateway tells a model that is to make a summary."""
+SUMMARY = "## Done\nThey talked and got answers."
 TOOL = "use the tool"
 BELL = "ring the bell"
 """What people ask for that the gateway asks them about in turn."""
 FILE = "send the file"
 TOOLS = {TOOL: "note", BELL: "ring", FILE: "hand_over"}
-_PIECE = re.compile(r"(Answer to|part \d of|end of) (q\d+x\d+)")
-_QUESTION = re.compile(r"May (?:I (?:use|run) )?`?ring\b|request has expired|^[✓✗⌛✅] .*\bring\b")
+_PIECE = re.compile(r"(Answer to|part \d of|end of|Notice \d of) (q\d+x\d+|n\d+y\d+t?)")
+_NOTICE = re.compile(r"Notice \d of n\d+y\d+")
+_QUESTION = re.compile(
+    r"May (?:I (?:use|run) )?`?ring\b|\bWhich way, a\d+y\d+|^[✓✗⌛✅] .*\bring\b"
+    r"|request has expired|[Tt]his question (?:was|has|is)\b"
+)
+_TOOL_LINES = re.compile(r"(?:[✓✗⏳] .+(?:\n|$))+")
+SUMMARIZED = "The conversation had become too long for the model, so its earlier part was summarized."
+"""What an answer says before its other text, if a summary was made for it in the middle of its turn."""
 _FAILURE = "\u26a0"
 """The sign that what an answer failed with begins with."""
 _PIECES = ("Answer to", *(f"part {n} of" for n in range(6)), "end of")
@@ -67,9 +77,20 @@ def is_question(text: str) -> bool:
     return bool(_QUESTION.search(text)) and not pieces(text) and _FAILURE not in text
 
 
+def is_reply(text: str) -> bool:
+    """Whether a text is the reply to an undo or redo."""
+    return text.startswith(("Undone.", "Redone.", "Cannot undo", "Cannot redo"))
+
+
+def is_notice(text: str) -> bool:
+    """Whether a text is a notice of the herald's."""
+    return bool(_NOTICE.search(text))
+
+
 def is_said(text: str) -> bool:
-    """Whether a text is of an answer, if only of its padding."""
-    return bool(pieces(text)) or _BLOWS in text
+    """Whether a text is of an answer, if only of its padding, a summary or its tools."""
+    rest = text.replace(SUMMARIZED, "").strip()
+    return bool(pieces(text)) or _BLOWS in text or _TOOL_LINES.fullmatch(rest) is not None
 
 
 def _is_long(word: str) -> bool:
@@ -109,6 +130,14 @@ class Model:
 
     def answer(self, asked: ModelRequest) -> Reply | Refusal:
         """The answer to one request."""
+        if SUMMARIZES in str(asked.body["messages"][0]["content"]):
+            moves = (
+                Say(SUMMARY[:9]),
+                Gate(Tripwire(self._reach, "in the middle of a summary")),
+                Say(SUMMARY[9:]),
+            )
+            reply = Reply(moves)
+            return self._spoilt(reply) if self._dice.random() < self._faults else reply
         word = word_in(asked.user_text) or "nothing"
         with self._asked.open("a") as asked_about:
             asked_about.write(f"{time.monotonic()} {word}\n")

@@ -12,8 +12,10 @@ from chat_platform import Platform, Stands
 from client import Sent, think, thought
 from model import is_slow
 
-_CHATS = 0.15
+_CHATS = 0.3
 """How likely somebody says something to others before they ask the bot."""
+_UNSAYS = 0.3
+"""How likely they delete it after they have asked."""
 _CHANGES, _SLOW_CHANGES = 0.15, 0.5
 """How likely somebody changes what they have just written, and what the answer to is slow."""
 _DELETES, _SLOW_DELETES = 0.05, 0.2
@@ -21,6 +23,10 @@ _SECOND_THOUGHTS = 2.5
 """Seconds that it takes them at most."""
 _HESITATES = 1.0
 """Seconds after which somebody thinks better of what the answer to takes about twice that."""
+_UNDOES, _REDOES = 0.5, 0.4
+"""How likely somebody who undoes does so after a message, and how likely they redo it then."""
+_READS = 30.0
+"""Seconds that somebody who undoes waits for the end of an answer at most."""
 _LOOKS = 4.0
 """Seconds that somebody looks for the beginning of an answer at most."""
 
@@ -28,9 +34,9 @@ _LOOKS = 4.0
 class Person:
     """Somebody who writes in a room of a platform, which is theirs alone, with some ``zeal``.
 
-    Where the bot only answers to what it is ``called``, they say other things too. Each wording of a message
-    has a word of its own. ``files`` is how likely a message is about a file; ``rings`` says whether the storm
-    waits for a question with buttons.
+    With ``chats`` they say other things too, to which the bot does not answer where it is ``called``. Each
+    wording of a message has a word of its own. ``files`` is how likely a message is about a file; ``rings``
+    says whether the storm waits for a question with buttons.
     """
 
     def __init__(
@@ -43,15 +49,23 @@ class Person:
         called: str = "",
         files: float = 0.0,
         rings: Callable[[], bool] = bool,
+        *,
+        chats: bool = False,
+        undoes: bool = False,
     ) -> None:
+        self.undoes = undoes
+        """They undo and redo, and neither change nor delete what they wrote."""
         self.number = number
         self.name = name_of(number)
         self.platform = platform
         self.room = room
         self.zeal = zeal
         self.sent: list[Sent] = []
+        self.typed: list[str] = []
+        """The words of answers that they typed to inquiries."""
         self._dice = dice
         self._called = called
+        self._chats = chats
         self._files = files if platform.takes_files else 0.0
         self._rings = rings
 
@@ -65,12 +79,26 @@ class Person:
 
     async def say(self, http: aiohttp.ClientSession) -> None:
         """Write one message."""
-        if self._called and self._dice.random() < _CHATS:
-            await self.platform.say(http, self.room, self.name, "This is not for you.")
+        aside = None
+        if self._chats and self._dice.random() < _CHATS:
+            aside = await self.platform.say(http, self.room, self.name, "This is not for you.")
         sent = self._thought()
         words = self._spoken(sent)
         sent.message_id = await self.platform.say(http, self.room, self.name, words, sent.file)
         self.sent.append(sent)
+        if aside is not None and self.platform.tells_deletions and self._dice.random() < _UNSAYS:
+            await self.platform.delete(http, self.room, aside)
+
+    @property
+    def can_type(self) -> bool:
+        """Return whether what they write needs no name in front, so that it can be an answer."""
+        return not self._called
+
+    async def type(self, http: aiohttp.ClientSession, word: str, text: str) -> None:
+        """Answer an inquiry by typing, if they have not done so."""
+        if word not in self.typed:
+            self.typed.append(word)
+            await self.platform.say(http, self.room, self.name, text)
 
     async def hesitate(self, http: aiohttp.ClientSession) -> None:
         """Write what the answer to is slow, and think better of it while that grows."""
@@ -82,12 +110,18 @@ class Person:
             await asyncio.sleep(_HESITATES)
             await self._change(http)
 
-    async def _look(self, http: aiohttp.ClientSession) -> None:
+    async def _look(
+        self,
+        http: aiohttp.ClientSession,
+        text: str = "",
+        seconds: float = _LOOKS,
+        until: Callable[[], bool] = bool,
+    ) -> None:
         """Wait until something of the answer stands, so that there is something to be taken away."""
-        word = self.sent[-1].word
+        word = text or self.sent[-1].word
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LOOKS):
-                while not any(word in said.text for said in await self._standing(http)):
+            async with asyncio.timeout(seconds):
+                while not until() and not any(word in said.text for said in await self._standing(http)):
                     await asyncio.sleep(0.05)
 
     async def _standing(self, http: aiohttp.ClientSession) -> Sequence[Stands]:
@@ -95,6 +129,13 @@ class Person:
 
     async def _think_better(self, http: aiohttp.ClientSession, until: Callable[[], bool]) -> None:
         """Change what was just written, or take it away, while it waits, is answered or was."""
+        if self.undoes:
+            await self._look(http, f"end of {self.sent[-1].word}", _READS, until)
+            for command, likely in (("/undo", _UNDOES), ("/undo", _UNDOES / 2), ("/redo", _REDOES)):
+                if self._dice.random() < likely:
+                    await think(self._dice.uniform(0, 2 * _SECOND_THOUGHTS), until)
+                    await self.platform.say(http, self.room, self.name, command)
+            return
         while self.platform.tells_changes and self._is(_CHANGES, _SLOW_CHANGES):
             await think(self._dice.uniform(0, _SECOND_THOUGHTS), until)
             await self._change(http)

@@ -73,3 +73,9 @@ class Outcome:
     exit_status: int | None
     unexpected: list[str]
     verdict: Verdict
+    summaries: int = 0
+    """How many summaries of conversations were made."""
+    notices: int = 0
+    """How many notices were announced."""
+    inquiries: int = 0
+    """How many inquiries were asked."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from files import piece_of
-from model import WORD, word_in
+from model import WORD, is_notice, pieces, word_in
+from msgspec.structs import replace
 from sqlalchemy import Connection, Engine, select
 
 from gateway.contract.messages import ErrorPart, Message, TextPart, ToolResultPart
-from gateway.session.log import read_messages
+from gateway.session.log import read_by_id, read_messages
 from gateway.store import schema as t
 
 
@@ -22,24 +23,58 @@ class Record:
     """What the database holds in the end."""
 
     logs: dict[str, list[Message]]
+    """Without the context of rooms, summaries and notices."""
+    notices: Mapping[str, Sequence[Message]]
+    """What the herald announced, by session."""
+    summaries: Mapping[str, tuple[int, Sequence[Message]]]
+    """Of sessions that have any: the number up to which they count, and their summaries."""
+    context: Sequence[tuple[str, str]]
+    """The session of each message of context, and the name of what it quotes."""
+    hidden: Mapping[str, Mapping[int, Sequence[Message]]]
+    """What is undone, by session and the number of that."""
     numbers: dict[str, int]
     """Where each message stands in its log."""
     inbox: Sequence[Mapping[str, Any]]
     outbox: Sequence[Mapping[str, Any]]
     steps: int
+    questions: Sequence[Mapping[str, Any]]
     dead: Sequence[str]
 
     @classmethod
     def read(cls, engine: Engine) -> Record:
         """Read all of it."""
         with engine.connect() as c:
+            begins = dict(c.execute(select(t.sessions.c.id, t.sessions.c.context_from)).tuples().all())
             numbered = {s: read_messages(c, s) for s in c.execute(select(t.sessions.c.id)).scalars()}
             return cls(
-                logs={session: [m for _, m in log] for session, log in numbered.items()},
+                logs={
+                    session: [
+                        m
+                        for _, m in log
+                        if m.custom_type not in ("context", "summary") and not is_notice(text_of(m))
+                    ]
+                    for session, log in numbered.items()
+                },
+                notices={
+                    session: [m for _, m in log if is_notice(text_of(m))] for session, log in numbered.items()
+                },
+                summaries={
+                    session: (begins[session], found)
+                    for session, log in numbered.items()
+                    if (found := [m for _, m in log if m.custom_type == "summary"])
+                },
+                context=[
+                    (session, m.origin.source)
+                    for session, log in numbered.items()
+                    for _, m in log
+                    if m.origin is not None and m.origin.context
+                ],
+                hidden={session: _read_hidden(c, session) for session in numbered},
                 numbers={m.id: number for log in numbered.values() for number, m in log},
                 inbox=_rows(c, t.inbox),
                 outbox=_rows(c, t.outbox),
                 steps=len(_rows(c, t.turn_step)),
+                questions=_rows(c, t.question),
                 dead=[f"{row['inbox_id']}: {row['reason']}" for row in _rows(c, t.dead_letter)],
             )
 
@@ -47,6 +82,18 @@ class Record:
         """The ids of answers to these words that were ended and not placed."""
         placed = {row["id"].rpartition(".")[0] for row in self.outbox}
         return {row["answer_id"] for word in words for row in self.rows(word)} - placed
+
+    def with_notices(self, session: str, log: Iterable[Message]) -> list[Message]:
+        """The messages of a log with the notices of its session, in their order."""
+        return sorted([*log, *self.notices[session]], key=lambda message: self.numbers[message.id])
+
+    def messages(self) -> Iterator[Message]:
+        """Return all messages of the logs, also those that are undone."""
+        for log in self.logs.values():
+            yield from log
+        for undone in self.hidden.values():
+            for messages in undone.values():
+                yield from messages
 
     def rows(self, word: str) -> Sequence[Mapping[str, Any]]:
         """What was accepted with this word: a history tells of a changed message once more."""
@@ -59,6 +106,14 @@ class Record:
             for word in {*WORD.findall(row["payload"])}:
                 found.setdefault(word, []).append(row)
         return found
+
+
+def _read_hidden(connection: Connection, session: str) -> dict[int, Sequence[Message]]:
+    m, found = t.messages.c, dict[int, list[str]]()
+    query = select(m.undone, m.id).where(m.session_id == session, m.undone.is_not(None))
+    for number, message_id in connection.execute(query):
+        found.setdefault(number, []).append(message_id)
+    return {number: [*read_by_id(connection, ids).values()] for number, ids in found.items()}
 
 
 def _rows(connection: Connection, table: Any) -> list[Mapping[str, Any]]:
@@ -78,6 +133,17 @@ def failed(message: Message) -> bool:
 def word_of(message: Message) -> str:
     """The first word that it holds; empty for none."""
     return word_in(text_of(message))
+
+
+def pieces_in_order(message: Message) -> list[str]:
+    """Return the pieces of an answer, with those that its files are in their place."""
+    found: list[str] = []
+    for part in message.parts:
+        if isinstance(part, TextPart):
+            found += pieces(part.content)
+        elif isinstance(part, ToolResultPart):
+            found += pieces_of_files(replace(message, parts=(part,)))
+    return found
 
 
 def pieces_of_files(message: Message) -> list[str]:

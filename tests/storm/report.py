@@ -100,6 +100,9 @@ def _figures(outcomes: Sequence[Outcome]) -> Table:
         **{f"  on {name}": _said_on(name) for name in outcomes[0].said},
         "accepted": lambda o: o.acked,
         "kill -9": lambda o: o.kills,
+        "summaries": lambda o: o.summaries,
+        "notices": lambda o: o.notices,
+        "inquiries": lambda o: o.inquiries,
         "calm until all was answered": lambda o: f"{o.drain_seconds:.1f} s",
     }
     for name, figure in rows.items():
@@ -155,6 +158,9 @@ def summary(outcomes: Sequence[Outcome], seed: int) -> dict[str, object]:
                 "said": dict(outcome.said),
                 "acked": outcome.acked,
                 "kills": outcome.kills,
+                "summaries": outcome.summaries,
+                "notices": outcome.notices,
+                "inquiries": outcome.inquiries,
                 "failpoints": outcome.hits,
                 "drain_seconds": round(outcome.drain_seconds, 1),
                 **outcome.verdict.counts,

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import aiohttp
 from chat_platform import HISTORY_OUTAGE, Json, Platform, Question, Rooms, Spot, Stands
 from files import encoded, piece_of
+from inquiries import inquiry_in
 from model import word_in
 
 
@@ -63,9 +64,10 @@ class SlackRooms(Platform):
             Question(
                 _place(_name(room, team["bot"]), said),
                 said["ts"],
-                "Allow once",
+                block["elements"][0]["text"]["text"],
                 block["elements"][0]["value"].split(" ")[1],
                 word_in(said["text"]),
+                inquiry_in(said["text"]),
             )
             for room in team["rooms"]
             for said in room["messages"]

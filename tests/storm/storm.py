@@ -20,9 +20,11 @@ from chat_platform import Platform, Question
 from checker import check, check_deletions, lines_of, words_of
 from client import Client, Hooks
 from decisions import Pressed, check_decisions
-from failpoints import DECIDED, DELETED, PRESSED, STOPPED, Failpoints, points_of
+from failpoints import ANSWERED, DECIDED, DELETED, PRESSED, STOPPED, Failpoints, points_of
+from inquiries import Ledger, check_inquiries, typed_answer, typed_word
 from killer import BrokenStormError, Killer, end_of
 from model import WORD
+from notices import Notebook, check_notices
 from person import Person, name_of
 from plan import Outcome, Plan, Progress
 from record import Record
@@ -38,7 +40,11 @@ CLIENTS = 12
 _WEARY = 4
 """How much less people write when a storm lasts longer than it was to."""
 
-_PLANTED_POINTS = {"unwritten-signals": (STOPPED, DELETED), "unkept-decisions": (DECIDED, PRESSED)}
+_PLANTED_POINTS = {
+    "forgotten-answers": (ANSWERED,),
+    "unkept-decisions": (DECIDED, PRESSED),
+    "unwritten-signals": (STOPPED, DELETED),
+}
 """The instants to kill at where a planted bug only shows there."""
 
 _HITS, _LONGEST = 2, 5
@@ -50,7 +56,10 @@ _ACKNOWLEDGED = 2.0
 _PRESSES = 30
 """Seconds in which the last buttons have to go once they are pressed."""
 
-_DAWN = 60.0
+_TYPES = 0.5
+"""How likely somebody types the answer to an inquiry, each time that they see it."""
+
+_DAWN = 150.0
 """Seconds in which the gateway has to reach all platforms, before anybody kills it."""
 
 
@@ -63,6 +72,8 @@ class Storm:
         self._directory = directory
         self._dice = random.Random(plan.seed)
         self._failpoints = Failpoints(directory)
+        self._notebook = Notebook(directory / "notices")
+        self._ledger = Ledger(directory / "inquiries")
         self._points = points_of(plan.channels)
         if plan.planted in _PLANTED_POINTS:
             self._points = tuple(point for point in _PLANTED_POINTS[plan.planted] if point in self._points)
@@ -121,6 +132,8 @@ class Storm:
             verdict = check(record, self._clients, self._persons, rooms, self._directory / "effects")
             effects = words_of(self._directory / "effects")
             check_decisions(verdict, record, self._clients, self._persons, self._pressed, effects)
+            check_notices(verdict, record, self._notebook.read())
+            check_inquiries(verdict, record, self._ledger.read(), self._persons)
             deletions = {
                 f"{platform.name}/{message}": at
                 for platform in self._platforms
@@ -129,7 +142,11 @@ class Storm:
             check_deletions(verdict, self._persons, deletions, self._directory / "asked")
             for question in left:
                 verdict.add("orphan", f"{question.room} still shows the buttons of {question.id}")
-        return self._outcome(engine, verdict, drained, seconds, status)
+        outcome = self._outcome(engine, verdict, drained, seconds, status)
+        outcome.inquiries = len(self._ledger.read())
+        outcome.notices = sum(map(len, record.notices.values()))
+        outcome.summaries = sum(len(found) for _, found in record.summaries.values())
+        return outcome
 
     async def _prepare(self, model: str, http: aiohttp.ClientSession) -> None:
         settings = {platform.name: platform.settings for platform in self._platforms}
@@ -167,7 +184,20 @@ class Storm:
             room = await platform.open(http, name_of(number), spot)
             name = "" if spot == "direct" else called
             zeal, files = platform.zeal[spot], self.plan.files
-            person = Person(number, platform, room, self._die(), zeal, name, files, self._wants_press)
+            # In a thread that the bot was called into, everything is for the bot.
+            chats = bool(name) and spot == "group"
+            person = Person(
+                number,
+                platform,
+                room,
+                self._die(),
+                zeal,
+                name,
+                files,
+                self._wants_press,
+                chats=chats,
+                undoes=spot == "direct" and platform.edits and number % 2 == 0,
+            )
             self._persons.append(person)
 
     def _wants_press(self) -> bool:
@@ -231,6 +261,9 @@ class Storm:
                 all(client.satisfied for client in self._clients)
                 and self._is_accepted(engine)
                 and self._is_settled(engine)
+                and self._notebook.is_complete
+                and self._ledger.is_complete
+                and self._is_settled(engine)
             ):
                 return True, time.monotonic() - begun
             await asyncio.sleep(0.2)
@@ -273,7 +306,9 @@ class Storm:
         inbox, outbox = select(func.count()).select_from(t.inbox), select(func.count()).select_from(t.outbox)
         with engine.connect() as c:
             waiting = c.execute(inbox.where(t.inbox.c.state == "new")).scalar_one()
-            growing = c.execute(outbox.where(t.outbox.c.state.not_in(("final", "dead")))).scalar_one()
+            growing = c.execute(
+                outbox.where(t.outbox.c.state.not_in(("final", "dead", "removed")))
+            ).scalar_one()
         return not waiting and not growing
 
     async def _decide(self, http: aiohttp.ClientSession) -> None:
@@ -281,7 +316,12 @@ class Storm:
         while True:
             async with asyncio.TaskGroup() as tasks:
                 for question, person in await self._open_questions(http):
-                    self._pressed.see(person.platform.name, [question])
+                    if question.inquiry is None:
+                        self._pressed.see(person.platform.name, [question])
+                    elif person.can_type and self._dice.random() < _TYPES:
+                        key = question.inquiry
+                        tasks.create_task(person.type(http, typed_word(key), typed_answer(key)))
+                        continue
                     tasks.create_task(self._press(http, question, person))
             await asyncio.sleep(0.2 if self._wants_press() else 1)
 
@@ -294,8 +334,10 @@ class Storm:
                 while not await platform.is_acknowledged(http, question, press):
                     await asyncio.sleep(0.1)
             if question.approval in lines_of(self._directory / "decided"):
-                self._pressed.see(platform.name, await platform.questions(http))
-                self._pressed.decide(platform.name, question)
+                if question.inquiry is None:
+                    asked = await platform.questions(http)
+                    self._pressed.see(platform.name, [one for one in asked if one.inquiry is None])
+                    self._pressed.decide(platform.name, question)
                 self._failpoints.reach(PRESSED)
 
     async def _open_questions(self, http: aiohttp.ClientSession) -> list[tuple[Question, Person]]:

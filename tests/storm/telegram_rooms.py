@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import aiohttp
 from chat_platform import Json, Platform, Question, Rooms, Spot, Stands
 from files import encoded, piece_of
+from inquiries import inquiry_in
 from model import word_in
 
 _SECRET = "only-telegram-knows"
@@ -20,6 +21,7 @@ class TelegramRooms(Platform):
     zeal: ClassVar[Mapping[Spot, float]] = {"direct": 0.2, "group": 0.035, "thread": 0.03}
     needs = ("token",)
     tells_deletions = False
+    files_in_order = True
 
     @classmethod
     def flags(cls, gateway: str) -> Sequence[str]:
@@ -64,6 +66,7 @@ class TelegramRooms(Platform):
                 button := keys[0][0]["callback_data"],
                 button.partition(":")[2].partition(":")[0],  # empty for one that only probes a message
                 word_in(_text(said)),
+                inquiry_in(_text(said)),
             )
             for room in (await self._get(http, "_fake/state?most=40"))["rooms"]
             for said in room["messages"]

@@ -23,15 +23,35 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from failpoints import BETWEEN, DECIDED, PRESSED, Failpoints
+from failpoints import (
+    ANSWERED,
+    ASKED,
+    BETWEEN,
+    DECIDED,
+    INTENDED,
+    KEPT,
+    PLACED,
+    PRESSED,
+    RENEWED,
+    REPLACED,
+    SUMMARIZED,
+    TAKEN,
+    TOLD,
+    Failpoints,
+)
 from files import file_for
+from herald import Herald
+from inquiries import LEFT, OWNER, RIGHT, Ledger
+from model import is_notice
+from notices import Notebook
 from sqlalchemy import Connection
 
-import gateway.access.approvals as approvals_module
+import gateway.access.questions as questions_module
+import gateway.conversations.announcements as announcements_module
 import gateway.pipeline.mailbox as dispatcher_module
 import gateway.store.writer as writer_module
-from gateway import Plugin, PluginContext, Tool, ToolContext, ToolOutput, ToolResultPart, tool_from
-from gateway.access.approvals import ADD_DECISION, Claim
+from gateway import Answer, Plugin, PluginContext, Tool, ToolContext, ToolOutput, ToolResultPart, tool_from
+from gateway.access.questions import ADD, SETTLE, Claim, Held, Questions
 from gateway.app import Gateway
 from gateway.channel import (
     Address,
@@ -49,12 +69,13 @@ from gateway.logs import set_up_logs
 from gateway.pipeline.intake import Intake
 from gateway.pipeline.mailbox import Dispatcher
 from gateway.server import Server
-from gateway.session.log import PUT_MESSAGE
+from gateway.session.log import DROP_PARTS, PUT_MESSAGE
 from gateway.settings import LogSettings, Settings
 from gateway.store import Inserted, LockedDatabase, Op, Store
 from gateway.store.drivers import Driver, driver_of
 from gateway.store.inbox import ACCEPT, CLAIM, Backlog, Entry
-from gateway.store.outbox import INTEND
+from gateway.store.inbox import SETTLE as SETTLE_ENTRY
+from gateway.store.outbox import INTEND, PUT_ANNOUNCEMENT, Announcement, find_announcement
 from gateway.store.writes import Statement
 from gateway.testing.polling_channel import PollingChannel
 
@@ -70,6 +91,7 @@ AHEAD = (
 """What a gateway imports when it first needs it."""
 
 REFUSED = 3
+SUMMARY = '"custom_type":"summary"'
 PATIENCE_MS = 5_000
 """How long a tool waits for a person's word."""
 LONGEST_WAIT = 8.0
@@ -86,12 +108,19 @@ class TrippedStore(Store):
         super().__init__(base, on_fatal)
         self.submit_whole = self.submit
         self.submit, self.write = self.submitted, self.written
+        self._notices: set[str] = set()
+        """The entries of the inbox whose notices are to be placed."""
 
     def _open_driver(self, connection: Connection) -> Driver:
         return TrippedDriver(driver_of(connection), self.failpoints)
 
     def submitted(self, ops: Sequence[Op]) -> asyncio.Future[Inserted]:
         """Submit, and be at a failpoint when that is durable, before anyone learns of it."""
+        if any(write is SETTLE_ENTRY and row[0] in self._notices for write, row in ops):
+            self.failpoints.reach(PLACED)
+        if any(write is PUT_MESSAGE and SUMMARY in str(row[5]) for write, row in ops):
+            self.failpoints.reach(SUMMARIZED)
+        self._notices.update(str(row[1]) for write, row in ops if write is INTEND and is_notice(str(row[9])))
         done = self.submit_whole(ops)
         point = _after_commit(ops)
         if point is not None:
@@ -127,6 +156,7 @@ class TrippedDriver:
 _IN_COMMITS = {
     "before the accept commit": "INSERT INTO inbox",
     "before the final commit": "INSERT INTO messages",
+    TOLD: "INSERT INTO announcement",
     "placed and answered, before the commit": "UPDATE outbox",
     BETWEEN: "UPDATE outbox",
 }
@@ -263,7 +293,7 @@ class HeldClaim(Claim):
     def _note(self, committed: asyncio.Future[Inserted]) -> None:
         if not committed.cancelled() and committed.exception() is None:
             with self.decided.open("a") as decided:
-                decided.write(f"{self._question.request.id}\n")
+                decided.write(f"{self.held.question.id}\n")
         self._hold(committed)
 
     def _hold(self, committed: asyncio.Future[Inserted]) -> None:
@@ -276,8 +306,8 @@ class HeldClaim(Claim):
 class UnkeptClaim(HeldClaim):
     """The planted bug: it keeps a decision in memory only."""
 
-    def __init__(self, question: Any, decision: Any, ops: list[Op]) -> None:
-        super().__init__(question, decision, [op for op in ops if op[0] is not ADD_DECISION])
+    def __init__(self, questions: Questions, held: Held, answer: Answer, ops: list[Op]) -> None:
+        super().__init__(questions, held, answer, [op for op in ops if op[0] is not SETTLE])
 
 
 class Amnesiac(Dispatcher):
@@ -304,6 +334,17 @@ _INTAKES: Mapping[str | None, type[Intake]] = {
 """The planted bugs that are in the intake."""
 
 
+_BEGUN: set[str] = set()
+"""The announcements that this process knows of, where it forgets those of earlier ones."""
+
+
+def find_begun(connection: Connection, announcement_id: str) -> Announcement | None:
+    """The planted bug: the keys of announcements are forgotten with the process."""
+    known = announcement_id in _BEGUN
+    _BEGUN.add(announcement_id)
+    return find_announcement(connection, announcement_id) if known else None
+
+
 class Victim(Gateway):
     """A gateway with failpoints in it."""
 
@@ -327,11 +368,15 @@ class Victim(Gateway):
             self.parts.intake.__class__ = _INTAKES[self.planted]
         claim = UnkeptClaim if self.planted == "unkept-decisions" else HeldClaim
         claim.failpoints, claim.decided = self.failpoints, Path(self.settings.data_dir) / "decided"
-        approvals_module.Claim = claim
+        questions_module.Claim = claim
         if self.planted == "trusted-clock":
             dispatcher_module.seconds_until_due = lambda entry, now, _longest: (
                 max(0, entry.not_before - now) / 1000
             )
+        if self.planted == "forgotten-answers":
+            Questions.deliver = lambda self: None
+        if self.planted == "forgotten-keys":
+            announcements_module.find_announcement = find_begun
         self.failpoints.reach("before recovery")
         if self.planted == "no-recovery":
             self.parts.dispatcher.__class__ = Amnesiac
@@ -374,12 +419,25 @@ class Pier(Plugin):
         return ToolOutput(await self.note(word, context), attachments=(file_for(word),))
 
 
+_ANSWERS = (json.dumps([LEFT]), json.dumps([RIGHT]))
+
+
 def _after_commit(ops: Sequence[Op]) -> str | None:
     writes = {write for write, _ in ops}
+    if PUT_ANNOUNCEMENT in writes:
+        return KEPT if ACCEPT in writes else RENEWED
+    if any(write is INTEND and is_notice(str(row[9])) for write, row in ops):
+        return REPLACED if DROP_PARTS in writes else INTENDED
+    if any(write is ADD and row[1] == OWNER for write, row in ops):
+        return ASKED
+    if any(write is SETTLE and row[2] in _ANSWERS for write, row in ops):
+        return ANSWERED
     if ACCEPT in writes:
         return "accepted, before the ack"
     if INTEND in writes:
         return "before sending the answer"
+    if any(write is PUT_MESSAGE and SUMMARY in str(row[5]) for write, row in ops):
+        return "after the commit of a summary"
     if PUT_MESSAGE in writes:
         return "after the final commit"
     if CLAIM in writes:
@@ -399,6 +457,9 @@ def compose(given: Mapping[str, Any]) -> Victim:
             "channels": _tables(channels),
             "providers": {"openai": {"base_url": given["model"], "api_key": "none"}},
             "model": "openai/fake-small",
+            # One long answer, or thirty short ones, are more than it may be sent again.
+            "models": {"openai/fake-small": {"context_window": 2_500}},
+            "max_tokens": 500,
             # A storm kills more often than any message could be blamed for.
             # What waits is on disk but for four messages, and no jump of the clock makes it a backlog.
             "limits": {
@@ -416,7 +477,9 @@ def compose(given: Mapping[str, Any]) -> Victim:
     if "line" in channels:
         line = PollingChannel(channels["line"]["url"], lambda channel: victim.parts.host.cursors(channel))
     pier = Pier(line, Path(given["directory"]) / "effects", failpoints)
-    victim = Victim(settings, plugins=[pier])
+    data = Path(given["directory"])
+    herald = Herald(Notebook(data / "notices"), Ledger(data / "inquiries"), lambda: failpoints.reach(TAKEN))
+    victim = Victim(settings, plugins=[pier, herald])
     victim.failpoints, victim.planted = failpoints, given["planted"]
     return victim
 

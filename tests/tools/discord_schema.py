@@ -241,6 +241,7 @@ def answers(openapi: Node, receiving: Node) -> Node:
     for event in _EVENTS.split():
         name = "".join("_" + c if c.isupper() else c.upper() for c in event).strip("_")
         events[name] = deriver.node(definitions[f"Gateway{event}DispatchData"], definitions)
+    deriver.types["MessageReferenceType"]["enum"] = [0, 1]  # 1 is for forwarded messages
     return {"calls": calls, "events": events, "$defs": deriver.types}
 
 

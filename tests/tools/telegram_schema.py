@@ -45,11 +45,19 @@ _ROOTS = (
 )
 _ACTION = re.compile(r":code:`(\w+)`|\b((?:upload|record|choose|find)_\w+|typing)\b")
 
-# What no chat bot gateway does: business accounts, payments, gifts, stories, sticker sets, passports, games.
+# What no chat bot gateway does: business accounts of its own, payments, gifts, stories, stickers, passports.
 _LEFT_OUT = re.compile(
     r"Business|Star|(?<!Accepted)Gift|Story|Sticker|Passport|Game|Invoice|Payment|Shipping|PreCheckout|Paid|Giveaway|Checklist"
     r"|Boost|VideoChat|SuggestedPost|Background|Verification|ManagedBot|Community|InputContact|InputLocation|InputVenue"
 )
+# Messages of users contain these all the same.
+_RECEIVED = {
+    *("Story", "Sticker", "Checklist", "ChecklistTask", "Game", "Invoice", "Giveaway", "GiveawayWinners"),
+    *("PaidMediaInfo", "PaidMedia", "PaidMediaPhoto", "PaidMediaVideo", "PaidMediaPreview"),
+    "PaidMediaLivePhoto",
+    *("BusinessConnection", "BusinessBotRights", "BusinessMessagesDeleted"),
+    *("GetBusinessConnection", "DeleteBusinessMessages"),
+}
 
 Schema = dict[str, Any]
 
@@ -147,7 +155,7 @@ def _said(field: Mapping[str, Any]) -> str:
 
 
 def _left_out(name: str) -> bool:
-    return _LEFT_OUT.search(name) is not None
+    return name.removeprefix("Array of ") not in _RECEIVED and _LEFT_OUT.search(name) is not None
 
 
 def _words(name: str, description: str) -> Iterable[str]:

@@ -38,7 +38,8 @@ from gateway.testing.fake_platform import Clock, FakeServer, Fault, Window, as_j
 class Account:
     """The application's account: its token, its privileged intents, and its logins.
 
-    More logins in a day than the limit allows make the gateway replace the token.
+    More logins in a day than the limit allows make the gateway replace the token. ``shards`` is the number
+    of shards that it requires, and recommends.
     """
 
     def __init__(self, clock: Clock, figures: Figures, token: str, privileged: frozenset[str]) -> None:
@@ -47,15 +48,16 @@ class Account:
         self._clock = clock
         self._figures = figures
         self._identifies = Window(clock, figures.identifies, figures.identify_window)
-        self._last = float("-inf")
+        self.shards = 1
+        self._last: dict[int, float] = {}
 
-    def identify(self) -> bool:
-        """Count a login. Returns False if it comes too soon after the one before."""
+    def identify(self, shard: int) -> bool:
+        """Count a login. Returns False if it comes too soon after the one before of the same bucket."""
         self._identifies.count()
-        now = self._clock.now()
-        if now < self._last + self._figures.identify_interval:
+        now, bucket = self._clock.now(), shard % self._figures.max_concurrency
+        if now < self._last.get(bucket, float("-inf")) + self._figures.identify_interval:
             return False
-        self._last = now
+        self._last[bucket] = now
         return True
 
     def spend(self, identifies: int) -> None:
@@ -120,9 +122,9 @@ class AccountRoutes:
             "total": self._figures.identifies,
             "remaining": self._account.remaining,
             "reset_after": int(self._account.reset_after * 1000),
-            "max_concurrency": 1,
+            "max_concurrency": self._figures.max_concurrency,
         }
-        return {"url": self.gateway_url, "shards": 1, "session_start_limit": limit}
+        return {"url": self.gateway_url, "shards": self._account.shards, "session_start_limit": limit}
 
     def _listed(self) -> list[dict[str, Any]]:
         return [self._guilds.listed(guild) for guild in self._world.guilds.values()]

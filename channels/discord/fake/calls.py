@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from channels.discord.fake.state import PRIVATE_THREAD, Channel, Guild, Message, Permission, World
+from channels.discord.fake.state import FORUMS, PRIVATE_THREAD, Channel, Guild, Message, Permission, World
 from gateway.testing.fake_platform import Finding, Refusal, Schemas
 
 UNAUTHORIZED: Final = (401, 0, "401: Unauthorized")
@@ -45,6 +45,7 @@ TOO_LARGE: Final = (413, 40005, "Request entity too large")
 ALREADY_ACKNOWLEDGED: Final = (400, 40060, "Interaction has already been acknowledged.")
 BAD_USER_AGENT: Final = (403, 40333, "internal network error")
 MISSING_ACCESS: Final = (403, 50001, "Missing Access")
+NO_TEXT: Final = (400, 50008, "Cannot send messages in a non-text channel")
 NOT_IN_DM: Final = (403, 50003, "Cannot execute action on a DM channel")
 NOT_YOUR_MESSAGE: Final = (403, 50005, "Cannot edit a message authored by another user")
 EMPTY_MESSAGE: Final = (400, 50006, "Cannot send an empty message")
@@ -219,6 +220,8 @@ class Access:
         """Require that the bot may write; an archived thread allows that, a locked one only to moderators."""
         if channel.recipient in self._world.refusing:
             raise ApiError(CLOSED_DM)
+        if channel.kind in FORUMS:
+            raise ApiError(NO_TEXT, "a forum has only posts")
         state = channel.thread
         self.demand(channel, "SEND_MESSAGES" if state is None else "SEND_MESSAGES_IN_THREADS")
         if state is not None and state.locked and not self._world.may(channel, "MANAGE_THREADS"):

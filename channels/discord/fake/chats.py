@@ -22,12 +22,14 @@ from channels.discord.fake.calls import (
     ApiCall,
     ApiError,
     Handler,
+    unmodelled,
 )
 from channels.discord.fake.gateway import Event, Publish
 from channels.discord.fake.payloads import Views
 from channels.discord.fake.state import (
     DEFAULT,
     DM,
+    FORUMS,
     HAS_THREAD,
     PRIVATE_THREAD,
     PUBLIC_THREAD,
@@ -153,8 +155,28 @@ class Chats:
         self, parent: Channel, name: str, user: User, *, kind: int, minutes: int, starter: Message | None
     ) -> Channel:
         """Start a thread on a message, whose id it gets, or on none."""
-        now = self._world.clock.now()
         key = self._world.ids.new() if starter is None else starter.id
+        thread = self._open(parent, key, name, user, kind=kind, minutes=minutes)
+        if user.bot:
+            self._publish_members(thread, user)
+        if starter is not None:
+            self.change(replace(starter, flags=starter.flags | HAS_THREAD), edited=False)
+            self._system(thread, user, THREAD_STARTER, Reference(starter.id, parent.id, parent.guild))
+        elif kind != PRIVATE_THREAD:
+            self._system(parent, user, THREAD_CREATED, Reference(None, thread.id, thread.guild), name)
+        return self._world.channels[thread.id]
+
+    def start_post(self, forum: Channel, title: str, user: User, message: Message) -> Channel:
+        """Start a post of a forum: a thread with the id of its first message, which is in the thread."""
+        thread = self._open(forum, message.id, title, user, kind=PUBLIC_THREAD, minutes=_DEFAULT_MINUTES)
+        self._world.put_channel(replace(forum, last_message=thread.id))
+        self.post(replace(message, channel=thread.id))
+        thread = self._world.channels[thread.id]
+        # The first message of a post does not count.
+        return self._world.put_thread(thread, replace(thread.thread or ThreadState(0, 0), count=0, total=0))
+
+    def _open(self, parent: Channel, key: int, name: str, user: User, *, kind: int, minutes: int) -> Channel:
+        now = self._world.clock.now()
         state = ThreadState(made=now, changed=now, minutes=minutes, members=(user.id,))
         thread = self._world.put_channel(
             Channel(
@@ -169,14 +191,7 @@ class Chats:
         )
         payload = {**self._views.channel(thread), "newly_created": True}
         self._publish(Event(name="THREAD_CREATE", data=payload, guild=thread.guild, channel=thread.id))
-        if user.bot:
-            self._publish_members(thread, user)
-        if starter is not None:
-            self.change(replace(starter, flags=starter.flags | HAS_THREAD), edited=False)
-            self._system(thread, user, THREAD_STARTER, Reference(starter.id, parent.id, parent.guild))
-        elif kind != PRIVATE_THREAD:
-            self._system(parent, user, THREAD_CREATED, Reference(None, thread.id, thread.guild), name)
-        return self._world.channels[thread.id]
+        return thread
 
     def change_thread(self, channel: Channel, **changes: Any) -> Channel:
         """Change fields of a thread's state, such as ``archived``, ``locked`` and ``minutes``."""
@@ -273,6 +288,10 @@ class Chats:
             author = self._world.users[message.author]
             more["guild_id"] = str(guild.id)
             more["member"] = self._views.member(guild, author, whole=False)
+            more["mentions"] = [
+                {**self._views.user(user), "member": self._views.member(guild, user, whole=False)}
+                for user in map(self._world.users.__getitem__, message.mentions.users)
+            ]
         whole = {**self._views.message(message), **more}
         hidden = self._views.hides(message) or message.kind != DEFAULT
         redacted = {**self._views.message(message, redacted=True), **more} if hidden else None
@@ -380,6 +399,8 @@ class ChatRoutes:
 
     def _start_thread(self, call: ApiCall) -> Answer:
         parent = self._access.channel(call)
+        if parent.kind in FORUMS and "message_id" not in call.path:
+            raise unmodelled("posts of bots")
         if parent.kind != TEXT:
             raise ApiError(WRONG_CHANNEL_TYPE)
         starter = self._access.message(call, parent) if "message_id" in call.path else None

@@ -337,11 +337,16 @@ class Gateway:
         self._fake = fake
         self._access = Access(world)
         self._held: list[Event] | None = None
+        self.post_interaction: Callable[[dict[str, Any]], None] | None = None
+        """Posts an interaction to the application's endpoint; None if it has none."""
 
     def publish(self, event: Event) -> None:
         """Send an event to all sessions that may receive it."""
         if self._held is not None:
             self._held.append(event)
+            return
+        if event.name == "INTERACTION_CREATE" and self.post_interaction is not None:
+            self.post_interaction(event.data)
             return
         for session in self.sessions.values():
             if self._may_know(session, event):
@@ -371,10 +376,18 @@ class Gateway:
         for connection in self.connections:
             connection.send_op(RECONNECT)
 
-    def close_all(self, code: int) -> None:
-        """Close every connection with a code."""
-        for connection in self.connections:
+    def close_all(self, code: int, shard: int | None = None) -> None:
+        """Close every connection with a code, or only that of a shard."""
+        for connection in self.connections_of(shard):
             connection.send(Closing(code))
+
+    def connections_of(self, shard: int | None) -> list[Connection]:
+        """Return all connections, or only those of a shard."""
+        return [
+            connection
+            for connection, session in self.connections.items()
+            if shard is None or (session is not None and session.shard[0] == shard)
+        ]
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Serve one connection from its handshake to its end."""
@@ -445,7 +458,7 @@ class Gateway:
         denied = [name for name in denied if name not in self._account.privileged]
         if denied:
             raise Closing(4014, f"{', '.join(denied)} is not switched on for the application")
-        early = not self._account.identify()
+        early = not self._account.identify(shard[0])
         if self._account.exhausted:
             self._account.reset()
             self.close_all(4004)
@@ -453,6 +466,8 @@ class Gateway:
         if early:
             connection.send_op(INVALID_SESSION, False)
             return
+        if shard[1] < self._account.shards:
+            raise Closing(4011)
         if data.get("compress"):
             connection.compress()
         session = Session(secrets.token_hex(16), intents, shard)

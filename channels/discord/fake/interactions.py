@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import importlib.util
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
+import aiohttp
+import msgspec
 from msgspec.structs import replace
 
 from channels.discord.fake.calls import (
@@ -22,6 +28,7 @@ from channels.discord.fake.calls import (
     ApiCall,
     ApiError,
     Handler,
+    check_call,
     invalid,
     unmodelled,
 )
@@ -46,21 +53,28 @@ from channels.discord.fake.state import (
     User,
     World,
 )
-from gateway.testing.fake_platform import Window
+from gateway.testing.fake_platform import FakeServer, Window
 
 CHAT, USER, MESSAGE = 1, 2, 3
 _MOST: Final = {CHAT: 100, USER: 15, MESSAGE: 15}
 _MOST_TEXT: Final = 8000
+_MOST_CHOICE: Final = 100
 _DAY: Final = 86_400.0
 _GROUPS: Final = (1, 2)
+_COMPLETED: Final = (3, 4, 10)
+"""Types of options that a bot can complete: text, integers and numbers."""
 
 Body = Mapping[str, Any]
 
 
 class Commands:
-    """Registered commands. The methods that the bot uses raise ApiError."""
+    """Registered commands. The methods that the bot uses raise ApiError.
+
+    ``refused`` are names that Discord does not accept, besides those that its rules forbid.
+    """
 
     def __init__(self, world: World, figures: Figures) -> None:
+        self.refused: set[str] = set()
         self._world = world
         self._figures = figures
         self._created: dict[int | None, Window] = {}
@@ -114,6 +128,8 @@ class Commands:
                 raise _too_many(kind)
         for index, body in enumerate(bodies):
             _check(body, f"{index}.")
+            if body["name"] in self.refused:
+                raise invalid(f"{index}.name", "APPLICATION_COMMAND_INVALID_NAME", "Command name is invalid")
         self._count(guild, sum(name not in known for name in names))
         for key in set(known.values()) - {known.get(name) for name in names}:
             del self._world.commands[key]
@@ -218,6 +234,9 @@ def _check_options(options: Sequence[Body], path: str) -> None:
         names.add(option["name"])
         if option["type"] in _GROUPS:
             _check_options(option.get("options") or (), f"{at}.options")
+        elif option.get("autocomplete") and (option.get("choices") or option["type"] not in _COMPLETED):
+            message = "Autocomplete is for options of text or numbers without choices"
+            raise invalid(f"{at}.autocomplete", "APPLICATION_COMMAND_OPTIONS_AUTOCOMPLETE_INVALID", message)
         elif option.get("required") and optional:
             message = "Required options must be placed before non-required options"
             raise invalid(at, "APPLICATION_COMMAND_OPTIONS_REQUIRED_INVALID", message)
@@ -325,6 +344,15 @@ class Interactions:
         if resolved:
             data["resolved"] = resolved
         return self._begin(2, data, user, chat, command=" ".join(names))
+
+    def complete(self, command: Command, option: str, typed: str, user: User, chat: Channel) -> int:
+        """Type the value of an option. Raises LookupError for one without completion."""
+        found = next(one for one in command.body.get("options") or () if one["name"] == option)
+        if not found.get("autocomplete"):
+            raise LookupError(f"the option {option!r} of {command.name!r} has no completion")
+        given = {"name": option, "type": found["type"], "value": typed, "focused": True}
+        data = {**self._data(command), "type": CHAT, "options": [given]}
+        return self._begin(_TYPED, data, user, chat, command=command.name)
 
     def pick(self, command: Command, user: User, chat: Channel, target: User | Message) -> int:
         """Run a command from the context menu of a user or a message."""
@@ -462,9 +490,10 @@ class Interactions:
         return interaction
 
 
+CALLBACK: Final = "POST /interactions/{interaction_id}/{interaction_token}/callback"
 _HOOK: Final = "/webhooks/{webhook_id}/{webhook_token}"
-_PRESSED: Final = 3
-_MESSAGE, _DEFER, _DEFER_UPDATE, _UPDATE = 4, 5, 6, 7
+_PRESSED, _TYPED = 3, 4
+_MESSAGE, _DEFER, _DEFER_UPDATE, _UPDATE, _CHOICES = 4, 5, 6, 7, 8
 
 
 class ResponseRoutes:
@@ -482,7 +511,7 @@ class ResponseRoutes:
     def handlers(self) -> Mapping[str, Handler]:
         """Return the handlers of these calls, by name."""
         found: dict[str, Handler] = {
-            "POST /interactions/{interaction_id}/{interaction_token}/callback": self._respond,
+            CALLBACK: self._respond,
             f"POST {_HOOK}": self._follow_up,
         }
         for which in ("@original", "{message_id}"):
@@ -503,7 +532,11 @@ class ResponseRoutes:
             raise ApiError(UNKNOWN_INTERACTION)
         kind = int(call.body["type"])
         body: Mapping[str, Any] = call.body.get("data") or {}
-        if kind in (_DEFER_UPDATE, _UPDATE):
+        if (kind == _CHOICES) is not (interaction.kind == _TYPED):
+            raise invalid("type", "BASE_TYPE_CHOICES", "This response does not fit the interaction.")
+        if kind == _CHOICES:
+            interaction, problem = self._offer(interaction, body), None
+        elif kind in (_DEFER_UPDATE, _UPDATE):
             interaction, problem = self._update(interaction, kind, call, body)
         elif kind in (_MESSAGE, _DEFER):
             interaction, problem = self._reply(interaction, kind, call, body)
@@ -512,6 +545,14 @@ class ResponseRoutes:
         if call.query.get("with_response", "").lower() not in ("true", "1"):
             return Answer(204, None, problem)
         return Answer(200, self._payload(interaction, kind), problem)
+
+    def _offer(self, interaction: Interaction, body: Mapping[str, Any]) -> Interaction:
+        choices = tuple((choice["name"], choice["value"]) for choice in body.get("choices") or ())
+        for index, (_, value) in enumerate(choices):
+            if not 1 <= len(value) <= _MOST_CHOICE:
+                message = f"Must be between 1 and {_MOST_CHOICE} in length."
+                raise invalid(f"data.choices.{index}.value", "BASE_TYPE_BAD_LENGTH", message)
+        return self._interactions.settle(interaction, state="answered", choices=choices)
 
     def _update(
         self, interaction: Interaction, kind: int, call: ApiCall, body: Mapping[str, Any]
@@ -659,3 +700,100 @@ def _with(message: Message, draft: Draft) -> Message:
         flags=draft.flags,
         mentions=draft.mentions,
     )
+
+
+_SIGNATURE, _STAMP = "X-Signature-Ed25519", "X-Signature-Timestamp"
+
+
+class Endpoint:
+    """Sender of interactions to ``url``, the endpoint of the application, signed with the application's key.
+
+    ``seed`` makes the key. ``respond`` applies a response.
+    """
+
+    def __init__(
+        self, fake: FakeServer, figures: Figures, seed: str, respond: Callable[[ApiCall], Answer]
+    ) -> None:
+        self.url = ""
+        self._fake = fake
+        self._figures = figures
+        self._seed = hashlib.sha256(seed.encode()).digest()
+        self._respond = respond
+        self._http: aiohttp.ClientSession | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: set[asyncio.Task[None]] = set()
+
+    @property
+    def public_key(self) -> str:
+        """Return the public key of the application; zeros if the library for signatures is not installed."""
+        installed = importlib.util.find_spec("cryptography") is not None
+        return self._key().public_key().public_bytes_raw().hex() if installed else "0" * 64
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        """Open the client; ``stack`` closes it and cancels what still waits for a response."""
+        self._http = await stack.enter_async_context(
+            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+        )
+        self._tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        stack.callback(lambda: [task.cancel() for task in self._running])
+
+    async def check(self, url: str) -> None:
+        """Check a URL. Raises ValueError if it does not pass Discord's checks.
+
+        It has to answer a ping, and refuse one with a wrong signature.
+        """
+        ping = b'{"id": "1", "type": 1, "application_id": "1", "token": "t", "version": 1}'
+        stranger = hashlib.sha256(b"another application").digest()
+        status, answer = await self.send(url, ping, self.headers(ping))
+        wrong, _ = await self.send(url, ping, self.headers(ping, key=stranger))
+        self._fake.record("PING", {"url": url, "wrong": wrong}, status=status, answer=answer)
+        if status != 200 or answer != {"type": 1} or wrong != 401:
+            raise ValueError("interactions_endpoint_url: the specified URL could not be verified")
+
+    def post(self, payload: dict[str, Any]) -> None:
+        """Post an interaction; its response is applied later."""
+        assert self._tasks is not None
+        task = self._tasks.create_task(self._deliver(payload))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def headers(self, body: bytes, *, skew: float = 0, key: bytes | None = None) -> dict[str, str]:
+        """Return the headers that sign a body, ``skew`` seconds off the time, also with another key."""
+        stamp = str(int(self._fake.clock.now() + skew))
+        signature = self._key(key).sign(stamp.encode() + body).hex()
+        return {"Content-Type": "application/json", _SIGNATURE: signature, _STAMP: stamp}
+
+    async def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, Any]:
+        """Post a body. Returns the status, and the decoded body of the response, None if it is not JSON."""
+        assert self._http is not None
+        async with self._http.post(url, data=body, headers=headers, allow_redirects=False) as response:
+            content = await response.read()
+        try:
+            return response.status, msgspec.json.decode(content)
+        except msgspec.DecodeError:
+            return response.status, None
+
+    async def _deliver(self, payload: dict[str, Any]) -> None:
+        body = msgspec.json.encode(payload)
+        status, answer = 0, None
+        try:
+            async with self._fake.clock.within(self._figures.first_response):
+                status, answer = await self.send(self.url, body, self.headers(body))
+        except (TimeoutError, aiohttp.ClientError):
+            pass  # the user reads that the application did not respond
+        await asyncio.sleep(self._figures.reading)
+        problem = None
+        if status == 200:
+            gaps = {"interaction_id": payload["id"], "interaction_token": payload["token"]}
+            call = ApiCall(name=CALLBACK, path=gaps, body=answer)
+            try:
+                problem = check_call(call)
+                self._respond(call)
+            except ApiError as error:
+                problem = error.problem or str(error)
+        self._fake.record("INTERACTION", {"id": payload["id"]}, problem, status=status, answer=answer)
+
+    def _key(self, seed: bytes | None = None) -> Any:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return Ed25519PrivateKey.from_private_bytes(seed or self._seed)

@@ -46,7 +46,10 @@ UNLIMITED_CALLS: Final = frozenset(
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """Limits of the platform; the defaults are Discord's. ``limits`` switches the rate limits."""
+    """Limits of the platform; the defaults are Discord's. ``limits`` switches the rate limits.
+
+    ``reading`` are the seconds until the response of an endpoint has an effect.
+    """
 
     limits: bool = True
     calls_a_second: int = 50
@@ -57,6 +60,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     identifies: int = 1000
     identify_window: float = 86_400
     identify_interval: float = 5
+    max_concurrency: int = 1
     gateway_events: int = 120
     gateway_window: float = 60
     gateway_bytes: int = 4096
@@ -65,6 +69,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     resumable: float = 180
     nonces: float = 180
     first_response: float = 3
+    reading: float = 0.05
     token_life: float = 900
     link_life: float = 86_400
     file_bytes: int = 10 * 1024 * 1024

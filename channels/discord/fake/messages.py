@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hmac
@@ -252,15 +253,21 @@ def _size(data: bytes) -> tuple[int | None, int | None]:
 
 
 class Cdn:
-    """HTTP handler of ``/cdn/attachments/…``. ``served`` are the ids of the downloaded files."""
+    """HTTP handler of ``/cdn/attachments/…``. ``served`` are the ids of the downloaded files.
+
+    Downloads wait while ``open`` is not set.
+    """
 
     def __init__(self, world: World, views: Views) -> None:
         self.served: list[int] = []
+        self.open = asyncio.Event()
+        self.open.set()
         self._world = world
         self._views = views
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Serve a file, if the signature of the link is right and not expired."""
+        await self.open.wait()
         found = self._world.files.get(int(request.match_info["attachment"]))
         if found is None or not self._valid(request):
             return web.Response(status=404, text="This content is no longer available.")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
 from channels.discord.fake.state import (
     DM,
+    FORUM,
+    FORUMS,
     HAS_THREAD,
     PRIVATE_THREAD,
     REPLY,
-    TEXT,
     Attachment,
     Channel,
     Emoji,
@@ -71,13 +72,14 @@ class Views:
     def member(self, guild: Guild, user: User, *, whole: bool = True) -> dict[str, Any]:
         """Return a member object; ``whole=False`` leaves out the user, as in a message."""
         roles = [str(role.id) for role in guild.roles if role.managed] if user.bot else []
+        roles += [str(role) for role in guild.given.get(user.id, ())]
         member = {
             "avatar": None,
             "banner": None,
             "communication_disabled_until": None,
             "flags": 0,
             "joined_at": stamp(guild.made),
-            "nick": None,
+            "nick": guild.nicks.get(user.id),
             "pending": False,
             "premium_since": None,
             "roles": roles,
@@ -119,7 +121,7 @@ class Views:
             "rate_limit_per_user": channel.slowmode,
             "last_pin_timestamp": None,
         }
-        return {**common, **(self._text(channel) if channel.kind == TEXT else self._thread(channel))}
+        return {**common, **(self._text(channel) if channel.thread is None else self._thread(channel))}
 
     def _text(self, channel: Channel) -> dict[str, Any]:
         overwrite = {
@@ -128,12 +130,15 @@ class Views:
             "allow": "0",
             "deny": str(channel.denied),
         }
-        return {
+        view: dict[str, Any] = {
             "topic": channel.topic,
             "position": channel.position,
             "nsfw": False,
             "permission_overwrites": [overwrite] if channel.denied else [],
         }
+        if channel.kind in FORUMS:
+            view |= {"available_tags": [], "default_reaction_emoji": None, "default_sort_order": None}
+        return {**view, "default_forum_layout": 0} if channel.kind == FORUM else view
 
     def _thread(self, channel: Channel) -> dict[str, Any]:
         state = channel.thread
@@ -251,9 +256,24 @@ class Views:
             view |= self._origin(message.origin, message)
         if message.flags & HAS_THREAD and (thread := self._world.channels.get(message.id)) is not None:
             view["thread"] = self.channel(thread)
+        if message.stickers and not hidden:
+            view["sticker_items"] = [
+                {"id": str(index), "name": name, "format_type": 1}
+                for index, name in enumerate(message.stickers)
+            ]
+        if message.poll is not None and not hidden:
+            view["poll"] = message.poll
         if message.reference is not None:
             view |= self._reference(message, redacted=redacted, nested=nested)
+        if message.forwarded and not hidden:
+            view["message_snapshots"] = [{"message": self._snapshot(one)} for one in message.forwarded]
         return view
+
+    def _snapshot(self, message: Message) -> dict[str, Any]:
+        """Return what a forwarded message shows of its original: neither its id nor its author."""
+        whole = self.message(message, nested=True)
+        shown = "type content mentions mention_roles attachments embeds timestamp edited_timestamp flags"
+        return {key: whole[key] for key in (*shown.split(), "components", "sticker_items") if key in whole}
 
     def hides(self, message: Message) -> bool:
         """Return whether the content of a message needs the intent to read message content."""
@@ -264,7 +284,7 @@ class Views:
     def _reference(self, message: Message, *, redacted: bool, nested: bool) -> dict[str, Any]:
         reference = message.reference
         assert reference is not None
-        payload: dict[str, Any] = {"type": 0, "channel_id": str(reference.channel)}
+        payload: dict[str, Any] = {"type": reference.kind, "channel_id": str(reference.channel)}
         if reference.message is not None:
             payload["message_id"] = str(reference.message)
         if reference.guild is not None:
@@ -337,6 +357,8 @@ class GuildViews:
         self._world = world
         self._views = views
         self._privileged = privileged
+        self.public_key: Callable[[], str] = lambda: "0" * 64
+        self.endpoint_url: str | None = None
 
     def guild(self, guild: Guild) -> dict[str, Any]:
         """Return a guild object."""
@@ -421,11 +443,11 @@ class GuildViews:
             "bot": self._views.user(bot),
             "bot_public": True,
             "bot_require_code_grant": False,
-            "verify_key": "0" * 64,
+            "verify_key": self.public_key(),
             "flags": self.flags(),
             "flags_new": str(self.flags()),
             "redirect_uris": [],
-            "interactions_endpoint_url": None,
+            "interactions_endpoint_url": self.endpoint_url,
             "role_connections_verification_url": None,
             "owner": self._views.user(self._world.owner),
             "approximate_guild_count": len(self._world.guilds),

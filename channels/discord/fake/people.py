@@ -15,17 +15,23 @@ from channels.discord.fake.messages import attached, find, mentioned
 from channels.discord.fake.payloads import GuildViews, Views
 from channels.discord.fake.state import (
     DEFAULT,
+    FORUM,
+    FORUMS,
+    MEDIA,
     PRIVATE_THREAD,
     PUBLIC_THREAD,
     REPLY,
     VOICE_MESSAGE,
     Channel,
     ChatName,
+    Guild,
     Interaction,
+    Json,
     Mentions,
     Message,
     Permission,
     Reference,
+    Role,
     User,
     World,
     bits,
@@ -45,6 +51,7 @@ class People:
         self, world: World, views: Views, guilds: GuildViews, figures: Figures, publish: Publish
     ) -> None:
         self._world = world
+        self._views = views
         self._guilds = guilds
         self._publish = publish
         self._chats = Chats(world, views, publish)
@@ -113,11 +120,18 @@ class People:
         reply_to: int | None = None,
         attach: Mapping[str, bytes] | None = None,
         spoken: bool = False,
+        stickers: Sequence[str] = (),
+        poll: tuple[str, Sequence[str]] | None = None,
     ) -> int:
-        """Write a message; ``attach`` are files by name, with ``spoken`` a voice message. Returns its id."""
+        """Write a message. Returns its id.
+
+        ``attach`` are files by name, with ``spoken`` voice messages; ``poll`` is a question with its answers.
+        """
         if len(text) > _LONGEST:
             raise ValueError(f"people can write {_LONGEST} characters, not {len(text)}")
         channel, author = self._world.chat(chat), self._world.user(user)
+        if channel.kind in FORUMS:
+            raise LookupError("a forum has only posts")
         found = self._mentioned(text, channel)
         given = [attached(self._world.ids.new(), name, data) for name, data in (attach or {}).items()]
         if spoken:
@@ -132,12 +146,36 @@ class People:
             kind=DEFAULT if reply_to is None else REPLY,
             attachments=tuple(given),
             mentions=found,
+            stickers=tuple(stickers),
+            poll=None if poll is None else _poll(*poll),
         )
         if reply_to is not None:
             other = self.message(channel, reply_to)
             pinged = Mentions((*found.users, other.author), found.roles, found.everyone)
             reference = Reference(other.id, channel.id, channel.guild)
             message = replace(message, reference=reference, mentions=pinged)
+        return self._chats.post(message).id
+
+    def forward(self, chat: ChatName, source: ChatName, *keys: int, user: str = "ada") -> int:
+        """Forward messages of a chat to another one, as one message. Returns its id."""
+        channel, origin = self._world.chat(chat), self._world.chat(source)
+        message = Message(
+            id=self._world.ids.new(),
+            channel=channel.id,
+            author=self._world.user(user).id,
+            at=self._world.clock.now(),
+            reference=Reference(keys[0], origin.id, origin.guild, kind=1),
+            forwarded=tuple(self.message(origin, key) for key in keys),
+        )
+        return self._chats.post(message).id
+
+    def write_as_bot(self, chat: ChatName, bot: str, text: str, embeds: Sequence[Json] = ()) -> int:
+        """Write a message of another bot. Returns its id."""
+        channel, author = self._world.chat(chat), replace(self._world.user(bot), bot=True)
+        self._world.users[author.id] = author
+        given = tuple({"type": "rich", **embed} for embed in embeds)
+        key, now = self._world.ids.new(), self._world.clock.now()
+        message = Message(id=key, channel=channel.id, author=author.id, at=now, content=text, embeds=given)
         return self._chats.post(message).id
 
     def edit(self, chat: ChatName, key: int, text: str) -> None:
@@ -154,6 +192,11 @@ class People:
         """Add a reaction to a message, or remove it."""
         self._chats.react(self.message(chat, key), emoji_from(sign), self._world.user(user), on=on)
 
+    def clear_reactions(self, chat: ChatName, key: int, sign: str | None = None) -> None:
+        """Remove all reactions of a message, or those with one emoji, as a moderator does."""
+        emoji = None if sign is None else emoji_from(sign)
+        self._chats.clear_reactions(self.message(chat, key), emoji)
+
     def type(self, chat: ChatName, user: str = "ada") -> None:
         """Begin to type."""
         self._chats.type(self._world.chat(chat), self._world.user(user))
@@ -165,6 +208,18 @@ class People:
         channel, names = self._world.chat(chat), command.removeprefix("/").split()
         found = self._commands.named(names[0], CHAT, channel.guild)
         return self._interactions.type(found, names, options or {}, self._world.user(user), channel)
+
+    def complete(
+        self, chat: ChatName, command: str, typed: str, user: str = "ada", *, option: str = "text"
+    ) -> int:
+        """Type the value of a slash command's option. Returns the interaction's id; see ``choices``."""
+        channel = self._world.chat(chat)
+        found = self._commands.named(command, CHAT, channel.guild)
+        return self._interactions.complete(found, option, typed, self._world.user(user), channel)
+
+    def choices(self, key: int) -> Sequence[tuple[str, str]]:
+        """Return the names and values that the bot offers for a typed option."""
+        return self._world.interactions[key].choices
 
     def pick(self, chat: ChatName, command: str, target: User | int, user: str = "ada") -> int:
         """Run a command from the context menu of a user, or of a message id. Returns the interaction's id."""
@@ -193,6 +248,24 @@ class People:
             parent, name, person, kind=PUBLIC_THREAD, minutes=_DAY_MINUTES, starter=starter
         ).id
 
+    def post(
+        self, forum: ChatName, title: str, text: str, user: str = "ada", *, attach: Mapping[str, bytes] = {}
+    ) -> int:
+        """Start a post of a forum. Returns the id of its thread, which is also that of its first message."""
+        channel, author, key = self._world.chat(forum), self._world.user(user), self._world.ids.new()
+        if channel.kind not in FORUMS:
+            raise LookupError(f"{channel.name!r} is not a forum")
+        message = Message(
+            id=key,
+            channel=key,
+            author=author.id,
+            at=self._world.clock.now(),
+            content=text.strip(),
+            attachments=tuple(attached(self._world.ids.new(), *file) for file in attach.items()),
+            mentions=self._mentioned(text, channel),
+        )
+        return self._chats.start_post(channel, title, author, message).id
+
     def archive(self, thread: ChatName, *, archived: bool = True, locked: bool = False) -> None:
         """Archive a thread or take it out of the archive; ``locked`` also locks it."""
         self._chats.change_thread(self._world.chat(thread), archived=archived, locked=locked)
@@ -213,10 +286,48 @@ class People:
         self._publish(Event(name="GUILD_CREATE", data=self._guilds.created(guild), guild=guild.id))
         return guild.id
 
+    def add_role(self, name: str) -> int:
+        """Add a role without permissions to the first guild. Returns its id."""
+        guild = next(iter(self._world.guilds.values()))
+        role = Role(self._world.ids.new(), name, 0)
+        self._world.put_guild(replace(guild, roles=(*guild.roles, role)))
+        payload = {"guild_id": str(guild.id), "role": self._views.role(role, len(guild.roles))}
+        self._publish(Event(name="GUILD_ROLE_CREATE", data=payload, guild=guild.id))
+        return role.id
+
+    def give_roles(self, user: str, *roles: int) -> None:
+        """Replace the roles of a user in the first guild."""
+        person = self._world.user(user)
+        guild = next(iter(self._world.guilds.values()))
+        self._change_member(replace(guild, given={**guild.given, person.id: roles}), person)
+
+    def rename(self, user: str, nick: str) -> None:
+        """Change the nickname of a user in the first guild."""
+        person = self._world.user(user)
+        guild = next(iter(self._world.guilds.values()))
+        self._change_member(replace(guild, nicks={**guild.nicks, person.id: nick}), person)
+
+    def rename_channel(self, chat: ChatName, name: str) -> None:
+        """Rename a channel or a thread."""
+        self._chats.change_channel(replace(self._world.chat(chat), name=name))
+
+    def remove_from_thread(self, thread: ChatName) -> None:
+        """Remove the bot from a thread."""
+        self._chats.join_thread(self._world.chat(thread), self._world.bot, on=False)
+
+    def refuse_commands(self, *names: str) -> None:
+        """Refuse to register commands with these names."""
+        self._commands.refused |= {*names}
+
     def add_channel(self, name: str, guild: int | None = None) -> int:
         """Add a text channel, by default to the first guild. Returns its id."""
         key = guild or next(iter(self._world.guilds))
         return self._chats.add_channel(self._world.add_channel(name, self._world.guilds[key])).id
+
+    def add_forum(self, name: str, *, media: bool = False) -> int:
+        """Add a forum, or a media channel, to the first guild. Returns its id."""
+        guild = next(iter(self._world.guilds.values()))
+        return self._chats.add_channel(self._world.add_channel(name, guild, MEDIA if media else FORUM)).id
 
     def add_private_thread(self, chat: ChatName, name: str, user: str = "ada") -> int:
         """Start a private thread without the bot. Returns its id."""
@@ -247,7 +358,23 @@ class People:
             role = replace(role, permissions=role.permissions | bits(*names))
             self._world.put_guild(replace(guild, roles=(everyone, role, *rest)))
 
+    def _change_member(self, guild: Guild, user: User) -> None:
+        self._world.put_guild(guild)
+        payload = {**self._views.member(guild, user), "guild_id": str(guild.id)}
+        self._publish(Event(name="GUILD_MEMBER_UPDATE", data=payload, guild=guild.id))
+
     def _mentioned(self, text: str, channel: Channel) -> Mentions:
         found = mentioned(text)
         users = tuple(user for user in found.users if user in self._world.users)
         return Mentions(users, found.roles, found.everyone and channel.guild is not None)
+
+
+def _poll(question: str, answers: Sequence[str]) -> Json:
+    listed = [{"answer_id": number, "poll_media": {"text": text}} for number, text in enumerate(answers, 1)]
+    return {
+        "question": {"text": question},
+        "answers": listed,
+        "expiry": None,
+        "allow_multiselect": False,
+        "layout_type": 1,
+    }

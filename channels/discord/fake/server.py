@@ -24,7 +24,7 @@ from channels.discord.fake.api import PREFIXES, Account, AccountRoutes, Api
 from channels.discord.fake.calls import Handler
 from channels.discord.fake.chats import ChatRoutes
 from channels.discord.fake.gateway import Gateway
-from channels.discord.fake.interactions import CommandRoutes, ResponseRoutes
+from channels.discord.fake.interactions import CALLBACK, CommandRoutes, Endpoint, ResponseRoutes
 from channels.discord.fake.limits import Figures, RateLimits, Scope, relaxed
 from channels.discord.fake.messages import Cdn, Drafts, MessageRoutes
 from channels.discord.fake.payloads import GuildViews, Views
@@ -38,11 +38,14 @@ _IDS: Final = ("key", "reply_to", "at")
 def control_of(fake: FakeDiscord, world: World) -> Control:
     """Return the page and the control interface of a fake."""
     people = (fake.say, fake.edit, fake.delete, fake.react, fake.type, fake.slash, fake.press, fake.pick)
-    people = (*people, fake.response)
+    people = (*people, fake.clear_reactions, fake.complete, fake.choices)
+    people = (*people, fake.response, fake.rename)
     chats = (fake.start_thread, fake.archive, fake.dm, fake.add_channel, fake.add_guild, fake.refuse_dms)
     chats = (*chats, fake.forbid, fake.permit, fake.remove_channel, fake.add_private_thread)
+    chats = (*chats, fake.add_forum, fake.post, fake.add_role, fake.rename_channel, fake.remove_from_thread)
     trouble = (fake.slow_down, fake.advance, fake.sever, fake.freeze, fake.close, fake.ask_reconnect)
     trouble = (*trouble, fake.invalidate, fake.expire_sessions, fake.deliver_raw)
+    trouble = (*trouble, fake.require_shards)
     views = fake.views
 
     def state(most: int) -> Mapping[str, Any]:
@@ -115,6 +118,8 @@ class FakeDiscord(People, FakeServer):
         world.add_channel("general", world.guilds[self.guild])
         self._account_routes = AccountRoutes(world, self.views, guilds, self.account, figures)
         self.handlers = {**self._account_routes.handlers(), **self._handlers()}
+        self.endpoint = Endpoint(self, figures, token, self.handlers[CALLBACK])
+        guilds.public_key = lambda: self.endpoint.public_key
         self.cdn = Cdn(world, self.views)
 
     @property
@@ -146,6 +151,7 @@ class FakeDiscord(People, FakeServer):
         """Set the URLs that the platform returns to bots."""
         self.views.files_url = self.cdn_url
         self.gateway.url = self._account_routes.gateway_url = self.gateway_url
+        await self.endpoint.start(stack)
         stack.callback(self.sever)
 
     def slow_down(self, method: str, seconds: float = 1, scope: Scope = "user") -> None:
@@ -161,14 +167,18 @@ class FakeDiscord(People, FakeServer):
         for connection in list(self.gateway.connections):
             connection.abort()
 
-    def freeze(self) -> None:
-        """Stop sending on all present connections, which stay open as zombies. New ones work."""
-        for connection in self.gateway.connections:
+    def freeze(self, shard: int | None = None) -> None:
+        """Stop sending on all present connections (of a shard), which stay open as zombies. New ones work."""
+        for connection in self.gateway.connections_of(shard):
             connection.mute = True
 
-    def close(self, code: int) -> None:
-        """Close every gateway connection with a close code."""
-        self.gateway.close_all(code)
+    def close(self, code: int, shard: int | None = None) -> None:
+        """Close every gateway connection with a close code, or only that of a shard."""
+        self.gateway.close_all(code, shard)
+
+    def require_shards(self, number: int) -> None:
+        """Recommend this number of shards, and refuse logins with a smaller one."""
+        self.account.shards = number
 
     def ask_reconnect(self) -> None:
         """Ask every bot to reconnect (opcode 7)."""
@@ -178,10 +188,10 @@ class FakeDiscord(People, FakeServer):
         """Declare every session invalid (opcode 9)."""
         self.gateway.invalidate(resumable=resumable)
 
-    def expire_sessions(self) -> None:
-        """Make all present sessions impossible to resume; bots do not receive their later events."""
+    def expire_sessions(self, shard: int | None = None) -> None:
+        """Make all present sessions (of a shard) impossible to resume; they get no later events."""
         for session in self.gateway.sessions.values():
-            session.expired = True
+            session.expired = session.expired or shard in (None, session.shard[0])
 
     @contextmanager
     def held(self, *, reverse: bool = False) -> Generator[None]:
@@ -191,6 +201,16 @@ class FakeDiscord(People, FakeServer):
             yield
         finally:
             self.gateway.release(reverse=reverse)
+
+    async def register_endpoint(self, url: str) -> None:
+        """Post interactions to a URL from now on. Raises ValueError if it does not pass Discord's checks."""
+        await self.endpoint.check(url)
+        self.post_interactions(url)
+
+    def post_interactions(self, url: str) -> None:
+        """Post interactions to a URL from now on, which was checked before."""
+        self.endpoint.url = self._guilds.endpoint_url = url
+        self.gateway.post_interaction = self.endpoint.post
 
     def deliver_raw(self, payload: str | dict[str, Any]) -> None:
         """Send anything to every bot: an event ``{"t": …, "d": …}`` in its sequence, or text as it is."""
@@ -230,9 +250,17 @@ async def serve(argv: Sequence[str] | None = None, on_applied: Callable[[], None
     parser.add_argument("--token", default="fake-token", help="token of the bot")
     parser.add_argument("--no-limits", action="store_true", help="do not enforce the platform's rate limits")
     parser.add_argument("--outage", type=float, default=0, help="seconds of each 12 in which histories fail")
+    parser.add_argument("--shards", type=int, default=1, help="number of shards that the bot has to use")
+    parser.add_argument("--interactions", metavar="URL", help="post interactions to this address")
     given = vars(parser.parse_args(argv))
-    outage = given.pop("outage")
+    outage, shards, endpoint = given.pop("outage"), given.pop("shards"), given.pop("interactions")
     figures = relaxed() if given.pop("no_limits") else None
     async with FakeDiscord(**given, figures=figures, on_applied=on_applied) as fake:
+        fake.require_shards(shards)
         fake.fail_regularly("GET /channels/{channel_id}/messages", outage, 12)
-        await announce(fake.url, "discord", {"token": fake.token, "api_base_url": fake.api_url, "allow": "*"})
+        settings, facts = {"token": fake.token, "api_base_url": fake.api_url, "allow": "*"}, list[str]()
+        if endpoint is not None:
+            fake.post_interactions(endpoint)
+            settings["public_key"] = fake.endpoint.public_key
+            facts.append(f"public_key {fake.endpoint.public_key}")
+        await announce(fake.url, "discord", settings, facts)

@@ -85,8 +85,10 @@ def bits(*names: Permission) -> int:
     return sum(BITS[name] for name in set(names))
 
 
-TEXT, DM, PUBLIC_THREAD, PRIVATE_THREAD = 0, 1, 11, 12
+TEXT, DM, PUBLIC_THREAD, PRIVATE_THREAD, FORUM, MEDIA = 0, 1, 11, 12, 15, 16
 """Kinds of channels."""
+FORUMS: Final = (FORUM, MEDIA)
+"""Kinds of channels that have only posts, which are threads."""
 THREADS: Final = (PUBLIC_THREAD, PRIVATE_THREAD)
 
 DEFAULT, THREAD_CREATED, REPLY, COMMAND, THREAD_STARTER, CONTEXT_COMMAND = 0, 18, 19, 20, 21, 23
@@ -122,7 +124,7 @@ class Role(Struct, frozen=True):
 
 
 class Guild(Struct, frozen=True):
-    """Guild (server) with its members."""
+    """Guild (server) with its members; nicknames and given roles are by user id."""
 
     id: int
     name: str
@@ -130,6 +132,8 @@ class Guild(Struct, frozen=True):
     made: float
     roles: tuple[Role, ...] = ()
     members: tuple[int, ...] = ()
+    nicks: Mapping[int, str] = {}
+    given: Mapping[int, tuple[int, ...]] = {}
 
 
 class ThreadState(Struct, frozen=True):
@@ -208,11 +212,12 @@ class Mentions(Struct, frozen=True):
 
 
 class Reference(Struct, frozen=True):
-    """Message that another one replies to; it may be deleted."""
+    """Message that another one replies to or, with ``kind`` 1, forwards; it may be deleted."""
 
     message: int | None
     channel: int
     guild: int | None = None
+    kind: int = 0
 
 
 class Origin(Struct, frozen=True, kw_only=True):
@@ -229,7 +234,10 @@ class Origin(Struct, frozen=True, kw_only=True):
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """Message. ``versions`` are its texts before each edit; only ``reader`` sees an ephemeral one."""
+    """Message. ``versions`` are its texts before each edit; only ``reader`` sees an ephemeral one.
+
+    ``forwarded`` are copies of other messages; ``stickers`` are names.
+    """
 
     id: int
     channel: int
@@ -250,6 +258,9 @@ class Message(Struct, frozen=True, kw_only=True):
     hook: bool = False
     reactions: tuple[Reaction, ...] = ()
     reader: int | None = None
+    stickers: tuple[str, ...] = ()
+    poll: Json | None = None
+    forwarded: tuple[Message, ...] = ()
     versions: tuple[str, ...] = ()
 
     @property
@@ -278,9 +289,10 @@ InteractionState = Literal["waiting", "deferred", "deferred update", "answered"]
 
 
 class Interaction(Struct, frozen=True, kw_only=True):
-    """Use of a command (``kind`` 2), or of a component of the message ``pressed`` (``kind`` 3).
+    """Use of a command (``kind`` 2) or of a component of the message ``pressed`` (3), or a typed option (4).
 
-    ``response`` is the id of the message that responds, ``followups`` are those of later ones.
+    ``response`` is the id of the message that responds, ``followups`` are those of later ones. ``choices``
+    are the names and values that the bot offers for a typed option.
     """
 
     id: int
@@ -297,6 +309,7 @@ class Interaction(Struct, frozen=True, kw_only=True):
     state: InteractionState = "waiting"
     response: int | None = None
     followups: tuple[int, ...] = ()
+    choices: tuple[tuple[str, str], ...] = ()
 
 
 ChatName = int | str | Channel
@@ -353,11 +366,11 @@ class World:
         self.guilds[guild.id] = guild
         self.changes.bump()
 
-    def add_channel(self, name: str, guild: Guild) -> Channel:
-        """Add a text channel to a guild."""
+    def add_channel(self, name: str, guild: Guild, kind: int = TEXT) -> Channel:
+        """Add a text channel, or a forum, to a guild."""
         position = sum(channel.guild == guild.id for channel in self.channels.values())
         return self.put_channel(
-            Channel(id=self.ids.new(), kind=TEXT, name=name, guild=guild.id, position=position)
+            Channel(id=self.ids.new(), kind=kind, name=name, guild=guild.id, position=position)
         )
 
     def dm(self, user: User) -> Channel:

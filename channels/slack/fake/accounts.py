@@ -14,7 +14,7 @@ from msgspec import Struct
 from channels.slack.fake.calls import Call, RefusalError, methods
 from channels.slack.fake.chats import page_of
 from channels.slack.fake.delivery import emit
-from channels.slack.fake.state import Grant, Json, State, User, Workspace
+from channels.slack.fake.state import Grant, Json, State, User, UserGroup, Workspace
 
 CODE_LIFE = 10 * 60
 
@@ -238,13 +238,13 @@ def user_info(call: Call) -> Json:
     user = call.team.users.get(call["user"])
     if user is None:
         raise RefusalError("user_not_found")
-    answer = user_object(call, user)
+    answer = user_object(call.state, user)
     return {"user": {**answer, "locale": "en-US"} if call.get("include_locale") else answer}
 
 
 def users_list(call: Call) -> Json:
     """``users.list``."""
-    rows = [user_object(call, user) for user in call.team.users.values()]
+    rows = [user_object(call.state, user) for user in call.team.users.values()]
     return {**page_of(call, "members", rows, 1000), "cache_ts": call.state.stamps.seconds()}
 
 
@@ -266,17 +266,51 @@ def team_info(call: Call) -> Json:
     return {"team": {**answer, "url": f"https://{team.name}.slack.example/", "is_verified": False}}
 
 
-def user_object(call: Call, user: User) -> Json:
+def user_groups_list(call: Call) -> Json:
+    """``usergroups.list``."""
+    groups = call.team.user_groups.values()
+    return {"usergroups": [user_group_object(one) for one in groups if not one.disabled]}
+
+
+def user_group_members(call: Call) -> Json:
+    """``usergroups.users.list``."""
+    group = call.team.user_groups.get(call["usergroup"])
+    if group is None or (group.disabled and not call.get("include_disabled")):
+        raise RefusalError("no_such_subteam")
+    return {"users": list(group.users)}
+
+
+def user_group_object(group: UserGroup) -> Json:
+    """Return a user group as an object of the Web API."""
+    return {
+        "id": group.id,
+        "team_id": group.team,
+        "is_usergroup": True,
+        "is_subteam": True,
+        "name": group.handle.title(),
+        "description": "",
+        "handle": group.handle,
+        "is_external": False,
+        "date_create": 1,
+        "date_update": 1,
+        "date_delete": int(group.disabled),
+        "auto_type": None,
+        "prefs": {"channels": [], "groups": []},
+        "user_count": len(group.users),
+    }
+
+
+def user_object(state: State, user: User) -> Json:
     """Return a user as an object of the Web API."""
     profile = {
         "real_name": user.real_name,
         "real_name_normalized": user.real_name,
-        "display_name": user.name,
-        "display_name_normalized": user.name,
+        "display_name": user.display_name,
+        "display_name_normalized": user.display_name,
         "status_text": "",
         "status_emoji": "",
         "avatar_hash": "",
-        "image_72": f"{call.state.url}/icon-72.png",
+        "image_72": f"{state.url}/icon-72.png",
         "team": user.team,
     }
     return {

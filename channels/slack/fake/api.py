@@ -50,6 +50,8 @@ METHODS: Mapping[str, Answer] = {
     "reactions.get": messages.reactions_get,
     "reactions.remove": messages.reactions_remove,
     "team.info": accounts.team_info,
+    "usergroups.list": accounts.user_groups_list,
+    "usergroups.users.list": accounts.user_group_members,
     "users.conversations": chats.of_user,
     "users.info": accounts.user_info,
     "users.list": accounts.users_list,

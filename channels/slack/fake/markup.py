@@ -10,15 +10,28 @@ from channels.slack.fake.state import Json, Workspace
 
 MOST_BLOCKS = 50
 MOST_IN_VIEW = 100
+LONGEST_FIELD = 3_000
+_ANY_NUMBER = 100_000
 LONGEST_MARKDOWN = 12_000
 """Characters of all markdown blocks of a message."""
 LONGEST_BLOCKS = 13_200
 """Characters of all blocks of a message; measured, not published."""
 
 _UNCHECKED = frozenset(
-    {"alert", "call", "card", "carousel", "container", "data_table", "divider", "file", "input", "plan"}
-    | {"rich_text", "task_card", "video"}
+    {"alert", "call", "card", "carousel", "container", "data_table", "divider", "file", "plan"}
+    | {"task_card", "video"}
 )
+_INLINE = frozenset(
+    {"broadcast", "channel", "color", "date", "emoji", "link", "team", "text", "user", "usergroup"}
+)
+_RICH: Mapping[str, frozenset[str]] = {
+    "rich_text_section": _INLINE,
+    "rich_text_quote": _INLINE,
+    "rich_text_preformatted": frozenset({"link", "text"}),
+    "rich_text_list": frozenset({"rich_text_section"}),
+}
+"""Elements of rich text, and what each may contain."""
+_DEEPEST_INDENT = 8
 _SELECTS = ("static_select", "external_select", "users_select", "conversations_select", "channels_select")
 _ELEMENTS = frozenset(
     [
@@ -46,7 +59,7 @@ class Inspection:
     """Check of blocks. ``errors`` are in Slack's words.
 
     ``mrkdwn`` and ``markdown`` collect texts by format, ``mentions`` the elements of rich text that notify
-    users, and ``size`` counts the characters of all texts.
+    users, ``kinds`` the types of blocks, ``size`` counts the characters of all texts, ``tables`` the tables.
     """
 
     def __init__(self, blocks: Sequence[object], *, root: str = "/blocks", most: int = MOST_BLOCKS) -> None:
@@ -54,7 +67,9 @@ class Inspection:
         self.mrkdwn: list[str] = []
         self.markdown: list[str] = []
         self.mentions: list[str] = []
+        self.kinds: set[str] = set()
         self.size = 0
+        self.tables = 0
         self._ids: set[str] = set()
         self._checks: Mapping[str, _Check] = {
             "section": self._section,
@@ -62,8 +77,10 @@ class Inspection:
             "markdown": self._markdown,
             "image": self._image,
             "context": self._context,
-            "context_actions": self._actions,
+            "context_actions": self._context_actions,
             "actions": self._actions,
+            "input": self._input,
+            "rich_text": self._rich_text,
             "table": self._table,
         }
         if len(blocks) > most:
@@ -80,6 +97,7 @@ class Inspection:
             return
         given = cast(Json, block)
         kind = given.get("type")
+        self.kinds.add(str(kind))
         check = self._checks.get(str(kind))
         if check is None and kind not in _UNCHECKED:
             self._wrong(f"unsupported type: {kind}", f"{at}/type")
@@ -185,14 +203,71 @@ class Inspection:
                 self._wrong(f"action_id already exists: {name}", f"{where}/action_id")
             seen.update({name} - {""})
 
-    def _table(self, given: Json, at: str) -> None:
-        for number, row in enumerate(self._list(given, "rows", at, 100)):
-            if not isinstance(row, list) or len(cast(list[object], row)) > 20:
-                self._wrong("no more than 20 items allowed", f"{at}/rows/{number}")
-        before = self.size
+    def _input(self, given: Json, at: str) -> None:
+        self._text(given, "label", at, 2_000, plain=True)
+        element: Any = given.get("element")
+        if not isinstance(element, dict):
+            self._wrong("missing required field: element", at)
+            return
+        field = cast(Json, element)
+        self._element(field, f"{at}/element")
+        longest = field.get("max_length", LONGEST_FIELD)
+        if field.get("type") == "plain_text_input" and longest not in range(1, LONGEST_FIELD + 1):
+            self._wrong(f"must be at most {LONGEST_FIELD}", f"{at}/element/max_length")
+
+    def _context_actions(self, given: Json, at: str) -> None:
+        for where, one in self._items(given, "elements", at, 5):
+            if one.get("type") not in ("feedback_buttons", "icon_button"):
+                self._wrong(f"unsupported type: {one.get('type')}", f"{where}/type")
+        self._actions(given, at)
+
+    def _rich_text(self, given: Json, at: str) -> None:
+        for where, part in self._items(given, "elements", at, _ANY_NUMBER):
+            self._rich_part(part, where)
         self._collect_texts(given)
+
+    def _rich_part(self, part: Json, at: str) -> None:
+        kind = part.get("type")
+        inside = _RICH.get(str(kind))
+        if inside is None:
+            self._wrong(f"unsupported type: {kind}", f"{at}/type")
+            return
+        if kind == "rich_text_list":
+            if part.get("style") not in ("bullet", "ordered"):
+                self._wrong("must be one of: bullet, ordered", f"{at}/style")
+            if part.get("indent", 0) not in range(_DEEPEST_INDENT + 1):
+                self._wrong(f"must be less than {_DEEPEST_INDENT + 1}", f"{at}/indent")
+        for where, one in self._items(part, "elements", at, _ANY_NUMBER):
+            if one.get("type") not in inside:
+                self._wrong(f"unsupported type: {one.get('type')}", f"{where}/type")
+            elif kind == "rich_text_list":
+                self._rich_part(one, where)
+            elif one["type"] == "text" and not one.get("text"):
+                self._wrong("must be more than 0 characters", f"{where}/text")
+
+    def _table(self, given: Json, at: str) -> None:
+        self.tables += 1
+        before = self.size
+        for number, row in enumerate(self._list(given, "rows", at, 100)):
+            for where, cell in self._items({"row": row}, "row", f"{at}/rows/{number}", 20):
+                self._cell(cell, where)
         if self.size - before > 10_000:
             self._wrong("must be less than 10001 characters", f"{at}/rows")
+        if "column_settings" in given:
+            for where, column in self._items(given, "column_settings", at, 20):
+                if column.get("align", "left") not in ("left", "center", "right"):
+                    self._wrong("must be one of: left, center, right", f"{where}/align")
+
+    def _cell(self, cell: Json, at: str) -> None:
+        match cell.get("type"):
+            case "raw_text":
+                self._short(cell, "text", at, LONGEST_MARKDOWN, required=True)
+            case "rich_text":
+                self._rich_text(cell, at)
+            case "raw_number":
+                self._collect_texts(cell)
+            case kind:
+                self._wrong(f"unsupported type: {kind}", f"{at}/type")
 
     def _element(self, given: Json, at: str) -> str:
         kind = given.get("type")
@@ -202,7 +277,10 @@ class Inspection:
             self._button(given, at)
         elif kind == "feedback_buttons":
             for side in ("positive_button", "negative_button"):
-                self._text(given.get(side) or {}, "text", f"{at}/{side}", 75, plain=True)
+                pressed: Json = given.get(side) or {}
+                self._text(pressed, "text", f"{at}/{side}", 75, plain=True)
+                self._short(pressed, "value", f"{at}/{side}", 2_000, required=True)
+                self._short(pressed, "accessibility_label", f"{at}/{side}", 75)
         elif kind in ("static_select", "overflow"):
             self._options(given, at, 5 if kind == "overflow" else 100)
         return self._short(given, "action_id", at, 255)
@@ -255,6 +333,9 @@ def _visible_lines(value: object) -> list[str]:
         return []
     if isinstance(given.get("text"), str):
         return [given["text"]]
+    if given.get("type") == "table":
+        rows: list[list[Json]] = given["rows"]
+        return [" | ".join(" ".join(_visible_lines(cell)) for cell in row) for row in rows]
     return [line for one in given.values() for line in _visible_lines(one)]
 
 

@@ -98,6 +98,10 @@ def check_blocks(call: Call, given: object, *, too_many: str = "invalid_blocks")
         raise RefusalError("invalid_blocks_format", "blocks are not a list")
     blocks = cast(list[Json], given)
     found = Inspection(blocks)
+    if unknown := found.kinds & call.state.switches.unknown_blocks:
+        raise RefusalError("invalid_blocks", errors=[f"unsupported type: {kind}" for kind in unknown])
+    if found.tables > 1:
+        raise RefusalError("invalid_attachments", "only_one_table_allowed", errors=["only_one_table_allowed"])
     if found.errors:
         error = too_many if found.errors[0].endswith(":/blocks]") else "invalid_blocks"
         texts = [f"[ERROR] {message}" for message in found.errors]

@@ -7,15 +7,27 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from channels.slack.fake import chats
+from channels.slack.fake.accounts import user_group_object, user_object
 from channels.slack.fake.calls import Call, RefusalError, invalid
 from channels.slack.fake.delivery import emit, interaction, new_reply_url, new_trigger
 from channels.slack.fake.files import emit_shared, file_object, new_file
 from channels.slack.fake.markup import MOST_IN_VIEW, Inspection, encode_typed, rich_text, visible_text
 from channels.slack.fake.messages import apply_acknowledgement, stop_streams
-from channels.slack.fake.state import Chat, Delivery, Json, Kind, Session, State, Trigger, User, Workspace
+from channels.slack.fake.state import (
+    Chat,
+    Delivery,
+    Json,
+    Kind,
+    Session,
+    State,
+    Trigger,
+    User,
+    UserGroup,
+    Workspace,
+)
 from gateway.testing.fake_platform import FakeServer
 
 
@@ -82,11 +94,12 @@ class People:
         files: Sequence[tuple[str, bytes]] = (),
         spoken: bool = False,
         client_msg_id: str | None = None,
+        fields: Json | None = None,
         team: str | None = None,
     ) -> str:
         """Post a message; ``@name`` and ``#channel`` become mentions. Returns its ``ts``.
 
-        With ``spoken`` the files are audio clips.
+        With ``spoken`` the files are audio clips. ``fields`` are further fields of the message.
         """
         where, person = self._chat_and_user(chat, user, team)
         written = encode_typed(text, self.state.teams[where.team])
@@ -97,7 +110,8 @@ class People:
             "client_msg_id": client_msg_id or str(uuid.uuid4()),
             "text": written,
             "team": where.team,
-            "blocks": rich_text(written),
+            "blocks": rich_text(written) if written else [],
+            **(fields or {}),
         }
         if thread is not None:
             root = where.messages[thread]
@@ -133,10 +147,82 @@ class People:
         where, person = self._chat_and_user(chat, user, team)
         chats.react(self.state, where, ts, person, emoji, add=add)
 
-    def another_bot_says(
-        self, chat: str, text: str, name: str = "otherbot", *, team: str | None = None
+    def share(
+        self, chat: str, source: str, ts: str, text: str = "", user: str = "ada", *, thread: str | None = None
     ) -> str:
-        """Post a message of another app. Returns its ``ts``."""
+        """Share the message ``ts`` of the chat ``source``, with a text of the user. Returns its ``ts``."""
+        origin = self.chat(source)
+        message = origin.messages[ts]
+        author = self.state.teams[origin.team].users.get(message.get("user", ""))
+        name = author.real_name if author else message.get("username", "")
+        attachment: Json = {
+            "id": 1,
+            "ts": ts,
+            "channel_id": origin.id,
+            "channel_team": origin.team,
+            "is_msg_unfurl": True,
+            "is_share": True,
+            "message_blocks": [
+                {"channel": origin.id, "ts": ts, "message": {"blocks": message.get("blocks", [])}}
+            ],
+            "author_id": message.get("user", ""),
+            "author_name": name,
+            "author_subname": name,
+            "fallback": f"[now] {name}: {message['text']}",
+            "text": message["text"],
+            "footer": f"Posted in #{origin.name}",
+            "mrkdwn_in": ["text"],
+            **({"files": message["files"]} if "files" in message else {}),
+        }
+        return self.say(chat, text, user, fields={"attachments": [attachment]}, thread=thread)
+
+    def rename_user(self, user: str, display_name: str, *, team: str | None = None) -> None:
+        """Change a user's display name."""
+        person = self.user(user, team)
+        workspace = self.state.teams[person.team]
+        renamed = workspace.users[person.id] = structs.replace(person, display_name=display_name)
+        event = {"type": "user_change", "user": user_object(self.state, renamed), "cache_ts": 1}
+        emit(self.state, workspace, {**event, "event_ts": self.state.stamps.next()})
+
+    def rename_chat(self, chat: str, name: str, *, team: str | None = None) -> None:
+        """Change the name of a channel."""
+        where = self.chat(chat, team)
+        where.name = name
+        event: Json = {"type": "channel_rename" if where.kind == "channel" else "group_rename"}
+        event |= {"channel": {"id": where.id, "name": name, "created": where.created}}
+        emit(self.state, self.state.teams[where.team], {**event, "event_ts": self.state.stamps.next()})
+
+    def user_group(self, handle: str, *users: str, team: str | None = None, disabled: bool = False) -> str:
+        """Create a user group, or change its members. Returns its id."""
+        workspace = self.state.team_of(team)
+        groups = workspace.user_groups
+        known = next((one for one in groups.values() if one.handle == handle), None)
+        group = known or UserGroup(id=self.state.names.next("S"), team=workspace.id, handle=handle)
+        groups[group.id] = group
+        before, after = group.users, tuple(self.user(one, team).id for one in users)
+        group.users, group.disabled = after, disabled
+        shown = {**user_group_object(group), "users": list(after)}
+        kind = "subteam_created" if known is None else "subteam_updated"
+        emit(self.state, workspace, {"type": kind, "subteam": shown, "event_ts": self.state.stamps.next()})
+        if before != after:
+            changed: Json = {"type": "subteam_members_changed", "subteam_id": group.id}
+            changed |= {"team_id": workspace.id, "date_previous_update": 1, "date_update": 2}
+            for key, found in (("added", set(after) - set(before)), ("removed", set(before) - set(after))):
+                changed |= {f"{key}_users": sorted(found), f"{key}_users_count": len(found)}
+            emit(self.state, workspace, {**changed, "event_ts": self.state.stamps.next()})
+        return group.id
+
+    def another_bot_says(
+        self,
+        chat: str,
+        text: str,
+        name: str = "otherbot",
+        *,
+        thread: str | None = None,
+        fields: Json | None = None,
+        team: str | None = None,
+    ) -> str:
+        """Post a message of another app, with further fields of the message. Returns its ``ts``."""
         where = self.chat(chat, team)
         message: Json = {
             "type": "message",
@@ -146,6 +232,8 @@ class People:
             "bot_id": "B0OTHERBOT0",
             "app_id": "A0OTHERBOT0",
             "username": name,
+            **({"thread_ts": thread} if thread is not None else {}),
+            **(fields or {}),
         }
         return chats.place(self.state, where, message)["ts"]
 
@@ -192,6 +280,35 @@ class People:
         where, person = self._chat_and_user(f"@{user}", user, team)
         event = {"type": "app_home_opened", "user": person.id, "channel": where.id, "tab": tab}
         emit(self.state, self.state.teams[where.team], {**event, "event_ts": self.state.stamps.next()})
+
+    def start_thread(self, user: str = "ada", *, team: str | None = None) -> str:
+        """Start a thread in the app's assistant view. Returns the ``ts`` of its first message."""
+        where, person = self._chat_and_user(f"@{user}", user, team)
+        workspace = self.state.teams[where.team]
+        bot = workspace.bot
+        assert bot is not None
+        title = "New Assistant Thread"
+        root: Json = {
+            "type": "message",
+            "subtype": "assistant_app_thread",
+            "user": bot.id,
+            "ts": self.state.stamps.next(),
+            "text": title,
+            "team": workspace.id,
+            "assistant_app_thread": {"title": title, "title_blocks": [], "artifacts": []},
+        }
+        chats.place(self.state, where, root)
+        begun = {"user_id": person.id, "context": {"team_id": workspace.id}}
+        begun |= {"channel_id": where.id, "thread_ts": root["ts"]}
+        event = {"type": "assistant_thread_started", "assistant_thread": begun}
+        emit(self.state, workspace, {**event, "event_ts": self.state.stamps.next()})
+        return root["ts"]
+
+    def home(self, user: str = "ada", *, team: str | None = None) -> str | None:
+        """Return the text of the home tab that a user sees; None if the app published none."""
+        person = self.user(user, team)
+        views = (one for one in self.state.views.values() if one["type"] == "home")
+        return next((visible_text(one["blocks"]) for one in views if one["user_id"] == person.id), None)
 
     def invite(self, chat: str, *, team: str | None = None, away: bool = False) -> None:
         """Invite the app's bot to a chat, or remove it with ``away``."""
@@ -426,6 +543,8 @@ class People:
 
 LARGEST_VIEW = 250_000
 """Bytes of JSON."""
+LONGEST_LABEL, LONGEST_METADATA = 24, 3_000
+_ONLY_IN_MESSAGES = frozenset({"context_actions", "file", "markdown", "plan", "table", "task_card"})
 
 
 def open_view(call: Call) -> Json:
@@ -450,6 +569,8 @@ def update_view(call: Call) -> Json:
 def publish_view(call: Call) -> Json:
     """``views.publish``: show the app's home to one user."""
     view = _check_view(call, ("home",))
+    if not call.state.switches.home:
+        raise RefusalError("not_enabled")
     if call["user_id"] not in call.team.users:
         raise invalid("user_id is invalid [json-pointer:/user_id]")
     known = [one for one in call.state.views.values() if one["type"] == "home"]
@@ -477,15 +598,38 @@ def _check_view(call: Call, kinds: tuple[str, ...]) -> Json:
         raise invalid(f"must be one of: {', '.join(kinds)} [json-pointer:/view/type]")
     if view["type"] == "modal" and not isinstance(view.get("title"), dict):
         raise invalid("missing required field: title [json-pointer:/view]")
+    _check_labels(view)
     if len(json.dumps(view)) > LARGEST_VIEW:
         raise RefusalError("view_too_large", "the view is too large")
     blocks: Any = view.get("blocks")
     if not isinstance(blocks, list):
         raise invalid("missing required field: blocks [json-pointer:/view]")
-    errors = Inspection(cast(list[object], blocks), root="/view/blocks", most=MOST_IN_VIEW).errors
-    if errors:
-        raise invalid(errors[0])
+    found = Inspection(cast(list[object], blocks), root="/view/blocks", most=MOST_IN_VIEW)
+    if found.errors:
+        raise invalid(found.errors[0])
+    if "input" in found.kinds and view["type"] == "modal" and "submit" not in view:
+        raise invalid("`submit` is required if there is an input block [json-pointer:/view]")
+    if alien := found.kinds & _ONLY_IN_MESSAGES:
+        raise invalid(f"unsupported type: {min(alien)} [json-pointer:/view/blocks]")
     return view
+
+
+def _check_labels(view: Json) -> None:
+    """Check the title and the buttons of a view, and its private metadata."""
+    for name in ("title", "submit", "close"):
+        label: Any = view.get(name)
+        if label is None:
+            continue
+        if not isinstance(label, dict) or cast(Json, label).get("type") != "plain_text":
+            raise invalid(f"must provide an object [json-pointer:/view/{name}]")
+        if not 0 < len(str(cast(Json, label).get("text", ""))) <= LONGEST_LABEL:
+            raise invalid(
+                f"must be less than {LONGEST_LABEL + 1} characters [json-pointer:/view/{name}/text]"
+            )
+    if len(str(view.get("private_metadata", ""))) > LONGEST_METADATA:
+        raise invalid(
+            f"must be less than {LONGEST_METADATA + 1} characters [json-pointer:/view/private_metadata]"
+        )
 
 
 def _store_view(call: Call, view: Json, user: str, old: str | None = None) -> Json:

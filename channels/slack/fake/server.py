@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Unpack, cast
 from urllib.parse import parse_qsl, urlsplit
@@ -148,8 +148,8 @@ class FakeSlack(People, FakeServer):
         }
         return self.deliver_raw(payload)
 
-    @asynccontextmanager
-    async def reordered(self) -> AsyncGenerator[None]:
+    @contextmanager
+    def reordered(self) -> Generator[None]:
         """Hold deliveries until the block ends, then send them in reverse order."""
         self._queue.held = []
         try:

@@ -20,12 +20,13 @@ SCOPE_FAMILY: Mapping[Kind, str] = {"channel": "channels", "group": "groups", "i
 
 
 class User(Struct, frozen=True, kw_only=True):
-    """Human user or bot."""
+    """Human user or bot. ``display_name`` is empty for users who did not choose one."""
 
     id: str
     team: str
     name: str
     real_name: str
+    display_name: str = ""
     is_bot: bool = False
     bot_id: str | None = None
 
@@ -59,6 +60,16 @@ class Chat(Struct, kw_only=True):
             for ts, message in self.messages.items()
             if message.get("thread_ts", ts) == ts or message.get("subtype") == "thread_broadcast"
         ]
+
+
+class UserGroup(Struct, kw_only=True):
+    """User group. A ``disabled`` one is not listed, and has no members."""
+
+    id: str
+    team: str
+    handle: str
+    users: tuple[str, ...] = ()
+    disabled: bool = False
 
 
 class StoredFile(Struct, kw_only=True):
@@ -101,6 +112,7 @@ class Workspace(Struct, kw_only=True):
     name: str
     users: dict[str, User] = field(default_factory=dict[str, User])
     chats: dict[str, Chat] = field(default_factory=dict[str, Chat])
+    user_groups: dict[str, UserGroup] = field(default_factory=dict[str, UserGroup])
     bot: User | None = None
     grants: list[Grant] = field(default_factory=list[Grant])
 
@@ -248,6 +260,7 @@ class Switches(Struct, kw_only=True):
     ``subscribed`` None means every event. ``may_ping`` are the users and groups that the bot may mention.
     ``edit_window`` is in seconds, None without limit. ``scarce_history`` allows one call a minute and 15
     rows, as for apps distributed outside the marketplace. ``limited`` enforces the published rate limits.
+    ``unknown_blocks`` are kinds of blocks that the workspace refuses. ``home`` is whether the app has a tab.
     """
 
     subscribed: frozenset[str] | None = None
@@ -255,7 +268,9 @@ class Switches(Struct, kw_only=True):
     edit_window: float | None = None
     scarce_history: bool = False
     limited: bool = False
+    unknown_blocks: frozenset[str] = frozenset()
     agent: bool = True
+    home: bool = True
     socket_mode: bool = True
     retry_after: int = 1
 

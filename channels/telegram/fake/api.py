@@ -7,9 +7,19 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from aiohttp import web
+from msgspec import structs
 
 from channels.telegram.fake import chats, messages, text
-from channels.telegram.fake.calls import Refused, Request, Upload, from_json, method_names, parse_call, read
+from channels.telegram.fake.calls import (
+    Refused,
+    Request,
+    Upload,
+    bad,
+    from_json,
+    method_names,
+    parse_call,
+    read,
+)
 from channels.telegram.fake.delivery import Address, Webhook
 from channels.telegram.fake.limits import Limits
 from channels.telegram.fake.state import World
@@ -18,7 +28,6 @@ from gateway.testing.fake_platform import FakeServer, Fault, as_json, cut
 _HANDLERS = {**messages.METHODS, **chats.METHODS}
 _WRITES = ("send", "edit", "delete", "set", "create", "close", "reopen", "answer")
 _NOT_SUPPORTED = (
-    "business_connection_id",
     "direct_messages_topic_id",
     "ephemeral_message_parameters",
     "inline_message_id",
@@ -73,6 +82,7 @@ class Api:
             remarks += [
                 f"this fake does not support {name}" for name in _NOT_SUPPORTED if name in asked.arguments
             ]
+            asked = self._in_business(asked)
             self._limits.check(asked)
             if fault == "slow_down":
                 raise self._limits.slow_down(asked, self.retry_after)
@@ -107,6 +117,20 @@ class Api:
                 return result
             case method:
                 raise Refused("Not Found: method not found", 404, f"this fake does not support {method}")
+
+    def _in_business(self, asked: Request) -> Request:
+        """Return a call with the fake's own id of its chat, if that is a chat of a business account. Raises
+        Refused if the bot may not write there, or names such a chat in another way."""
+        world, connection, chat_id = self._world, asked.get("business_connection_id"), asked.get("chat_id")
+        if chat_id is None:
+            return asked
+        if connection is None:
+            if chat_id in world.chats and world.chats[chat_id].connection is not None:
+                raise bad("chat not found")
+            return asked
+        chat = world.business_chat(connection, chat_id)
+        messages.check_business(world, chat, asked)
+        return structs.replace(asked, arguments={**asked.arguments, "chat_id": chat.id})
 
     async def _updates(self, asked: Request) -> list[dict[str, Any]]:
         batch = await self._world.updates.poll(

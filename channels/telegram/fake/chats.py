@@ -18,9 +18,12 @@ from channels.telegram.fake.state import (
     Topic,
     World,
     chat_json,
+    connection_json,
     person_json,
 )
 
+_MAX_RESULTS, _MAX_RESULT_ID = 50, 64
+_PARAMETER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
 _RIGHTS = (
     "can_be_edited",
@@ -199,6 +202,32 @@ def answer_callback_query(world: World, request: Request) -> Any:
     return True
 
 
+def answer_inline_query(world: World, request: Request) -> Any:
+    """``answerInlineQuery``: before the query expires."""
+    query = world.inline.get(request["inline_query_id"])
+    if query is None or world.clock.now() > query.until:
+        raise bad("query is too old and response timeout expired or query ID is invalid")
+    results: list[Mapping[str, Any]] = request["results"]
+    if len(results) > _MAX_RESULTS:
+        raise mistaken("RESULTS_TOO_MUCH")
+    for result in results:
+        if not 1 <= len(result["id"].encode()) <= _MAX_RESULT_ID:
+            raise mistaken("RESULT_ID_INVALID")
+        if not str(result.get("title", "")).strip():
+            raise mistaken("ARTICLE_TITLE_EMPTY")
+        if not result["input_message_content"].get("message_text", "").strip():
+            raise mistaken("MESSAGE_EMPTY")
+    if len({result["id"] for result in results}) < len(results):
+        raise mistaken("RESULT_ID_DUPLICATE")
+    button: Mapping[str, Any] = request.get("button") or {}
+    if button and not _PARAMETER.fullmatch(button.get("start_parameter", "")):
+        raise mistaken("START_PARAM_INVALID")
+    query.answer = {name: value for name, value in request.arguments.items() if name != "inline_query_id"}
+    query.cached_until = world.clock.now() + request.get("cache_time", 300)
+    world.changes.bump()
+    return True
+
+
 def _setter(field: str) -> Handler:
     def change(world: World, request: Request) -> Any:
         world.profile[f"{field}:{request.get('language_code', '')}"] = request.get(field, "")
@@ -267,6 +296,9 @@ METHODS: dict[str, Handler] = {
     "getChatAdministrators": get_chat_administrators,
     "getChatMemberCount": get_chat_member_count,
     "leaveChat": leave_chat,
+    "getBusinessConnection": lambda world, request: connection_json(
+        world.connection(request["business_connection_id"])
+    ),
     "createForumTopic": create_forum_topic,
     "editForumTopic": edit_forum_topic,
     "closeForumTopic": close_forum_topic,
@@ -276,6 +308,7 @@ METHODS: dict[str, Handler] = {
     "getMyCommands": get_my_commands,
     "deleteMyCommands": delete_my_commands,
     "answerCallbackQuery": answer_callback_query,
+    "answerInlineQuery": answer_inline_query,
     "getFile": lambda world, request: world.files.link(request["file_id"]),
     "setMyName": _setter("name"),
     "getMyName": _getter("name"),

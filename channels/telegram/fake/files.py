@@ -199,6 +199,8 @@ def _photo_size(data: bytes) -> dict[str, int]:
         )
     if (found := size_of(data)) is None:
         raise mistaken("IMAGE_PROCESS_FAILED", "a photo that is no picture")
+    if data.startswith(b"\x89PNG") and b"IEND" not in data[-12:]:
+        raise bad("IMAGE_PROCESS_FAILED")  # a sender cannot be expected to decode pictures
     width, height = found
     if not width or not height or width + height > 10_000 or max(found) > 20 * min(found):
         raise mistaken("PHOTO_INVALID_DIMENSIONS", f"a photo of {width} by {height}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -133,8 +133,17 @@ def send_message(world: World, request: Request) -> Any:
     return world.json(add_message(world, request, content))
 
 
+def _check_rich(world: World, request: Request) -> None:
+    """Raise Refused if the server is too old for rich messages (since 10.1), or for their blocks (10.2)."""
+    if world.bot_api < (10, 1):
+        raise Refused("Not Found: method not found", 404)
+    if world.bot_api < (10, 2) and "blocks" in request["rich_message"]:
+        raise bad("rich message must be non-empty")
+
+
 def send_rich_message(world: World, request: Request) -> Any:
     """``sendRichMessage``: the source is stored as one paragraph."""
+    _check_rich(world, request)
     return world.json(add_message(world, request, rich_content(request["rich_message"])))
 
 
@@ -152,8 +161,11 @@ def send_media_group(world: World, request: Request) -> Any:
 
 
 def send_chat_action(world: World, request: Request) -> Any:
-    """``sendChatAction``."""
-    world.writable(request["chat_id"]).actions.append(request["action"])
+    """``sendChatAction``, which channels do not support."""
+    chat = world.writable(request["chat_id"])
+    if chat.kind == "channel":
+        raise mistaken("chat actions aren't supported in channels")
+    chat.actions.append(request["action"])
     world.changes.bump()
     return True
 
@@ -165,12 +177,14 @@ def send_message_draft(world: World, request: Request) -> Any:
 
 def send_rich_message_draft(world: World, request: Request) -> Any:
     """``sendRichMessageDraft``."""
-    return _show_draft(world, request, Styled(rich_content(request["rich_message"], empty=True).text))
+    _check_rich(world, request)
+    content = rich_content(request["rich_message"], empty=True)
+    return _show_draft(world, request, Styled(content.text), content.media.get("rich_message"))
 
 
 def rich_content(given: Mapping[str, Any], *, empty: bool = False) -> Content:
     """Return the content of a rich message, with its source as text. Raises Refused unless it has one
-    source."""
+    source, and for one that exceeds a limit."""
     sources = [given[name] for name in ("html", "markdown", "blocks") if name in given]
     if len(sources) != 1:
         raise mistaken("exactly one of html, markdown and blocks must be specified in a rich message")
@@ -180,7 +194,44 @@ def rich_content(given: Mapping[str, Any], *, empty: bool = False) -> Content:
     if not sources[0] and not empty:
         raise mistaken("message text is empty")
     blocks = [{"type": "paragraph", "text": source}] if isinstance(sources[0], str) else sources[0]
-    return Content(text=source, media={"rich_message": {"blocks": blocks}})
+    count, depth, columns, characters = _measured(blocks)
+    if count > 500 or depth > 16 or columns > 20 or characters > text.MAX_RICH:
+        raise mistaken("RICH_MESSAGE_INVALID", f"{count} blocks, depth {depth}, {columns} columns")
+    return Content(text=source or _plain(blocks).strip(), media={"rich_message": {"blocks": blocks}})
+
+
+def _plain(value: Any) -> str:
+    """Return the texts of blocks, for tests and the page: blocks on lines, cells with spaces."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(map(_plain, cast("list[Any]", value)))
+    fields = cast("Mapping[str, Any]", value)
+    if "cells" in fields:
+        return "".join(f"{_plain(row).rstrip()}\n" for row in fields["cells"])
+    end = " " if "valign" in fields else "\n" if fields.get("type") in _BLOCKS else ""
+    return "".join(_plain(fields[name]) for name in ("text", "blocks", "items") if name in fields) + end
+
+
+def _measured(value: Any, columns: int = 0) -> tuple[int, int, int, int]:
+    """Return the number of blocks, items and rows, the depth, the most columns and the characters."""
+    if isinstance(value, str):
+        return 0, 0, columns, len(value)
+    if isinstance(value, list):
+        many = [_measured(one) for one in cast("list[Any]", value)]
+        count, depths, widths, characters = zip(*many, strict=True) if many else ((0,),) * 4
+        return sum(count), max(depths), max(widths), sum(characters)
+    fields = cast("Mapping[str, Any]", value)
+    rows: list[list[Any]] = fields.get("cells", [])
+    widest = max(map(len, rows), default=0)
+    inner = [_measured(fields[name]) for name in ("text", "blocks", "items", "cells") if name in fields]
+    is_block = fields.get("type") in _BLOCKS or "blocks" in fields
+    count = sum(one[0] for one in inner) + len(rows) + is_block
+    depth = 1 + max((one[1] for one in inner), default=0)
+    return count, depth, max([widest, *(one[2] for one in inner)]), sum(one[3] for one in inner)
+
+
+_BLOCKS = ("paragraph", "heading", "pre", "table", "list", "divider")
 
 
 def resolve_file(
@@ -248,13 +299,21 @@ def _album_file(world: World, request: Request, place: int, item: Mapping[str, A
     if reference.startswith("attach://") and reference.removeprefix("attach://") not in request.uploads:
         raise mistaken("can't parse InputMedia: media not found")
     try:
-        return resolve_file(world, request, item["type"], reference, item)
+        stored = resolve_file(world, request, item["type"], reference, item)
+        if item["type"] == "document" and world.writable(request["chat_id"]).refuses_documents:
+            raise bad("not enough rights to send documents to the chat")
+        return stored
     except Refused as refused:
         said = refused.description.removeprefix("Bad Request: ")
-        raise mistaken(f'failed to send message #{place} with the error message "{said}"') from None
+        raise Refused(
+            f'Bad Request: failed to send message #{place} with the error message "{said}"',
+            problem=refused.problem,
+        ) from None
 
 
-def _show_draft(world: World, request: Request, content: Styled) -> Any:
+def _show_draft(
+    world: World, request: Request, content: Styled, rich: Mapping[str, Any] | None = None
+) -> Any:
     chat = world.writable(request["chat_id"])
     if chat.kind != "private":
         raise mistaken("TEXTDRAFT_PEER_INVALID", "a draft outside private chats")
@@ -268,6 +327,7 @@ def _show_draft(world: World, request: Request, content: Styled) -> Any:
             id=request["draft_id"],
             text=content.text,
             entities=content.entities,
+            rich=rich,
             thread=thread,
             until=world.clock.now() + DRAFT_SECONDS,
             can_stop=request.get("can_stop", False),
@@ -284,6 +344,7 @@ def shown_drafts(world: World, chat: Chat) -> list[Draft]:
 
 
 _DELETABLE_SECONDS = 48 * 3600
+_REPLY_SECONDS = 24 * 3600
 _SAME = (
     "message is not modified: specified new message content and reply markup are exactly the same as a "
     "current content and reply markup of the message"
@@ -292,7 +353,10 @@ _SAME = (
 
 def edit_message_text(world: World, request: Request) -> Any:
     """``editMessageText``. Without ``reply_markup`` the buttons are removed."""
+    if "rich_message" in request.arguments and world.bot_api < (10, 1):
+        raise bad("message text is empty")
     if "rich_message" in request.arguments:
+        _check_rich(world, request)
         content = rich_content(request["rich_message"])
     else:
         content = content_of(world, text.message_text(request))
@@ -317,15 +381,23 @@ def edit_message_media(world: World, request: Request) -> Any:
     if "voice" in message.media:
         raise bad("there is no media in the message to edit")
     given = request["media"]
+    if message.album is not None and not _fits_album(message, given["type"]):
+        raise bad("can't change media type in the album")
     stored = resolve_file(world, request, given["type"], given["media"], given)
     return _edit(world, request, message, content_of(world, text.caption(given), media_of(stored)))
 
 
+def _fits_album(message: Message, kind: str) -> bool:
+    alone = {"audio", "document"} & message.media.keys()
+    return kind in alone if alone else kind in ("photo", "video")
+
+
 def edit_message_reply_markup(world: World, request: Request) -> Any:
-    """``editMessageReplyMarkup``; without ``reply_markup`` the buttons are removed."""
+    """``editMessageReplyMarkup``; without ``reply_markup`` the buttons are removed. A message of an album
+    never has any."""
     message = _message_to_edit(world, request)
     markup = _inline_keyboard(request)
-    if markup == message.markup:
+    if markup == message.markup or message.album is not None:
         raise bad(_SAME)
     return world.json(world.change(message, markup=markup))
 
@@ -352,6 +424,38 @@ def delete_messages(world: World, request: Request) -> Any:
     return True
 
 
+def delete_business_messages(world: World, request: Request) -> Any:
+    """``deleteBusinessMessages``: messages of one chat; unknown ids are ignored."""
+    connection = world.connection(request["business_connection_id"])
+    if not connection.enabled:
+        raise bad("BUSINESS_CONNECTION_INVALID")
+    chats = [chat for chat in world.chats.values() if chat.connection is connection]
+    found = [chat.messages[n] for chat in chats for n in request["message_ids"] if n in chat.messages]
+    if len({message.chat for message in found}) > 1:
+        raise mistaken("messages must be in the same chat")
+    own = all(message.sender.id == world.bot.id for message in found)
+    if not connection.rights & {"can_delete_all_messages", *(["can_delete_sent_messages"] if own else [])}:
+        raise forbidden("BOT_ACCESS_FORBIDDEN")
+    for message in found:
+        del world.chats[message.chat].messages[message.id]
+    world.changes.bump()
+    return True
+
+
+def check_business(world: World, chat: Chat, request: Request) -> None:
+    """Raise Refused for a call that the bot may not make in a chat of a business account.
+
+    It may reply to messages of the last 24 hours, if the owner gave it that right.
+    """
+    if chat.connection is None or "can_reply" not in chat.connection.rights:
+        raise forbidden("BOT_ACCESS_FORBIDDEN")
+    earliest = world.clock.date() - _REPLY_SECONDS
+    customer = next(iter(chat.members))
+    is_recent = any(one.sender.id == customer and one.date >= earliest for one in chat.messages.values())
+    if request.method.startswith("send") and not is_recent:
+        raise bad("BUSINESS_PEER_USAGE_MISSING")
+
+
 def set_message_reaction(world: World, request: Request) -> Any:
     """``setMessageReaction``: one reaction at most; an empty list removes it."""
     chat = world.chat(request["chat_id"])
@@ -373,7 +477,8 @@ def _message_to_edit(world: World, request: Request) -> Message:
     message = chat.messages.get(request.get("message_id", 0))
     if message is None:
         raise NotReached("Bad Request: message to edit not found")
-    if message.sender.id != world.bot.id or message.service or message.keyboard:
+    authors = [world.bot.id, *([chat.connection.owner.id] if chat.connection else [])]
+    if message.sender.id not in authors or message.service or message.keyboard:
         raise NotReached("Bad Request: message can't be edited")
     return message
 
@@ -418,6 +523,7 @@ METHODS: dict[str, Handler] = {
     "editMessageReplyMarkup": edit_message_reply_markup,
     "deleteMessage": delete_message,
     "deleteMessages": delete_messages,
+    "deleteBusinessMessages": delete_business_messages,
     "setMessageReaction": set_message_reaction,
     "sendMessage": send_message,
     "sendRichMessage": send_rich_message,

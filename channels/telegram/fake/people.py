@@ -8,13 +8,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from channels.telegram.fake import chats
-from channels.telegram.fake.calls import Upload
+from channels.telegram.fake.calls import Upload, describe, schemas
 from channels.telegram.fake.chats import add_service_message
 from channels.telegram.fake.files import Stored
 from channels.telegram.fake.messages import media_of, shown_drafts, thread_of
 from channels.telegram.fake.state import (
     Chat,
+    Connection,
     Draft,
+    InlineQuery,
     Kind,
     Message,
     Person,
@@ -22,21 +24,26 @@ from channels.telegram.fake.state import (
     Status,
     World,
     chat_json,
+    connection_json,
     person_json,
 )
-from channels.telegram.fake.text import Entity, styled
+from channels.telegram.fake.text import Entity, styled, utf16
 
 
 def is_delivered(world: World, chat: Chat, message: Message) -> bool:
     """Return whether the bot receives a user's message.
 
     It receives no messages of other bots, and all others in private chats and where it is an administrator.
-    In other groups, privacy mode leaves replies to its own messages, commands with its name, and commands
-    without a name if it was the last bot that wrote.
+    In other channels it receives nothing. In other groups, privacy mode leaves replies to its own messages,
+    commands with its name, and commands without a name if it was the last bot that wrote.
     """
     if message.sender.is_bot or chat.status in ("left", "kicked"):
         return False
-    if not chat.is_group or chat.status == "administrator" or not world.traits.privacy:
+    if not chat.is_group or chat.status == "administrator":
+        return True
+    if chat.kind == "channel":
+        return False
+    if not world.traits.privacy:
         return True
     answered = chat.messages.get(message.reply_to or 0)
     if answered is not None and answered.sender.id == world.bot.id and not answered.service:
@@ -55,6 +62,8 @@ def _is_command_for_bot(world: World, chat: Chat, message: Message) -> bool:
 User = Person | str
 """A user, or the first name of one."""
 
+INLINE_SECONDS = 30
+"""Seconds in which the bot may answer an inline query."""
 ANSWER_SECONDS = 15
 """Seconds in which the bot may answer a pressed button."""
 
@@ -81,10 +90,59 @@ class People:
         forum: bool = False,
         admin: bool = False,
     ) -> int:
-        """Create a group with the bot in it; an ``admin`` bot receives all messages."""
+        """Create a group or channel with the bot in it; an ``admin`` bot receives all messages.
+
+        What users write in a channel is by the channel.
+        """
         members = {person.id: person for person in map(self._person, people)}
         status: Status = "administrator" if admin else "member"
         return self.world.open(kind, title, forum=forum, status=status, members=members).id
+
+    def ask_inline(self, text: str, user: User = "Ada") -> InlineQuery:
+        """Type a text behind the bot's name. ``answer`` of the result becomes the bot's answer; the platform
+        does not ask again for a text of the same user while the answer is cached.
+
+        Raises ValueError if the bot's inline mode is off.
+        """
+        if not self.world.traits.inline:
+            raise ValueError("the inline mode of this bot is not enabled")
+        person, now = self._person(user), self.world.clock.now()
+        for earlier in self.world.inline.values():
+            if (earlier.sender, earlier.text) == (person, text) and earlier.cached_until > now:
+                return earlier
+        number = f"88{self.world.number():016}"
+        query = InlineQuery(id=number, sender=person, text=text, until=now + INLINE_SECONDS)
+        self.world.inline[query.id] = query
+        content = {"id": query.id, "from": person_json(person), "query": text, "offset": ""}
+        self.world.updates.push("inline_query", content, queue="inline", seconds=INLINE_SECONDS)
+        return query
+
+    def connect(self, owner: User, *rights: str) -> str:
+        """Connect the bot to the business account of a user, by default with the right to reply and to delete
+        what it sent. Returns the id of the connection.
+
+        Raises ValueError if the bot's business mode is off.
+        """
+        if not self.world.traits.business:
+            raise ValueError("the business mode of this bot is not enabled")
+        connection = Connection(
+            id=f"bc{self.world.number():04}_x-Y", owner=self._person(owner), date=self.world.clock.date()
+        )
+        if rights:
+            connection.rights = {*rights}
+        self.world.connections[connection.id] = connection
+        self._send_connection(connection)
+        return connection.id
+
+    def reconnect(self, connection: str, *, enabled: bool) -> None:
+        """Disable a connection as its owner, or enable it again."""
+        self.world.connections[connection].enabled = enabled
+        self._send_connection(self.world.connections[connection])
+
+    def customer(self, connection: str, who: User) -> int:
+        """Return the chat of a business account with a user, for ``say`` and the like. That user is the
+        default author there."""
+        return self.world.business(self.world.connections[connection], self._person(who)).id
 
     def say(
         self,
@@ -95,9 +153,58 @@ class People:
         reply_to: int | None = None,
         thread: int | None = None,
         entities: Iterable[Entity] = (),
+        quote: str = "",
+        outside: tuple[int, int] | None = None,
     ) -> int:
-        """Write as a user, by default the first one of the chat. Returns the message id."""
-        return self._write(chat, user, text, reply_to, thread, entities=entities).id
+        """Write as a user, by default the first one of the chat. Returns the message id.
+
+        ``quote`` is the part of the replied message that the user selected; ``outside`` are chat and id of a
+        message of another chat that this one replies to.
+        """
+        more: dict[str, Any] = {}
+        if outside is not None:
+            more = self._external_reply(*outside)
+        if quote:
+            source = self.world.chats[outside[0] if outside else chat].messages[
+                outside[1] if outside else reply_to or 0
+            ]
+            more["quote"] = {
+                "text": quote,
+                "position": utf16(source.text[: source.text.index(quote)]),
+                "is_manual": True,
+            }
+        return self._write(chat, user, text, reply_to, thread, entities=entities, more=more).id
+
+    def post(
+        self,
+        chat: int,
+        content: Mapping[str, Any],
+        user: User | None = None,
+        *,
+        reply_to: int | None = None,
+        thread: int | None = None,
+    ) -> int:
+        """Write a message with any content of the Bot API, such as a location or a poll. Returns its id.
+
+        Raises ValueError for content that the Bot API does not have.
+        """
+        made = {"message_id": 1, "date": 1, "chat": {"id": 1, "type": "private"}, **content}
+        if found := [describe(finding, "content") for finding in schemas().check(made, "$defs", "Message")]:
+            raise ValueError(f"no content of a message: {found}")
+        return self._write(chat, user, "", reply_to, thread, media=content).id
+
+    def forward(
+        self, chat: int, source: int, message: int, user: User | None = None, *, hidden: bool = False
+    ) -> int:
+        """Forward a message of the chat ``source`` as a user. Returns the message id.
+
+        ``hidden``: its author hides the account, so that only the name is shown.
+        """
+        shown = self.world.chats[source].messages[message]
+        more = {"forward_origin": _origin(shown, hidden=hidden)}
+        return self._write(
+            chat, user, shown.text, None, None, entities=shown.entities, media=shown.media, more=more
+        ).id
 
     def send(
         self,
@@ -125,6 +232,7 @@ class People:
         *,
         kind: str = "photo",
         caption: str = "",
+        thread: int | None = None,
     ) -> list[int]:
         """Send several files as a user: one message each, the first with the caption. Returns the message
         ids."""
@@ -132,7 +240,7 @@ class People:
         stored = [self.world.files.store(kind, Upload("", data, "")) for data in files]
         captions = [caption, *[""] * len(files)]
         return [
-            self._write(chat, user, text, None, None, stored=file, album=album).id
+            self._write(chat, user, text, None, thread, stored=file, album=album).id
             for file, text in zip(stored, captions, strict=False)
         ]
 
@@ -150,9 +258,17 @@ class People:
             self.world.queue_update("edited_message", self.world.json(changed), chat_state)
 
     def delete(self, chat: int, message: int) -> None:
-        """Delete a message as a user. Bots receive no update about that."""
-        del self.world.chats[chat].messages[message]
+        """Delete a message as a user. Bots receive an update about that only for a business account."""
+        chat_state = self.world.chats[chat]
+        del chat_state.messages[message]
         self.world.changes.bump()
+        if (connection := chat_state.connection) is not None and connection.enabled:
+            content = {
+                "business_connection_id": connection.id,
+                "chat": chat_json(chat_state),
+                "message_ids": [message],
+            }
+            self.world.queue_update("deleted_business_messages", content, chat_state)
 
     def press(self, chat: int, message: int, button: str, user: User | None = None) -> Query:
         """Press a button, given by its text or its data. ``answer`` of the result becomes the bot's answer.
@@ -202,7 +318,9 @@ class People:
             chat_state.messages[message],
             reactions={**chat_state.messages[message].reactions, sender.id: after},
         )
-        if chat_state.status == "administrator" or chat_state.kind == "private":
+        is_own = chat_state.kind == "private" and chat_state.connection is None
+        is_group = chat_state.is_group and chat_state.kind != "channel"
+        if is_own or (is_group and chat_state.status == "administrator"):
             content = {
                 "chat": chat_json(chat_state),
                 "message_id": message,
@@ -310,6 +428,8 @@ class People:
         entities: Iterable[Entity] = (),
         stored: Stored | None = None,
         album: str | None = None,
+        media: Mapping[str, Any] | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> Message:
         chat_state = self.world.chats[chat]
         sender = self._sender(chat_state, user)
@@ -327,7 +447,8 @@ class People:
             sender=sender,
             text=content.text,
             entities=content.entities,
-            media=media_of(stored) if stored else {},
+            media=media_of(stored) if stored else media or {},
+            more=more or {},
             thread=thread_id,
             in_topic=in_topic,
             reply_to=reply_to,
@@ -338,10 +459,20 @@ class People:
             self.world.queue_update("message", self.world.json(message), chat_state)
         return message
 
+    def _external_reply(self, source: int, message: int) -> dict[str, Any]:
+        """Return the fields of a reply to a message of another chat; its text comes as a quote."""
+        chat, shown = self.world.chats[source], self.world.chats[source].messages[message]
+        reply: dict[str, Any] = {"origin": _origin(shown), **shown.media}
+        if chat.kind == "supergroup":
+            reply |= {"chat": chat_json(chat), "message_id": message}
+        quote = {"quote": {"text": shown.text, "position": 0}} if shown.text else {}
+        return {"external_reply": reply, **quote}
+
     def _opens_topic(self, chat_state: Chat) -> bool:
         """Return whether a message outside of a topic opens one, as in private chats with topics."""
         traits = self.world.traits
-        return chat_state.kind == "private" and traits.topics and traits.people_make_topics
+        is_own = chat_state.kind == "private" and chat_state.connection is None
+        return is_own and traits.topics and traits.people_make_topics
 
     def _send_stop(self, chat_state: Chat, key: tuple[int | None, int], shown: Draft) -> None:
         chat_state.drafts[key] = replace(shown, stopped=True)
@@ -354,6 +485,10 @@ class People:
         before: Status = "kicked" if chat_state.blocked else "member"
         chat_state.blocked = blocked
         self._send_membership(chat_state, next(iter(chat_state.members.values())), before, status)
+
+    def _send_connection(self, connection: Connection) -> None:
+        owner = self.world.private(connection.owner)
+        self.world.queue_update("business_connection", connection_json(connection), owner)
 
     def _send_membership(self, chat_state: Chat, by: Person, before: Status, after: Status) -> None:
         content: Mapping[str, Any] = {
@@ -373,3 +508,10 @@ class People:
         person = self._person(user) if user is not None else next(iter(chat_state.members.values()))
         chat_state.members.setdefault(person.id, person)
         return person
+
+
+def _origin(message: Message, *, hidden: bool = False) -> dict[str, Any]:
+    """Return the ``MessageOrigin`` of a user's message."""
+    if hidden:
+        return {"type": "hidden_user", "date": message.date, "sender_user_name": message.sender.first_name}
+    return {"type": "user", "date": message.date, "sender_user": person_json(message.sender)}

@@ -49,6 +49,8 @@ class FakeTelegram(People, FakeServer):
         privacy: bool = True,
         topics: bool = False,
         people_make_topics: bool = True,
+        business: bool = False,
+        inline: bool = False,
         limits: bool = False,
         figures: Figures | None = None,
         retry_after: int = 1,
@@ -63,6 +65,8 @@ class FakeTelegram(People, FakeServer):
             privacy=privacy,
             topics=topics,
             people_make_topics=people_make_topics,
+            business=business,
+            inline=inline,
         )
         People.__init__(self, World(traits, self.clock, self.changes))
         self.limits = Limits(self.clock, on=limits, figures=figures)
@@ -77,6 +81,15 @@ class FakeTelegram(People, FakeServer):
     @token.setter
     def token(self, token: str) -> None:
         self.world.token = token
+
+    @property
+    def retry_after(self) -> int:
+        """Return the wait in whole seconds of calls that a test slows down."""
+        return self._api.retry_after
+
+    @retry_after.setter
+    def retry_after(self, seconds: int) -> None:
+        self._api.retry_after = seconds
 
     @property
     def base_url(self) -> str:

@@ -14,7 +14,7 @@ from channels.telegram.fake.files import Files
 from channels.telegram.fake.text import Entity
 from gateway.testing.fake_platform import Changes, Clock
 
-Kind = Literal["private", "group", "supergroup"]
+Kind = Literal["private", "group", "supergroup", "channel"]
 Status = Literal["member", "administrator", "left", "kicked"]
 
 GENERAL_TOPIC = 1
@@ -84,9 +84,22 @@ class Draft(Struct, frozen=True, kw_only=True):
     entities: tuple[Entity, ...]
     thread: int | None
     until: float
+    rich: Mapping[str, Any] | None = None
     can_stop: bool = False
     keep_on_stop: bool = False
     stopped: bool = False
+
+
+class Connection(Struct, kw_only=True):
+    """A connection of the bot with the business account of ``owner``. All private chats of the account share
+    one sequence of message ids."""
+
+    id: str
+    owner: Person
+    date: int
+    enabled: bool = True
+    rights: set[str] = field(default_factory=lambda: {"can_reply", "can_delete_sent_messages"})
+    last_id: int = 0
 
 
 class Chat(Struct, kw_only=True):
@@ -95,11 +108,13 @@ class Chat(Struct, kw_only=True):
     ``refused`` is the error for every message of the bot; ``muted`` refuses them for missing rights,
     ``refuses_voice`` only voice messages, ``refuses_documents`` only documents. ``spoke_last`` is whether
     this bot was the last bot that wrote. Ids in a supergroup begin with 2, because message 1 reported its
-    creation.
+    creation. A chat of a business account has a ``connection``, and an id that only the fake knows: the
+    platform identifies it by the connection and the id of the other user, its first member.
     """
 
     id: int
     kind: Kind
+    connection: Connection | None = None
     title: str = ""
     members: dict[int, Person] = field(default_factory=dict[int, Person])
     status: Status = "member"
@@ -129,9 +144,13 @@ class Chat(Struct, kw_only=True):
         return self.messages[max(self.messages)]
 
 
+_IN_BUSINESS = {"message": "business_message", "edited_message": "edited_business_message"}
+_IN_CHANNELS = {"message": "channel_post", "edited_message": "edited_channel_post"}
+_FIRST_BUSINESS_CHAT = 9_000_000_000_001
 _FIRST_PERSON = 5_000_000_001
 _FIRST_GROUP = -4_000_000_001
 _FIRST_SUPERGROUP = -1_002_000_000_001
+_FIRST_CHANNEL = -1_003_000_000_001
 
 
 def person_json(person: Person) -> dict[str, Any]:
@@ -146,11 +165,23 @@ def person_json(person: Person) -> dict[str, Any]:
     return shown
 
 
+def connection_json(connection: Connection) -> dict[str, Any]:
+    """Return a ``BusinessConnection``."""
+    return {
+        "id": connection.id,
+        "user": person_json(connection.owner),
+        "user_chat_id": connection.owner.id,
+        "date": connection.date,
+        "is_enabled": connection.enabled,
+        "rights": dict.fromkeys(sorted(connection.rights), True),
+    }
+
+
 def chat_json(chat: Chat) -> dict[str, Any]:
     """Return a ``Chat``."""
     if chat.kind == "private":
         person = next(iter(chat.members.values()))
-        shown: dict[str, Any] = {"id": chat.id, "first_name": person.first_name, "type": "private"}
+        shown: dict[str, Any] = {"id": person.id, "first_name": person.first_name, "type": "private"}
         return shown | ({"username": person.username} if person.username else {})
     shown = {"id": chat.id, "title": chat.title, "type": chat.kind}
     return shown | ({"is_forum": True} if chat.forum else {})
@@ -165,6 +196,13 @@ def message_json(chat: Chat, message: Message, *, with_reply: bool = True) -> di
         "chat": chat_json(chat),
         "date": message.date,
     }
+    if chat.kind == "channel":
+        del shown["from"]
+        shown["sender_chat"] = chat_json(chat)
+    if chat.connection is not None:
+        shown["business_connection_id"] = chat.connection.id
+        if message.sender.is_bot:
+            shown |= {"from": person_json(chat.connection.owner), "sender_business_bot": shown["from"]}
     if message.edited is not None:
         shown["edit_date"] = message.edited
     if message.thread is not None:
@@ -211,6 +249,8 @@ class BotSettings(Struct, frozen=True, kw_only=True):
     privacy: bool = True
     topics: bool = False
     people_make_topics: bool = True
+    business: bool = False
+    inline: bool = False
 
 
 class World:
@@ -222,6 +262,8 @@ class World:
 
     def __init__(self, traits: BotSettings, clock: Clock, changes: Changes) -> None:
         self.traits = traits
+        self.bot_api: tuple[int, int] = (10, 3)
+        """Version of the Bot API; tests may set an older one."""
         self.token = traits.token
         self.clock = clock
         self.changes = changes
@@ -235,7 +277,9 @@ class World:
         )
         self.people: dict[str, Person] = {}
         self.chats: dict[int, Chat] = {}
+        self.connections: dict[str, Connection] = {}
         self.queries: dict[str, Query] = {}
+        self.inline: dict[str, InlineQuery] = {}
         self.commands: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
         self.profile: dict[str, str] = {}
         self._shared_id = 0
@@ -259,7 +303,7 @@ class World:
     def open(self, kind: Kind, title: str = "", **traits: Any) -> Chat:
         """Create a chat."""
         place = sum(chat.kind == kind for chat in self.chats.values())
-        first = _FIRST_GROUP if kind == "group" else _FIRST_SUPERGROUP
+        first = {"group": _FIRST_GROUP, "channel": _FIRST_CHANNEL}.get(kind, _FIRST_SUPERGROUP)
         chat = Chat(id=first - place, kind=kind, title=title, **traits)
         self.chats[chat.id] = chat
         self.changes.bump()
@@ -272,9 +316,23 @@ class World:
             self.changes.bump()
         return self.chats[person.id]
 
+    def business(self, connection: Connection, person: Person) -> Chat:
+        """Return the chat of a business account with a user."""
+        for chat in self.chats.values():
+            if chat.connection is connection and person.id == next(iter(chat.members)):
+                return chat
+        number = _FIRST_BUSINESS_CHAT + sum(chat.connection is not None for chat in self.chats.values())
+        made = Chat(id=number, kind="private", members={person.id: person}, connection=connection)
+        self.chats[number] = made
+        self.changes.bump()
+        return made
+
     def next_id(self, chat: Chat) -> int:
         """Return the id of the next message."""
-        if chat.kind == "supergroup":
+        if chat.connection is not None:
+            chat.connection.last_id += 1
+            return chat.connection.last_id
+        if chat.kind in ("supergroup", "channel"):
             chat.last_id += 1
             return chat.last_id
         self._shared_id += 1
@@ -304,6 +362,23 @@ class World:
             raise forbidden(f"bot {verb} {how} the {chat.kind} chat")
         return chat
 
+    def business_chat(self, connection_id: str, user: int | str) -> Chat:
+        """Return the chat of a business account with a user. Raises Refused if the connection is disabled, or
+        there is no such chat."""
+        connection = self.connection(connection_id)
+        if not connection.enabled:
+            raise bad("BUSINESS_CONNECTION_INVALID")
+        for chat in self.chats.values():
+            if chat.connection is connection and user == next(iter(chat.members)):
+                return chat
+        raise bad("BUSINESS_PEER_INVALID")
+
+    def connection(self, connection_id: str) -> Connection:
+        """Return a connection. Raises Refused if it is unknown."""
+        if connection_id not in self.connections:
+            raise bad("BUSINESS_CONNECTION_INVALID")
+        return self.connections[connection_id]
+
     def writable(self, given: int | str) -> Chat:
         """Return the chat to write in. Raises Refused if the bot may not write there."""
         chat = self.chat(given)
@@ -311,6 +386,8 @@ class World:
             raise forbidden("bot was blocked by the user")
         if chat.refused:
             raise bad(chat.refused)
+        if chat.kind == "channel" and chat.status != "administrator":
+            raise bad("need administrator rights in the channel chat")
         if chat.muted:
             raise bad("not enough rights to send text messages to the chat")
         return chat
@@ -338,7 +415,13 @@ class World:
         self, kind: str, content: Mapping[str, Any], chat: Chat, *, seconds: float = 86_400
     ) -> None:
         """Queue an update for the bot, which expires after ``seconds``."""
-        queue = "message" if kind == "edited_message" else kind
+        if chat.connection is not None and kind in _IN_BUSINESS:
+            if not chat.connection.enabled:
+                return
+            kind = _IN_BUSINESS[kind]
+        if chat.kind == "channel":
+            kind = _IN_CHANNELS.get(kind, kind)
+        queue = kind.removeprefix("edited_")
         self.updates.push(kind, content, queue=f"{queue}:{chat.id}", seconds=seconds)
 
     def json(self, message: Message) -> dict[str, Any]:
@@ -355,8 +438,8 @@ class World:
         return person_json(self.bot) | {
             "can_join_groups": True,
             "can_read_all_group_messages": not traits.privacy,
-            "supports_inline_queries": False,
-            "can_connect_to_business": False,
+            "supports_inline_queries": traits.inline,
+            "can_connect_to_business": traits.business,
             "has_main_web_app": False,
             "has_topics_enabled": traits.topics,
             "allows_users_to_create_topics": traits.topics and traits.people_make_topics,
@@ -373,3 +456,15 @@ class Query(Struct, kw_only=True):
     data: str
     until: float
     answer: Mapping[str, Any] | None = None
+
+
+class InlineQuery(Struct, kw_only=True):
+    """A text that a user typed behind the bot's name. ``answer`` has the arguments of the bot's answer, and
+    counts for the same text until ``cached_until``."""
+
+    id: str
+    sender: Person
+    text: str
+    until: float
+    answer: Mapping[str, Any] | None = None
+    cached_until: float = 0.0

@@ -1,19 +1,49 @@
 /**
  * REST calls of the page. After a network failure they return null or false. Requests are authenticated by a
  * cookie that scripts cannot read; `signIn` sets it.
+ *
+ * @typedef {{id: string, text: string, created_at: number, messages: number, model: string | null, shown: boolean}} Version
  */
+import { t } from "./language.js";
+
+/** Sessions in a page of the list. */
+const PAGE = 100;
+
+/** Queries of the scopes of the list: the page's own channel, all channels, and requests without a session. */
+const SCOPES = {
+  own: (channel) => ({ channel }),
+  all: () => ({ unnamed: "without" }),
+  unnamed: () => ({ unnamed: "only" }),
+};
 
 /**
- * Return the newest sessions of the page's own channel, of all channels, and of requests without a session.
- * Each group is requested separately, so that many sessions of one do not hide the others.
- * @param {string} channel @returns {Promise<import("./state.js").SessionInfo[] | null>}
+ * Return a page of the list of sessions, newest activity first. The first page also has all pinned ones.
+ * @param {"own" | "all" | "unnamed"} scope @param {string} channel the page's own
+ * @param {string | null} before `next` of the last page, or null
+ * @returns {Promise<{sessions: import("./state.js").SessionInfo[], next: string | null} | null>}
  */
-export async function listSessions(channel) {
-  const kinds = [{ channel, unnamed: "without" }, { unnamed: "without" }, { unnamed: "only" }];
-  const responses = await Promise.all(kinds.map((kind) => call("GET", `/api/sessions?${new URLSearchParams(kind)}`)));
-  if (!responses.every((response) => response?.ok)) return null;
-  const lists = await Promise.all(responses.map((response) => response.json()));
-  return [...new Map(lists.flatMap(({ sessions }) => sessions).map((info) => [info.id, info])).values()];
+export async function listSessions(scope, channel, before) {
+  const query = SCOPES[scope](channel);
+  const pages = [json("/api/sessions", { ...query, pinned: "false", limit: PAGE, ...(before === null ? {} : { before }) })];
+  if (before === null) pages.push(json("/api/sessions", { ...query, pinned: "true", limit: PAGE }));
+  const [page, pinned = { sessions: [] }] = await Promise.all(pages);
+  return page && pinned && { sessions: [...pinned.sessions, ...page.sessions], next: page.next ?? null };
+}
+
+/** @returns {Promise<import("./state.js").SessionInfo[] | null>} sessions whose title has all words */
+export async function searchTitles(q) {
+  return (await json("/api/sessions", { q, limit: 20 }))?.sessions ?? null;
+}
+
+/** @returns {Promise<{results: object[], next: string | null} | null>} messages that have all words */
+export function searchMessages(q, cursor = null) {
+  return json("/api/search", { q, limit: 30, ...(cursor === null ? {} : { cursor }) });
+}
+
+/** Change the title of a session, or pin it. @returns {Promise<import("./state.js").SessionInfo | null>} */
+export async function changeSession(id, change) {
+  const response = await call("PATCH", `/api/sessions/${encodeURIComponent(id)}`, { "Content-Type": "application/json" }, JSON.stringify(change));
+  return response?.ok ? await response.json() : null;
 }
 
 /** @returns {Promise<import("./state.js").SessionInfo | null>} one session, or null */
@@ -22,20 +52,99 @@ export async function showSession(id) {
   return response?.ok ? await response.json() : null;
 }
 
+/** @returns {Promise<{files: number, added: number, removed: number, changes: object[]} | null>} of one answer */
+export async function listChanges(id, answer) {
+  const query = new URLSearchParams({ answer });
+  const response = await call("GET", `/api/sessions/${encodeURIComponent(id)}/changes?${query}`);
+  return response?.ok ? await response.json() : null;
+}
+
+/** @returns {Promise<import("./state.js").SessionInfo[] | null>} the nested runs of a session, oldest first */
+export async function listChildren(id) {
+  const response = await call("GET", `/api/sessions/${encodeURIComponent(id)}/children`);
+  return response?.ok ? (await response.json()).children : null;
+}
+
 /** Exchange the token for a cookie that lasts for the browser session. @returns {Promise<string>} the error, or "" */
 export async function signIn(token) {
   const response = await call("POST", "/api/browser", { Authorization: `Bearer ${token}` });
   if (response?.ok) return "";
-  if (response?.status === 429) return "Too many wrong tokens. Wait a minute, then try again.";
-  return response ? "This token was not accepted." : "The gateway cannot be reached. Try again.";
+  if (response?.status === 429) return t("token.too_many");
+  return response ? t("token.refused") : t("token.unreachable");
 }
 
 /** @returns {Promise<string>} the error, or "" if the session was deleted */
 export async function deleteSession(id) {
   const response = await call("DELETE", `/api/sessions/${encodeURIComponent(id)}`);
   if (response?.ok || response?.status === 404) return "";
-  if (response?.status === 409) return "An answer is still running. Stop it, then delete the conversation.";
-  return "The conversation could not be deleted. Try again.";
+  if (response?.status === 409) return t("delete.running");
+  return t("delete.failed");
+}
+
+/** Share what a session holds now. @returns {Promise<{url?: string, error?: string}>} the address, or the error */
+export async function shareSession(id, days) {
+  const response = await call("POST", `/api/sessions/${encodeURIComponent(id)}/share`, { "Content-Type": "application/json" }, JSON.stringify({ days }));
+  if (response?.ok) return await response.json();
+  return { error: response?.status === 409 ? (await response.json()).message : t("share.failed") };
+}
+
+/** @returns {Promise<{id: string, created_at: number, expires_at: number, views: number}[] | null>} valid links */
+export async function listShares(id) {
+  return (await json(`/api/sessions/${encodeURIComponent(id)}/shares`, {}))?.shares ?? null;
+}
+
+/** @returns {Promise<boolean>} whether the link is gone */
+export async function revokeShare(share) {
+  const response = await call("DELETE", `/api/shares/${encodeURIComponent(share)}`);
+  return Boolean(response?.ok || response?.status === 404);
+}
+
+/** Return the models and the agents that a session can use; null after a failure. */
+export async function listChoices() {
+  const [models, agents] = await Promise.all([json("/api/models", {}), json("/api/agents", {})]);
+  return { models: models?.models ?? null, agents: agents?.agents ?? null };
+}
+
+/** Let the browser download a session. @param {"markdown" | "json"} format */
+export function downloadSession(id, format) {
+  const link = document.createElement("a");
+  link.href = `/api/sessions/${encodeURIComponent(id)}/export?format=${format}`;
+  link.download = "";
+  link.click();
+}
+
+/** Copy a session up to a message. @returns {Promise<import("./state.js").SessionInfo | null>} the fork, or null */
+export async function forkSession(id, message) {
+  const body = JSON.stringify({ message_id: message });
+  const response = await call("POST", `/api/sessions/${encodeURIComponent(id)}/fork`, { "Content-Type": "application/json" }, body);
+  return response?.ok ? await response.json() : null;
+}
+
+/** Return the places of a session with several versions. @returns {Promise<{versions: Version[]}[] | null>} */
+export async function listBranches(id) {
+  return (await json(`/api/sessions/${encodeURIComponent(id)}/branches`, {}))?.branches ?? null;
+}
+
+/** Send a text in place of a message. @returns {Promise<string>} the error, or "" */
+export function editMessage(id, message, text) {
+  return changeLog("POST", id, `messages/${encodeURIComponent(message)}/edit`, { text });
+}
+
+/** Ask for another answer. @returns {Promise<string>} the error, or "" */
+export function regenerateAnswer(id, answer) {
+  return changeLog("POST", id, `messages/${encodeURIComponent(answer)}/regenerate`);
+}
+
+/** Show another version, by its first message. @returns {Promise<string>} the error, or "" */
+export function switchVersion(id, version) {
+  return changeLog("PUT", id, "branch", { message_id: version });
+}
+
+async function changeLog(method, id, path, body) {
+  const [headers, data] = body ? [{ "Content-Type": "application/json" }, JSON.stringify(body)] : [];
+  const response = await call(method, `/api/sessions/${encodeURIComponent(id)}/${path}`, headers, data);
+  if (response?.ok) return "";
+  return response ? (await response.json()).message : t("branch.unreachable");
 }
 
 /** Return whether the server responds and refuses access; browsers do not say why a socket did not open. */
@@ -44,9 +153,15 @@ export async function isDenied() {
   return response?.status === 401;
 }
 
-async function call(method, path, headers = {}) {
+/** @returns {Promise<any>} the JSON at a path, or null */
+async function json(path, query) {
+  const response = await call("GET", `${path}?${new URLSearchParams(query)}`);
+  return response?.ok ? await response.json() : null;
+}
+
+async function call(method, path, headers = {}, body = undefined) {
   try {
-    return await fetch(path, { method, headers });
+    return await fetch(path, { method, headers, body });
   } catch {
     return null;
   }

@@ -1,12 +1,14 @@
 /** The page: passes the user's actions to the client, and the client's state to the views. */
 import { Client } from "./client.js";
 import "./composer.js";
+import { t } from "./language.js";
 import { Replay } from "./replay.js";
-import { currentSession, goTo } from "./router.js";
+import { currentMessage, currentSession, goTo } from "./router.js";
 import "./sidebar.js";
-import { isMissing, isRunning } from "./state.js";
+import { isMissing, isRunning, isTask } from "./state.js";
 import "./status_line.js";
 import { keyName } from "./shortcuts.js";
+import { openShortcuts } from "./shortcuts_dialog.js";
 import { TabTitle } from "./tab_title.js";
 import "./thread_view.js";
 import "./token_form.js";
@@ -30,6 +32,9 @@ let drawing = false;
 /** The running replay, and the conversation as it shows it. */
 let replay = null;
 let replayed = null;
+/** The message to scroll to, and whether it was requested because it is older than those that are loaded. */
+let target = null;
+let requested = false;
 
 /** Draw at most once per animation frame, regardless of how many tokens arrive in it. */
 function changed(state, action) {
@@ -46,9 +51,11 @@ function draw() {
   const { current, threads, outbox, server, contributed, completions } = state;
   views.sidebar.render(state);
   views.bar.render(state, replay !== null);
-  if (replay === null) views.thread.render({ session: current, thread: threads[current ?? ""], outbox });
+  if (replay === null) views.thread.render({ session: current, thread: threads[current ?? ""], outbox, branches: state.branches[current ?? ""] });
   else if (replayed !== null) views.thread.render({ session: current, thread: replayed, outbox: [] });
-  views.composer.hidden = isMissing(state, current) || replay !== null;
+  if (target !== null && replay === null) showTarget(threads[current ?? ""]);
+  for (const log of document.querySelectorAll("tl-task[data-session]")) log.render(threads[log.dataset.session]);
+  views.composer.hidden = isMissing(state, current) || isTask(current) || replay !== null;
   const { triggers, status } = contributed;
   views.composer.render({ session: current, running: isRunning(state, current), commands: server.commands, triggers, completions });
   views.status.render(status);
@@ -57,8 +64,18 @@ function draw() {
   views.notice.firstElementChild.textContent = state.notice ?? "";
 }
 
-function send({ text, parts, audio }) {
-  const session = client.send(text, parts, audio);
+/** Scroll to the message of the address. If it is older than what is loaded, request it once; the server's refusal is a notice. */
+function showTarget(thread) {
+  if (!thread?.loaded) return;
+  if (target in thread.messages) {
+    views.thread.reveal(target);
+    target = null;
+  } else requested ||= client.showMessage(target);
+}
+
+function send({ text, parts, audio, files }) {
+  const session = client.send(text, parts, audio, files);
+  target = null;
   views.thread.follow();
   if (session !== client.state.current) goTo(session);
 }
@@ -79,6 +96,8 @@ function toggleReplay() {
 
 function showAddress() {
   replay?.stop();
+  target = currentMessage();
+  requested = false;
   client.open(currentSession());
   if (matchMedia("(pointer: fine)").matches) views.composer.focusInput();
 }
@@ -98,8 +117,34 @@ function pressed(event) {
   client.press(key);
 }
 
+/** Keys of the page; those without a modifier count only outside of fields. */
+const SHORTCUTS = {
+  "ctrl+k": () => views.sidebar.focusSearch(),
+  "meta+k": () => views.sidebar.focusSearch(),
+  "ctrl+shift+o": () => (goTo(null), views.composer.focusInput()),
+  "?": openShortcuts,
+  "[": () => views.thread.showVersion(-1),
+  "]": () => views.thread.showVersion(1),
+  "/": () => views.composer.type("/"),
+  f2: () => views.sidebar.renameCurrent(),
+};
+
+function pressedShortcut(event) {
+  const key = keyName(event);
+  if (!(key in SHORTCUTS) || event.isComposing || event.defaultPrevented || document.querySelector("dialog[open], tl-token:not([hidden])")) return;
+  if (key.length === 1 && event.target.closest?.("input, textarea, select")) return;
+  event.preventDefault();
+  SHORTCUTS[key]();
+}
+
 function leaveRemoved() {
   if (client.state.current === null && currentSession() !== null) goTo(null);
+}
+
+/** Select the agent or model of a session. A new chat has no session yet: it begins with the command. */
+function pick(id, change) {
+  if (client.state.sessions.some((info) => info.id === id)) client.change(id, change);
+  else for (const [kind, name] of Object.entries(change)) if (name !== null) send({ text: `/${kind} ${name}`, parts: [], audio: null, files: [] });
 }
 
 const deeds = {
@@ -112,8 +157,19 @@ const deeds = {
   token: (token) => client.authenticate(token).then((refusal) => refusal && views.token.refused(refusal)),
   notice: (text) => client.notify(text),
   delete: ({ id }) => client.remove(id).then(leaveRemoved),
+  rename: ({ id, title }) => client.change(id, { title }),
+  pin: ({ id, pinned }) => client.change(id, { pinned }),
+  pick: ({ id, change }) => pick(id, change),
+  scope: (scope) => client.show(scope),
+  more: () => client.moreSessions(),
   mention: (question) => client.complete(question),
   replay: toggleReplay,
+  fork: (message) => client.fork(message).then((session) => session && goTo(session)),
+  edit: ({ id, text }) => client.edit(id, text),
+  regenerate: (answer) => client.regenerate(answer),
+  version: (id) => client.switchTo(id),
+  "edit-last": () => views.thread.editLast(),
+  watch: (log) => client.watch(log),
   menu: (opener) => views.sidebar.toggle(true, opener),
 };
 
@@ -121,7 +177,10 @@ for (const [name, deed] of Object.entries(deeds)) document.addEventListener(name
 addEventListener("hashchange", showAddress);
 addEventListener("keydown", pressed, { capture: true });
 addEventListener("keydown", (event) => event.key === "Escape" && stopByKey(event));
+addEventListener("keydown", pressedShortcut);
 views.notice.lastElementChild.addEventListener("click", () => client.notify(null));
+find("#skip").textContent = t("page.skip");
+views.notice.lastElementChild.textContent = t("page.dismiss");
 find("#skip").addEventListener("click", (event) => {
   event.preventDefault();
   views.composer.focusInput();

@@ -1,8 +1,9 @@
-/** `<tl-approval>`: the approval request of a tool, with three buttons; after the decision it shrinks to a line. */
+/** `<tl-approval>`: a question, such as the approval of a tool, with buttons; after the answer it shrinks to a line. */
 import { h } from "./dom.js";
 import { duration } from "./figures.js";
+import { t } from "./language.js";
 
-const OUTCOMES = { once: "allowed once", always: "always allowed", deny: "denied", timeout: "not answered in time", cancelled: "no longer needed" };
+const OUTCOMES = { once: t("approval.was_once"), always: t("approval.was_always"), deny: t("approval.was_deny"), timeout: t("approval.was_timeout"), cancelled: t("approval.was_cancelled") };
 
 export class ApprovalCard extends HTMLElement {
   #shown = null;
@@ -12,23 +13,50 @@ export class ApprovalCard extends HTMLElement {
     if (this.#shown === approval) return;
     this.#shown = approval;
     this.setAttribute("role", "group");
-    this.setAttribute("aria-label", `Approval for ${approval.toolName}`);
+    this.setAttribute("aria-label", approval.title ? t("approval.question", { title: approval.title }) : t("approval.for", { tool: approval.toolName }));
     this.toggleAttribute("data-decided", approval.decision !== null);
-    this.replaceChildren(...(approval.decision === null ? question(approval) : [outcome(approval)]));
+    const open = approval.title ? form : question;
+    this.replaceChildren(...(approval.decision === null ? open(approval) : [outcome(approval)]));
   }
 }
 
-function question({ id, toolName, timeoutMs, always, arguments: given }) {
-  const choices = [["once", "Allow once", "primary"], ["deny", "Deny", ""]];
+function question({ id, toolName, timeoutMs, always, reason, arguments: given }) {
+  const choices = [["once", t("approval.once"), "primary"], ["deny", t("approval.deny"), ""]];
   // The button "Always" names its scope.
-  if (always) choices.splice(1, 0, ["always", `Always: ${always}`, ""]);
+  if (always) choices.splice(1, 0, ["always", t("approval.always", { always }), ""]);
   const decide = (decision) => (event) =>
     event.target.dispatchEvent(new CustomEvent("decide", { bubbles: true, detail: { id, decision } }));
   const buttons = choices.map(([value, label, look]) => h("button", { type: "button", class: look, onclick: decide(value) }, label));
   return [
-    h("p", {}, h("code", {}, toolName), " asks for your approval", h("span", { class: "muted" }, limit(timeoutMs))),
-    h("pre", { tabindex: "0", "aria-label": "What it wants to do" }, visible(typeof given === "string" ? given : JSON.stringify(given, null, 2))),
+    h("p", {}, h("code", {}, toolName), ` ${t("approval.asks")}`, h("span", { class: "muted" }, limit(timeoutMs))),
+    ...(reason ? [h("p", {}, reason)] : []),
+    h("pre", { tabindex: "0", "aria-label": t("approval.wants") }, visible(typeof given === "string" ? given : JSON.stringify(given, null, 2))),
     h("div", { class: "choices" }, ...buttons),
+  ];
+}
+
+/** Return a general question: buttons, or boxes with a button, and a field where a text is an answer. */
+function form({ id, title, detail, choices, multiple, freeText, timeoutMs }) {
+  const answer = (target, decision) => target.dispatchEvent(new CustomEvent("decide", { bubbles: true, detail: { id, decision } }));
+  const name = (choice) => choice.label || choice.value;
+  const boxes = choices.map((choice) => h("input", { type: "checkbox", value: choice.value }));
+  const field = h("input", { type: "text", maxlength: "4000", "aria-label": choices.length ? t("approval.own") : t("approval.answer_field") });
+  const submit = (event) => {
+    event.preventDefault();
+    const picked = multiple ? boxes.filter((box) => box.checked).map((box) => box.value) : [];
+    const typed = freeText ? field.value.trim() : "";
+    if (typed) picked.push(typed);
+    if (picked.length) answer(event.target, picked);
+  };
+  const press = (choice) => h("button", { type: "button", class: choice.style === "good" ? "primary" : "", onclick: (event) => answer(event.target, [choice.value]) }, name(choice));
+  const box = (choice, index) => h("label", {}, boxes[index], " ", name(choice), choice.description ? `: ${choice.description}` : "");
+  const described = multiple ? [] : choices.filter((choice) => choice.description);
+  return [
+    h("p", {}, h("strong", {}, title), h("span", { class: "muted" }, limit(timeoutMs))),
+    ...(detail ? [h("p", { class: "detail" }, detail)] : []),
+    ...(described.length ? [h("ul", {}, ...described.map((choice) => h("li", {}, `${name(choice)}: ${choice.description}`)))] : []),
+    ...(!multiple && choices.length ? [h("div", { class: "choices" }, ...choices.map(press))] : []),
+    ...(multiple || freeText ? [h("form", { onsubmit: submit }, ...(multiple ? choices.map(box) : []), ...(freeText ? [field] : []), h("button", { class: "primary" }, t("approval.answer")))] : []),
   ];
 }
 
@@ -38,12 +66,13 @@ function visible(text) {
   return text.replace(/(?![\n ])[\p{C}\p{Z}\p{DI}\u2800]/gu, (character) => character.split("").map(escape).join(""));
 }
 
-function outcome({ toolName, decision }) {
+function outcome({ toolName, title, decision }) {
+  if (title) return h("p", {}, h("strong", {}, title), ` ${OUTCOMES[decision] ?? decision}`);
   return h("p", {}, h("code", {}, toolName), ` ${OUTCOMES[decision] ?? decision}`);
 }
 
 function limit(timeoutMs) {
-  return timeoutMs ? ` · within ${duration(timeoutMs)}` : "";
+  return timeoutMs ? ` · ${t("approval.within", { time: duration(timeoutMs) })}` : "";
 }
 
 customElements.define("tl-approval", ApprovalCard);

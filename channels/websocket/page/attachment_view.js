@@ -1,6 +1,7 @@
 /** Views of pictures, recordings and files in messages. Bitmaps are shown, audio has a player, other files are downloads. */
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
+import { t } from "./language.js";
 
 const SOUND = /^audio\/[a-z0-9.+-]+$/;
 const BITMAP = /^image\/(png|jpeg|gif|webp|avif)$/;
@@ -8,9 +9,9 @@ const BITMAP = /^image\/(png|jpeg|gif|webp|avif)$/;
 /** @param {{mime_type: string, data: string, name?: string, alt_text?: string, width?: number, height?: number}} file */
 export function attachmentView(file) {
   const name = file.alt_text || file.name || "";
-  if (BITMAP.test(file.mime_type)) return picture(file, name || "Image");
+  if (BITMAP.test(file.mime_type)) return picture(file, name || t("file.image"));
   const kind = file.mime_type.split(";")[0];
-  return SOUND.test(kind) ? sound(kind, file, name || "Recording") : download(file, name || "attachment");
+  return SOUND.test(kind) ? sound(kind, file, name || t("file.recording")) : download(file, name || t("file.attachment"));
 }
 
 function sound(kind, { data }, name) {

@@ -1,9 +1,13 @@
-/** `<tl-attachments>`: attachments of the message that is being written: pictures, and one recording. Sends `changed`. */
+/**
+ * `<tl-attachments>`: attachments of the message that is being written: pictures, one recording, and other files,
+ * which the server reads. Sends `changed`.
+ */
 import { attachmentView } from "./attachment_view.js";
 import { base64, fits } from "./base64.js";
 import { h } from "./dom.js";
 import { size } from "./figures.js";
 import { icon } from "./icons.js";
+import { t } from "./language.js";
 import { pictureFrom } from "./picture_file.js";
 
 /** Most base64 characters of all attachments of a message; a websocket frame may have at most 1 MB. */
@@ -14,14 +18,16 @@ export class Attachments extends HTMLElement {
   parts = [];
   /** @type {{mime_type: string, data: string, name: string} | null} */
   audio = null;
+  /** @type {{name: string, mime_type: string, data: string}[]} documents and text files */
+  files = [];
 
   get isEmpty() {
-    return this.parts.length === 0 && this.audio === null;
+    return this.parts.length === 0 && this.audio === null && this.files.length === 0;
   }
 
   /** Remaining base64 characters. */
   get left() {
-    return BUDGET - [...this.parts, ...(this.audio ? [this.audio] : [])].reduce((sum, held) => sum + held.data.length, 0);
+    return BUDGET - [...this.parts, ...this.files, ...(this.audio ? [this.audio] : [])].reduce((sum, held) => sum + held.data.length, 0);
   }
 
   /** Add files. @param {File[]} files @returns {Promise<string>} which files could not be added and why, or "" */
@@ -33,30 +39,37 @@ export class Attachments extends HTMLElement {
   }
 
   clear() {
-    this.restore({ parts: [], audio: null });
+    this.restore({ parts: [], audio: null, files: [] });
   }
 
   /** Show the attachments of a draft. */
-  restore({ parts, audio }) {
+  restore({ parts, audio, files }) {
     this.parts = parts;
     this.audio = audio;
+    this.files = files;
     this.#show();
   }
 
   async #addOne(file) {
     if (file.type.startsWith("audio/")) return this.#addAudio(file);
-    if (!file.type.startsWith("image/")) return `${file.name} is neither a picture nor a recording; nothing else can be attached.`;
+    if (!file.type.startsWith("image/") || file.type.startsWith("image/svg")) return this.#addFile(file);
     const { part, refusal } = await pictureFrom(file, this.left);
-    if (refusal === "unreadable") return `${file.name} is damaged or in a format that this browser cannot read, so it was not attached.`;
+    if (refusal === "unreadable") return t("file.unreadable", { name: file.name });
     if (refusal) return tooLarge(file);
     this.parts = [...this.parts, part];
     return "";
   }
 
   async #addAudio(file) {
-    if (this.audio !== null) return `${file.name} was left out: one recording goes with a message.`;
+    if (this.audio !== null) return t("file.second_recording", { name: file.name });
     if (!fits(file, this.left)) return tooLarge(file);
     this.audio = { mime_type: file.type.split(";")[0], data: await base64(file), name: file.name };
+    return "";
+  }
+
+  async #addFile(file) {
+    if (!fits(file, this.left)) return tooLarge(file);
+    this.files = [...this.files, { name: file.name, mime_type: file.type, data: await base64(file) }];
     return "";
   }
 
@@ -64,7 +77,8 @@ export class Attachments extends HTMLElement {
     this.hidden = this.isEmpty;
     const pictures = this.parts.map((part) => this.#thumbnail(part, part.alt_text, () => (this.parts = this.parts.filter((held) => held !== part))));
     const recording = this.audio && this.#thumbnail(this.audio, this.audio.name, () => (this.audio = null));
-    this.replaceChildren(...pictures, ...(recording ? [recording] : []));
+    const files = this.files.map((file) => this.#thumbnail(file, file.name, () => (this.files = this.files.filter((held) => held !== file))));
+    this.replaceChildren(...pictures, ...(recording ? [recording] : []), ...files);
     this.dispatchEvent(new CustomEvent("changed"));
   }
 
@@ -77,13 +91,13 @@ export class Attachments extends HTMLElement {
       "span",
       { class: "thumbnail" },
       attachmentView(held),
-      h("button", { type: "button", "aria-label": `Remove ${name}`, onclick: dropped }, icon("cross")),
+      h("button", { type: "button", "aria-label": t("file.remove", { name }), onclick: dropped }, icon("cross")),
     );
   }
 }
 
 function tooLarge({ name }) {
-  return `${name} does not fit: the attachments of a message may have ${size(BUDGET)} in total.`;
+  return t("file.too_large", { name, size: size(BUDGET) });
 }
 
 customElements.define("tl-attachments", Attachments);

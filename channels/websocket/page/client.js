@@ -2,12 +2,13 @@
  * Client of the gateway: one method per user action, which sends the frames for it. It holds the state and
  * calls `onChange` with each new state.
  */
-import { deleteSession, isDenied, listSessions, showSession, signIn } from "./api.js";
+import { changeSession, deleteSession, editMessage, forkSession, isDenied, listBranches, listChildren, listSessions, regenerateAnswer, showSession, signIn, switchVersion } from "./api.js";
 import { Connection } from "./connection.js";
 import { isSessionId, newId } from "./ids.js";
+import { t } from "./language.js";
 import { plainText } from "./message_state.js";
 import { Outbox } from "./outbox.js";
-import { initialState, reduce, sessionInfo } from "./state.js";
+import { initialState, isTask, reduce, sessionInfo } from "./state.js";
 
 const TRY_AGAIN_MS = 2_000;
 
@@ -22,6 +23,10 @@ export class Client {
   #subscribed = new Set();
   /** For each list of sessions that is being fetched, the sessions that changed during the request. @type {Set<Set<string>>} */
   #listings = new Set();
+  /** Sessions whose log was sent again, until their next turn. */
+  #changed = new Set();
+  /** For each session, the newest request for its versions. */
+  #branchesAsked = new Map();
 
   /** @param {(state: import("./state.js").State, action: object) => void} onChange */
   constructor(onChange) {
@@ -44,10 +49,10 @@ export class Client {
   }
 
   /** Send a message; the outbox keeps it until the server confirms it. @returns {string} its session */
-  send(text, parts, audio = null) {
+  send(text, parts, audio = null, files = []) {
     const session = this.state.current ?? newId();
     const seen = this.state.threads[session]?.seq ?? 0;
-    const entry = { client_msg_id: newId(), session, text, parts, audio, seen, at: Date.now() };
+    const entry = { client_msg_id: newId(), session, text, parts, audio, files, seen, at: Date.now() };
     this.#outbox.put(entry);
     this.#showOutbox();
     if (this.state.connection === "online") this.#transmit(entry);
@@ -57,7 +62,7 @@ export class Client {
   /** Send a refused message again, with a new id. */
   retry(entry) {
     this.discard(entry.client_msg_id);
-    this.send(entry.text, entry.parts, entry.audio);
+    this.send(entry.text, entry.parts, entry.audio, entry.files);
   }
 
   /** Send the question of a failed answer again, as a new message. */
@@ -65,10 +70,10 @@ export class Client {
     const thread = this.state.threads[this.state.current];
     const before = thread.order.slice(0, thread.order.indexOf(answerId)).map((id) => thread.messages[id]);
     const question = before.findLast((message) => message.role === "user");
-    if (!question) return this.notify("The question of this answer is not available any more. Write it again.");
+    if (!question) return this.notify(t("ask.gone"));
     const text = plainText(question);
     const parts = question.parts.filter((part) => part.type === "image" || part.type === "file").map(({ html, ...part }) => part);
-    if (text.endsWith("[voice message]")) return this.notify("A recording is not kept here. Record it again.");
+    if (text.endsWith("[voice message]")) return this.notify(t("ask.recording"));
     this.send(text, parts);
   }
 
@@ -77,18 +82,24 @@ export class Client {
     this.#showOutbox();
   }
 
+  /** Load an older message of the open session. Return whether it was requested. */
+  showMessage(message) {
+    return this.#connection.send({ type: "show", session: this.state.current, message_id: message });
+  }
+
   stop() {
-    this.#connection.send({ type: "abort", session: this.state.current });
+    const sent = this.#connection.send({ type: "abort", session: this.state.current });
+    if (!sent) this.notify(t("offline.stop"));
   }
 
   decide(approvalId, decision) {
     const frame = { type: "approval", session: this.state.current, approval_id: approvalId, decision };
-    if (!this.#connection.send(frame)) this.notify("Not connected. Decide again when the connection is back.");
+    if (!this.#connection.send(frame)) this.notify(t("offline.decide"));
   }
 
   /** Send the press of a key that a plugin handles. */
   press(key) {
-    this.#connection.send({ type: "key", key });
+    if (!this.#connection.send({ type: "key", key })) this.notify(t("offline.press"));
   }
 
   /** Request completions of a mention from plugins. */
@@ -105,6 +116,50 @@ export class Client {
     }
   }
 
+  /** Copy the open session up to a message. @returns {Promise<string | null>} the session of the copy */
+  async fork(message) {
+    const info = await forkSession(this.state.current, message);
+    if (info === null) {
+      this.notify(t("fork.failed"));
+      return null;
+    }
+    this.#hasChanged(info.id);
+    this.#dispatch({ type: "info", info });
+    return info.id;
+  }
+
+  /** Send a text in place of a message of the open session. */
+  async edit(message, text) {
+    this.#report(await editMessage(this.state.current, message, text));
+  }
+
+  /** Ask for another answer in the open session. */
+  async regenerate(answer) {
+    this.#report(await regenerateAnswer(this.state.current, answer));
+  }
+
+  /** Show another version of the open session. */
+  async switchTo(version) {
+    this.#report(await switchVersion(this.state.current, version));
+  }
+
+  #report(refusal) {
+    if (refusal) this.notify(refusal);
+  }
+
+  /** Follow the nested run whose log was opened. @param {import("./task_log.js").TaskLog} log */
+  async watch(log) {
+    if (!log.dataset.session) {
+      const children = (await listChildren(log.parent ?? this.state.current)) ?? [];
+      const found = children.findLast((info) => info.task?.call_id === log.call);
+      if (!found) return this.notify(t("task.later"));
+      log.dataset.session = found.id;
+    }
+    if (this.state.connection === "online") this.#subscribe(log.dataset.session);
+    // Also for a session that is followed already, whose thread may not change any more.
+    this.#dispatch({ type: "watch" });
+  }
+
   /** @returns {Promise<string>} the error, or "" if the token was accepted */
   async authenticate(token) {
     const refusal = await signIn(token);
@@ -116,12 +171,39 @@ export class Client {
     this.#dispatch({ type: "notice", text });
   }
 
-  async refreshSessions() {
+  /** Rename a session, or pin it. @param {{title?: string, pinned?: boolean}} change */
+  async change(session, change) {
+    const info = await changeSession(session, change);
+    if (info === null) return this.notify(t("change.failed"));
+    this.#hasChanged(session);
+    this.#dispatch({ type: "info", info });
+  }
+
+  /** List other conversations. @param {"own" | "all" | "unnamed"} scope */
+  show(scope) {
+    this.#dispatch({ type: "scope", scope });
+    this.refreshSessions();
+  }
+
+  /** Fetch the first page of the list. */
+  refreshSessions() {
+    return this.#list(null);
+  }
+
+  /** Fetch the next page of the list, once at a time. */
+  moreSessions() {
+    const { next, loading } = this.state.listing;
+    if (next !== null && !loading) this.#list(next);
+  }
+
+  async #list(before) {
+    const { scope } = this.state.listing;
     const changed = new Set();
     this.#listings.add(changed);
-    const sessions = await listSessions(this.state.server.channel);
+    this.#dispatch({ type: "listing", loading: true });
+    const page = await listSessions(scope, this.state.server.channel, before);
     this.#listings.delete(changed);
-    if (sessions) this.#dispatch({ type: "sessions", sessions, changed });
+    if (scope === this.state.listing.scope) this.#dispatch({ type: "sessions", page, before, changed });
   }
 
   #hasChanged(session) {
@@ -131,9 +213,17 @@ export class Client {
   #receive(frame) {
     this.#dispatch({ type: "frame", frame, at: Date.now() });
     if (frame.type === "session" || frame.type === "ack") this.#hasChanged(frame.session);
+    // The frame tells the model; the agent may have changed with it.
+    if (frame.type === "session" && frame.model !== undefined) this.#refresh(frame.session);
     if (frame.type === "ready") this.#resume();
     if (frame.type === "ack") this.#acknowledged(frame);
-    if (frame.type === "replayed") this.#describe(frame.session);
+    if (frame.type === "replayed") {
+      this.#describe(frame.session);
+      this.#listBranches(frame.session);
+    }
+    // The message that began a version is known when its turn starts.
+    if (frame.type === "log_changed") this.#changed.add(frame.session);
+    if (frame.type === "turn_start" && this.#changed.delete(frame.session)) this.#listBranches(frame.session);
     if (frame.type === "error" && frame.client_msg_id) this.#refused(frame);
   }
 
@@ -141,7 +231,24 @@ export class Client {
   async #describe(session) {
     if (sessionInfo(this.state, session)?.model) return;
     const info = await showSession(session);
-    if (info && !sessionInfo(this.state, session)?.model) this.#dispatch({ type: "info", info });
+    const held = sessionInfo(this.state, session);
+    // Older than the frames that arrived meanwhile.
+    if (info && !held?.model) this.#dispatch({ type: "info", info: { ...info, ...knownFields(held) } });
+  }
+
+  /** Fetch the versions of a session. Every change of them sends its log again. */
+  async #listBranches(session) {
+    if (isTask(session)) return;
+    const request = {};
+    this.#branchesAsked.set(session, request);
+    const branches = await listBranches(session);
+    // An older response does not replace a newer one.
+    if (branches && this.#branchesAsked.get(session) === request) this.#dispatch({ type: "branches", session, branches });
+  }
+
+  async #refresh(session) {
+    const info = await showSession(session);
+    if (info) this.#dispatch({ type: "info", info: { id: session, agent: info.agent } });
   }
 
   /** On a new socket, subscribe again after the last seen events, then send the unconfirmed messages. */
@@ -149,14 +256,16 @@ export class Client {
     this.#subscribed.clear();
     const { threads, current, sessions } = this.state;
     const live = Object.keys(threads).filter((id) => threads[id].seq > 0);
-    const known = current !== null && isSessionId(current) && (sessions.some((info) => info.id === current) || !this.#isUnsent(current));
+    const known = current !== null && isSessionId(current) && (sessions.some((info) => info.id === current) || !this.#isNew(current));
     for (const session of new Set(known ? [...live, current] : live)) this.#subscribe(session);
     this.state.outbox.filter((entry) => !entry.failed).forEach((entry) => this.#transmit(entry));
     this.refreshSessions();
   }
 
-  #isUnsent(session) {
-    return this.state.outbox.some((entry) => entry.session === session);
+  /** Return whether the server may not know a session, because its first message was not confirmed. */
+  #isNew(session) {
+    const unsent = this.state.outbox.filter((entry) => entry.session === session);
+    return unsent.length > 0 && unsent.every((entry) => !entry.seen);
   }
 
   #subscribe(session, again = false) {
@@ -165,10 +274,10 @@ export class Client {
     this.#connection.send({ type: "resume", session, after: this.state.threads[session]?.seq ?? 0 });
   }
 
-  #transmit({ client_msg_id, session, text, parts, audio, seen = 0 }) {
+  #transmit({ client_msg_id, session, text, parts, audio, files = [], seen = 0 }) {
     this.#subscribed.add(session);
     const spoken = audio ? { audio: { mime_type: audio.mime_type, data: audio.data } } : {};
-    this.#connection.send({ type: "message", client_msg_id, session, text, seen, ...(parts.length ? { parts } : {}), ...spoken });
+    this.#connection.send({ type: "message", client_msg_id, session, text, seen, ...(parts.length ? { parts } : {}), ...(files.length ? { files } : {}), ...spoken });
   }
 
   #acknowledged(ack) {
@@ -197,4 +306,9 @@ export class Client {
     this.state = reduce(this.state, action);
     this.onChange(this.state, action);
   }
+}
+
+/** Return the fields of a session that are known. */
+function knownFields(info) {
+  return Object.fromEntries(Object.entries(info ?? {}).filter(([, value]) => value !== undefined && value !== null));
 }

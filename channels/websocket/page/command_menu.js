@@ -1,10 +1,11 @@
 /** Menu of slash commands above the input: `/` opens it, arrow keys select, Tab or Enter inserts. */
 import { h } from "./dom.js";
+import { t } from "./language.js";
 
 const COMMAND = /^\/([\w-]*)$/;
 
 export class CommandMenu {
-  element = h("ul", { id: "commands", class: "commands", role: "listbox", "aria-label": "Commands", hidden: true });
+  element = h("ul", { id: "commands", class: "commands", role: "listbox", "aria-label": t("composer.commands"), hidden: true });
   /** @type {{name: string, description: string}[]} */
   commands = [];
   #matches = [];

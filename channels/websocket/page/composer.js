@@ -1,6 +1,6 @@
 /**
- * `<tl-composer>`: input for messages. Sends `send` {text, parts, audio}, `stop` and `notice` events.
- * Enter sends, Shift+Enter breaks the line, Escape stops the answer.
+ * `<tl-composer>`: input for messages. Sends `send` {text, parts, audio, files}, `stop` and `notice` events.
+ * Enter or Ctrl+Enter sends, as chosen; Shift+Enter breaks the line; Escape stops the answer.
  */
 import "./attachments.js";
 import { CommandMenu } from "./command_menu.js";
@@ -8,28 +8,33 @@ import { h } from "./dom.js";
 import { draft, keepDraftFiles, keepDraftText } from "./drafts.js";
 import { clock } from "./figures.js";
 import { icon } from "./icons.js";
+import { t } from "./language.js";
 import { MentionMenu } from "./mention_menu.js";
 import { Recorder } from "./recorder.js";
+import { sendKey, sends } from "./send_key.js";
 
 export class Composer extends HTMLElement {
-  #input = h("textarea", { id: "message", rows: "1", placeholder: "Write a message", "aria-label": "Message", autocomplete: "off" });
-  #files = h("input", { type: "file", accept: "image/*,audio/*", multiple: true, hidden: true, "aria-label": "Attach images or a recording" });
+  #input = h("textarea", { id: "message", rows: "1", placeholder: t("composer.placeholder"), "aria-label": t("composer.message"), autocomplete: "off" });
+  #files = h("input", { type: "file", multiple: true, hidden: true, "aria-label": t("composer.attach") });
   #attachments = h("tl-attachments", { hidden: true });
-  #stop = h("button", { type: "button", class: "round stop", "aria-label": "Stop answering", title: "Stop (Esc)", hidden: true }, icon("stop"));
-  #send = h("button", { type: "submit", class: "round send", "aria-label": "Send message", title: "Send (Enter)" }, icon("send"));
-  #record = h("button", { type: "button", class: "round quiet record", "aria-label": "Record a voice message", title: "Record a voice message" }, icon("microphone"));
-  #elapsed = h("span", { class: "elapsed", role: "timer", "aria-label": "Recorded", hidden: true });
+  #stop = h("button", { type: "button", class: "round stop", "aria-label": t("composer.stop"), title: t("composer.stop_key"), hidden: true }, icon("stop"));
+  #send = h("button", { type: "submit", class: "round send", "aria-label": t("composer.send") }, icon("send"));
+  #record = h("button", { type: "button", class: "round quiet record", "aria-label": t("composer.record"), title: t("composer.record") }, icon("microphone"));
+  #elapsed = h("span", { class: "elapsed", role: "timer", "aria-label": t("composer.recorded"), hidden: true });
   #recorder = new Recorder((seconds) => (this.#elapsed.textContent = clock(seconds)), (blob, full) => this.#recorded(blob, full));
   #menu = new CommandMenu(this.#input);
   #mentions = new MentionMenu(this.#input, (question) => this.#emit("mention", question));
+  #hint = h("p", { class: "hint" });
   #shown = {};
 
   connectedCallback() {
     if (this.firstChild) return;
-    const attach = h("button", { type: "button", class: "round quiet", "aria-label": "Attach images or a recording", title: "Attach images or a recording" }, icon("attach"));
+    const attach = h("button", { type: "button", class: "round quiet", "aria-label": t("composer.attach"), title: t("composer.attach_what") }, icon("attach"));
     const row = h("div", { class: "row" }, attach, this.#record, this.#elapsed, this.#input, this.#stop, this.#send);
-    const form = h("form", { "aria-label": "Write a message" }, this.#menu.element, this.#mentions.element, this.#attachments, row, this.#files);
-    this.append(form, h("p", { class: "hint" }, "Enter to send, Shift + Enter for a new line, / for commands"));
+    const form = h("form", { "aria-label": t("composer.placeholder") }, this.#menu.element, this.#mentions.element, this.#attachments, row, this.#files);
+    this.append(form, this.#hint);
+    document.addEventListener("sendkey", () => this.#showSendKey());
+    this.#showSendKey();
     form.addEventListener("submit", (event) => this.#submit(event));
     attach.addEventListener("click", () => this.#files.click());
     this.#record.addEventListener("click", () => this.#recordOrStop());
@@ -41,7 +46,7 @@ export class Composer extends HTMLElement {
       keepDraftFiles(this.#shown.session ?? null, this.#attachments);
       this.#showButtons();
     });
-    this.#takePictures();
+    this.#takeFiles();
   }
 
   /** @param {{session: string | null, running: boolean, commands: object[], triggers: string[], completions: object | null}} props */
@@ -59,21 +64,30 @@ export class Composer extends HTMLElement {
     this.#input.focus();
   }
 
+  /** Append text as if it was typed. */
+  type(text) {
+    this.#input.focus();
+    this.#input.value += text;
+    this.#typed();
+  }
+
   #submit(event) {
     event.preventDefault();
     const text = this.#input.value.trim();
-    const { parts, audio, isEmpty } = this.#attachments;
+    const { parts, audio, files, isEmpty } = this.#attachments;
     if (!text && isEmpty) return;
     this.#input.value = "";
     this.#attachments.clear();
     this.#typed();
     this.#input.focus();
-    this.#emit("send", { text, parts, audio });
+    this.#emit("send", { text, parts, audio, files });
   }
 
   #pressed(event) {
-    if (event.isComposing || this.#mentions.pressed(event) || this.#menu.pressed(event)) return;
-    if (event.key === "Enter" && !event.shiftKey) this.#submit(event);
+    // 229 is a key of an input method: Safari ends the composition before the Enter that confirms it.
+    if (event.isComposing || event.keyCode === 229 || this.#mentions.pressed(event) || this.#menu.pressed(event)) return;
+    if (event.key === "ArrowUp" && this.#input.value === "") return event.preventDefault(), this.#emit("edit-last");
+    if (sends(event)) this.#submit(event);
   }
 
   #typed() {
@@ -92,14 +106,19 @@ export class Composer extends HTMLElement {
     this.#stop.hidden = !running;
     this.#send.hidden = Boolean(running) && empty;
     this.#send.disabled = empty;
-    this.#send.title = running ? "Queue this message (Enter)" : "Send (Enter)";
+    this.#send.title = t(running ? "composer.queue" : "composer.send_key", { key: t(`keys.send_${sendKey()}`) });
+  }
+
+  #showSendKey() {
+    this.#hint.textContent = t(`composer.hint_${sendKey()}`);
+    this.#showButtons();
   }
 
   /** Show the draft of a session. */
   #showDraft(session) {
-    const { text, parts, audio } = draft(session);
+    const { text, parts, audio, files } = draft(session);
     this.#input.value = text;
-    this.#attachments.restore({ parts, audio });
+    this.#attachments.restore({ parts, audio, files });
     this.#typed();
   }
 
@@ -112,20 +131,20 @@ export class Composer extends HTMLElement {
 
   async #recordOrStop() {
     if (this.#recorder.isRecording) return this.#recorder.stop();
-    const refusal = this.#attachments.audio ? "A message can have only one recording." : await this.#recorder.start((this.#attachments.left / 4) * 3);
+    const refusal = this.#attachments.audio ? t("composer.one_recording") : await this.#recorder.start((this.#attachments.left / 4) * 3);
     if (refusal) this.#emit("notice", refusal);
     this.#showRecording();
   }
 
   async #recorded(blob, full) {
     this.#showRecording();
-    const refusal = await this.#attachments.add([new File([blob], "Voice message", { type: blob.type })]);
-    if (refusal || full) this.#emit("notice", refusal || "The recording stopped: it reached the size limit of a message.");
+    const refusal = await this.#attachments.add([new File([blob], t("composer.voice"), { type: blob.type })]);
+    if (refusal || full) this.#emit("notice", refusal || t("composer.full"));
     this.#input.focus();
   }
 
   #showRecording() {
-    const label = this.#recorder.isRecording ? "Stop recording" : "Record a voice message";
+    const label = this.#recorder.isRecording ? t("composer.record_stop") : t("composer.record");
     this.#record.setAttribute("aria-label", label);
     this.#record.title = label;
     this.#record.toggleAttribute("data-recording", this.#recorder.isRecording);
@@ -133,8 +152,8 @@ export class Composer extends HTMLElement {
     this.#elapsed.textContent = clock(0);
   }
 
-  /** Accept pictures that are pasted into the text or dropped anywhere on the page. */
-  #takePictures() {
+  /** Accept files that are pasted into the text or dropped anywhere on the page. */
+  #takeFiles() {
     this.#input.addEventListener("paste", (event) => {
       if (event.clipboardData.files.length > 0) event.preventDefault(), this.#attach(event.clipboardData);
     });

@@ -1,5 +1,6 @@
 /** Modal dialog with a question and two buttons. */
 import { h } from "./dom.js";
+import { t } from "./language.js";
 
 /** @returns {Promise<boolean>} whether the user agreed */
 export function confirmed(title, text, action) {
@@ -13,7 +14,7 @@ export function confirmed(title, text, action) {
       h(
         "div",
         { class: "choices" },
-        h("button", { type: "button", autofocus: true, onclick: answer(false) }, "Cancel"),
+        h("button", { type: "button", autofocus: true, onclick: answer(false) }, t("dialog.cancel")),
         h("button", { type: "button", class: "danger", onclick: answer(true) }, action),
       ),
     );

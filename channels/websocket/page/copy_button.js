@@ -1,6 +1,7 @@
 /** Copy buttons: one for each block of code, one for the whole answer. */
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
+import { t } from "./language.js";
 
 const SHOWN_MS = 1_600;
 
@@ -9,7 +10,7 @@ export function copyButton(label, text) {
   const button = h("button", { type: "button", class: "copy quiet", "aria-label": label, title: label }, icon("copy"));
   button.addEventListener("click", async () => {
     const done = await copied(text());
-    show(button, done ? "check" : "warning", done ? "Copied" : "Copying was refused");
+    show(button, done ? "check" : "warning", done ? t("copy.done") : t("copy.refused"));
     setTimeout(() => show(button, "copy", label), SHOWN_MS);
   });
   return button;
@@ -20,7 +21,7 @@ export function addCopyButtons(element) {
   const figures = element.matches("figure.code") ? [element] : element.querySelectorAll("figure.code");
   for (const figure of figures) {
     const code = figure.querySelector("code");
-    figure.querySelector("figcaption").append(copyButton("Copy code", () => code.textContent));
+    figure.querySelector("figcaption").append(copyButton(t("copy.code"), () => code.textContent));
   }
 }
 

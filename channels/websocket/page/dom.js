@@ -33,11 +33,13 @@ export function growText(node, text) {
  */
 export function reconcile(parent, items, keyOf, create, update) {
   const held = new Map(Array.from(parent.children, (child) => [child.dataset.key, child]));
+  const wanted = new Set(items.map(keyOf));
+  // First, because moving an element past a removed one would take the focus from it.
+  for (const [key, element] of held) if (!wanted.has(key)) element.remove();
   let place = parent.firstElementChild;
   for (const item of items) {
     const key = keyOf(item);
     let element = held.get(key);
-    held.delete(key);
     if (!element) {
       element = create(item);
       element.dataset.key = key;
@@ -46,5 +48,4 @@ export function reconcile(parent, items, keyOf, create, update) {
     else parent.insertBefore(element, place);
     update(element, item);
   }
-  for (const gone of held.values()) gone.remove();
 }

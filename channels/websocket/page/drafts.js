@@ -8,10 +8,10 @@ const FILES = "trunkline.draft.files.";
 /** Fallback for data that the browser does not store (private mode, quota); lost with the page. */
 const unstored = new Map();
 
-/** @param {string | null} session null is a new chat @returns {{text: string, parts: object[], audio: object | null}} */
+/** @param {string | null} session null is a new chat @returns {{text: string, parts: object[], audio: object | null, files: object[]}} */
 export function draft(session) {
-  const { parts = [], audio = null } = JSON.parse(read(FILES, session) || "{}");
-  return { text: read(TEXT, session), parts, audio };
+  const { parts = [], audio = null, files = [] } = JSON.parse(read(FILES, session) || "{}");
+  return { text: read(TEXT, session), parts, audio, files };
 }
 
 /** @param {string | null} session */
@@ -19,9 +19,9 @@ export function keepDraftText(session, text) {
   keep(TEXT, session, text);
 }
 
-/** @param {string | null} session @param {{parts: object[], audio: object | null, isEmpty: boolean}} files */
-export function keepDraftFiles(session, { parts, audio, isEmpty }) {
-  keep(FILES, session, isEmpty ? "" : JSON.stringify({ parts, audio }));
+/** @param {string | null} session @param {{parts: object[], audio: object | null, files: object[], isEmpty: boolean}} attached */
+export function keepDraftFiles(session, { parts, audio, files, isEmpty }) {
+  keep(FILES, session, isEmpty ? "" : JSON.stringify({ parts, audio, files }));
 }
 
 function read(kind, session) {

@@ -1,13 +1,14 @@
 /** View of a new chat: a greeting and buttons with example messages. */
 import { h } from "./dom.js";
 import { icon } from "./icons.js";
+import { t } from "./language.js";
 import { linkTo } from "./router.js";
 
 const EXAMPLES = [
-  ["Ask the clock", "What time is it in Asia/Tokyo?"],
-  ["Let it calculate", "What is 1240 * 17.5 / 100?"],
-  ["See a tool at work", "Count slowly to 8, so that I can watch."],
-  ["Write some code", "Write a Python function that merges two sorted lists, and explain it."],
+  [t("empty.clock"), t("empty.clock_ask")],
+  [t("empty.sum"), t("empty.sum_ask")],
+  [t("empty.tool"), t("empty.tool_ask")],
+  [t("empty.code"), t("empty.code_ask")],
 ];
 
 export function emptyState() {
@@ -15,8 +16,8 @@ export function emptyState() {
     "section",
     { class: "empty", "aria-labelledby": "empty-title" },
     h("img", { src: "/page/icon.svg", alt: "", width: 56, height: 56 }),
-    h("h2", { id: "empty-title" }, "What can I do for you?"),
-    h("p", { class: "muted" }, "Ask anything, type / for commands, or start with one of these."),
+    h("h2", { id: "empty-title" }, t("empty.title")),
+    h("p", { class: "muted" }, t("empty.text")),
     h("div", { class: "examples" }, ...EXAMPLES.map(example)),
   );
 }
@@ -27,9 +28,9 @@ export function missingState() {
     "section",
     { class: "empty", "aria-labelledby": "missing-title", hidden: true },
     h("img", { src: "/page/icon.svg", alt: "", width: 56, height: 56 }),
-    h("h2", { id: "missing-title" }, "This conversation does not exist"),
-    h("p", { class: "muted" }, "It was deleted, or its address is wrong."),
-    h("p", {}, h("a", { class: "new-chat", href: linkTo(null) }, icon("plus"), "Start a new chat")),
+    h("h2", { id: "missing-title" }, t("missing.title")),
+    h("p", { class: "muted" }, t("missing.text")),
+    h("p", {}, h("a", { class: "new-chat", href: linkTo(null) }, icon("plus"), t("missing.new"))),
   );
 }
 

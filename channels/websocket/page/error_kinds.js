@@ -1,4 +1,5 @@
 /** Titles of errors; the gateway's class names appear only in its log and under Details. */
+import { t } from "./language.js";
 
 const KINDS = {
   "Access denied": ["UnauthorizedError", "ForbiddenError", "ForeignPageError"],
@@ -28,7 +29,7 @@ const BEFORE_TEXT = new RegExp(`\\b${NAME}: ?`, "g");
 
 /** @param {string} name the error's stable name */
 export function errorKind(name) {
-  return LABELS.get(name) ?? "Something went wrong";
+  return t(`kind.${LABELS.get(name) ?? "other"}`);
 }
 
 /** Return the message without class names. @param {string} message */

@@ -1,4 +1,5 @@
 /** Formatting of durations, costs, token counts and sizes. */
+import { t } from "./language.js";
 
 /** @param {number} ms */
 export function duration(ms) {
@@ -17,7 +18,7 @@ export function cost(usd) {
 /** @param {number} count */
 export function tokens(count) {
   const text = count < 10_000 ? count.toLocaleString("en") : `${(count / 1_000).toFixed(1)}k`;
-  return `${text} ${count === 1 ? "token" : "tokens"}`;
+  return `${text} ${t(count === 1 ? "figures.token" : "figures.tokens")}`;
 }
 
 /** Return usage and cost of a message or session as one line. @param {import("./state.js").Usage} usage */

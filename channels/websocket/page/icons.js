@@ -20,7 +20,18 @@ const PATHS = {
   moon: "M20 14.5A8.5 8.5 0 0 1 9.5 4a8.5 8.5 0 1 0 10.5 10.5z",
   file: "M7 3h7l4 4v14H7zM14 3v4h4",
   warning: "M12 4l9 16H3zM12 10v4M12 17v.5",
+  fork: "M7 8v8M7 8a2 2 0 1 0 0-4 2 2 0 0 0 0 4zM7 16a2 2 0 1 0 0 4 2 2 0 0 0 0-4zM17 8a2 2 0 1 0 0-4 2 2 0 0 0 0 4zM17 8v1a4 4 0 0 1-4 4H7",
+  share: "M12 15V4M8 8l4-4 4 4M6 12H5v8h14v-8h-1",
+  download: "M12 4v11M8 11l4 4 4-4M5 20h14",
+  gear: "M12 9a3 3 0 1 0 0 6 3 3 0 0 0 0-6zM12 3v3M12 18v3M3 12h3M18 12h3M5.6 5.6l2.2 2.2M16.2 16.2l2.2 2.2M18.4 5.6l-2.2 2.2M7.8 16.2l-2.2 2.2",
+  more: "M6 12h.01M12 12h.01M18 12h.01",
+  edit: "M4 20h4L19 9l-4-4L4 16zM13.5 6.5l4 4",
+  again: "M19 12a7 7 0 1 1-2-4.9L19 9M19 4v5h-5",
+  pin: "M9 4h6l-1 6 3 3v2H7v-2l3-3zM12 15v5",
+  search: "M11 5a6 6 0 1 0 0 12 6 6 0 0 0 0-12zM15.5 15.5L20 20",
   chevron: "M9 6l6 6-6 6",
+  chevron_down: "M6 9l6 6 6-6",
+  list: "M8 7h11M8 12h11M8 17h11M4.5 7h.01M4.5 12h.01M4.5 17h.01",
 };
 
 /** @param {keyof typeof PATHS} name */

@@ -12,3 +12,9 @@ export function newId() {
 export function isSessionId(text) {
   return SESSION.test(text);
 }
+
+/** Return the time (ms) with which an id of the gateway begins, or null for another id. */
+export function timeOf(id) {
+  const digits = /^([0-9a-f]{8})-([0-9a-f]{4})-7/.exec(id);
+  return digits && parseInt(digits[1] + digits[2], 16);
+}

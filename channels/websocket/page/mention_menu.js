@@ -3,9 +3,10 @@
  * completions it stays hidden.
  */
 import { h } from "./dom.js";
+import { t } from "./language.js";
 
 export class MentionMenu {
-  element = h("ul", { id: "mentions", class: "commands", role: "listbox", "aria-label": "Suggestions", hidden: true });
+  element = h("ul", { id: "mentions", class: "commands", role: "listbox", "aria-label": t("composer.suggestions"), hidden: true });
   /** @type {readonly string[]} */
   triggers = [];
   #offers = [];

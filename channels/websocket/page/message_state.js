@@ -5,7 +5,7 @@
  * @typedef {import("./text_state.js").TextPart} TextPart
  * @typedef {{type: "tool_call", tool_call_id: string, tool_name: string, argumentsText: string}} CallPart
  * @typedef {{type: "tool_result", tool_call_id: string, title?: string, output: string,
- *   status: "running" | "ok" | "failed", durationMs?: number, attachments: object[]}} ResultPart
+ *   status: "running" | "ok" | "failed", durationMs?: number, changedFiles?: number, attachments: object[]}} ResultPart
  * @typedef {TextPart | CallPart | ResultPart | {type: "error" | "image" | "file", html?: string}} Part
  * @typedef {object} Approval
  * @property {string} id
@@ -13,6 +13,7 @@
  * @property {string} toolName
  * @property {unknown} arguments
  * @property {number} timeoutMs
+ * @property {string} title of a question that is no approval of a tool
  * @property {string | null} decision
  * @typedef {object} Message
  * @property {string} id
@@ -27,18 +28,28 @@
  * @property {number | null} [createdAt] milliseconds since the epoch
  * @property {{retry_after_ms: number, provider: string} | null} rateLimit
  * @property {readonly Approval[]} approvals
+ * @property {{name?: string, username?: string, user?: string, own?: boolean, group?: boolean, context?: boolean}} [origin]
+ *   author and room, of a message in a room with several people
  */
+import { timeOf } from "./ids.js";
+import { t } from "./language.js";
 import { emptyText, finishedText, withBlock, withChunk } from "./text_state.js";
 
 /** @returns {Message} */
 export function runningAnswer(id, held) {
-  return { ...blank(id, "assistant"), status: "running", approvals: held?.approvals ?? [] };
+  return { ...blank(id, "assistant"), createdAt: timeOf(id), status: "running", approvals: held?.approvals ?? [] };
+}
+
+/** Return a message that holds a question of a plugin and nothing else. @returns {Message} */
+export function askingNotice(questionId) {
+  return blank(`question-${questionId}`, "system");
 }
 
 /** Return a user message that the server has accepted but not sent yet. @returns {Message} */
 export function acceptedMessage(id, entry, queued) {
   const text = entry.text || (entry.audio ? "[voice message]" : "");
-  const wire = { id, role: "user", parts: [...(text ? [{ type: "text", content: text }] : []), ...entry.parts] };
+  const files = (entry.files ?? []).map(({ name }) => ({ type: "file", path: name }));
+  const wire = { id, role: "user", created_at: entry.at, parts: [...(text ? [{ type: "text", content: text }] : []), ...entry.parts, ...files] };
   return { ...storedMessage(wire), queued };
 }
 
@@ -61,7 +72,16 @@ export function storedMessage(wire, html = [], held = undefined) {
     hidden: wire.display?.hidden ?? false,
     queued: held?.queued ?? false,
     approvals: held?.approvals ?? [],
+    origin: wire.origin,
   };
+}
+
+/** Return the author of a message in a room; empty for the reader's own. @param {Message} message */
+export function authorOf({ origin }) {
+  if (!origin?.group && !origin?.context) return "";
+  if (origin.own) return t("who.assistant");
+  const at = origin.username ? `@${origin.username}` : "";
+  return origin.name ? [origin.name, at && `(${at})`].filter(Boolean).join(" ") : at || origin.user || "";
 }
 
 /** Return a message with a plugin's rendering in place of its parts. @param {Message} message */
@@ -97,6 +117,11 @@ export function withDelta(message, frame) {
   }
 }
 
+/** @param {Message} message @param {string} id */
+export function withoutApproval(message, id) {
+  return { ...message, approvals: message.approvals.filter((held) => held.id !== id) };
+}
+
 /** @param {Message} message @param {Approval} approval */
 export function withApproval(message, approval) {
   const others = message.approvals.filter((held) => held.id !== approval.id);
@@ -108,9 +133,9 @@ export function asksApproval(message) {
   return message.status === "running" && message.approvals.some((approval) => approval.decision === null);
 }
 
-/** Return the text for the copy button: the text parts without reasoning and notices. @param {Message} message */
+/** Return the text for the copy button: without reasoning, notices and quotes. @param {Message} message */
 export function plainText(message) {
-  const texts = message.parts.filter((part) => part?.type === "text" && !["reasoning", "notice"].includes(part.kind));
+  const texts = message.parts.filter((part) => part?.type === "text" && !["reasoning", "notice", "quote"].includes(part.kind));
   return texts.map((part) => part.text).join("\n\n");
 }
 
@@ -151,7 +176,7 @@ function startedResult(frame) {
 }
 
 function endedResult(part, frame) {
-  return { ...part, status: frame.is_error ? "failed" : "ok", durationMs: frame.duration_ms };
+  return { ...part, status: frame.is_error ? "failed" : "ok", durationMs: frame.duration_ms, changedFiles: frame.metadata?.changed_files, sessions: frame.metadata?.sessions };
 }
 
 function storedResult(wire) {
@@ -163,6 +188,8 @@ function storedResult(wire) {
     output: wire.output ?? "",
     status: wire.is_error ? "failed" : "ok",
     durationMs: wire.metadata?.duration_ms,
+    changedFiles: wire.metadata?.changed_files,
+    sessions: wire.metadata?.sessions,
     attachments: wire.attachments ?? [],
   };
 }

@@ -4,26 +4,44 @@
  */
 import "./approval_card.js";
 import { attachmentView } from "./attachment_view.js";
+import "./change_list.js";
 import { copyButton } from "./copy_button.js";
+import { clockTime, fullTime } from "./dates.js";
 import { h, reconcile } from "./dom.js";
+import { openDialog } from "./dialog.js";
 import { duration, usageLine } from "./figures.js";
+import { icon } from "./icons.js";
+import { t } from "./language.js";
 import { itemsOf } from "./message_items.js";
-import { plainText } from "./message_state.js";
+import { authorOf, plainText } from "./message_state.js";
 import { errorView, fileView, foldedText } from "./part_views.js";
+import { sends } from "./send_key.js";
 import "./text_view.js";
 import "./tool_panel.js";
 
-const WHO = { user: "You", assistant: "Assistant", system: "Notice" };
-const CUT = { max_tokens: "Cut off at the length limit" };
+const WHO = { user: t("who.user"), assistant: t("who.assistant"), system: t("who.system") };
+const CUT = { max_tokens: t("message.cut") };
 
 export class MessageView extends HTMLElement {
   #message = null;
   #body = h("div", { class: "body" });
+  #changes = h("tl-changes");
   #footer = h("footer");
+  #time = h("time");
   #figures = h("span");
+  #again = actionButton("again", t("message.again"), () => this.#emit("regenerate", this.#message.id));
+  #places = h("span", { class: "versions", role: "group", "aria-label": t("message.versions"), hidden: true });
+  #form = null;
+  /** The versions that begin here, if there are several. @type {import("./api.js").Version[] | null} */
+  versions = null;
 
-  /** @param {import("./message_state.js").Message} message @returns {Element[]} new finished blocks */
-  render(message) {
+  /**
+   * @param {import("./message_state.js").Message} message
+   * @param {import("./api.js").Version[]} [versions]
+   * @returns {Element[]} new finished blocks
+   */
+  render(message, versions = null) {
+    if (this.versions !== versions) this.#renderVersions(versions);
     if (this.#message === message) return [];
     if (this.#message === null) this.#build(message);
     this.#message = message;
@@ -32,38 +50,125 @@ export class MessageView extends HTMLElement {
     const items = itemsOf(message);
     reconcile(this.#body, items, (item) => `${item.key}-${item.type}`, create, (element, item) => fresh.push(...update(element, item, message)));
     this.#body.toggleAttribute("data-thinking", message.status === "running" && !items.some(isVisible));
+    this.#changes.render(message);
     this.#renderFooter(message);
     return fresh;
   }
 
-  #build({ id, role }) {
+  #build(message) {
+    const { id, role, origin } = message;
+    const author = authorOf(message);
+    const label = origin?.context ? t("message.earlier", { author }) : author || WHO[role];
     this.dataset.role = role;
     this.dataset.id = id;
+    this.toggleAttribute("data-context", Boolean(origin?.context));
     this.setAttribute("role", "article");
-    this.setAttribute("aria-label", WHO[role]);
-    const copy = copyButton("Copy message", () => plainText(this.#message));
-    this.#footer.append(copy, this.#figures);
+    this.setAttribute("aria-label", label);
+    const copy = copyButton(t("message.copy"), () => plainText(this.#message));
+    const fork = actionButton("fork", t("message.fork"), () => this.#emit("fork", this.#message.id));
+    const edit = actionButton("edit", t("message.edit"), () => this.edit());
+    const own = role === "assistant" ? [fork, this.#again] : role === "user" && !origin ? [edit] : [];
+    this.#footer.append(copy, ...own, this.#time, this.#figures, this.#places);
     this.addEventListener("ask-again", (event) => {
       if (event.detail !== null) return;
       event.stopPropagation();
-      this.dispatchEvent(new CustomEvent("ask-again", { bubbles: true, detail: this.#message.id }));
+      this.#emit("ask-again", this.#message.id);
     });
-    this.append(h("h2", { class: "offscreen" }, WHO[role]), this.#body, this.#footer);
+    this.append(h("h2", { class: author ? "author" : "offscreen" }, author || WHO[role]), this.#body, this.#changes, this.#footer);
+  }
+
+  /** Let the user write another text in place of this message. */
+  edit() {
+    if (this.#form === null) {
+      const field = h("textarea", { rows: "3", "aria-label": t("message.edited") });
+      field.value = plainText(this.#message);
+      const cancel = h("button", { type: "button", onclick: () => this.#closeForm() }, t("dialog.cancel"));
+      this.#form = h("form", { class: "edit-form" }, field, h("div", { class: "line" }, cancel, h("button", { type: "submit", class: "primary" }, t("composer.send"))));
+      this.#form.addEventListener("submit", (event) => this.#submit(event, field.value.trim()));
+      this.#form.addEventListener("keydown", (event) => this.#pressed(event));
+      this.#body.hidden = true;
+      this.#body.after(this.#form);
+    }
+    this.#form.firstElementChild.focus();
+  }
+
+  /** Show the version before (-1) or after (1) the shown one. */
+  showVersion(step) {
+    const at = this.versions.findIndex((version) => version.shown) + step;
+    if (at in this.versions) this.#emit("version", this.versions[at].id);
+  }
+
+  /** The form stays until the log comes without this message: a refused text is not lost. */
+  #submit(event, text) {
+    event.preventDefault();
+    if (text) this.#emit("edit", { id: this.#message.id, text });
+  }
+
+  #pressed(event) {
+    if (event.isComposing || event.keyCode === 229) return;
+    if (event.key === "Escape") event.stopPropagation(), this.#closeForm();
+    else if (sends(event)) event.preventDefault(), this.#form.requestSubmit();
+  }
+
+  #closeForm() {
+    this.#form.remove();
+    this.#form = null;
+    this.#body.hidden = false;
+  }
+
+  #renderVersions(versions) {
+    this.versions = versions;
+    this.#places.hidden = versions === null;
+    if (versions === null) return;
+    const at = versions.findIndex((version) => version.shown);
+    const back = h("button", { type: "button", class: "quiet", "aria-label": t("message.previous"), title: t("message.previous"), disabled: at === 0 }, "‹");
+    const on = h("button", { type: "button", class: "quiet", "aria-label": t("message.next"), title: t("message.next"), disabled: at === versions.length - 1 }, "›");
+    const list = h("button", { type: "button", class: "quiet" }, t("message.version", { at: at + 1, count: versions.length }));
+    back.addEventListener("click", () => this.showVersion(-1));
+    on.addEventListener("click", () => this.showVersion(1));
+    list.addEventListener("click", () => openVersions(versions, (id) => this.#emit("version", id)));
+    this.#places.replaceChildren(back, list, on);
+  }
+
+  #emit(name, detail) {
+    this.dispatchEvent(new CustomEvent(name, { bubbles: true, detail }));
   }
 
   #renderFooter(message) {
+    this.#again.hidden = !message.stopReason;
     const { model, duration_ms } = message.metadata;
+    const at = message.createdAt;
+    this.#time.textContent = at ? clockTime(at) : "";
+    if (at) this.#time.title = fullTime(at);
+    if (at) this.#time.dateTime = new Date(at).toISOString();
     const wait = message.rateLimit ? waiting(message.rateLimit) : "";
     const facts = message.role === "assistant" ? [model, usageLine(message.metadata), duration_ms ? duration(duration_ms) : ""] : [];
-    const state = message.queued ? "Queued" : stoppedText(message);
+    const state = message.queued ? t("message.queued") : stoppedText(message);
     this.#figures.textContent = [wait, state, ...facts].filter(Boolean).join(" · ");
   }
+}
+
+function actionButton(name, label, act) {
+  const button = h("button", { type: "button", class: `copy ${name} quiet`, "aria-label": label, title: label }, icon(name));
+  button.addEventListener("click", act);
+  return button;
+}
+
+/** Open the list of versions: text, time, length and model of each. */
+function openVersions(versions, choose) {
+  const rows = versions.map(({ id, text, created_at, messages, model, shown }) => {
+    const facts = [fullTime(created_at), t("message.length", { count: messages }), model].filter(Boolean).join(" · ");
+    const row = h("button", { type: "button", "aria-current": shown ? "true" : null }, h("span", {}, text || t("list.untitled")), h("small", { class: "muted" }, facts));
+    row.addEventListener("click", () => (dialog.close(), shown || choose(id)));
+    return h("li", {}, row);
+  });
+  const dialog = openDialog(t("message.versions"), h("ol", { class: "version-list" }, ...rows));
 }
 
 /** A failed answer also ends as "cancelled"; it was not stopped by the user if it has an error. */
 function stoppedText({ stopReason, parts }) {
   if (stopReason !== "cancelled") return CUT[stopReason];
-  return parts.some((part) => part?.type === "error") ? "" : "Stopped";
+  return parts.some((part) => part?.type === "error") ? "" : t("message.stopped");
 }
 
 function isVisible(item) {
@@ -76,6 +181,8 @@ function create({ type, part }) {
       return h("tl-text", { class: "prose" });
     case "text-notice":
       return h("tl-text", { class: "prose notice" });
+    case "text-quote":
+      return h("blockquote", { class: "quoted" });
     case "text-reasoning":
     case "text-summary":
       return foldedText(part.kind, h("tl-text", { class: "prose" }));
@@ -95,6 +202,9 @@ function update(element, { type, part, run, approval }, message) {
       return message.role === "user" ? plain(element, part) : element.render(part);
     case "text-notice":
       return element.render(part);
+    case "text-quote":
+      element.textContent = part.text;
+      return [];
     case "text-reasoning":
     case "text-summary":
       element.querySelector("tl-text").render(part);
@@ -129,5 +239,5 @@ customElements.define("tl-message", MessageView);
 
 /** Text for a wait for a provider's rate limit; 0 means that its duration is unknown. */
 function waiting({ provider, retry_after_ms }) {
-  return retry_after_ms ? `Rate limited by ${provider}, waits ${duration(retry_after_ms)}` : `Waits for its turn at ${provider}`;
+  return retry_after_ms ? t("message.limited", { provider, time: duration(retry_after_ms) }) : t("message.turn", { provider });
 }

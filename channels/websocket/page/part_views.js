@@ -3,6 +3,7 @@ import { addCopyButtons } from "./copy_button.js";
 import { h } from "./dom.js";
 import { errorKind, withoutClassNames } from "./error_kinds.js";
 import { icon } from "./icons.js";
+import { t } from "./language.js";
 import { renderedBlock } from "./safe_html.js";
 
 /** @param {{error_name: string, message: string, metadata?: object}} part */
@@ -14,12 +15,12 @@ export function errorView({ error_name, message, metadata = {} }) {
   const retry = (event) => event.target.dispatchEvent(new CustomEvent("ask-again", { bubbles: true }));
   return h(
     "section",
-    { class: "error-part", role: "group", "aria-label": `Error: ${kind}` },
+    { class: "error-part", role: "group", "aria-label": t("error.label", { kind }) },
     h("strong", {}, icon("warning"), kind),
     h("p", {}, sentence),
     // A delivery error has an answer already; a retry would answer the message twice.
-    error_name !== "PlacementRefused" && h("button", { type: "button", class: "retry", onclick: retry }, "Retry"),
-    h("details", {}, h("summary", {}, "Details"), h("pre", { tabindex: "0" }, details.join("\n"))),
+    error_name !== "PlacementRefused" && h("button", { type: "button", class: "retry", onclick: retry }, t("error.retry")),
+    h("details", {}, h("summary", {}, t("error.details")), h("pre", { tabindex: "0" }, details.join("\n"))),
   );
 }
 
@@ -42,6 +43,6 @@ function plainFile({ path, content, line_range }) {
 
 /** Return a folded text; `body` is shown when it is opened. @param {string} kind @param {Element} body */
 export function foldedText(kind, body) {
-  const label = kind === "summary" ? "Summary of the conversation so far" : "Reasoning";
+  const label = kind === "summary" ? t("part.summary") : t("part.reasoning");
   return h("details", { class: "folded" }, h("summary", {}, icon("chevron"), h("span", {}, label)), body);
 }

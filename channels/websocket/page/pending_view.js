@@ -1,6 +1,7 @@
 /** `<tl-pending>`: a user message that the server has not confirmed, or has refused. */
 import { attachmentView } from "./attachment_view.js";
 import { h } from "./dom.js";
+import { t } from "./language.js";
 
 export class PendingView extends HTMLElement {
   #shown = null;
@@ -12,8 +13,8 @@ export class PendingView extends HTMLElement {
     this.dataset.role = "user";
     this.dataset.id = entry.client_msg_id;
     this.setAttribute("role", "article");
-    this.setAttribute("aria-label", "You");
-    const attached = [...entry.parts, ...(entry.audio ? [entry.audio] : [])];
+    this.setAttribute("aria-label", t("who.user"));
+    const attached = [...entry.parts, ...(entry.audio ? [entry.audio] : []), ...(entry.files ?? [])];
     const pictures = attached.map((part) => h("div", { class: "part-image" }, attachmentView(part)));
     const typed = entry.text && h("div", { class: "typed" }, entry.text);
     this.replaceChildren(h("div", { class: "body" }, typed, ...pictures), this.#footer(entry));
@@ -21,14 +22,14 @@ export class PendingView extends HTMLElement {
   }
 
   #footer(entry) {
-    if (!entry.failed) return h("footer", {}, h("span", {}, "Sending…"));
+    if (!entry.failed) return h("footer", {}, h("span", {}, t("pending.sending")));
     const act = (name) => () => this.dispatchEvent(new CustomEvent(name, { bubbles: true, detail: entry }));
     return h(
       "footer",
       { class: "failed" },
-      h("span", {}, `Not sent: ${entry.failed}`),
-      h("button", { type: "button", class: "quiet", onclick: act("retry") }, "Try again"),
-      h("button", { type: "button", class: "quiet", onclick: act("discard") }, "Discard"),
+      h("span", {}, t("pending.failed", { reason: entry.failed })),
+      h("button", { type: "button", class: "quiet", onclick: act("retry") }, t("pending.again")),
+      h("button", { type: "button", class: "quiet", onclick: act("discard") }, t("pending.discard")),
     );
   }
 }

@@ -1,5 +1,6 @@
 /** Conversion of a picture file to an image part, scaled down to fit the limit: a phone's photo has 4 MB. */
 import { base64, fits } from "./base64.js";
+import { t } from "./language.js";
 
 const SENT_AS_IS = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 const ATTEMPTS = [
@@ -43,5 +44,5 @@ async function scaled(bitmap, { edge, quality }) {
 }
 
 async function part(blob, name, { width, height }) {
-  return { type: "image", data: await base64(blob), mime_type: blob.type, alt_text: name || "Picture", width, height };
+  return { type: "image", data: await base64(blob), mime_type: blob.type, alt_text: name || t("file.picture"), width, height };
 }

@@ -1,13 +1,14 @@
 /** Recorder for one voice message at a time, in a format that this browser supports. */
+import { t } from "./language.js";
 
 const KINDS = ["audio/webm;codecs=opus", "audio/ogg;codecs=opus", "audio/mp4"];
 /** Enough for speech; three minutes fit into a websocket frame. */
 const BITS_PER_SECOND = 24_000;
 const PIECE_MS = 250;
 const REFUSALS = {
-  NotAllowedError: "Access to the microphone is blocked. Allow it in the browser's settings for this page, and try again.",
-  NotFoundError: "There is no microphone.",
-  NotReadableError: "The microphone is in use elsewhere.",
+  NotAllowedError: t("mic.blocked"),
+  NotFoundError: t("mic.none"),
+  NotReadableError: t("mic.used"),
 };
 
 export class Recorder {
@@ -30,12 +31,12 @@ export class Recorder {
 
   /** Start. @param {number} most maximum bytes @returns {Promise<string>} the error, or "" */
   async start(most) {
-    if (!navigator.mediaDevices || !window.MediaRecorder) return "This browser records only on pages served over HTTPS or from this machine.";
+    if (!navigator.mediaDevices || !window.MediaRecorder) return t("mic.secure");
     let stream;
     try {
       stream = await navigator.mediaDevices.getUserMedia({ audio: true });
     } catch (error) {
-      return REFUSALS[error.name] ?? `The microphone cannot be used: ${error.message}`;
+      return REFUSALS[error.name] ?? t("mic.failed", { reason: error.message });
     }
     const mimeType = KINDS.find((kind) => MediaRecorder.isTypeSupported(kind));
     const recorder = new MediaRecorder(stream, { mimeType, audioBitsPerSecond: BITS_PER_SECOND });

@@ -1,6 +1,6 @@
-/** Deep links: `#/s/<session>` opens a session, any other address a new chat. */
+/** Deep links: `#/s/<session>` opens a session, with `?m=<message>` at a message; any other address a new chat. */
 
-const PATH = /^#\/s\/(.+)$/;
+const PATH = /^#\/s\/(.+?)(?:\?m=([\w-]+))?$/;
 
 /** @returns {string | null} the session in the address bar; not checked */
 export function currentSession() {
@@ -13,8 +13,13 @@ export function currentSession() {
   }
 }
 
-export function linkTo(session) {
-  return session === null ? "#/" : `#/s/${encodeURIComponent(session)}`;
+/** @returns {string | null} the message in the address bar; not checked */
+export function currentMessage() {
+  return PATH.exec(location.hash)?.[2] ?? null;
+}
+
+export function linkTo(session, message = null) {
+  return session === null ? "#/" : `#/s/${encodeURIComponent(session)}${message === null ? "" : `?m=${message}`}`;
 }
 
 export function goTo(session) {

@@ -3,30 +3,37 @@
  *
  * @typedef {import("./thread_state.js").Thread} Thread
  * @typedef {{input_tokens?: number, output_tokens?: number, cost?: number}} Usage
- * @typedef {{id: string, title: string | null, updated_at: number, usage?: Usage, status?: string, model?: string, channel?: string}} SessionInfo
+ * @typedef {{id: string, title: string | null, updated_at: number, usage?: Usage, status?: string, model?: string, agent?: string, channel?: string, pinned?: boolean}} SessionInfo
  * @typedef {object} OutboxEntry a message that the server has not confirmed
  * @property {string} client_msg_id
  * @property {string} session
  * @property {string} text
  * @property {object[]} parts
  * @property {{mime_type: string, data: string, name: string} | null} [audio] a voice message
+ * @property {{name: string, mime_type: string, data: string}[]} [files] files that the server reads
  * @property {number} at when it was written
  * @property {string} [failed] why the server refused it
  * @typedef {object} State
  * @property {"connecting" | "online" | "waiting" | "denied"} connection
  * @property {string | null} current the open session; null is a new chat
  * @property {Readonly<Record<string, Thread>>} threads
+ * @property {Readonly<Record<string, Record<string, import("./api.js").Version[]>>>} branches for each session, the versions by the message that begins the shown one
  * @property {readonly SessionInfo[]} sessions newest first
+ * @property {{scope: "own" | "all" | "unnamed", next: string | null, loading: boolean}} listing what the list shows, and where its next page begins
  * @property {readonly OutboxEntry[]} outbox in order of writing
  * @property {{user: string, model: string, version: string, channel: string, commands: {name: string, description: string}[]}} server
  * @property {{status: object[], shortcuts: string[], triggers: string[]}} contributed contributions of plugins
  * @property {object | null} completions completions of the mention that is being typed
  * @property {string | null} notice message for the user
  */
+import { t } from "./language.js";
 import { asksApproval, plainText } from "./message_state.js";
 import { emptyThread, withAccepted, withEvent } from "./thread_state.js";
 
 const UNNAMED = /^chat-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+
+/** Sessions of nested runs, which are shown under the tool calls that started them. */
+const TASK = /^task-[0-9a-f]{16}$/;
 
 /** @returns {State} */
 export function initialState() {
@@ -34,7 +41,9 @@ export function initialState() {
     connection: "connecting",
     current: null,
     threads: {},
+    branches: {},
     sessions: [],
+    listing: { scope: "own", next: null, loading: false },
     outbox: [],
     server: { user: "", model: "", version: "", channel: "websocket", commands: [] },
     contributed: { status: [], shortcuts: [], triggers: [] },
@@ -53,11 +62,17 @@ export function reduce(state, action) {
     case "open":
       return { ...state, current: action.session, notice: null };
     case "sessions":
-      return withList(state, action.sessions, action.changed);
+      return withPage({ ...state, listing: { ...state.listing, loading: false } }, action);
+    case "scope":
+      return { ...state, listing: { scope: action.scope, next: null, loading: false } };
+    case "listing":
+      return { ...state, listing: { ...state.listing, loading: action.loading } };
     case "info":
       return withInfo(state, action.info);
     case "missing":
       return withThread(state, action.session, (thread) => ({ ...thread, missing: true }));
+    case "branches":
+      return { ...state, branches: { ...state.branches, [action.session]: byShown(action.branches) } };
     case "removed":
       return without(state, action.session);
     case "outbox":
@@ -102,6 +117,21 @@ export function isUnnamed(info) {
   return info.channel === "api" && UNNAMED.test(info.id);
 }
 
+/** Return the sessions that the list shows. @param {State} state */
+export function listed(state) {
+  const shown = {
+    own: (info) => !isElsewhere(state, info),
+    all: (info) => !isUnnamed(info),
+    unnamed: isUnnamed,
+  };
+  return state.sessions.filter((info) => !isTask(info.id) && shown[state.listing.scope](info));
+}
+
+/** Return whether a session belongs to a nested run; it takes no messages. @param {string | null} session */
+export function isTask(session) {
+  return TASK.test(session ?? "");
+}
+
 /** Return the model that answers in a session. @param {State} state */
 export function modelOf(state, session) {
   return sessionInfo(state, session)?.model ?? state.server.model;
@@ -114,10 +144,10 @@ export function sessionInfo(state, session) {
 
 /** Return the name of a session: its title, else the first user message. @param {State} state */
 export function titleOf(state, session) {
-  if (isMissing(state, session)) return "Conversation not found";
+  if (isMissing(state, session)) return t("missing.name");
   const title = sessionInfo(state, session)?.title;
   const first = Object.values(state.threads[session]?.messages ?? {}).find((message) => message.role === "user");
-  return title || (first && plainText(first).slice(0, 80)) || "New conversation";
+  return title || (first && plainText(first).slice(0, 80)) || t("list.untitled");
 }
 
 function withFrame(state, frame, at) {
@@ -130,6 +160,8 @@ function withFrame(state, frame, at) {
       return withError(state, frame);
     case "replayed":
       return withThread(state, frame.session, (thread) => ({ ...thread, loaded: true }));
+    case "log_changed":
+      return withThread(state, frame.session, (thread) => ({ ...emptyThread(), awaiting: thread.awaiting, gap: frame.gap ?? null }));
     case "pong":
       return state;
     case "contributions":
@@ -181,16 +213,20 @@ function withInfo(state, info) {
 }
 
 /**
- * Apply the server's list of sessions. It is older than the frames that arrived while it was fetched, so the
- * sessions that those frames changed keep their state.
+ * Apply a page of the server's list. It is older than the frames that arrived while it was fetched, so the
+ * sessions that those frames changed keep their state. The first page replaces what is known, except the
+ * conversations that were opened.
  */
-function withList(state, listed, changed) {
-  const others = listed.filter((info) => !changed.has(info.id));
-  const newer = state.sessions.filter((info) => changed.has(info.id)).map((info) => {
-    const stale = listed.find((other) => other.id === info.id);
-    return { ...stale, ...info, title: info.title ?? stale?.title ?? null };
-  });
-  return { ...state, sessions: newestFirst([...others, ...newer]) };
+function withPage(state, { page, before, changed }) {
+  if (page === null) return state;
+  const known = new Map(state.sessions.map((info) => [info.id, info]));
+  const kept = before === null ? state.sessions.filter(({ id }) => changed.has(id) || id in state.threads) : state.sessions;
+  const merged = new Map(kept.map((info) => [info.id, info]));
+  for (const info of page.sessions) {
+    const held = known.get(info.id);
+    merged.set(info.id, held && changed.has(info.id) ? { ...info, ...held, title: held.title ?? info.title } : info);
+  }
+  return { ...state, sessions: newestFirst([...merged.values()]), listing: { ...state.listing, next: page.next } };
 }
 
 function without(state, session) {
@@ -201,6 +237,11 @@ function without(state, session) {
     sessions: state.sessions.filter((info) => info.id !== session),
     current: state.current === session ? null : state.current,
   };
+}
+
+function byShown(branches) {
+  const shown = branches.map(({ versions }) => [versions.find((version) => version.shown)?.id, versions]);
+  return Object.fromEntries(shown.filter(([id]) => id));
 }
 
 function newestFirst(sessions) {

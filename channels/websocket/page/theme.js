@@ -7,11 +7,23 @@ export function isDark() {
   return root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-export function toggleTheme() {
-  root.dataset.theme = isDark() ? "light" : "dark";
+/** @returns {"light" | "dark" | ""} the user's choice, empty for the system's theme */
+export function chosenTheme() {
+  return root.dataset.theme ?? "";
+}
+
+/** Use a theme and store the choice. @param {"light" | "dark" | ""} theme */
+export function chooseTheme(theme) {
+  root.dataset.theme = theme;
+  document.dispatchEvent(new CustomEvent("theme"));
   try {
-    localStorage.setItem(KEY, root.dataset.theme);
+    if (theme) localStorage.setItem(KEY, theme);
+    else localStorage.removeItem(KEY);
   } catch {
     // Without storage the choice lasts until the page is closed.
   }
+}
+
+export function toggleTheme() {
+  chooseTheme(isDark() ? "light" : "dark");
 }

@@ -9,13 +9,14 @@
  * @property {Readonly<Record<string, Message>>} messages
  * @property {string | null} running the answer in progress
  * @property {boolean} missing whether the server reported that the session does not exist
+ * @property {string | null} gap the message after which messages may be left out
  * @property {boolean} awaiting a message was accepted and its answer has not begun
  */
-import { acceptedMessage, renderedMessage, runningAnswer, storedMessage, withApproval, withDelta } from "./message_state.js";
+import { acceptedMessage, askingNotice, renderedMessage, runningAnswer, storedMessage, withApproval, withDelta, withoutApproval } from "./message_state.js";
 
 /** @returns {Thread} */
 export function emptyThread() {
-  return { seq: 0, loaded: false, order: [], messages: {}, running: null, missing: false, awaiting: false };
+  return { seq: 0, loaded: false, order: [], messages: {}, running: null, missing: false, gap: null, awaiting: false };
 }
 
 /**
@@ -58,6 +59,8 @@ function applied(thread, frame) {
 function withStored(thread, frame) {
   const { message, html, rendered, rendered_html } = frame;
   const stored = storedMessage(message, html, thread.messages[message.id]);
+  // It is also the first one of the replay, or within it: none are left out.
+  if (thread.gap === message.id && message.id in thread.messages) thread = { ...thread, gap: null };
   const shown = rendered_html === undefined ? stored : renderedMessage(stored, rendered, rendered_html);
   const next = put(thread, shown);
   if (message.role === "user") return next;
@@ -75,12 +78,20 @@ function withPiece(thread, frame) {
   const held = thread.messages[frame.message_id] ?? runningAnswer(frame.message_id);
   const next = put(thread, withDelta(held, frame));
   if (frame.type !== "complete") return next;
-  return { ...next, running: thread.running === frame.message_id ? null : thread.running };
+  const ended = { ...next, running: thread.running === frame.message_id ? null : thread.running };
+  const { parts, approvals, stopReason } = next.messages[frame.message_id];
+  // A message that only answered a question has no answer of its own.
+  return parts.length + approvals.length === 0 && stopReason === "end_turn" ? without(ended, frame.message_id) : ended;
 }
 
 function withRequest(thread, frame) {
-  const message = thread.messages[thread.running ?? thread.order.at(-1)];
-  if (!message) return thread;
+  const holder = Object.values(thread.messages).find((held) => held.approvals.some(({ id }) => id === frame.approval_id));
+  const last = thread.messages[thread.order.at(-1)];
+  // A question outside of an answer stands with the last one, or alone.
+  const place = last && last.role !== "user" ? last : askingNotice(frame.approval_id);
+  const message = thread.messages[thread.running] ?? holder ?? place;
+  // A turn that is repeated after a restart shows its question again.
+  if (holder && holder.id !== message.id) thread = put(thread, withoutApproval(holder, frame.approval_id));
   return put(thread, withApproval(message, {
     id: frame.approval_id,
     after: message.parts.length,
@@ -88,6 +99,12 @@ function withRequest(thread, frame) {
     arguments: frame.arguments,
     timeoutMs: frame.timeout_ms,
     always: frame.always ?? null,
+    reason: frame.reason ?? "",
+    title: frame.title ?? "",
+    detail: frame.detail ?? "",
+    choices: frame.choices ?? [],
+    multiple: frame.multiple ?? false,
+    freeText: frame.free_text ?? false,
     decision: null,
   }));
 }
@@ -106,6 +123,11 @@ function put(thread, message) {
   const order = held ? thread.order : [...thread.order, message.id];
   const kept = { ...message, live: held?.live ?? thread.loaded };
   return { ...thread, order, messages: { ...thread.messages, [message.id]: kept } };
+}
+
+function without(thread, id) {
+  const { [id]: _, ...messages } = thread.messages;
+  return { ...thread, messages, order: thread.order.filter((one) => one !== id) };
 }
 
 /** Return the messages with `queued` removed up to the one that is being answered. */

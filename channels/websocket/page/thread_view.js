@@ -3,22 +3,28 @@
  * end; otherwise it shows a button that scrolls there.
  */
 import { announce } from "./announcer.js";
+import { dayName } from "./dates.js";
 import { h, reconcile } from "./dom.js";
 import { emptyState, missingState } from "./empty_state.js";
 import { icon } from "./icons.js";
+import { t } from "./language.js";
 import "./message_view.js";
 import "./pending_view.js";
 
 const NEAR_END_PX = 32;
+/** Milliseconds for which a message that the user was taken to is highlighted. */
+const FOUND_MS = 3_000;
 
 export class ThreadView extends HTMLElement {
   #list = h("div", { class: "messages" });
-  #scroller = h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Messages" });
-  #jump = h("button", { type: "button", class: "jump", hidden: true, onclick: () => this.follow() }, icon("down"), "Jump to latest");
-  #thinking = h("div", { class: "thinking", role: "status", hidden: true }, h("span", { class: "offscreen" }, "The assistant is thinking"), h("i"), h("i"), h("i"));
+  #scroller = h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": t("thread.messages") });
+  #jump = h("button", { type: "button", class: "jump", hidden: true, onclick: () => this.follow() }, icon("down"), t("thread.jump"));
+  #thinking = h("div", { class: "thinking", role: "status", hidden: true }, h("span", { class: "offscreen" }, t("thread.thinking")), h("i"), h("i"), h("i"));
   #empty = emptyState();
   #missing = missingState();
   #following = true;
+  /** The message that the user was taken to; it stays in place while it is highlighted. */
+  #revealed = null;
   #lastTop = 0;
   #shown = {};
 
@@ -29,14 +35,14 @@ export class ThreadView extends HTMLElement {
     this.append(this.#scroller, this.#jump);
     this.#scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
     this.#scroller.addEventListener("click", (event) => event.target.closest("summary") && this.#letGo());
-    new ResizeObserver(() => this.#following && this.#toEnd()).observe(column);
+    new ResizeObserver(() => (this.#following ? this.#toEnd() : this.#toRevealed())).observe(column);
   }
 
-  /** @param {{session: string | null, thread?: import("./thread_state.js").Thread, outbox: readonly object[]}} props */
+  /** @param {{session: string | null, thread?: import("./thread_state.js").Thread, outbox: readonly object[], branches?: Record<string, import("./api.js").Version[]>}} props */
   render(props) {
-    const { session, thread, outbox } = props;
+    const { session, thread, outbox, branches } = props;
     const before = this.#shown;
-    if (before.session === session && before.thread === thread && before.outbox === outbox) return;
+    if (before.session === session && before.thread === thread && before.outbox === outbox && before.branches === branches) return;
     this.#shown = props;
     if (before.session !== session) this.#enter();
     announce(this.#renderList(thread, outbox.filter((entry) => entry.session === session)));
@@ -52,7 +58,40 @@ export class ThreadView extends HTMLElement {
     this.#jump.hidden = true;
   }
 
+  /** Scroll to a message, focus it, and highlight it for a moment. */
+  reveal(id) {
+    const message = [...this.#list.children].find((child) => child.dataset.id === id);
+    if (!message) return;
+    this.#following = false;
+    this.#revealed = message;
+    message.tabIndex = -1;
+    message.focus({ preventScroll: true });
+    message.toggleAttribute("data-found", true);
+    this.#toRevealed();
+    setTimeout(() => {
+      message.removeAttribute("data-found");
+      if (this.#revealed === message) this.#revealed = null;
+    }, FOUND_MS);
+  }
+
+  /** Edit the user's last message. */
+  editLast() {
+    [...this.#list.querySelectorAll('tl-message[data-role="user"]')].at(-1)?.edit();
+  }
+
+  /** Show the version before or after the shown one, of the message that has the focus, else of the last one that has versions. */
+  showVersion(step) {
+    const focused = document.activeElement?.closest("tl-message");
+    const message = focused?.versions ? focused : [...this.#list.children].findLast((child) => child.versions);
+    message?.showVersion(step);
+  }
+
+  #toRevealed() {
+    this.#revealed?.scrollIntoView({ block: "center" });
+  }
+
   #enter() {
+    this.#revealed = null;
     this.#list.replaceChildren();
     this.follow();
   }
@@ -61,14 +100,15 @@ export class ThreadView extends HTMLElement {
   #renderList(thread, pending) {
     const fresh = [];
     const messages = (thread?.order ?? []).map((id) => thread.messages[id]).filter((message) => !message.hidden);
-    const items = [...messages, ...pending];
+    const items = [...withDays(messages, thread?.gap), ...pending];
     reconcile(
       this.#list,
       items,
       (item) => item.client_msg_id ?? item.id,
-      (item) => h(item.client_msg_id ? "tl-pending" : "tl-message"),
+      (item) => (item.day ? h("p", { class: "day" }, item.day) : h(item.client_msg_id ? "tl-pending" : "tl-message")),
       (element, item) => {
-        const blocks = element.render(item);
+        if (item.day) return;
+        const blocks = element.render(item, this.#shown.branches?.[item.id]);
         if (item.live) fresh.push(...blocks);
       },
     );
@@ -94,6 +134,18 @@ export class ThreadView extends HTMLElement {
     this.#scroller.scrollTop = this.#list.childElementCount > 0 ? this.#scroller.scrollHeight : 0;
     this.#lastTop = this.#scroller.scrollTop;
   }
+}
+
+/** Put a heading before the first message of each day, and a line where messages are left out. */
+function withDays(messages, gap) {
+  let last = "";
+  return messages.flatMap((message) => {
+    const day = message.createdAt ? dayName(message.createdAt) : last;
+    const items = day === last ? [message] : [{ id: `day-${day}`, day }, message];
+    if (message.id === gap) items.push({ id: "gap", day: t("thread.gap") });
+    last = day;
+    return items;
+  });
 }
 
 customElements.define("tl-thread", ThreadView);

@@ -1,5 +1,6 @@
 /** `<tl-token>`: form for the access token, if the server requires one. Sends `token` with it. */
 import { h } from "./dom.js";
+import { t } from "./language.js";
 
 export class TokenForm extends HTMLElement {
   #input = h("input", { id: "token", type: "password", autocomplete: "off", required: true, spellcheck: "false" });
@@ -11,12 +12,12 @@ export class TokenForm extends HTMLElement {
       "form",
       { class: "card", role: "dialog", "aria-modal": "true", "aria-labelledby": "token-title" },
       h("img", { src: "/page/icon.svg", alt: "", width: 40, height: 40 }),
-      h("h2", { id: "token-title" }, "Access token"),
-      h("p", { class: "muted" }, "This gateway is protected. Enter its token (server.token in the settings). This browser remembers it until it is closed."),
-      h("label", { for: "token" }, "Token"),
+      h("h2", { id: "token-title" }, t("token.title")),
+      h("p", { class: "muted" }, t("token.text")),
+      h("label", { for: "token" }, t("token.label")),
       this.#input,
       this.#problem,
-      h("button", { type: "submit", class: "primary" }, "Connect"),
+      h("button", { type: "submit", class: "primary" }, t("token.connect")),
     );
     form.addEventListener("submit", (event) => this.#submit(event));
     this.append(form);

@@ -1,15 +1,19 @@
 /**
  * `<tl-tool>`: foldable panel of a tool call and its result: name, status and duration in the summary, arguments
- * and output inside. Attachments of the result are below it.
+ * and output inside. The nested runs and the attachments of the result are below it.
  */
 import { attachmentView } from "./attachment_view.js";
 import { copyButton } from "./copy_button.js";
-import { growText, h } from "./dom.js";
+import { growText, h, reconcile } from "./dom.js";
 import { duration } from "./figures.js";
 import { icon } from "./icons.js";
+import { t } from "./language.js";
+import "./task_log.js";
 
-const STATUS = { asks: "waits for approval", waiting: "waiting", running: "running", ok: "done", failed: "failed", stopped: "stopped" };
+const STATUS = { asks: t("tool.asks"), waiting: t("tool.waiting"), running: t("tool.running"), ok: t("tool.ok"), failed: t("tool.failed"), stopped: t("tool.stopped") };
 
+/** The tool whose nested run is shown before it ends. */
+const TASK = "task";
 const DIFF = { "+": "gi", "-": "gd", "@": "gu" };
 /** Fields of display hints that may name the main argument of a tool, in order of preference. */
 const CONCEPTS = ["command", "path", "file", "url", "query"];
@@ -23,14 +27,15 @@ export class ToolPanel extends HTMLElement {
   #output = document.createTextNode("");
   #outputBox = h("div", { class: "tool-output" });
   #attachments = h("div", { class: "attachments" });
+  #tasks = h("div", { class: "tasks" });
   #shown = {};
 
   connectedCallback() {
     if (this.firstChild) return;
     const summary = h("summary", {}, this.#mark, this.#name, this.#hint, this.#status, icon("chevron"));
-    this.#outputBox.append(heading("Output", () => this.#output.data), pre("Output", this.#output));
-    const given = h("div", {}, heading("Arguments", () => this.#arguments.data), pre("Arguments", this.#arguments));
-    this.append(h("details", { class: "tool" }, summary, h("div", { class: "tool-body" }, given, this.#outputBox)), this.#attachments);
+    this.#outputBox.append(heading(t("tool.output"), () => this.#output.data), pre(t("tool.output"), this.#output));
+    const given = h("div", {}, heading(t("tool.arguments"), () => this.#arguments.data), pre(t("tool.arguments"), this.#arguments));
+    this.append(h("details", { class: "tool" }, summary, h("div", { class: "tool-body" }, given, this.#outputBox)), this.#tasks, this.#attachments);
   }
 
   /** @param {{call?: object, result?: object, live: boolean}} run */
@@ -49,6 +54,17 @@ export class ToolPanel extends HTMLElement {
     this.#showOutput(result?.output ?? "", result?.display?.kind);
     this.#outputBox.hidden = !result?.output;
     this.#showAttachments(result?.attachments ?? []);
+    this.#showTasks(run, status);
+  }
+
+  /** Show the logs of nested runs. Until the call of one has ended, its session is found when the log is opened. */
+  #showTasks({ call, result }, status) {
+    const open = status === "running" && call?.tool_name === TASK ? [""] : [];
+    const sessions = result?.sessions ?? open;
+    reconcile(this.#tasks, sessions.map((session, index) => ({ session, index })), ({ index }) => `${index}`, () => h("tl-task"), (log, { session }) => {
+      log.call = call?.tool_call_id ?? "";
+      if (session) log.dataset.session = session;
+    });
   }
 
   /** Show the output: a diff has coloured lines; other output is appended, so that a selection in it stays. */
@@ -57,7 +73,7 @@ export class ToolPanel extends HTMLElement {
     if (this.#output.data === output) return;
     const box = this.#outputBox.querySelector("pre");
     this.#output.data = output;
-    box.replaceChildren(...output.split("\n").map((line) => h("span", { class: DIFF[line[0]] ?? "" }, `${line}\n`)));
+    box.replaceChildren(...diffLines(output));
   }
 
   #showAttachments(attachments) {
@@ -66,8 +82,13 @@ export class ToolPanel extends HTMLElement {
   }
 }
 
+/** Return the coloured lines of a diff. @param {string} diff */
+export function diffLines(diff) {
+  return diff.split("\n").map((line) => h("span", { class: DIFF[line[0]] ?? "" }, `${line}\n`));
+}
+
 function heading(text, copied) {
-  return h("div", { class: "tool-heading" }, h("span", {}, text), copyButton(`Copy ${text.toLowerCase()}`, copied));
+  return h("div", { class: "tool-heading" }, h("span", {}, text), copyButton(t("tool.copy", { what: text.toLowerCase() }), copied));
 }
 
 function pre(label, text) {

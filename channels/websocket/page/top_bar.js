@@ -1,54 +1,88 @@
 /**
- * `<tl-bar>`: title and cost of the session, state of the connection, replay, and the theme switch. Sends `menu`
- * and `replay`.
+ * `<tl-bar>`: title, agent, model and cost of the session, state of the connection, replay, the theme switch and a
+ * menu. Sends `menu`, `replay` and `pick` {id, change}.
  */
+import { downloadSession } from "./api.js";
 import { h } from "./dom.js";
 import { usageLine } from "./figures.js";
 import { icon } from "./icons.js";
+import { t } from "./language.js";
+import { openMenu } from "./menu.js";
+import { openPicker } from "./model_picker.js";
+import { openShareDialog } from "./share_dialog.js";
 import { canReplay, modelOf, sessionInfo, titleOf } from "./state.js";
 import { isDark, toggleTheme } from "./theme.js";
 
 const CONNECTION = {
-  connecting: "Connecting…",
-  online: "Connected",
-  waiting: "Connection lost, trying again…",
-  denied: "Access token needed",
+  connecting: t("bar.connecting"),
+  online: t("bar.online"),
+  waiting: t("bar.waiting"),
+  denied: t("bar.denied"),
 };
 
 export class TopBar extends HTMLElement {
   #title = h("h1");
-  #usage = h("span", { class: "usage", title: "Tokens and cost of this conversation" });
+  #usage = h("span", { class: "usage", title: t("bar.usage") });
+  #agent = h("span", { class: "agent" });
   #model = h("span", { class: "model" });
+  #picker = h("button", { type: "button", class: "quiet picker", "aria-haspopup": "dialog" }, this.#agent, this.#model, icon("chevron_down"));
   #connection = h("span", { class: "connection", role: "status" }, h("i", { "aria-hidden": "true" }), h("span"));
   #theme = h("button", { type: "button", class: "round quiet" });
+  #actions = h("button", { type: "button", class: "round quiet", "aria-label": t("bar.actions"), title: t("bar.actions"), "aria-haspopup": "menu", "aria-expanded": "false", hidden: true }, icon("more"));
+  #state = null;
   #replay = h("button", { type: "button", class: "round quiet", hidden: true });
 
   connectedCallback() {
     if (this.firstChild) return;
-    const menu = h("button", { type: "button", class: "round quiet menu", "aria-label": "Conversations", "aria-controls": "sessions" }, icon("menu"));
+    const menu = h("button", { type: "button", class: "round quiet menu", "aria-label": t("list.conversations"), "aria-controls": "sessions" }, icon("menu"));
     menu.addEventListener("click", () => this.dispatchEvent(new CustomEvent("menu", { bubbles: true, detail: menu })));
-    this.#theme.addEventListener("click", () => (toggleTheme(), this.#showTheme()));
+    this.#theme.addEventListener("click", toggleTheme);
+    document.addEventListener("theme", () => this.#showTheme());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#showTheme());
     this.#replay.addEventListener("click", () => this.dispatchEvent(new CustomEvent("replay", { bubbles: true })));
     this.#showTheme();
     const facts = h("div", { class: "facts" }, this.#usage, this.#connection);
-    const heading = h("div", { class: "heading" }, this.#title, this.#model);
-    this.append(h("header", {}, menu, heading, facts, this.#replay, this.#theme));
+    const heading = h("div", { class: "heading" }, this.#title, this.#picker);
+    this.#picker.addEventListener("click", () => this.#pick());
+    this.append(h("header", {}, menu, heading, facts, this.#replay, this.#theme, this.#actions));
+    this.#actions.addEventListener("click", () => this.#openMenu());
+  }
+
+  #pick() {
+    const { current } = this.#state;
+    const now = { model: modelOf(this.#state, current), agent: sessionInfo(this.#state, current)?.agent ?? "main" };
+    const change = (change) => this.dispatchEvent(new CustomEvent("pick", { bubbles: true, detail: { id: current, change } }));
+    openPicker(now, change);
+  }
+
+  #openMenu() {
+    const { current } = this.#state;
+    openMenu(this.#actions, [
+      { label: t("share.menu"), icon: "share", act: () => openShareDialog(current, titleOf(this.#state, current)) },
+      { label: t("export.markdown"), icon: "download", act: () => downloadSession(current, "markdown") },
+      { label: t("export.json"), icon: "download", act: () => downloadSession(current, "json") },
+    ]);
   }
 
   /** @param {import("./state.js").State} state @param {boolean} replaying */
   render(state, replaying) {
+    this.#state = state;
     const info = sessionInfo(state, state.current);
-    this.#title.textContent = state.current === null ? "New chat" : titleOf(state, state.current);
+    this.#actions.hidden = info === undefined;
+    this.#title.textContent = state.current === null ? t("list.new") : titleOf(state, state.current);
     this.#usage.textContent = usageLine(info?.usage ?? {});
-    this.#model.textContent = modelOf(state, state.current);
-    this.#model.title = "The model that answers here";
+    const model = modelOf(state, state.current);
+    const agent = info?.agent ?? "main";
+    this.#model.textContent = model;
+    this.#agent.textContent = agent === "main" ? "" : `${agent} · `;
+    this.#picker.title = t("picker.open", { agent, model });
+    this.#picker.setAttribute("aria-label", this.#picker.title);
     this.#showConnection(state.connection);
     this.#showReplay(replaying, replaying || canReplay(state));
   }
 
   #showReplay(replaying, offered) {
-    const label = replaying ? "Stop the replay" : "Replay this conversation";
+    const label = replaying ? t("bar.replay_stop") : t("bar.replay");
     this.#replay.hidden = !offered;
     if (this.#replay.title === label) return;
     this.#replay.replaceChildren(icon(replaying ? "stop" : "play"));
@@ -64,7 +98,7 @@ export class TopBar extends HTMLElement {
   }
 
   #showTheme() {
-    const label = isDark() ? "Use the light theme" : "Use the dark theme";
+    const label = isDark() ? t("bar.light") : t("bar.dark");
     this.#theme.replaceChildren(icon(isDark() ? "sun" : "moon"));
     this.#theme.setAttribute("aria-label", label);
     this.#theme.title = label;

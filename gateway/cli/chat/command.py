@@ -8,13 +8,15 @@ import sys
 from typing import Annotated
 
 import typer
+from msgspec import UNSET
 from rich.console import Console
 
 from gateway.cli.chat.screen import Screen
-from gateway.cli.chat.send import SendRequest, ask, new_session, print_answer, target
+from gateway.cli.chat.send import Search, SendRequest, ask, new_session, print_answer, target
 from gateway.cli.chat.session import ChatSession, Ended, Interrupted
-from gateway.cli.options import FAILED, INTERRUPTED, File, Token, Url
-from gateway.contract.channel import visible_json
+from gateway.cli.options import FAILED, INTERRUPTED, Discover, File, Interface, Token, Url, Yes
+from gateway.contract.channel import Address
+from gateway.contract.questions import Choice, Question, visible_json
 from gateway.session.frames import ApprovalAsked
 
 _DECISIONS = {"y": "once", "yes": "once", "a": "always", "always": "always", "n": "deny", "no": "deny"}
@@ -28,6 +30,9 @@ def chat(
     session: Annotated[str | None, typer.Option(help="The same as an option.", show_default=False)] = None,
     url: Url = None,
     token: Token = None,
+    discover: Discover = False,
+    interface: Interface = None,
+    yes: Yes = False,
     config: File = None,
 ) -> None:
     """Chat with a running gateway; without SESSION in a new session.
@@ -41,7 +46,7 @@ def chat(
       trunkline chat s-1f2e3d4c5b6a7988
       trunkline chat --url https://chat.example.org
     """
-    where = target(config, url, token)
+    where = target(config, url, token, Search(discover, interface, yes))
     chosen = name or session or new_session()
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise typer.Exit(_piped(*where, chosen))
@@ -135,8 +140,12 @@ class _Terminal:
                     return None
 
     async def _decide(self, asked: ApprovalAsked) -> None:
+        if asked.choices is not UNSET:
+            await self._answer(asked, asked.choices)
+            return
         arguments = visible_json(dict(asked.arguments))
-        self._screen.note(f"\nMay {asked.tool_name} run? {arguments}", "yellow")
+        why = f"{asked.reason} " if asked.reason else ""
+        self._screen.note(f"\n{why}May {asked.tool_name} run? {arguments}", "yellow")
         always = "" if asked.always is None else f" or [a]lways ({asked.always})"
         decision = None
         while decision is None or (decision == "always" and not always):
@@ -146,3 +155,26 @@ class _Terminal:
                 answer = "n"
             decision = _DECISIONS.get(answer.strip().lower())
         await self._session.approve(asked.approval_id, decision)
+
+    async def _answer(self, asked: ApprovalAsked, choices: tuple[Choice, ...]) -> None:
+        """Ask a general question, until the answer is one of its choices or a text that it takes."""
+        question = Question(
+            key=asked.approval_id,
+            address=Address(""),
+            answerers=(),
+            expires_at=0,
+            title=str(asked.title),
+            detail=str(asked.detail),
+            choices=choices,
+            multiple=asked.multiple is True,
+            free_text=asked.free_text is True,
+        )
+        self._screen.note("\n" + "\n".join(filter(None, (question.title, question.in_words()))), "yellow")
+        labels = " / ".join(choice.text for choice in choices)
+        values = None
+        while values is None:
+            try:
+                values = question.read(await self._session.prompt.ask(f"{labels}> " if labels else "> "))
+            except (EOFError, KeyboardInterrupt):
+                return
+        await self._session.approve(asked.approval_id, values)

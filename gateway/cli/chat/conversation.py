@@ -63,9 +63,15 @@ class Prose(Struct, frozen=True):
 
 
 class Said(Struct, frozen=True):
-    """The text of a user, as typed."""
+    """The text of a user, as typed; ``author`` in rooms with several people.
+
+    With ``context`` it is a message that was not for the bot, with ``quoted`` one that the user points at.
+    """
 
     text: str
+    author: str = ""
+    context: bool = False
+    quoted: bool = False
 
 
 class ToolRun(Struct, frozen=True):
@@ -147,7 +153,14 @@ class Entry:
 
     def _text(self, part: TextPart, *, growing: bool) -> Iterator[tuple[Piece, bool]]:
         if self.message is not None and self.message.role == "user":
-            yield Said(part.content), True
+            origin = self.message.origin
+            shown = origin is not None and (origin.group or origin.context)
+            author = origin.author if origin is not None and shown and part.kind != "quote" else ""
+            context = origin is not None and origin.context
+            yield Said(part.content, author, context, part.kind == "quote"), True
+            return
+        if part.kind == "summary":
+            yield Prose(f"Summary of the earlier conversation:\n{part.content}", part.kind), True
             return
         found = blocks(part.content, growing=growing)
         for index, block in enumerate(found):

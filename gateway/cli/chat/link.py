@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -206,8 +206,8 @@ class Link:
         """Stop the answer of a session."""
         await self._send_or_keep(render("abort", session=session))
 
-    async def approve(self, session: str, approval_id: str, decision: str) -> None:
-        """Send the decision on a tool call: ``once``, ``always`` or ``deny``."""
+    async def approve(self, session: str, approval_id: str, decision: str | Sequence[str]) -> None:
+        """Send the decision on a tool call (``once``, ``always`` or ``deny``), or another answer."""
         frame = render("approval", session=session, approval_id=approval_id, decision=decision)
         await self._send_or_keep(frame)
 

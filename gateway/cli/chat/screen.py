@@ -44,8 +44,11 @@ def drawn(piece: Piece) -> RenderableType:
             return Trimmed(Markdown(plain(piece.source), hyperlinks=False))
         case Prose():
             return Padding(Text(plain(piece.source), style="dim italic"), (0, 0, 0, 2), expand=False)
+        case Said(quoted=True):
+            return Padding(Text(plain(piece.text), style="dim italic"), (0, 0, 0, 2), expand=False)
         case Said():
-            return Text(f"> {plain(piece.text)}", style="bold")
+            text = f"{piece.author}: {piece.text}" if piece.author else piece.text
+            return Text(f"> {plain(text)}", style="dim" if piece.context else "bold")
         case ToolRun():
             return _tool(piece)
         case Whole():

@@ -14,8 +14,23 @@ from msgspec import Struct
 
 from gateway.cli.chat.conversation import Conversation, Question
 from gateway.cli.chat.link import Ack, Disconnected, Link, Refusal, ServerFrame
+from gateway.cli.discovery import discover as discover_url
 from gateway.cli.gateway_client import address
-from gateway.cli.options import FAILED, INTERRUPTED, AsJson, File, Token, Url, fail, settings_from, to_json
+from gateway.cli.options import (
+    FAILED,
+    INTERRUPTED,
+    REFUSED,
+    AsJson,
+    Discover,
+    File,
+    Interface,
+    Token,
+    Url,
+    Yes,
+    fail,
+    settings_from,
+    to_json,
+)
 from gateway.cli.output import plain
 from gateway.contract.errors import (
     DeltaParseError,
@@ -56,6 +71,9 @@ def send(
     as_json: AsJson = False,
     url: Url = None,
     token: Token = None,
+    discover: Discover = False,
+    interface: Interface = None,
+    yes: Yes = False,
     config: File = None,
 ) -> None:
     """Send one message to a running gateway and print the answer.
@@ -68,12 +86,13 @@ def send(
       trunkline send "What is 12 * 34?"
       git log -5 | trunkline send - --session notes
       trunkline send "Nightly report" --id report-2026-11-21 --no-wait
+      trunkline send "What is new?" --discover
     """
 
     words = sys.stdin.read() if text == "-" else text
     if not words.strip():
         fail("the message is empty")
-    where = target(config, url, token)
+    where = target(config, url, token, Search(discover, interface, yes))
     request = SendRequest(session or new_session(), words, message_id, wait=wait, seconds=timeout or None)
     exchange = ask(*where, request)
     status = print_answer(exchange, as_json=as_json) if wait or as_json else 0
@@ -82,11 +101,25 @@ def send(
     raise typer.Exit(status)
 
 
-def target(config: Path | None, url: str | None, token: str | None) -> tuple[str, str | None]:
-    """Return the URL and the token of the gateway, as given, else from the settings.
+class Search(Struct, frozen=True):
+    """The options for a gateway on the local network."""
+
+    discover: bool = False
+    interface: str | None = None
+    yes: bool = False
+
+
+def target(config: Path | None, url: str | None, token: str | None, search: Search) -> tuple[str, str | None]:
+    """Return the URL and the token of the gateway, as given or found, else from the settings.
 
     The token of the settings is sent only to the address of the settings.
     """
+    if search.discover:
+        if url is not None:
+            fail("--url and --discover exclude each other", REFUSED)
+        return discover_url(token=token is not None, yes=search.yes, interface=search.interface), token
+    if search.yes or search.interface is not None:
+        fail("--yes and --interface need --discover", REFUSED)
     if url is not None:
         return url, token
 
@@ -216,9 +249,9 @@ class _Delivery:
 
     def _event(self, frame: ServerFrame) -> None:
         if isinstance(frame, ApprovalAsked):
+            what = f"The tool {frame.tool_name} waits for approval" if frame.tool_name else str(frame.title)
             typer.secho(
-                f"The tool {frame.tool_name} waits for approval; answer in the web chat or with: "
-                f"trunkline chat {self._conversation.session}",
+                f"{what}; answer in the web chat or with: trunkline chat {self._conversation.session}",
                 err=True,
                 fg=typer.colors.YELLOW,
             )

@@ -100,8 +100,8 @@ class ChatSession:
         """Stop the answer."""
         await self._link.abort(self.session)
 
-    async def approve(self, approval_id: str, decision: str) -> None:
-        """Send the decision on a tool call."""
+    async def approve(self, approval_id: str, decision: str | Sequence[str]) -> None:
+        """Send the decision on a tool call, or the answer to another question."""
         self._user_types = False
         await self._link.approve(self.session, approval_id, decision)
 
@@ -181,7 +181,7 @@ class ChatSession:
                 self._asked.add(frame.approval_id)
                 self._hand_over(frame)
             case ApprovalResolved(decision="timeout"):
-                self._note("The approval timed out; the tool does not run.")
+                self._note("The question was not answered in time, which counts as no.")
             case MetadataDelta(rate_limit=RateLimit(retry_after_ms=wait, provider=provider)):
                 how_long = f"{wait / 1000:.0f} s" if wait >= 1000 else "less than a second"
                 self._note(f"{provider} is rate limited; retrying in {how_long}")

@@ -28,6 +28,7 @@ from gateway.cli.database_copy import (
 )
 from gateway.cli.options import AsJson, File, fail, refuse, settings_from, to_json
 from gateway.cli.store_reader import reader, store_file
+from gateway.commands.agent_draft import FOLDER as AGENTS
 from gateway.contract.errors import StoreError
 from gateway.settings import Settings
 from gateway.store import migrate
@@ -39,6 +40,7 @@ _MANIFEST = "trunkline.json"
 _DATABASES = {"sqlite": "trunkline.db", "postgresql": "trunkline.sql"}
 """Name of the database in an archive, by its kind."""
 _FOLDER = "data/"
+_AGENT = ".md"
 _LARGEST_MANIFEST = 65_536
 _NOT_KEPT = (".lock", ".new", ".before-restore", "-wal", "-shm", ".tar.gz", ".partial")
 """Suffixes of files in the data directory that a backup leaves out."""
@@ -57,8 +59,9 @@ def backup(
 ) -> None:
     """Back up the database and the data directory to one archive. The gateway may run meanwhile.
 
-    The archive contains conversations and credentials; only you can read it. It does not contain settings,
-    environment variables, keys in a keyring, or subdirectories of the data directory.
+    The archive contains conversations, credentials and the agents that `/agent new` saved; only you can read
+    it. It does not contain settings, environment variables, keys in a keyring, or other subdirectories of the
+    data directory.
 
     \b
     Examples:
@@ -134,7 +137,9 @@ def _write(settings: Settings, target: Path) -> list[str]:
                 archive.add(described, _MANIFEST)
                 archive.add(copy, copy.name)
                 for path in _files(settings):
-                    archive.add(path, f"{_FOLDER}{path.name}", recursive=False)
+                    archive.add(
+                        path, f"{_FOLDER}{path.relative_to(settings.data_dir).as_posix()}", recursive=False
+                    )
                 names = [name for name in archive.getnames() if name != _MANIFEST]
             _sync_and_rename(partial, target)
         finally:
@@ -173,12 +178,15 @@ def _readable(engine: Engine) -> Generator[None]:
 
 
 def _files(settings: Settings) -> Iterator[Path]:
-    """Yield the files of the data directory besides the database, such as credentials."""
+    """Yield the files of the data directory besides the database, such as credentials, and saved agents."""
 
     database = store_file(settings)
     for path in sorted(settings.data_dir.glob("*")):
         ours = database is not None and path.absolute() == database.absolute()
         if path.is_file() and not path.is_symlink() and not ours and not path.name.endswith(_NOT_KEPT):
+            yield path
+    for path in sorted((settings.data_dir / AGENTS).glob(f"*{_AGENT}")):
+        if path.is_file() and not path.is_symlink():
             yield path
 
 
@@ -210,10 +218,13 @@ def _read(settings: Settings, archive: tarfile.TarFile, *, force: bool) -> dict[
             ):
                 database, others = _extracted(archive, Path(folder), Path(kept), manifest.store)
                 if not force:
-                    _check_free(settings, engine, [path.name for path in others])
+                    _check_free(settings, engine, others)
+                # Before the database: a file in place of a folder must stop the restore early.
+                for name in others:
+                    (settings.data_dir / name).parent.mkdir(exist_ok=True)
                 former = _put_database(engine, database)
-                for path in others:
-                    path.replace(settings.data_dir / path.name)
+                for name in others:
+                    Path(kept, name).replace(settings.data_dir / name)
         finally:
             held.release()
     finally:
@@ -221,7 +232,7 @@ def _read(settings: Settings, archive: tarfile.TarFile, *, force: bool) -> dict[
     return {
         "created": manifest.created,
         "revision": manifest.revision,
-        "contents": [database.name, *(f"{_FOLDER}{path.name}" for path in others)],
+        "contents": [database.name, *(f"{_FOLDER}{name}" for name in others)],
         "former": None if former is None else str(former),
     }
 
@@ -251,18 +262,25 @@ def _check(manifest: Manifest, engine: Engine) -> None:
         )
 
 
-def _extracted(archive: tarfile.TarFile, folder: Path, kept: Path, kind: str) -> tuple[Path, list[Path]]:
-    """Extract and check the database, and extract the other files. Paths in the archive are ignored."""
-    database, others = folder / _DATABASES[kind], list[Path]()
+def _extracted(archive: tarfile.TarFile, folder: Path, kept: Path, kind: str) -> tuple[Path, list[str]]:
+    """Extract and check the database, and extract the other files, whose names in the data directory are
+    returned. Members elsewhere are ignored.
+    """
+    database, others = folder / _DATABASES[kind], list[str]()
     for member in archive:
         name = Path(member.name.removeprefix(_FOLDER)).name
         if not member.isfile() or not name:
             continue
+        agent = f"{AGENTS}/{name}"
         if member.name == database.name:
             _extract(archive, member, database)
         elif member.name == f"{_FOLDER}{name}":
-            others.append(kept / name)
+            others.append(name)
             _extract(archive, member, kept / name)
+        elif member.name == f"{_FOLDER}{agent}" and name.endswith(_AGENT):
+            others.append(agent)
+            Path(kept, AGENTS).mkdir(exist_ok=True)
+            _extract(archive, member, kept / agent)
     if not database.exists():
         raise StoreError(f"the archive lacks {database.name}")
     if kind == "sqlite":

@@ -1,4 +1,4 @@
-"""Commands of channels: ``channels status``, ``<platform> manifest`` and ``dev fake``."""
+"""Commands of channels: ``channels list``, ``channels status``, ``<platform> manifest`` and ``dev fake``."""
 
 from __future__ import annotations
 
@@ -22,8 +22,33 @@ from gateway.cli.gateway_client import call
 from gateway.cli.options import REFUSED, AsJson, File, fail, fail_without_testing, settings_from, to_json
 from gateway.contract.errors import TrunklineError
 from gateway.contract.plugin import SlashCommand
+from gateway.extensions.loader import known_channels
 from gateway.settings import Settings
 from gateway.settings.sections import StoreSettings
+
+
+def list_(as_json: AsJson = False, config: File = None) -> None:
+    """List the channels that can be configured, and where they come from.
+
+    A channel is built in, or a Python package that declares it.
+
+    \b
+    Examples:
+      trunkline channels list
+      trunkline channels list --json
+    """
+    configured = settings_from(config).channels
+    found = [
+        {"name": name, "source": source, "enabled": name in configured and configured[name].enabled}
+        for name, source in sorted(known_channels().items())
+    ]
+    if as_json:
+        typer.echo(to_json(found))
+        return
+    table = Table("channel", "enabled", "from", box=box.SIMPLE)
+    for row in found:
+        table.add_row(escape(str(row["name"])), "yes" if row["enabled"] else "no", escape(str(row["source"])))
+    Console().print(table)
 
 
 def status(as_json: AsJson = False, config: File = None) -> None:
@@ -110,7 +135,7 @@ def fake(context: typer.Context, platform: str = typer.Argument(help="Platform."
       trunkline dev fake telegram --port 8090
       trunkline dev fake slack --help
     """
-    there = channels_with("fake")
+    there = channels_with("fake/__main__")  # others are made for tests, without a page
     if platform in ("--help", "-h"):
         typer.echo(context.get_help())
         typer.echo(f"\nPlatforms: {', '.join(there)}")

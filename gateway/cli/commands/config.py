@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.doctor.settings import find_mistakes
+from gateway.cli.doctor.startup import mask_secrets
 from gateway.cli.output import quiet
 from gateway.contract.errors import SettingsError
 from gateway.settings import MAIN, Settings, load_settings
-from gateway.settings.secrets import without_passwords
 from gateway.settings.sections import Effective, effective
 from gateway.settings.validation import settings_error
 
@@ -33,12 +33,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for a machine 
 
 
 def check(config: File = None) -> None:
-    """Check the settings; exit with 2 and every mistake if they are wrong.
+    """Check the settings of all layers; exit with 2 and every mistake if they are wrong.
 
-    Reads the settings of each channel and loads plugins, but starts nothing. `trunkline doctor` also
-    activates plugins and asks the provider of the model.
+    Reads the settings of each channel and of each plugin that declares what it accepts. Loads plugins, but
+    starts nothing. Fetches the file of the organization, if there is one. `trunkline doctor` also activates
+    plugins and asks the provider of the model.
     """
-    settings = _loaded(config)
+    settings = _loaded(config, refresh=True)
     _check_agents(settings)
     _check_parts(settings)
     written = len(settings.entries)
@@ -49,10 +50,10 @@ def check(config: File = None) -> None:
 def _check_parts(settings: Settings) -> None:
     """Print what ``run`` would reject, skip or ignore; exit with 2 unless it only ignores."""
     with quiet():
-        found = [each for each in find_mistakes(settings) if each.status != "ok"]
+        found = [each for each in mask_secrets(find_mistakes(settings), settings) if each.status != "ok"]
     for each in found:
         colour = typer.colors.RED if each.status == "fail" else typer.colors.YELLOW
-        typer.secho(f"{without_passwords(each.detail)}\n  → {each.advice}", fg=colour, err=True)
+        typer.secho(f"{each.detail}\n  → {each.advice}", fg=colour, err=True)
     if any(each.status == "fail" for each in found):
         raise typer.Exit(WRONG_SETTINGS)
 
@@ -69,16 +70,26 @@ def _check_agents(settings: Settings) -> None:
         typer.secho(text, fg=typer.colors.YELLOW, err=True)
 
 
-def show(config: File = None, as_json: AsJson = False) -> None:
-    """List the settings in effect with their sources, secrets masked."""
+def show(
+    config: File = None,
+    as_json: AsJson = False,
+    origin: Annotated[
+        bool, typer.Option("--origin", help="Also show the layer of each value: organization, personal, …")
+    ] = False,
+) -> None:
+    """List the settings in effect with their sources, secrets masked.
 
+    \b
+    Examples:
+      trunkline config show --origin
+      trunkline config show --origin --json
+    """
     rows = effective(_loaded(config))
     if as_json:
-        typer.echo(
-            json.dumps([{"key": row.key, "value": row.value, "source": row.source} for row in rows], indent=2)
-        )
+        names = ("key", "value", "layer", "source") if origin else ("key", "value", "source")
+        typer.echo(json.dumps([{name: getattr(row, name) for name in names} for row in rows], indent=2))
     else:
-        _print_table(rows)
+        _print_table(rows, origin=origin)
 
 
 def schema() -> None:
@@ -96,20 +107,21 @@ def schema_text() -> str:
     return json.dumps(described, indent=2, ensure_ascii=False) + "\n"
 
 
-def _loaded(config: Path | None) -> Settings:
+def _loaded(config: Path | None, *, refresh: bool = False) -> Settings:
     try:
-        return load_settings(config)
+        return load_settings(config, refresh=refresh)
     except SettingsError as error:
         typer.secho(str(error), fg=typer.colors.RED, err=True)
         raise typer.Exit(WRONG_SETTINGS) from None
 
 
-def _print_table(rows: Sequence[Effective]) -> None:
+def _print_table(rows: Sequence[Effective], *, origin: bool) -> None:
     table = Table(box=None, header_style="bold")
-    for title in ("setting", "value", "from"):
+    for title in ("setting", "value", *(("layer",) if origin else ()), "from"):
         table.add_column(title, overflow="fold")
     for row in rows:
         style = "dim" if row.source == "default" else ""
         value = row.value if isinstance(row.value, str) else json.dumps(row.value, ensure_ascii=False)
-        table.add_row(*(Text(cell, style=style) for cell in (row.key, value, row.source)))
+        cells = (row.key, value, *((row.layer,) if origin else ()), row.source)
+        table.add_row(*(Text(cell, style=style) for cell in cells))
     Console().print(table)

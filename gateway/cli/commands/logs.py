@@ -1,4 +1,4 @@
-"""``trunkline logs``: the log files of the gateway, once or continuously."""
+"""``trunkline logs`` and ``trunkline events``: the log files of the gateway, and what it reports now."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, cast
+from urllib.parse import quote
 
 import typer
 
-from gateway.cli.options import REFUSED, File, fail, settings_from
+from gateway.cli.gateway_client import follow
+from gateway.cli.options import FAILED, REFUSED, UNAVAILABLE, File, fail, settings_from
+from gateway.contract.errors import InvalidRequestError, TrunklineError
 from gateway.logs import log_files
 
 _EVERY = 0.2
@@ -28,7 +31,7 @@ Line = Mapping[str, Any]
 
 
 def logs(
-    follow: Annotated[
+    follow_: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new lines as they are logged.")
     ] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of latest lines.")] = 50,
@@ -56,7 +59,7 @@ def logs(
         fail(f"--level: {level!r} is not one of {', '.join(_LEVELS)}", REFUSED)
     settings = settings_from(config)
     *older, newest = log_files(settings.data_dir)
-    if not newest.exists() and not follow:
+    if not newest.exists() and not follow_:
         fail(f"{newest.parent} contains no logs; a gateway with log.file = true writes them")
     least = 0 if level is None else _LEVELS.index(level)
 
@@ -70,11 +73,49 @@ def logs(
         kept = (line for path in older for line in _lines(path))
         for line in deque(filter(wanted, itertools.chain(kept, tail.read())), maxlen=lines):
             _print(line, as_json=as_json)
-        while follow:
+        while follow_:
             time.sleep(_EVERY)
             for line in filter(wanted, tail.read()):
                 _print(line, as_json=as_json)
             sys.stdout.flush()
+
+
+def events(
+    types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--type", help="Only events of this type; may be given several times.", show_default=False
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    config: File = None,
+) -> None:
+    """Print the events of the running gateway as they happen: turns, tools, channels, plugins.
+
+    Detailed types, such as agent.progress, are printed only if named. Ctrl-C ends the command; it ends by
+    itself when the gateway stops.
+
+    \b
+    Examples:
+      trunkline events
+      trunkline events --type turn.finished --type channel.health --json
+    """
+    query = f"?type={quote(','.join(types), safe=',')}" if types else ""
+    with suppress(KeyboardInterrupt, BrokenPipeError):
+        try:
+            for event in follow(settings_from(config), f"/api/events{query}"):
+                typer.echo(json.dumps(event) if as_json else _event_line(event))
+                sys.stdout.flush()
+        except InvalidRequestError as error:
+            fail(f"--type: {error}", REFUSED)
+        except TrunklineError as error:
+            fail(str(error), UNAVAILABLE if error.retryable else FAILED)
+
+
+def _event_line(event: Line) -> str:
+    at = time.strftime("%H:%M:%S", time.localtime(event["at"] / 1000))
+    fields = [f"{key}={json.dumps(value)}" for key, value in event.items() if key not in ("at", "name")]
+    return " ".join((at, event["name"], *fields))
 
 
 class _Tail:

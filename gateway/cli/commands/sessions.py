@@ -1,19 +1,19 @@
-"""``trunkline sessions``: list, show, replay, export and delete sessions.
+"""``trunkline sessions`` and ``search``: list, show, find, replay, export, share, undo and delete sessions.
 
-They are read while a gateway may run. Only ``delete`` writes: through the running gateway, else in the store.
+They are read while a gateway may run. What writes does so through the running gateway, else in the store;
+``undo`` and ``redo`` need the gateway, which changes the chats.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn, assert_never
+from typing import Annotated, Literal, NoReturn
 from urllib.parse import quote
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.progress import track
@@ -24,33 +24,43 @@ from sqlalchemy import Connection
 from gateway.app import die
 from gateway.cli.commands.replay import Pace, play, show_messages
 from gateway.cli.gateway_client import call, running_gateway
+from gateway.cli.gateway_or_store import GatewayOrStore
 from gateway.cli.options import AsJson, File, fail, refuse, settings_from, to_json
 from gateway.cli.output import echo_json, moment, plain, print_table
 from gateway.cli.store_reader import reading
 from gateway.contract.errors import InvalidRequestError, StoreError, TrunklineError
-from gateway.contract.messages import (
-    ErrorPart,
-    FilePart,
-    ImagePart,
-    Message,
-    Part,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
+from gateway.contract.messages import Message, ToolResultPart, now_ms
+from gateway.conversations import (
+    ChangeSummary,
+    Share,
+    Shares,
+    as_json_lines,
+    as_markdown,
+    read_changes,
+    read_shares,
+    search_messages,
 )
+from gateway.delivery.feedback import read_feedback
+from gateway.files import ToolOutputs
 from gateway.session import Sessions
 from gateway.session.log import (
+    ChildSession,
     SessionRow,
     find_session_id,
+    read_child_sessions,
+    read_children,
     read_errors,
     read_messages,
     read_session,
     read_sessions,
     read_tool_calls,
 )
+from gateway.session.redaction import NO_SECRETS
 from gateway.settings import Settings
 from gateway.store import Store
 
+_CLI = "cli"
+"""The user of shares in the audit log."""
 _SHORTEST_ID = 20
 """Width of the id column on a narrow terminal."""
 
@@ -81,19 +91,70 @@ def list_(
         typer.echo("There are no sessions yet.", err=True)
 
 
+def search(
+    words: Annotated[
+        list[str], typer.Argument(metavar="WORDS", help="All must occur; the last may be a beginning.")
+    ],
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of results.")] = 50,
+    as_json: AsJson = False,
+    config: File = None,
+) -> None:
+    """Find messages and titles by their words, newest first.
+
+    \b
+    Examples:
+      trunkline search deploy friday
+      trunkline search '"out of memory"' --json
+    """
+    with _reading(settings_from(config)) as connection:
+        found = search_messages(connection, " ".join(words), limit)
+    if as_json:
+        echo_json(found.results)
+        return
+    if not found.results:
+        typer.echo("No message contains these words.", err=True)
+        return
+    table = Table("time", "session", "author", "text", box=None, header_style="bold")
+    for hit in found.results:
+        shown = Text(plain(hit.snippet))
+        for start, end in hit.matches:
+            shown.stylize("bold", start, end)
+        facts = (moment(hit.created_at), plain(hit.session), hit.role or "title")
+        table.add_row(*map(Text, facts), shown)
+    print_table(table)
+
+
 def show(session: SessionId, as_json: AsJson = False, config: File = None) -> None:
     """Print the messages of a session.
+
+    Tables of its tasks and of the files that its tools changed follow; --json has the contents of the
+    files before and after.
 
     \b
     Examples:
       trunkline sessions show s-1f2e3d4c5b6a7988
     """
-    row, messages = _read(settings_from(config), session)
+    row, messages, changes = _read(settings_from(config), session)
     if as_json:
-        typer.echo("".join(as_json_lines(row, messages)), nl=False)
+        children = _child_sessions(settings_from(config), row, messages)
+        typer.echo("".join(as_json_lines(row, messages, changes, children)), nl=False)
         return
 
     show_messages(Console(highlight=False), messages)
+    with _reading(settings_from(config)) as connection:
+        children = read_children(connection, row)
+    if children:
+        titles = ("task session", "task", "messages")
+        typer.echo()
+        _print_rows(titles, [(one.id, one.title, str(one.messages)) for one in children], "")
+    if not changes.files:
+        return
+    table = Table("file", box=None, header_style="bold")
+    for title in ("+", "\N{MINUS SIGN}"):
+        table.add_column(title, justify="right")
+    for one in changes.changes:
+        table.add_row(Text(plain(one.path)), str(one.added), str(one.removed))
+    print_table(table)
 
 
 def errors(session: SessionId, as_json: AsJson = False, config: File = None) -> None:
@@ -137,6 +198,26 @@ def tools(session: SessionId, as_json: AsJson = False, config: File = None) -> N
     _print_rows(("time", "tool", "arguments", "outcome", "took"), rows, "This session has no tool calls.")
 
 
+def feedback(
+    limit: Annotated[int, typer.Option(min=1, help="Number of entries.")] = 50,
+    as_json: AsJson = False,
+    config: File = None,
+) -> None:
+    """List the feedback of users on answers, newest first.
+
+    \b
+    Examples:
+      trunkline sessions feedback --limit 10
+    """
+    with _reading(settings_from(config)) as connection:
+        records = read_feedback(connection, limit)
+    if as_json:
+        echo_json(records)
+        return
+    rows = [(moment(one.at), one.value, f"{one.channel}:{one.user_id}", one.session) for one in records]
+    _print_rows(("time", "value", "user", "session"), rows, "No answer has feedback.")
+
+
 def replay(
     session: SessionId,
     speed: Annotated[float, typer.Option(min=0.01, help="Playback speed (2 = double).")] = 1.0,
@@ -151,7 +232,7 @@ def replay(
     Examples:
       trunkline sessions replay s-1f2e3d4c5b6a7988 --speed 4
     """
-    _, messages = _read(settings_from(config), session)
+    _, messages, _ = _read(settings_from(config), session)
     try:
         play(Console(highlight=False), messages, Pace(speed, longest_pause))
     except KeyboardInterrupt:
@@ -169,15 +250,19 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     config: File = None,
 ) -> None:
-    """Write a session as Markdown, or as JSON with all its data.
+    """Write a session as Markdown, or as JSON with all its data; also the sessions of its tasks.
 
     \b
     Examples:
       trunkline sessions export s-1f2e3d4c5b6a7988 > talk.md
       trunkline sessions export s-1f2e3d4c5b6a7988 talk.json --format json
     """
-    row, messages = _read(settings_from(config), session)
-    pieces = as_json_lines(row, messages) if kind == "json" else as_markdown(row, messages)
+    row, messages, changes = _read(settings_from(config), session)
+    children = _child_sessions(settings_from(config), row, messages)
+    if kind == "json":
+        pieces = as_json_lines(row, messages, changes, children)
+    else:
+        pieces = as_markdown(row, messages, children)
     if to is None:
         for piece in pieces:
             typer.echo(piece, nl=False)
@@ -189,6 +274,120 @@ def export(
     except OSError as error:
         fail(f"cannot write {to}: {error.strerror}")
     typer.echo(f"{len(messages)} messages written to {to}", err=True)
+
+
+def share(
+    session: SessionId,
+    days: Annotated[
+        int | None, typer.Option(min=1, max=365, help="Days until the link expires; default share.days.")
+    ] = None,
+    config: File = None,
+) -> None:
+    """Create a public read-only page of a session.
+
+    It shows what the session holds now. Prints the address.
+
+    \b
+    Examples:
+      trunkline sessions share s-1f2e3d4c5b6a7988 --days 30
+    """
+    settings = settings_from(config)
+    row, _, _ = _read(settings, session)
+    where = GatewayOrStore(settings)
+    if where.running:
+        body = {} if days is None else {"days": days}
+        url = where.request("POST", f"/api/sessions/{quote(row.id, safe='')}/share", body)["url"]
+    else:
+
+        async def create(store: Store) -> str:
+            found = await Sessions(store).find(row.id)
+            return (await Shares(store, settings.share, NO_SECRETS).create(found, _CLI, days)).url
+
+        url = where.run_in_store(create)
+    typer.echo(url)
+
+
+def shares(
+    session: Annotated[
+        str | None, typer.Argument(metavar="[SESSION]", help="Session id, or a unique prefix of it.")
+    ] = None,
+    as_json: AsJson = False,
+    config: File = None,
+) -> None:
+    """List the public pages of sessions, newest first.
+
+    \b
+    Examples:
+      trunkline sessions shares
+    """
+    found = _shares(settings_from(config), session)
+    if as_json:
+        echo_json(found)
+        return
+    rows = [
+        (one.id, one.session, one.title, moment(one.created_at), moment(one.expires_at), str(one.views))
+        for one in found
+    ]
+    _print_rows(("share", "session", "title", "created", "expires", "views"), rows, "Nothing is shared.")
+
+
+def unshare(
+    share: Annotated[
+        str, typer.Argument(metavar="SHARE", help="Id of a public page, or of a session with such pages.")
+    ],
+    config: File = None,
+) -> None:
+    """Revoke a public page, or all of a session.
+
+    \b
+    Examples:
+      trunkline sessions unshare s-1f2e3d4c5b6a7988
+    """
+    settings = settings_from(config)
+    found = [one for one in _shares(settings, None) if share in (one.id, one.session)]
+    if not found:
+        fail(f"no public page and no session with one has the id {share!r}")
+    where = GatewayOrStore(settings)
+    for one in found:
+        if where.running:
+            where.request("DELETE", f"/api/shares/{one.id}")
+        else:
+            where.run_in_store(lambda s, i=one.id: Shares(s, settings.share, NO_SECRETS).revoke(i, _CLI))
+    typer.echo(f"revoked: {len(found)}", err=True)
+
+
+def undo(session: SessionId, config: File = None) -> None:
+    """Hide the last message of a session and its answer.
+
+    \b
+    Examples:
+      trunkline sessions undo s-1f2e3d4c5b6a7988
+    """
+    _change_log(settings_from(config), session, "undo")
+
+
+def redo(session: SessionId, config: File = None) -> None:
+    """Show what was undone last again, unless a message was answered since.
+
+    \b
+    Examples:
+      trunkline sessions redo s-1f2e3d4c5b6a7988
+    """
+    _change_log(settings_from(config), session, "redo")
+
+
+def _change_log(settings: Settings, session: str, kind: Literal["undo", "redo"]) -> None:
+    with _reading(settings) as connection:
+        found = _existing(connection, session)
+    where = GatewayOrStore(settings)
+    if not where.running:
+        fail(f"`trunkline sessions {kind}` needs the running gateway; start it with `trunkline run`")
+    result = where.request("POST", f"/api/sessions/{quote(found, safe='')}/{kind}")
+    typer.echo(f"{kind}: {len(result['messages'])} messages of {found}", err=True)
+    if result["remains"]:
+        typer.echo("The chat still shows the answer: its channel cannot delete messages.", err=True)
+    for path, reason in result["kept"]:
+        typer.echo(f"{plain(path)} stays as it is: {reason}", err=True)
 
 
 def delete(
@@ -204,7 +403,7 @@ def delete(
     """
 
     settings = settings_from(config)
-    row, messages = _read(settings, session)
+    row, messages, _ = _read(settings, session)
     if not yes:
         typer.confirm(f"Delete {row.title or row.id!r} with {len(messages)} messages?", abort=True)
     try:
@@ -223,14 +422,27 @@ def _reading(settings: Settings) -> Generator[Connection]:
         refuse(error)
 
 
-def _read(settings: Settings, session: str) -> tuple[SessionRow, list[Message]]:
+def _read(settings: Settings, session: str) -> tuple[SessionRow, list[Message], ChangeSummary]:
     with _reading(settings) as connection:
         found = _existing(connection, session)
         row = read_session(connection, found)
         messages = [message for _, message in read_messages(connection, found)]
+        changes = read_changes(connection, found)
     if row is None:
         _fail_unknown(session)
-    return row, messages
+    return row, messages, changes
+
+
+def _child_sessions(
+    settings: Settings, row: SessionRow, messages: Sequence[Message]
+) -> tuple[ChildSession, ...]:
+    with _reading(settings) as connection:
+        return read_child_sessions(connection, row, messages)
+
+
+def _shares(settings: Settings, session: str | None) -> Sequence[Share]:
+    with _reading(settings) as connection:
+        return read_shares(connection, now_ms(), session and _existing(connection, session))
 
 
 def _existing(connection: Connection, session: str) -> str:
@@ -274,6 +486,7 @@ def _described(row: SessionRow) -> dict[str, object]:
         "cost": row.cost,
         "created_at": row.created_at,
         "updated_at": row.updated_at,
+        "parent": None if row.parent is None else {"session": row.parent, "message_id": row.parent_message},
     }
 
 
@@ -318,26 +531,6 @@ def shortened(ids: Sequence[str], room: int | None) -> list[str]:
     return texts
 
 
-_NAMES = {"user": "User", "assistant": "Assistant", "system": "System"}
-
-
-def as_markdown(row: SessionRow, messages: Sequence[Message]) -> Iterator[str]:
-    """Yield the session as Markdown, one heading per message."""
-    yield f"# {row.title or row.id}\n\nSession `{row.id}`, {row.messages} messages, ${row.cost:.4f}\n"
-    for message in messages:
-        body = "\n\n".join(filter(None, map(_part, message.parts)))
-        yield f"\n## {_NAMES[message.role]}, {moment(message.created_at)}\n\n{body}\n"
-
-
-def as_json_lines(row: SessionRow, messages: Sequence[Message]) -> Iterator[str]:
-    """Yield the session as one JSON object ``{"session": …, "messages": […]}``, one message per line."""
-    encode = msgspec.json.Encoder().encode
-    yield f'{{"session": {encode(row).decode()},\n"messages": ['
-    for index, message in enumerate(messages):
-        yield f"{',' if index else ''}\n{encode(message).decode()}"
-    yield "\n]}\n"
-
-
 def write(file: Path, pieces: Iterable[str], count: int, *, replace: bool) -> None:
     """Write the pieces, about ``count``, to a file that appears when it is complete.
 
@@ -363,38 +556,6 @@ def write(file: Path, pieces: Iterable[str], count: int, *, replace: bool) -> No
         draft.unlink(missing_ok=True)
 
 
-def _part(part: Part) -> str:
-    match part:
-        case TextPart(kind="text"):
-            return part.content.strip("\n")
-        case TextPart():
-            return _quoted(part.content.strip("\n"))
-        case ToolCallPart():
-            arguments = part.invalid_arguments or msgspec.json.encode(part.arguments).decode()
-            return f"**Tool** `{part.tool_name}`\n\n{_fenced(arguments, 'json')}"
-        case ToolResultPart():
-            return f"**{'Tool failed' if part.is_error else 'Result'}**\n\n{_fenced(part.output)}"
-        case ErrorPart():
-            return f"**{part.error_name}**: {part.message}"
-        case ImagePart():
-            return f"![{part.alt_text or 'picture'}](data:{part.mime_type};base64,{part.data})"
-        case FilePart():
-            return f"**File** `{part.path}`\n\n{_fenced(part.content or '', part.language or '')}"
-        case _:
-            assert_never(part)
-
-
-def _quoted(text: str) -> str:
-    return "\n".join(f"> {line}" for line in text.split("\n"))
-
-
-def _fenced(text: str, language: str = "") -> str:
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
-
-
 def remove(settings: Settings, session: str) -> None:
     """Delete a session with all its messages. Raises TrunklineError on failure."""
     if running_gateway(settings) is not None:
@@ -406,6 +567,8 @@ def remove(settings: Settings, session: str) -> None:
 async def _remove(settings: Settings, session: str) -> None:
     store = Store.open(settings.store_url, settings.durability, die)
     try:
-        await Sessions(store, settings.history_window).delete(session)
+        sessions = Sessions(store)
+        sessions.on_delete = ToolOutputs(settings.data_dir / "tool_outputs", 0).forget
+        await sessions.delete(session)
     finally:
         await store.close()

@@ -43,13 +43,19 @@ def doctor(as_json: AsJson = False, config: File = None) -> None:
 def run_checks(config: Path | None) -> Iterator[Finding]:
     """Run all checks, the settings first: without them only the machine can be checked."""
     try:
-        settings = load_settings(config)
+        settings = load_settings(config, refresh=True)
     except SettingsError as error:
         yield fail("settings", str(error), "correct the settings; `trunkline config schema` lists every key")
     else:
         yield ok("settings", f"{len(settings.entries)} set, others have defaults")
         yield from mask_secrets(_check_gateway(settings), settings)
-    yield from (machine.python(), machine.kernel(), machine.open_files(), machine.clock())
+    yield from (
+        machine.python(),
+        machine.documents(),
+        machine.kernel(),
+        machine.open_files(),
+        machine.clock(),
+    )
 
 
 def _check_gateway(settings: Settings) -> Iterator[Finding]:

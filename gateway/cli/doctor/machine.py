@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import platform
 import resource
 import sys
@@ -44,6 +45,14 @@ def landlock_abi() -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))
     return max(0, int(version))
+
+
+def documents() -> Finding:
+    """Report whether PDF and Word documents can be read. That they cannot is no failure."""
+    missing = [library for library in ("pypdf", "docx") if importlib.util.find_spec(library) is None]
+    if missing:
+        return ok("documents", "PDF and Word documents cannot be read: install trunkline[documents]")
+    return ok("documents", "PDF and Word documents that users send are read")
 
 
 def open_files() -> Finding:

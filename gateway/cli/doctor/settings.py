@@ -12,11 +12,18 @@ from importlib import import_module
 
 from gateway.access.permissions import Permissions, Rule
 from gateway.app import Gateway
+from gateway.cli.discovery import check_announcement
 from gateway.cli.doctor.finding import Finding, fail, ok, warn
 from gateway.contract.errors import PluginError, SettingsError, StoreError
 from gateway.contract.plugin import Plugin
 from gateway.contract.tool import Tool
-from gateway.extensions.loader import BUILTIN_PLUGINS, channel_options, enabled_channels, load_plugin
+from gateway.extensions.loader import (
+    BUILTIN_PLUGINS,
+    channel_options,
+    check_plugin_settings,
+    enabled_channels,
+    load_plugin,
+)
 from gateway.settings import Settings
 from gateway.settings.validation import hint
 from gateway.store.engine import check_address
@@ -35,6 +42,8 @@ def find_mistakes(settings: Settings) -> list[Finding]:
         *_permissions(settings, loaded),
         *_providers(settings),
         *durations(settings),
+        *sources(settings),
+        *_announcement(settings),
     ]
 
 
@@ -58,6 +67,12 @@ def durations(settings: Settings) -> Iterator[Finding]:
         yield warn("durations", complaint, "add a unit")
 
 
+def sources(settings: Settings) -> Iterator[Finding]:
+    """Find sources of settings that are ignored or outdated."""
+    for complaint in settings.origin.warnings:
+        yield warn("settings", complaint, "docs/settings.md describes the sources")
+
+
 def plugin_tables(settings: Settings) -> Iterator[Finding]:
     """Find settings of plugins that are not enabled, and unknown names in plugins.disabled."""
     listed = (*settings.plugins.enabled, *BUILTIN_PLUGINS)
@@ -79,6 +94,7 @@ def skipped(gateway: Gateway) -> Iterator[Finding]:
         yield fail(f"plugin {name}", reason, "correct it, then start again")
     yield from plugin_tables(gateway.settings)
     yield from durations(gateway.settings)
+    yield from sources(gateway.settings)
 
 
 def _loadable_plugins(settings: Settings) -> Iterator[str]:
@@ -86,6 +102,13 @@ def _loadable_plugins(settings: Settings) -> Iterator[str]:
     for name in settings.plugins.enabled:
         with suppress(PluginError):
             yield load_plugin(name, settings.plugin_base(name)).name
+
+
+def _announcement(settings: Settings) -> Iterator[Finding]:
+    try:
+        check_announcement(settings)
+    except SettingsError as error:
+        yield fail("announcement", str(error), "install the extra, or set server.announce = false")
 
 
 def _store(settings: Settings) -> Iterator[Finding]:
@@ -101,10 +124,14 @@ def _plugins(settings: Settings) -> tuple[list[Plugin], list[Finding]]:
     for name in (*BUILTIN_PLUGINS, *settings.plugins.enabled):
         if name in settings.plugins.disabled:
             continue
+        names = [name]
         try:
-            loaded.append(load_plugin(name, settings.plugin_base(name)))
+            plugin = load_plugin(name, settings.plugin_base(name))
+            names.append(plugin.name)
+            loaded.append(plugin)
+            check_plugin_settings(settings, name, plugin)
         except PluginError as error:
-            tell = warn if settings.plugins.of(name).optional else fail
+            tell = warn if settings.plugins.of(*names).optional else fail
             findings.append(
                 tell(f"plugin {name}", str(error), "correct it, or remove it from plugins.enabled")
             )

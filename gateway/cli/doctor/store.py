@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from sqlalchemy import text
+from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import DBAPIError
 
 from gateway.cli.doctor.finding import Finding, fail, ok, warn
@@ -15,6 +16,7 @@ from gateway.cli.store_reader import reader, store_file
 from gateway.contract.errors import StoreError, WeakDurabilityError
 from gateway.settings import Settings
 from gateway.store import migrate
+from gateway.store import schema as t
 from gateway.store.engine import connect, open_engine
 
 _GIB = 1 << 30
@@ -46,6 +48,7 @@ def _opened(settings: Settings) -> Iterator[Finding]:
                 connection.execute(text("SELECT 1"))
             damage = migrate.find_damage(engine)
             revision = migrate.current(engine)
+            unseen = [*_unseen_rooms(engine, settings)] if revision == migrate.head() else []
         finally:
             engine.dispose()
     except (StoreError, DBAPIError) as error:
@@ -57,6 +60,28 @@ def _opened(settings: Settings) -> Iterator[Finding]:
         return
     yield ok("store", f"{shown} opens")
     yield schema(revision)
+    yield from unseen
+
+
+def _unseen_rooms(engine: Engine, settings: Settings) -> Iterator[Finding]:
+    """Find rooms of the settings in which no message was seen, on channels that have seen others."""
+    with connect(engine) as connection:
+        seen = {
+            (channel.partition(".")[0], chat)
+            for channel, chat in connection.execute(select(t.room.c.channel, t.room.c.chat))
+        }
+    for name, channel in settings.channels.items():
+        tables = (channel.rooms, *(account.rooms for account in channel.accounts.values()))
+        chats = dict.fromkeys(chat for rooms in tables for chat in rooms.named)
+        if not any(active == name for active, _ in seen):
+            continue
+        for chat in chats:
+            if (name, chat) not in seen:
+                yield warn(
+                    f"rooms of {name}",
+                    f"no message was seen in the room {json.dumps(chat)} of the settings",
+                    f"compare its id with `trunkline channels rooms {name}`",
+                )
 
 
 def schema(revision: str | None) -> Finding:

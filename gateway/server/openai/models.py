@@ -66,7 +66,8 @@ class ModelListing:
             ListedModel(f"{name}/{m.id}", name) for name, found in listed.items() for m in found.models
         )
         aliases = (ListedModel(alias, _owner(model)) for alias, model in models.configured.aliases.items())
-        agents = (ListedModel(name, _GATEWAY) for name in self._agents.all if name != MAIN)
+        own = (name for name in self._agents.all if name != MAIN and name not in self._agents.built_in)
+        agents = (ListedModel(name, _GATEWAY) for name in own)
         return ModelList(
             _without_duplicates((ListedModel(default, _owner(default)), *aliases, *agents, *offered))
         )

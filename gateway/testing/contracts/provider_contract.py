@@ -222,7 +222,7 @@ async def closing_ends_the_call(setup: ProviderSetup) -> None:
         stream = provider.stream((user("Hi"),), OPTIONS)
         await anext(stream)
         await stream.aclose()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await fake.left.wait()
         assert text_of(await deltas_of(provider)) == "You said: Hi"
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-_PATIENCE = 10.0
+_PATIENCE = 60.0
 _LENGTH = b"content-length:"
 
 

@@ -164,6 +164,16 @@ def echo(tokens: int = 0, delay_ms: float = 0) -> Answer:
     return answer
 
 
+def titling(title: str, small: str = "fake-title") -> Answer:
+    """Return the title as the answer of the model ``small``; other models repeat the user."""
+    repeat = echo()
+
+    def answer(request: ModelRequest) -> Reply | Refusal:
+        return Reply((Say(title),)) if request.body.get("model") == small else repeat(request)
+
+    return answer
+
+
 def paced(pieces: Sequence[str], delay_ms: float) -> tuple[Move, ...]:
     """Return moves for pieces of text with equal pauses, ``delay_ms`` in all."""
     if delay_ms <= 0:

@@ -18,7 +18,7 @@ from plugins.cli_backends.adapters.cli import Cli
 from plugins.cli_backends.backend import SpawnedBackend
 from plugins.cli_backends.dispatcher import Dispatcher
 from plugins.cli_backends.provider import DEFAULT, CliProvider
-from plugins.cli_backends.settings import SettingsSource
+from plugins.cli_backends.settings import CliSettings, SettingsSource
 from plugins.cli_backends.state import Memory, SessionFile
 
 TOOL_CALLS = {
@@ -94,7 +94,7 @@ async def _dispatch(
         return True
 
     backend = SpawnedBackend(cli, {}, SessionFile())
-    source = SettingsSource({"plugins": {cli.name: table}}, "")
+    source = SettingsSource(CliSettings.model_validate({"plugins": {cli.name: table}}), "")
     dispatcher = Dispatcher([backend], source, Memory(folder / "memory.json"), workspace, {})
     provider = CliProvider(cli.name, cli.title, lambda: dispatcher)
     message = Message(session_id="s", role="user", parts=(TextPart(PROMPT),))

@@ -21,7 +21,7 @@ from plugins.cli_backends.backend import SpawnedBackend
 from plugins.cli_backends.contract import BackendError, Code
 from plugins.cli_backends.dispatcher import Dispatcher
 from plugins.cli_backends.provider import DEFAULT, CliProvider
-from plugins.cli_backends.settings import SettingsSource
+from plugins.cli_backends.settings import CliSettings, SettingsSource
 from plugins.cli_backends.state import Memory, SessionFile
 
 _SILENCE_MS = 1000
@@ -62,7 +62,7 @@ async def fake_backend(cli: Cli, scene: str, **settings: Any) -> AsyncGenerator[
         own = {"binary": binary, "extra_args": arguments, "stall_timeout_ms": _SILENCE_MS * 20, **settings}
         environ = {"PATH": os.defpath, "HOME": name}
         backend = SpawnedBackend(cli, environ, SessionFile())
-        source = SettingsSource({"plugins": {cli.name: own}}, "")
+        source = SettingsSource(CliSettings.model_validate({"plugins": {cli.name: own}}), "")
         memory = Memory(folder / "memory.json")
         dispatcher = Dispatcher([backend], source, memory, folder / "workspace", environ)
         try:

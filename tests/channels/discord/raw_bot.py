@@ -19,7 +19,7 @@ from channels.discord.fake import FakeDiscord
 from channels.discord.fake.calls import FORMATS, check
 from gateway.testing.fake_platform import Schemas
 
-_PATIENCE = 10.0
+_PATIENCE = 60.0
 _AGENT = "DiscordBot (https://example.org, 1.0)"
 EVERYTHING = 0b11_0011_0001_1111_1111_1111_1111 & ~(1 << 1 | 1 << 8)
 """All intents but those of members and presences."""

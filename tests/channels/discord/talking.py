@@ -50,7 +50,9 @@ def later(directory: Path, seconds: float = 6) -> None:
 
 
 def bot_at(fake: FakeDiscord, **options: Any) -> dict[str, Any]:
-    return {"token": fake.token, "api_base_url": fake.api_url, "allow": "*", **options}
+    """Return settings of a bot. Models get the plain texts, which the fake model repeats."""
+    given = {"token": fake.token, "api_base_url": fake.api_url, "allow": "*", "envelope": "off"}
+    return {**given, **options}
 
 
 @asynccontextmanager
@@ -65,7 +67,8 @@ async def gateway_at(
 ) -> AsyncGenerator[Gateway]:
     """Run a gateway whose only channel is Discord; yield it once it is connected."""
     async with FakeModels() as own:
-        settings = settings_for(directory, models or own, bot_at(fake, **options), **(more or {}))
+        given = {"server": {"port": 0}, **(more or {})}
+        settings = settings_for(directory, models or own, bot_at(fake, **options), **given)
         gateway = Gateway(settings, plugins=plugins)
         async with gateway.running():
             await until(lambda: healthy(gateway))

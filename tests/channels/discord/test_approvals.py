@@ -42,23 +42,21 @@ async def test_a_person_allows_a_tool_with_a_button(fake: FakeDiscord, tmp_path:
     fake.transcript.check()
 
 
-async def test_a_button_of_before_a_restart_says_that_it_is_expired(
+async def test_a_button_of_before_a_restart_decides_and_a_second_press_removes_it(
     fake: FakeDiscord, tmp_path: Path
 ) -> None:
     async with FakeModels() as models:
         models.then(Reply((Use("measure", '{"what": "the table"}'),), "tools"))
-        more = ASK | {"limits": {"drain_seconds": 0}}
-        async with gateway_at(fake, tmp_path, models=models, plugins=[Measuring()], more=more):
+        async with gateway_at(fake, tmp_path, models=models, plugins=[Measuring()], more=ASK):
             fake.say("general", f"{fake.mention} go")
             await fake.until(lambda: any(m.components for m in bots(fake, "general")))
             (prompt,) = [m for m in bots(fake, "general") if m.components]
-            fake.transcript.check()
-            fake.forbid("general", "SEND_MESSAGES")
-        fake.permit("general", "SEND_MESSAGES")
-        async with gateway_at(fake, tmp_path, models=models, plugins=[Measuring()]) as gateway:
+        async with gateway_at(fake, tmp_path, models=models, plugins=[Measuring()], more=ASK) as gateway:
+            assert [m.id for m in bots(fake, "general") if m.components] == [prompt.id]
+            button = prompt.components[0]["components"][0]["custom_id"]
+            fake.press("general", prompt.id, button)
             await settled(gateway, 1)
-            if fake.message("general", prompt.id).components:
-                button = prompt.components[0]["components"][0]["custom_id"]
-                fake.press("general", prompt.id, button)
-                await fake.until(lambda: not fake.message("general", prompt.id).components)
+            await fake.until(lambda: "Allowed once" in fake.message("general", prompt.id).content)
+            assert sum("🔐" in m.content for m in bots(fake, "general")) == 1
+    assert fake.message("general", prompt.id).components == ()
     fake.transcript.check()

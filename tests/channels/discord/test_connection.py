@@ -11,15 +11,16 @@ import pytest
 from msgspec.structs import replace
 
 from channels.discord.api import Api
-from channels.discord.connection import Connection, Disconnected
-from channels.discord.cursor import LoginBudget, StoredState
+from channels.discord.connection import Connection, Disconnected, Logins
 from channels.discord.delivery import Delivery
 from channels.discord.fake import FakeDiscord, relaxed
-from channels.discord.inflow import MAX_QUEUED, Chats, Event, EventReader, History, Inflow
+from channels.discord.inflow import MAX_QUEUED, Event, EventReader, History, Inflow, LoginBudget, StoredState
 from channels.discord.options import Options
 from channels.discord.parse import BotProfile
+from channels.discord.rooms import Chats, Roles
 from gateway.app import Gateway
 from gateway.channel import Cursor, InboundMessage, Receipt, Receive, Rejected, Signal
+from gateway.files import FileReader
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_platform import Fault
@@ -136,11 +137,15 @@ async def test_an_event_that_the_full_queue_refuses_is_repeated_by_the_resumed_s
 ) -> None:
     options = Options.model_validate({"token": "t"})
     api, state = Api(fake.api_url, lambda: fake.token), StoredState((), "1")
-    delivery, chats = Delivery(api, by_user=False), Chats(_fetch_nothing)
-    reader = EventReader(api, chats, delivery, BotProfile("discord", "1", options))
+    delivery, chats = Delivery(api, by_user=False), Chats(_fetch_nothing, _fetch_nothing)
+    bot, roles = BotProfile("discord", "1", options), Roles(_fetch_nothing)
+    reader = EventReader(api, chats, roles, delivery, bot, lambda _: "answer", FileReader().read)
     inflow = Inflow(_accept, reader, chats, History(api), state)
     async with asyncio.TaskGroup() as tasks:
-        connection = Connection(api, options, inflow, reader, state, _accept, _ignore, tasks)
+        logins = Logins(_accept, state)
+        connection = Connection(
+            api, options, (0, 1), logins, inflow, reader, state.position, _accept, _ignore, tasks
+        )
         ready = {"session_id": "s", "resume_gateway_url": "ws://localhost"}
         connection.on_event(Event("READY", ready, 1))
         for seq in range(2, MAX_QUEUED + 1):
@@ -150,8 +155,8 @@ async def test_an_event_that_the_full_queue_refuses_is_repeated_by_the_resumed_s
     assert connection.position.seq == MAX_QUEUED
 
 
-async def _fetch_nothing(key: str) -> Any:
-    raise LookupError(key)
+async def _fetch_nothing(*keys: str) -> Any:
+    raise LookupError(*keys)
 
 
 async def _accept(

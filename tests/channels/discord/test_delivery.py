@@ -15,7 +15,7 @@ from channels.discord.fake import FakeDiscord, relaxed
 from channels.discord.fake.state import SUPPRESS_EMBEDS, VOICE_MESSAGE
 from gateway import Message, TextPart
 from gateway.channel import Address, OutboundMessage, Placed, PlacementDeferred
-from gateway.testing.fake_models.script import Gate, Reply, Say, Use
+from gateway.testing.fake_models.script import Gate, Reply, Say, Use, titling
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_platform import FAULTS, Fault
 from tests.channels.discord.talking import (
@@ -51,6 +51,40 @@ async def test_answers_open_a_thread_where_the_conversation_goes_on(
     said = [answer for answer in fake.answers(thread) if answer]  # one tells that the thread was opened
     assert said == ["You said: what about lunch?", "You said: and dinner?"]
     assert fake.answers("general") == []
+    fake.transcript.check()
+
+
+async def test_004_t10_a_thread_of_the_bot_is_named_after_its_conversation(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
+    more = {"small_model": "openai/fake-title"}
+    async with (
+        FakeModels(titling('"Lunch plans"')) as models,
+        gateway_at(fake, tmp_path, models=models, more=more, threads="open") as gateway,
+    ):
+        fake.say("general", f"{fake.mention} what about lunch?")
+        await fake.until(lambda: [one.name for one in fake.threads("general")] == ["Lunch plans"])
+        (thread,) = fake.threads("general")
+        fake.say(thread, "/title Dinner plans")
+        await fake.until(lambda: fake.threads("general")[0].name == "Dinner plans")
+        await settled(gateway, 2)
+    fake.transcript.check()
+
+
+async def test_the_threads_and_channels_of_others_keep_their_names(fake: FakeDiscord, tmp_path: Path) -> None:
+    thread = fake.start_thread("general", "aside")
+    more = {"small_model": "openai/fake-title"}
+    async with (
+        FakeModels(titling("Lunch plans")) as models,
+        gateway_at(fake, tmp_path, models=models, more=more) as gateway,
+    ):
+        fake.say(thread, f"{fake.mention} hello")
+        fake.say("general", f"{fake.mention} hello")
+        await settled(gateway, 2)
+        rows = gateway.parts.sessions.live()
+        await until(lambda: [session.row.title for session in rows] == ["Lunch plans"] * 2)
+    assert fake.threads("general")[0].name == "aside"
+    assert fake.transcript.of("PATCH /channels/{channel_id}") == []
     fake.transcript.check()
 
 
@@ -400,7 +434,7 @@ async def test_a_room_that_refuses_the_bot_ends_as_a_dead_letter(fake: FakeDisco
     async with gateway_at(fake, tmp_path) as gateway:
         fake.forbid("general", "SEND_MESSAGES")
         fake.say("general", f"{fake.mention} hello")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await states(gateway) != ["dead"]:
                 await asyncio.sleep(0.02)
         fake.permit("general", "SEND_MESSAGES")

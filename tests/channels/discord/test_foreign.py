@@ -10,7 +10,7 @@ from pathlib import Path
 from channels.discord.fake import FakeDiscord, Figures
 from tests.channels.discord.raw_bot import misfits
 
-_PATIENCE = 20.0
+_PATIENCE = 60.0
 
 
 @asynccontextmanager

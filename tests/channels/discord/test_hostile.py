@@ -11,7 +11,7 @@ import pytest
 
 from channels.discord import parse
 from channels.discord.fake import FakeDiscord, relaxed
-from channels.discord.inflow import PARSE_ERRORS, Chats
+from channels.discord.inflow import PARSE_ERRORS
 from channels.discord.options import Options
 from channels.discord.parse import (
     BotProfile,
@@ -20,18 +20,18 @@ from channels.discord.parse import (
     Guild,
     Interaction,
     Message,
+    Reaction,
     Ready,
     chat_of,
     read,
 )
+from channels.discord.rooms import Chats
 from tests.channels.discord.talking import gateway_at, until
 from tests.channels.hostile import Inventor, spoiled
 
 SCHEMA: dict[str, Any] = json.loads((Path(__file__).parent / "answers.json").read_text())
 KINDS = sorted(SCHEMA["events"])
-VIEW = BotProfile(
-    "discord", "1", Options.model_validate({"token": "t", "groups": "always"}), frozenset({"help"})
-)
+VIEW = BotProfile("discord", "1", Options.model_validate({"token": "t"}), frozenset({"help"}))
 ROOM = Chat("5", "channel")
 TEXTS = ("hello", "/help", "<@1> hi", "2026-01-01T00:00:00+00:00", "", "x" * 300)
 
@@ -46,15 +46,20 @@ def taken(name: str, data: Any) -> None:
     match name:
         case "MESSAGE_CREATE" | "MESSAGE_UPDATE":
             said = read(data, Message)
-            if parse.is_user_message(said, "1") and parse.should_answer(said, ROOM, VIEW):
+            if parse.is_user_message(said, "1"):
+                assert all(len(other.quote.text) <= 8_000 for other in parse.pointed(said, VIEW))
                 assert "\0" not in parse.inbound(said, ROOM, VIEW).dedup_key
         case "INTERACTION_CREATE":
-            parse.from_command(read(data, Interaction), ROOM, VIEW)
+            used = read(data, Interaction)
+            parse.from_command(used, ROOM, VIEW)
+            parse.shared(used, VIEW)
         case "READY":
             read(data, Ready)
         case "GUILD_CREATE":
             for channel in read(data, Guild).channels:
                 chat_of(channel, "1")
+        case _ if name.startswith("MESSAGE_REACTION_"):
+            parse.feedback(name, read(data, Reaction), VIEW)
         case _ if name.startswith(("CHANNEL_", "THREAD_")):
             read(data, Channel)
         case _:
@@ -63,7 +68,7 @@ def taken(name: str, data: Any) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_whatever_event_comes_it_is_read_or_set_aside(name: str) -> None:
-    dice, chats = Random(name), Chats(_nobody)
+    dice, chats = Random(name), Chats(_nobody, _nobody)
     for _ in range(100):
         event = invented(name, dice)
         for data in (event, spoiled(event, dice)):

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from pydantic import ValidationError
+from sqlalchemy import select
 
 from channels.discord.fake import FakeDiscord, relaxed
+from channels.discord.options import Options
 from gateway.app import Gateway
+from gateway.delivery.feedback import read_feedback
+from gateway.store import schema as t
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from gateway.testing.fake_models.server import FakeModels
 from tests.channels.discord.talking import (
     HISTORY,
     bot_at,
+    bots,
     gateway_at,
     later,
     quarantined,
@@ -22,23 +29,25 @@ from tests.channels.discord.talking import (
     settled,
     until,
 )
+from tests.documents import pdf, word
 from tests.recordings import Hearing, ogg_opus
 
 
-@pytest.mark.parametrize(("threads", "answers"), [("off", 1), ("continue", 2)])
-async def test_in_a_thread_that_the_bot_takes_part_in_it_may_need_no_mention(
-    fake: FakeDiscord, tmp_path: Path, threads: str, answers: int
+async def test_a_thread_that_the_bot_was_called_into_needs_no_mention(
+    fake: FakeDiscord, tmp_path: Path
 ) -> None:
     thread, other = fake.start_thread("general", "aside"), fake.start_thread("general", "other")
-    async with gateway_at(fake, tmp_path, threads=threads) as gateway:
+    bob = fake.user("bob").id
+    async with gateway_at(fake, tmp_path) as gateway:
         fake.say(other, "nobody asked the bot")
         fake.say(thread, f"{fake.mention} one")
         await settled(gateway, 1)
-    async with gateway_at(fake, tmp_path, threads=threads) as gateway:
+    async with gateway_at(fake, tmp_path) as gateway:
+        fake.say(thread, f"<@{bob}> this is for Bob")
         fake.say(thread, "two")
         fake.say("general", f"{fake.mention} three")
-        await settled(gateway, answers + 1)
-    assert fake.answers(thread) == ["You said: one", "You said: two"][:answers]
+        await settled(gateway, 3)
+    assert fake.answers(thread) == ["You said: one", "You said: two"]
     assert fake.answers(other) == []
 
 
@@ -90,6 +99,21 @@ async def test_a_deleted_message_needs_no_answer_any_more(fake: FakeDiscord, tmp
     assert third
 
 
+async def test_an_answer_whose_message_was_deleted_is_sent_again_and_once(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
+    dm, go_on = fake.dm("ada"), asyncio.Event()
+    async with FakeModels() as models, gateway_at(fake, tmp_path, models=models) as gateway:
+        models.then(Reply((Say("One "), Gate(go_on), Say("two."))))
+        fake.say(dm, "count")
+        await until(lambda: fake.answers(dm) == ["One"])
+        fake.delete(dm, next(said.id for said in fake.messages(dm) if said.content == "One"))
+        go_on.set()
+        await settled(gateway, 1)
+        assert fake.answers(dm) == ["One two."]
+    fake.transcript.check()
+
+
 async def test_files_are_read_and_those_that_cannot_be_are_named(fake: FakeDiscord, tmp_path: Path) -> None:
     png = bytes.fromhex("89504e470d0a1a0a") + b"picture"
     async with (
@@ -99,7 +123,12 @@ async def test_files_are_read_and_those_that_cannot_be_are_named(fake: FakeDisco
         fake.say(
             fake.dm("ada"),
             "look",
-            attach={"notes.txt": b"remember the milk", "plan.png": png, "huge.bin": b"\0" * 2000},
+            attach={
+                "notes.txt": b"remember the milk",
+                "plan.png": png,
+                "huge.bin": b"\0" * 2000,
+                "a.zip": b"PK\5\6" + bytes(18),
+            },
         )
         fake.say(fake.dm("ada"), "", attach={"../../only.txt": b"just a file"})
         await settled(gateway, 2)
@@ -108,8 +137,18 @@ async def test_files_are_read_and_those_that_cannot_be_are_named(fake: FakeDisco
     assert "image_url" in first or "base64" in first
     assert "huge.bin" in first
     assert "larger than 1000 bytes" in first
+    assert "22 bytes: this kind of file cannot be read" in first
     assert "just a file" in second
     assert ".." not in second
+
+
+async def test_the_text_of_a_document_reaches_the_model(fake: FakeDiscord, tmp_path: Path) -> None:
+    async with FakeModels() as models, gateway_at(fake, tmp_path, models=models) as gateway:
+        fake.say(fake.dm("ada"), "read", attach={"plan.docx": word(), "report.pdf": pdf("Revenue was 42")})
+        await settled(gateway, 1)
+        asked = str(models.requests[-1].body["messages"])
+    assert "Sales rose." in asked
+    assert "Revenue was 42" in asked
 
 
 @pytest.mark.slow
@@ -273,3 +312,131 @@ async def test_a_malformed_event_goes_into_quarantine_and_stops_nothing(tmp_path
         assert fake.answers(fake.dm("ada")) == ["You said: hello"]
         assert len(fake.transcript.of("IDENTIFY", "RESUME")) == 1
     fake.transcript.check()
+
+
+UP, HEART, DOWN = "\N{THUMBS UP SIGN}", "\N{HEAVY BLACK HEART}\ufe0f", "\N{THUMBS DOWN SIGN}"
+
+
+async def opinions(gateway: Gateway) -> dict[str, str]:
+    """Return the feedback of users that counts, by user id."""
+    found = await gateway.parts.store.read(lambda c: read_feedback(c, 10))
+    return {one.user_id: one.value for one in found}
+
+
+async def test_reactions_to_answers_are_feedback(fake: FakeDiscord, tmp_path: Path) -> None:
+    thread, ada, bob = (
+        fake.start_thread("general", "aside"),
+        str(fake.user("ada").id),
+        str(fake.user("bob").id),
+    )
+    async with gateway_at(fake, tmp_path) as gateway:
+        asked = fake.say(thread, f"{fake.mention} hello")
+        await settled(gateway, 1)
+        answer = bots(fake, thread)[0].id
+        counted = gateway.counters.feedback
+        fake.react(thread, asked, UP)
+        fake.react(thread, answer, "\N{EYES}")
+        fake.react(thread, answer, UP)
+        fake.react(thread, answer, HEART)
+        fake.react(thread, answer, UP, "bob")
+        fake.react(thread, answer, DOWN)
+        await until(lambda: counted["discord", "down"] == 1)
+        assert counted["discord", "up"] == 3, "only those to the bot's messages count"
+        assert await opinions(gateway) == {ada: "down", bob: "up"}
+        fake.react(thread, asked, UP, on=False)
+        fake.react(thread, answer, HEART, on=False)
+        await until(lambda: counted["discord", "none"] == 1)
+        assert await opinions(gateway) == {ada: "down", bob: "up"}, "the other reactions still count"
+        fake.react(thread, answer, DOWN, on=False)
+        await until(lambda: counted["discord", "none"] == 2)
+        assert await opinions(gateway) == {ada: "up", bob: "up"}
+        fake.clear_reactions(thread, answer, UP)
+        await until(lambda: counted["discord", "none"] == 4)
+        assert await opinions(gateway) == {}
+        fake.react(thread, answer, DOWN)
+        fake.react(thread, answer, UP, "bob")
+        fake.clear_reactions(thread, answer)
+        await until(lambda: counted["discord", "none"] == 6)
+        assert await opinions(gateway) == {}
+    fake.transcript.check()
+
+
+async def test_a_reaction_in_a_private_chat_during_an_outage_is_stored_with_the_position(
+    fake: FakeDiscord, tmp_path: Path
+) -> None:
+    dm, ada = fake.dm("ada"), str(fake.user("ada").id)
+    async with gateway_at(fake, tmp_path) as gateway:
+        fake.say(dm, "hello")
+        await settled(gateway, 1)
+    fake.react(dm, bots(fake, dm)[0].id, UP)
+    async with gateway_at(fake, tmp_path) as gateway:
+        async with asyncio.timeout(60):
+            while await opinions(gateway) != {ada: "up"}:
+                await asyncio.sleep(0.01)
+        position = {c.shard: c.value for c in await gateway.parts.host.cursors("discord")}[""]
+        (session,) = fake.gateway.sessions.values()
+        added = next(event.seq for event in session.events if event.name == "MESSAGE_REACTION_ADD")
+        assert json.loads(position)[1] == added
+
+
+STOP = "\N{OCTAGONAL SIGN}"
+
+
+async def interruptions(gateway: Gateway) -> list[str | None]:
+    """Return how the accepted messages were interrupted, in order."""
+    query = select(t.inbox.c.interrupted).where(t.inbox.c.session != "").order_by(t.inbox.c.ord)
+    return await gateway.parts.store.read(lambda c: [*c.execute(query).scalars()])
+
+
+async def half_shown(fake: FakeDiscord, gateway: Gateway, text: str) -> int:
+    """Wait until the beginning of an answer is shown in the channel. Returns its message."""
+    await fake.until(lambda: fake.answers("general")[-1:] == [text])
+    placed = select(t.outbox.c.id).where(t.outbox.c.platform_id.endswith(f":{bots(fake, 'general')[-1].id}"))
+    async with asyncio.timeout(60):
+        while not await gateway.parts.store.read(lambda c: c.execute(placed).all()):
+            await asyncio.sleep(0)
+    return bots(fake, "general")[-1].id
+
+
+async def test_a_stop_reaction_ends_the_answer(fake: FakeDiscord, tmp_path: Path) -> None:
+    async with FakeModels() as models, gateway_at(fake, tmp_path, models=models) as gateway:
+        models.then(Reply((Say("Once upon"), Gate(asyncio.Event()), Say(" a time"))))
+        fake.say("general", f"{fake.mention} a story")
+        answer = await half_shown(fake, gateway, "Once upon")
+        fake.react("general", answer, "\N{THINKING FACE}", "eve")
+        fake.react("general", answer, STOP, "eve")
+        await settled(gateway, 1)
+        assert await interruptions(gateway) == ["stopped"], "durable before the position moved past it"
+        fake.say("general", f"{fake.mention} thanks")
+        await settled(gateway, 2)
+    assert fake.answers("general")[0].startswith("Once upon")
+    assert "a time" not in fake.answers("general")[0]
+    assert fake.answers("general")[1] == "You said: thanks"
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize(("user", "option"), [("eve", STOP), ("ada", ""), ("ada", "\N{HEAVY BLACK HEART}")])
+async def test_a_stop_reaction_of_others_or_another_one_stops_nothing(
+    fake: FakeDiscord, tmp_path: Path, user: str, option: str
+) -> None:
+    access = {"allow": [str(fake.user("ada").id)], "stop_reaction": option}
+    go_on = asyncio.Event()
+    async with FakeModels() as models, gateway_at(fake, tmp_path, models=models, **access) as gateway:
+        models.then(Reply((Say("Once upon"), Gate(go_on), Say(" a time"))))
+        asked = fake.say("general", f"{fake.mention} a story")
+        answer = await half_shown(fake, gateway, "Once upon")
+        fake.react("general", asked, STOP)
+        fake.react("general", answer, STOP, user)
+        fake.react("general", answer, DOWN)
+        await until(lambda: gateway.counters.feedback["discord", "down"])
+        go_on.set()
+        await settled(gateway, 1)
+        assert await interruptions(gateway) == [None]
+    assert fake.answers("general") == ["Once upon a time"]
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize("emoji", ["stop", ":stop:", "stop:123", "1", STOP * 11])
+def test_a_stop_reaction_has_to_be_an_emoji(emoji: str) -> None:
+    with pytest.raises(ValidationError, match="must be an emoji"):
+        Options.model_validate({"token": "t", "stop_reaction": emoji})

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from channels.discord import parse
 from channels.discord.files import may_download, received
-from channels.discord.inflow import PARSE_ERRORS, Chats
+from channels.discord.inflow import PARSE_ERRORS
 from channels.discord.options import Options
 from channels.discord.parse import (
     Attachment,
@@ -27,23 +27,34 @@ from channels.discord.parse import (
     Interaction,
     Message,
     Ready,
-    chat_of,
     read,
 )
-from gateway.channel import Address, Audio, InboundMessage, Sender
+from channels.discord.rooms import Chats, Roles
+from gateway.channel import Address, Audio, InboundMessage, Quoted, Sender
+from gateway.files import FileReader
 
 pytestmark = pytest.mark.slow
 
 PAYLOADS = {path.stem: json.loads(path.read_text()) for path in Path(__file__).parent.glob("payloads/*.json")}
 ME = PAYLOADS["ready"]["user"]["id"]
 DM = Chat(PAYLOADS["message_dm"]["channel_id"], "dm")
-GENERAL = Chat(PAYLOADS["message_mention"]["channel_id"], "channel")
-THREAD = Chat(PAYLOADS["message_thread"]["channel_id"], "thread", GENERAL.id)
+GUILD = PAYLOADS["guild_create"]["id"]
+GENERAL = Chat(PAYLOADS["message_mention"]["channel_id"], "channel", guild=GUILD, name="general")
+THREAD = Chat(
+    PAYLOADS["message_thread"]["channel_id"],
+    "thread",
+    GENERAL.id,
+    guild=GUILD,
+    name=PAYLOADS["thread_create"]["name"],
+)
 
 
 def view(**options: Any) -> BotProfile:
     made = Options(token="t", **options)  # pyright: ignore[reportArgumentType] - pydantic makes a secret of it
-    return BotProfile("discord", ME, made, frozenset({"help", "model"}))
+    names = {("channel", GENERAL.id): "general", ("role", "77"): "team"}
+    return BotProfile(
+        "discord", ME, made, frozenset({"help", "model"}), lambda kind, key: names.get((kind, key), "")
+    )
 
 
 def message(name: str, **changes: Any) -> Message:
@@ -60,7 +71,7 @@ def test_a_direct_message() -> None:
         session=f"discord:{ME}:{DM.id}",
         dedup_key=said["id"],
         address=Address("discord", ME, DM.id, reply_to=said["id"]),
-        sender=Sender(said["author"]["id"], "Ada"),
+        sender=Sender(said["author"]["id"], "Ada", "ada"),
         text="hello **you**",
         order=int(said["id"]),
         sent_at=int(datetime.fromisoformat(said["timestamp"]).timestamp() * 1000),
@@ -87,16 +98,92 @@ def test_the_mention_of_the_bot_goes_and_others_become_names() -> None:
     assert inbound("message_mention", GENERAL).text == "what is @Bob doing?"
 
 
+def test_marks_in_a_text_become_names() -> None:
+    said = message(
+        "message_mention",
+        content=f"<@{ME}> <@&77> <@&78> <#{GENERAL.id}> <#5> <:wave:12> <a:hop:13> <t:0:R> <t:9999999999999>",
+    )
+    text = parse.text_of(said, view())
+    assert text == "@team <@&78> #general <#5> :wave: :hop: 1970-01-01 00:00 UTC <t:9999999999999>"
+
+
+def test_a_member_goes_by_the_name_on_the_server() -> None:
+    bob = {"id": "8", "username": "bob", "global_name": "Bob", "member": {"nick": "Bobby\n", "roles": []}}
+    said = message(
+        "message_mention", content="<@8> hi", mentions=[bob], member={"nick": "Countess", "roles": ["77"]}
+    )
+    found = parse.inbound(said, GENERAL, view())
+    assert (found.sender.name, found.sender.username) == ("Countess", "ada")
+    assert found.text == "@Bobby hi"
+
+
+def test_stickers_and_polls_are_text() -> None:
+    poll = {"question": {"text": "Lunch?"}, "answers": [{"poll_media": {"text": "soup"}}, {"poll_media": {}}]}
+    said = message("message_dm", content="", sticker_items=[{"name": "Wave\n"}], poll=poll)
+    assert parse.text_of(said, view()) == "[Sticker: Wave]\n[Poll: Lunch?]\n- soup\n-"
+    for odd in ({"question": 5}, [1], "poll"):
+        assert parse.text_of(message("message_dm", poll=odd, sticker_items=odd), view()) == "hello **you**"
+
+
 def test_what_a_message_answers_is_quoted() -> None:
-    assert inbound("message_reply", GENERAL).text == "> Bob wrote: it rains\n\nreally?"
-    assert inbound("message_reply", GENERAL).in_reply_to == "1573810574444199940"
-
-
-def test_a_quoted_command_stays_a_text() -> None:
     said = message("message_reply")
-    quoted = msgspec.structs.replace(said.referenced_message, content="/model x\n/help")
-    text = parse.text_of(msgspec.structs.replace(said, referenced_message=quoted), view())
-    assert text.startswith("> Bob wrote: /model x\n> /help\n\n")
+    (other,) = parse.pointed(said, view())
+    assert other.quote == Quoted("reply", "it rains", Sender(other.quote.sender.id, "Bob", "bob"))
+    found = parse.inbound(said, GENERAL, view())
+    assert (found.text, found.in_reply_to) == ("really?", "1573810574444199940")
+
+
+@pytest.mark.parametrize(
+    ("changes", "quotes"),
+    [
+        ({"content": "<@8> /help"}, 1),
+        ({"content": f"<@{ME}> /help"}, 0),
+        ({"referenced_message": None}, 0),
+    ],
+)
+def test_commands_and_deleted_messages_have_no_quote(changes: dict[str, Any], quotes: int) -> None:
+    assert len(parse.pointed(message("message_reply", **changes), view())) == quotes
+
+
+def forward(*snapshots: Any) -> Message:
+    reference = {"type": 1, "channel_id": "5", "message_id": "6"}
+    return message("message_dm", content="", message_reference=reference, message_snapshots=list(snapshots))
+
+
+def test_a_forwarded_message_is_a_quote_and_not_text() -> None:
+    cards = [
+        {"type": "rich", "title": "Alert", "fields": [{"name": "disk", "value": "full"}]},
+        {"type": "link"},
+    ]
+    said = forward({"message": {"content": "yes", "embeds": cards}})
+    assert parse.text_of(said, view()) == ""
+    assert [other.quote for other in parse.pointed(said, view())] == [
+        Quoted("forward", "yes\nAlert\ndisk: full")
+    ]
+
+
+@pytest.mark.parametrize("odd", [5, None, {}, {"message": 1}, {"message": {"content": 3}}, [[]], "text"])
+def test_invalid_snapshots_are_left_out(odd: Any) -> None:
+    good = {"message": {"content": "fine"}}
+    assert [other.quote.text for other in parse.pointed(forward(odd, good), view())] == ["fine"]
+    said = msgspec.structs.replace(forward(), message_snapshots=odd)
+    assert parse.pointed(said, view()) == ()
+
+
+def test_long_quotes_are_cut() -> None:
+    (other,) = parse.pointed(forward({"message": {"content": "x" * 1_000_000}}), view())
+    assert other.quote.text == "x" * 7_999 + "…"
+
+
+def test_of_a_message_of_the_bot_only_the_files_are_quoted() -> None:
+    said = message("message_reply")
+    other = said.referenced_message
+    assert other is not None
+    mine = msgspec.structs.replace(other, author=msgspec.structs.replace(other.author, id=ME))
+    assert parse.pointed(msgspec.structs.replace(said, referenced_message=mine), view()) == ()
+    mine = msgspec.structs.replace(mine, attachments=(Attachment("1", "plan.png", "u"),))
+    (found,) = parse.pointed(msgspec.structs.replace(said, referenced_message=mine), view())
+    assert (found.quote.text, found.quote.own, len(found.attachments)) == ("", True, 1)
 
 
 @pytest.mark.parametrize(
@@ -111,21 +198,24 @@ def test_conversations_by_strategy(strategy: str, session: str) -> None:
     user = PAYLOADS["message_thread"]["author"]["id"]
     found = inbound("message_thread", THREAD, session_strategy=strategy)
     assert found.session == f"discord:{ME}:{session.format(user=user)}"
+    title = f"#general / {THREAD.name}"
     assert found.address == Address(
-        "discord", ME, GENERAL.id, thread=THREAD.id, reply_to=found.dedup_key, group=True
+        "discord", ME, GENERAL.id, thread=THREAD.id, reply_to=found.dedup_key, group=True, title=title
     )
+    assert found.written_in == THREAD.id
 
 
 def test_a_thread_that_will_be_opened_has_the_id_of_its_message() -> None:
     found = inbound("message_mention", GENERAL, threads="open")
     assert found.address.thread == found.dedup_key == found.session.rpartition(":t")[2]
+    assert (found.written_in, found.address.title) == (None, "#general")
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("interaction_slash", "/model openai/other"),
-        ("interaction_message", "> Bob wrote: it rains\n\nWhat about this?"),
+        ("interaction_message", "What about this?"),
         ("interaction_user", "Who is Bob (id {bob})?"),
     ],
 )
@@ -137,13 +227,17 @@ def test_commands_are_texts(name: str, text: str) -> None:
     assert found.dedup_key == interaction.id
     assert found.address.reply_to == f"{interaction.id}:{interaction.token}"
     assert found.session == inbound("message_mention", GENERAL).session
+    assert found.addressed == "command"
+    assert [other.quote.text for other in parse.shared(interaction, view())] == ["it rains"] * (
+        name == "interaction_message"
+    )
 
 
-def test_a_voice_message_is_heard_and_not_a_file() -> None:
+async def test_a_voice_message_is_heard_and_not_a_file() -> None:
     spoken = Attachment("1", "voice-message.ogg", "u", content_type="audio/ogg", waveform="AAA=")
-    assert received(spoken, b"hi") == Audio("data:audio/ogg;base64,aGk=", "audio/ogg")
-    found = parse.inbound(message("message_dm", content=""), DM, view(), (), Audio("data:,x"))
-    assert (found.kind, found.text, found.audio) == ("audio", "", Audio("data:,x"))
+    assert await received(spoken, b"hi", FileReader().read) == Audio(
+        "data:audio/ogg;base64,aGk=", "audio/ogg"
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,24 +266,47 @@ def test_only_people_speak() -> None:
     assert not parse.is_user_message(message("message_dm", author=other), ME)
 
 
+JOINED = msgspec.structs.replace(THREAD, joined=True)
+
+
 @pytest.mark.parametrize(
-    ("when", "content", "meant"),
+    ("content", "chat", "way"),
     [
-        ("mention", "hello", False),
-        ("mention", f"hello <@{ME}>", True),
-        ("mention", f"hello <@!{ME}>", True),
-        ("mention", "/help", True),
-        ("mention", "/shrug", False),
-        ("reply", f"hello <@{ME}>", False),
-        ("command", f"hello <@{ME}>", False),
-        ("command", f"<@{ME}> /help me", True),
-        ("always", "hello", True),
+        ("hello", GENERAL, "none"),
+        (f"hello <@{ME}>", GENERAL, "mention"),
+        (f"hello <@!{ME}>", GENERAL, "mention"),
+        (f"<@{ME}>", GENERAL, "mention"),
+        ("/help", GENERAL, "command"),
+        ("/shrug", GENERAL, "none"),
+        (f"<@{ME}> /help me", GENERAL, "command"),
+        ("hello", THREAD, "none"),
+        ("hello", JOINED, "thread"),
+        ("hello <@8>", JOINED, "thread"),
+        ("<@8> hello", JOINED, "none"),
+        (f"<@8> ask <@{ME}>", JOINED, "mention"),
+        ("hello", DM, "direct"),
+        (f"<@{ME}>", DM, "mention"),
+        ("/help", DM, "direct"),
     ],
 )
-def test_whom_a_message_in_a_server_is_meant_for(when: str, content: str, *, meant: bool) -> None:
+def test_how_a_message_addresses_the_bot(content: str, chat: Chat, way: str) -> None:
     said = message("message_mention", content=content)
-    assert parse.should_answer(said, GENERAL, view(groups=when)) is meant
-    assert parse.should_answer(said, DM, view(groups=when))
+    assert parse.addressed(said, chat, view()) == way
+
+
+def test_a_reply_to_the_bot_addresses_it_and_a_forward_of_its_words_does_not() -> None:
+    said = message("message_reply", content="really?")
+    assert said.referenced_message is not None
+    author = msgspec.structs.replace(said.referenced_message.author, id=ME)
+    mine = msgspec.structs.replace(said.referenced_message, author=author)
+    reply = msgspec.structs.replace(said, referenced_message=mine)
+    assert parse.addressed(said, GENERAL, view()) == "none"
+    assert parse.addressed(reply, GENERAL, view()) == "reply"
+    reference = msgspec.structs.replace(reply.message_reference, type=1)
+    assert (
+        parse.addressed(msgspec.structs.replace(reply, message_reference=reference), GENERAL, view())
+        == "none"
+    )
 
 
 @pytest.mark.parametrize("key", ["9" * 20, "-1", "", "1\n", "١٢", "9300000000000000000", "1.5", "0x10"])
@@ -207,21 +324,65 @@ async def test_chats_are_learnt_and_asked_for() -> None:
             return PAYLOADS["thread_create"]
         raise LookupError(key)
 
-    chats = Chats(ask)
-    for channel in read(PAYLOADS["guild_create"], Guild).channels:
-        chats.put(chat_of(channel, ME))
-    guild = PAYLOADS["guild_create"]["id"]
-    assert await chats.resolve(GENERAL.id, guild, None, ME) == GENERAL
+    async def ask_guild(key: str) -> Any:
+        asked.append(key)
+        raise LookupError(key)
+
+    chats = Chats(ask, ask_guild)
+    chats.put_guild(read(PAYLOADS["guild_create"], Guild), ME)
+    assert await chats.resolve(GENERAL.id, GUILD, None, ME) == GENERAL
     assert await chats.resolve("5", None, None, ME) == Chat("5", "dm")
-    assert await chats.resolve("6", guild, 0, ME) == Chat("6", "channel")
+    assert await chats.resolve("6", GUILD, 0, ME) == Chat("6", "channel", guild=GUILD)
     assert asked == []
-    assert await chats.resolve(THREAD.id, guild, 11, ME) == THREAD
-    assert await chats.resolve("7", guild, 11, ME) == Chat("7", "channel")
+    assert await chats.resolve(THREAD.id, GUILD, 11, ME) == THREAD
+    assert await chats.resolve("7", GUILD, 11, ME) == Chat("7", "channel", guild=GUILD)
     assert asked == [THREAD.id, "7"]
     chats.join(THREAD.id)
-    assert (await chats.resolve(THREAD.id, guild, 11, ME)).joined
+    assert (await chats.resolve(THREAD.id, GUILD, 11, ME)).joined
+    chats.apply_event("CHANNEL_UPDATE", {"id": GENERAL.id, "type": 0, "name": "lounge"}, ME)
+    assert chats.name("channel", GENERAL.id) == "lounge"
+    chats.apply_event("GUILD_ROLE_UPDATE", {"role": {"id": "4", "name": "team"}}, ME)
+    assert (chats.name("role", "4"), chats.name("role", "5")) == ("team", "")
     chats.apply_event("THREAD_DELETE", PAYLOADS["thread_create"], ME)
     assert chats.known(THREAD.id) is None
+    # An unknown server is asked for once.
+    await chats.resolve("8", "99", 0, ME)
+    await chats.resolve("9", "99", 0, ME)
+    assert asked == [THREAD.id, "7", "99"]
+
+
+async def test_roles_are_known_for_five_minutes_and_unknown_ones_are_none() -> None:
+    now, answers, asked = [1000.0], {"1": ["77"]}, list[str]()
+
+    async def ask(guild: str, user: str) -> list[str]:
+        asked.append(guild)
+        if guild == "down":
+            raise OSError(guild)
+        return answers.get(guild, [])
+
+    roles = Roles(ask, lambda: now[0])
+    assert roles.of("ada") == frozenset()
+    roles.note("1", "ada", ["77", "78"])
+    assert roles.of("ada") == {"77", "78"}
+    roles.note("1", "ada", ["79"], age=60)
+    assert roles.of("ada") == {"77", "78"}, "an older state does not replace a newer one"
+    now[0] += 299
+    assert roles.of("ada") == {"77", "78"}
+    await roles.refresh("ada", ["1"])
+    assert asked == []
+    now[0] += 2
+    assert roles.of("ada") == frozenset()
+    with pytest.raises(OSError, match="down"):
+        await roles.refresh("ada", ["down"])
+    assert roles.of("ada") == frozenset()
+    await roles.refresh("ada", ["1", "2"])
+    assert roles.of("ada") == {"77"}
+    answers["1"] = []
+    now[0] += 301
+    await roles.refresh("ada", ["1", "2"])
+    assert roles.of("ada") == frozenset()
+    roles.note("1", "eve", ["80"], age=301)
+    assert roles.of("eve") == frozenset()
 
 
 ODD = st.one_of(
@@ -272,7 +433,8 @@ def taken(name: str, payload: Any) -> InboundMessage | None:
     """Parse an event as the channel does."""
     if name.startswith("message") and name != "message_deleted":
         said = read(payload, Message)
-        if parse.is_user_message(said, ME) and parse.should_answer(said, GENERAL, view()):
+        if parse.is_user_message(said, ME):
+            assert all(len(other.quote.text) <= 8_000 for other in parse.pointed(said, view()))
             return parse.inbound(said, GENERAL, view())
     elif name.startswith("interaction"):
         return parse.from_command(read(payload, Interaction), GENERAL, view())

@@ -13,6 +13,7 @@ from channels.discord.files import MAX_FILE_BYTES, MAX_FILES, safe_name
 from channels.discord.render import LIMIT, Page, Style, discord_markdown, pages
 from gateway import (
     Attachment,
+    DisplayHints,
     ErrorPart,
     FilePart,
     ImagePart,
@@ -67,7 +68,7 @@ def test_all_six_parts_show() -> None:
         ("- [x] done\n- [ ] open", "- ☑ done\n- ☐ open"),
         ("> quoted\n> more", "> quoted\n> more"),
         ("```py\nx = 1\n```", "```py\nx = 1\n```"),
-        ("| a | b |\n|---|---|\n| 1 | 22 |", "```\na | b\n--+---\n1 | 22\n```"),
+        ("| a | b |\n|---|---|\n| 1 | 22 |", "```\na  b\n─  ──\n1  22\n```"),
         ("[here](https://example.org/a)", "[here](<https://example.org/a>)"),
         ("https://example.org", "<https://example.org>"),
         ("![plan](https://example.org/p.png)", "plan <https://example.org/p.png>"),
@@ -231,3 +232,18 @@ def test_a_notice_is_shown_as_one() -> None:
 def test_a_formula_is_shown_as_it_was_written(source: str) -> None:
     # What Discord reads as markup is escaped; it shows the rest.
     assert re.sub(r"\\([\\`*_~|<\[\]#>+\-.)])", r"\1", discord_markdown(source)) == source
+
+
+DIFF = "--- a\n+++ a\n@@ -1,1 +1,1 @@\n-one\n+`1` @all"
+EDIT: tuple[Part, ...] = (
+    ToolCallPart("1", "edit", {"path": "a"}),
+    ToolResultPart("1", f"Changed a (+1 -1)\n{DIFF}", "changed a (+1 -1)", display=DisplayHints(kind="diff")),
+)
+
+
+def test_the_diffs_of_an_answer_are_a_file_that_discord_folds() -> None:
+    [page] = shown(*EDIT, *EDIT, TextPart("Done."))
+    [file] = page.files
+    assert (file.name, file.data.decode()) == ("changes.diff", f"{DIFF}\n\n{DIFF}")
+    assert shown(*EDIT, TextPart("Done."), style=Style(tools=False)) == [Page("Done.")]
+    assert not any(page.files for page in shown(*EDIT, TextPart("Do"), final=False))

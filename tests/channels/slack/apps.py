@@ -92,7 +92,7 @@ class Socket:
 
     async def read(self) -> Any:
         """Return the next frame."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.socket.receive_json()
 
     async def ack(self, frame: Any, **payload: Any) -> None:

@@ -19,8 +19,10 @@ from gateway.store import schema as t
 from gateway.testing.fake_models.server import FakeModels
 
 
-def settings_of(directory: Path, models: FakeModels, fake: FakeSlack, **slack: Any) -> Settings:
-    """Return the settings of a gateway that uses both fakes."""
+def settings_of(
+    directory: Path, models: FakeModels, fake: FakeSlack, small_model: str | None = None, **slack: Any
+) -> Settings:
+    """Return the settings of a gateway that uses both fakes. By default, the model gets no envelopes."""
     account = {
         "enabled": True,
         **({} if "bot_token" in slack else {"bot_token": fake.bot_token}),
@@ -28,6 +30,7 @@ def settings_of(directory: Path, models: FakeModels, fake: FakeSlack, **slack: A
         "signing_secret": fake.app.signing_secret,
         "api_base_url": fake.api_url,
         "allow": "*",
+        "envelope": "off",
         **slack,
     }
     return Settings.model_validate(
@@ -38,6 +41,7 @@ def settings_of(directory: Path, models: FakeModels, fake: FakeSlack, **slack: A
             "channels": {"slack": account},
             "server": {"port": 0},
             "permissions": slack.pop("permissions", {"*": "allow"}),
+            "small_model": small_model,
         }
     )
 
@@ -53,8 +57,10 @@ async def gateway_at(
     """Run a gateway until the end of the block. Without ``models``, a fake model echoes."""
     async with own(models) as answering:
         permissions = slack.pop("permissions", {"*": "allow"})
+        limits = slack.pop("limits", {})
         settings = settings_of(directory, answering, fake, **slack)
-        settings = settings.model_copy(update={"permissions": permissions})
+        changed = {"permissions": permissions, "limits": settings.limits.model_copy(update=limits)}
+        settings = settings.model_copy(update=changed)
         gateway = Gateway(settings, plugins=list(plugins))
         async with gateway.running():
             if slack.get("mode") == "http":
@@ -98,6 +104,6 @@ async def states(gateway: Gateway) -> list[str]:
 
 async def settled(gateway: Gateway, *wanted: str) -> None:
     """Wait until all accepted messages are in these states."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await states(gateway)) != list(wanted):
             await asyncio.sleep(0.02)

@@ -20,6 +20,7 @@ from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.fake_platform import FAULTS, Fault
 from tests.channels.slack.gateways import gateway_at, settings_of, settled, states, until
+from tests.documents import pdf, word
 
 pytestmark = pytest.mark.slow
 
@@ -103,6 +104,63 @@ async def test_an_answer_is_edited_where_nothing_streams(tmp_path: Path) -> None
         await fake.until(lambda: not fake.messages("@ada")[0].reactions)
         assert fake.messages("@ada")[0].ts == ts
     fake.transcript.check()
+
+
+HEAD = "| a | b |\n|---|---|\n"
+
+
+def kinds(shown: ShownMessage) -> list[str]:
+    return [block["type"] for block in shown.raw["blocks"]]
+
+
+async def test_a_table_grows_and_stays_one(tmp_path: Path) -> None:
+    rows = [asyncio.Event(), asyncio.Event()]
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        said = (
+            Say("See"),
+            Gate(rows[0]),
+            Say(f":\n\n{HEAD}| 1 | **2** |\n"),
+            Gate(rows[1]),
+            Say("| 3 | 4 |"),
+        )
+        models.then(Reply(said))
+        fake.say("@ada", "count")
+        await fake.until(lambda: fake.answers("@ada") == ["See"])
+        rows[0].set()
+        await fake.until(lambda: fake.answers("@ada") == ["See:\na | b\n1 | 2"])
+        rows[1].set()
+        await settled(gateway, "done")
+        assert fake.answers("@ada") == ["See:\na | b\n1 | 2\n3 | 4"]
+        assert "table" in kinds(fake.messages("@ada")[-1])
+    fake.transcript.check()
+
+
+async def test_where_slack_knows_no_tables_they_are_text_and_it_is_not_asked_twice(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        fake.switches.unknown_blocks = frozenset({"table"})
+        for number in range(2):
+            models.then(Reply((Say(f"{HEAD}| 1 | {number} |"),)))
+            fake.say("@ada", "count")
+            await settled(gateway, *["done"] * (number + 1))
+        assert fake.answers("@ada") == [f"a  b\n─  ─\n1  {number}" for number in range(2)]
+        refused = [call for call in fake.transcript.calls if call.answer and not call.answer["ok"]]
+        assert [call.answer["error"] for call in refused] == ["invalid_blocks"]
+    fake.transcript.check()
+
+
+async def test_a_stream_that_slack_refuses_to_extend_is_ended_and_shows_the_answer(tmp_path: Path) -> None:
+    opened = asyncio.Event()
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        models.then(Reply((Say("One "), Gate(opened), Say("two."))))
+        fake.say("general", "count @trunkline")
+        await fake.until(lambda: any(said.streaming for said in fake.messages("general")))
+        (stream,) = fake.state.streams.values()
+        stream.size = 12_000
+        opened.set()
+        await settled(gateway, "done")
+        assert fake.answers("general") == ["One two."]
+        assert not any(said.streaming for said in fake.messages("general"))
+    assert all("the streamed message would have" in problem for problem in fake.transcript.problems)
 
 
 async def test_without_streaming_only_the_finished_answer_is_shown(tmp_path: Path) -> None:
@@ -341,19 +399,30 @@ async def test_buttons_decide(tmp_path: Path) -> None:
     fake.transcript.check()
 
 
-async def test_a_button_from_before_a_restart_says_that_it_expired(tmp_path: Path) -> None:
+async def test_a_button_from_before_a_restart_decides_and_a_second_press_removes_it(
+    tmp_path: Path,
+) -> None:
     async with FakeSlack() as fake, FakeModels() as models:
-        async with gateway_at(fake, tmp_path, models, (Shell(),), permissions={"shell": "ask"}) as gateway:
+        asking = {"permissions": {"shell": "ask"}, "streaming": False}
+        async with gateway_at(fake, tmp_path, models, (Shell(),), **asking) as gateway:
             models.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
             fake.say("@ada", "go")
-            await fake.until(lambda: any("May I run" in text for text in fake.answers("@ada")))
-            prompt = next(said for said in fake.messages("@ada") if "May I run" in said.text)
+            prompt = await prompt_in(fake, "@ada")
             raw = prompt.raw
-            gateway.parts.dispatcher.cancel()
-        fake.chat("@ada").messages[prompt.ts] = raw
-        async with gateway_at(fake, tmp_path, models, (Shell(),), permissions={"shell": "ask"}):
+            await until(lambda: all(one.shown for one in gateway.parts.questions._held.values()))
+        models.then(Reply((Say("Done."),)))
+        async with gateway_at(fake, tmp_path, models, (Shell(),), **asking) as gateway:
+            await fake.press("@ada", prompt.ts, "Allow once").settled()
+            await settled(gateway, "done")
+            await fake.until(lambda: any("✅ Allowed once" in text for text in fake.answers("@ada")))
+            assert sum("May I run" in text for text in fake.answers("@ada")) == 1
+            fake.chat("@ada").messages[prompt.ts] = raw
             await fake.press("@ada", prompt.ts, "Deny").settled()
-            await fake.until(lambda: any("expired" in text for text in fake.answers("@ada")))
+            await fake.until(lambda: fake.hidden("@ada"))
+            assert [said.text for said in fake.hidden("@ada")] == ["This question is not open any more."]
+            await fake.until(lambda: not fake.chat("@ada").messages[prompt.ts].get("blocks"))
+            left = fake.chat("@ada").messages[prompt.ts]["text"]
+            assert left == "May I run shell?\n▫️ This question is not open any more."
     fake.transcript.check()
 
 
@@ -432,28 +501,19 @@ async def test_a_question_that_cannot_be_shown_whole_is_denied_and_says_where_it
     fake.transcript.check()
 
 
-async def test_a_question_with_a_file_from_before_a_restart_does_not_confuse_the_new_one(
-    tmp_path: Path,
-) -> None:
+async def test_a_question_with_a_file_is_not_asked_again_after_a_restart(tmp_path: Path) -> None:
     async with FakeSlack() as fake, FakeModels() as models:
         asking = {"permissions": {"shell": "ask"}, "streaming": False}
-        async with gateway_at(fake, tmp_path, models, (Shell(),), **asking) as gateway:
+        async with gateway_at(fake, tmp_path, models, (Shell(),), **asking):
             models.then(Reply((Use("shell", json.dumps({"command": LONG})),), "tools"))
             fake.say("@ada", "go")
-            old = await prompt_in(fake, "@ada")
-            gateway.parts.dispatcher.cancel()
-        # A killed process removes nothing.
-        fake.chat("@ada").messages[old.ts] = old.raw
-        for file in fake.state.files.values():
-            file.deleted = False
+            prompt = await prompt_in(fake, "@ada")
         async with gateway_at(fake, tmp_path, models, (Shell(),), **asking) as gateway:
-            new = await prompt_in(fake, "@ada", 2)
-            assert list(argument_files(fake, "@ada").values()) == [{"command": LONG}] * 2
-            await fake.press("@ada", old.ts, "Allow once").settled()
-            await fake.until(lambda: any("expired" in text for text in fake.answers("@ada")))
-            await fake.press("@ada", new.ts, "Allow once").settled()
+            await fake.press("@ada", prompt.ts, "Allow once").settled()
             await settled(gateway, "done")
-    assert sum("May I run" in text and "Allowed once" in text for text in fake.answers("@ada")) == 1
+            await fake.until(lambda: any("✅ Allowed once" in text for text in fake.answers("@ada")))
+            assert list(argument_files(fake, "@ada").values()) == [{"command": LONG}]
+    assert sum("May I run" in text for text in fake.answers("@ada")) == 1
     fake.transcript.check()
 
 
@@ -483,6 +543,7 @@ async def test_files_come_in_and_go_out(tmp_path: Path) -> None:
         asked = str(models.requests[-1].body["messages"])
         assert "remember the milk" in asked
         assert "notes.txt" in asked
+        assert "2 bytes: this kind of file cannot be read" in asked
         long = "A paragraph of some length. " * 40
         models.then(Reply((Say("\n\n".join([long] * 40)),)))
         fake.say("@ada", "tell me all")
@@ -492,6 +553,16 @@ async def test_files_come_in_and_go_out(tmp_path: Path) -> None:
         assert names[0].startswith("answer-")
         assert names[0].endswith(".md")
         assert len(fake.answers("@ada")) == 1 + 6 + 1
+    fake.transcript.check()
+
+
+async def test_the_text_of_a_document_reaches_the_model(tmp_path: Path) -> None:
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        fake.say("@ada", "read", files=[("plan.docx", word()), ("report.pdf", pdf("Revenue was 42"))])
+        await settled(gateway, "done")
+        asked = str(models.requests[-1].body["messages"])
+    assert "Sales rose." in asked
+    assert "Revenue was 42" in asked
     fake.transcript.check()
 
 

@@ -193,7 +193,7 @@ async def test_events_come_twice_if_the_script_says_so() -> None:
 async def test_events_can_be_reordered() -> None:
     async with plain() as (fake, api):
         socket = await connect(fake, api)
-        async with fake.reordered():
+        with fake.reordered():
             fake.say("general", "first")
             fake.say("general", "second")
         texts = [(await socket.read())["payload"]["event"]["text"] for _ in range(2)]

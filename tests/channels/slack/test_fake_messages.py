@@ -12,6 +12,18 @@ from tests.channels.slack.apps import plain
 Json = dict[str, Any]
 
 
+def rich_text(*inside: Json) -> Json:
+    return rich_parts(rich_section(*inside))
+
+
+def rich_parts(*parts: Json) -> Json:
+    return {"type": "rich_text", "elements": [*parts]}
+
+
+def rich_section(*inside: Json) -> Json:
+    return {"type": "rich_text_section", "elements": [*(inside or ({"type": "text", "text": "a"},))]}
+
+
 def section(text: str) -> Json:
     return {"type": "section", "text": {"type": "mrkdwn", "text": text}}
 
@@ -89,6 +101,7 @@ async def test_a_room_the_bot_is_not_in_takes_its_messages_only_with_a_scope_for
         ({"text": "a", "thread_ts": "1.000000"}, "invalid_thread_ts"),
         ({"blocks": [{"type": "markdown", "text": "x" * 6_001}] * 2}, "msg_blocks_too_long"),
         ({"blocks": [section("x" * 2_700)] * 5}, "msg_blocks_too_long"),
+        ({"blocks": [{"type": "table", "rows": [[rich_text()]]}] * 2}, "invalid_attachments"),
     ],
 )
 async def test_content_that_slack_does_not_take_is_refused_and_noted(given: Json, error: str) -> None:
@@ -121,7 +134,27 @@ async def test_content_that_slack_does_not_take_is_refused_and_noted(given: Json
         [actions()],
         [{"type": "context", "elements": [section("a")["text"]] * 11}],
         [{"type": "image", "image_url": "https://example.org"}],
-        [{"type": "table", "rows": [[{}] * 21]}],
+        [rich_text({"type": "rich_text_list", "style": "bullet", "elements": []})],
+        [rich_text({"type": "text", "text": ""})],
+        [rich_parts({"type": "rich_text_list", "style": "dashed", "elements": [rich_section()]})],
+        [
+            rich_parts(
+                {"type": "rich_text_list", "style": "bullet", "indent": 9, "elements": [rich_section()]}
+            )
+        ],
+        [
+            rich_parts(
+                {"type": "rich_text_list", "style": "bullet", "elements": [{"type": "text", "text": "a"}]}
+            )
+        ],
+        [rich_parts({"type": "rich_text_preformatted", "elements": [{"type": "user", "user_id": "U1"}]})],
+        [rich_parts({"type": "text", "text": "a"})],
+        [{"type": "table", "rows": [[{"type": "raw_text", "text": "a"}] * 21]}],
+        [{"type": "table", "rows": [[{"type": "raw_text", "text": "a"}]] * 101}],
+        [{"type": "table", "rows": [[{"type": "raw_text", "text": ""}]]}],
+        [{"type": "table", "rows": [[{"type": "mrkdwn", "text": "a"}]]}],
+        [{"type": "table", "rows": []}],
+        [{"type": "table", "rows": [[rich_text()]], "column_settings": [{"align": "justify"}]}],
         [{"type": "table", "rows": [[{"type": "raw_text", "text": "x" * 10_001}]]}],
         [{"type": "divider", "block_id": "b"}] * 2,
         [{"type": "hologram"}],
@@ -177,7 +210,7 @@ async def test_a_text_that_is_too_long_is_cut_with_a_warning() -> None:
         {"text": "a", "blocks": [{"type": "markdown", "text": "<@U0000000099>"}]},
         {
             "text": "a",
-            "blocks": [{"type": "rich_text", "elements": [{"type": "broadcast", "range": "here"}]}],
+            "blocks": [rich_text({"type": "broadcast", "range": "here"})],
         },
         {"text": "@here come", "link_names": True},
         {"text": "a", "attachments": [{"fields": [{"value": "<!channel>"}]}]},
@@ -299,7 +332,7 @@ async def test_the_time_to_change_a_message_can_be_over() -> None:
 
 async def test_rich_text_is_only_replaced_by_rich_text() -> None:
     async with plain() as (_, api):
-        rich = {"type": "rich_text", "elements": []}
+        rich = rich_text({"type": "text", "text": "a"})
         posted = await api.call("chat.postMessage", channel="general", text="a", blocks=[rich])
         place = {"channel": posted["channel"], "ts": posted["ts"]}
         told = await api.call("chat.update", **place, text="b", blocks=[section("b")])

@@ -121,7 +121,7 @@ async def test_the_program_prints_its_address_first() -> None:
     process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert (await process.stdout.readline()).startswith(b"http://127.0.0.1:")
             facts: dict[str, str] = {}
             while "bot_token" not in facts:

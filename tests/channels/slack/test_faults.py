@@ -70,6 +70,23 @@ async def test_a_stream_that_slack_ended_goes_on_as_edits(tmp_path: Path) -> Non
     fake.transcript.check()
 
 
+@pytest.mark.parametrize("chat", ["@ada", "general"])
+async def test_an_answer_whose_message_was_deleted_is_posted_again_and_once(
+    tmp_path: Path, chat: str
+) -> None:
+    go_on = asyncio.Event()
+    async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
+        models.then(Reply((Say("One "), Gate(go_on), Say("two."))))
+        fake.say(chat, "count @trunkline")
+        await fake.until(lambda: fake.answers(chat) == ["One"])
+        shown = next(said for said in fake.messages(chat) if said.bot)
+        fake.delete(chat, shown.ts)
+        go_on.set()
+        await settled(gateway, "done")
+        assert fake.answers(chat) == ["One two."]
+    fake.transcript.check()
+
+
 async def test_a_long_answer_streams_over_several_messages(tmp_path: Path) -> None:
     words = [f"word{number} " for number in range(1500)]
     async with FakeSlack() as fake, FakeModels() as models, gateway_at(fake, tmp_path, models) as gateway:
@@ -298,11 +315,14 @@ async def test_socket_mode_that_is_switched_off_shows(tmp_path: Path) -> None:
 
 
 async def test_answers_in_a_thread_that_is_followed(tmp_path: Path) -> None:
-    async with FakeSlack() as fake, gateway_at(fake, tmp_path, groups="reply") as gateway:
+    async with FakeSlack() as fake, gateway_at(fake, tmp_path) as gateway:
         root = fake.say("general", "hello @trunkline")
         await settled(gateway, "done")
-        fake.say("general", "and more", thread=root)
+        await fake.until(lambda: fake.answers("general"))
+        fake.user("bob")
+        fake.say("general", "@bob and you?", thread=root)
         fake.say("general", "not for you")
+        fake.say("general", "and more", thread=root)
         await settled(gateway, "done", "done")
         shown = [said.text for said in fake.messages("general", thread=root) if said.bot]
         assert shown == ["You said: hello", "You said: and more"]
@@ -336,7 +356,7 @@ async def test_a_shortcut_on_a_message_is_answered_in_its_thread(tmp_path: Path)
         assert (await fake.message_shortcut("trunkline_ask", "general", ts).settled()).acknowledged
         await settled(gateway, "done")
         (answer,) = [said for said in fake.messages("general", thread=ts) if said.bot]
-        assert answer.text == "You said: what is this"
+        assert answer.text.startswith("You said: [Shared from Ada (@ada)]\nwhat is this\n")
     fake.transcript.check()
 
 

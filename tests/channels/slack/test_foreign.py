@@ -25,7 +25,7 @@ async def javascript(fake: FakeSlack, folder: Path, mode: str) -> AsyncGenerator
     )
     assert client.stdout is not None
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 line = (await client.stdout.readline()).decode().strip()
                 assert line or client.returncode is None

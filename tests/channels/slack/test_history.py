@@ -39,7 +39,6 @@ def history(api: Api, take: list[UserMessage], account: str = "T1") -> HistoryRe
         bot_user="U0",
         home=True,
         strategy="thread",
-        groups="mention",
         edits=True,
         prefix="",
         follows=made.follows,

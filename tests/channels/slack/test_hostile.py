@@ -18,7 +18,7 @@ from tests.channels.hostile import spoiled, strange
 from tests.channels.slack.gateways import gateway_at
 
 RECORDED = [json.loads(path.read_text()) for path in (Path(__file__).parent / "payloads").glob("*.json")]
-RULES = Rules(channel="slack", team="T1", bot_user="U1", groups="always")
+RULES = Rules(channel="slack", team="T1", bot_user="U1")
 
 
 async def everything() -> list[dict[str, Any]]:
@@ -30,12 +30,17 @@ async def everything() -> list[dict[str, Any]]:
         fake.react("general", ts, "eyes")
         fake.react("general", ts, "eyes", add=False)
         fake.another_bot_says("general", "beep")
+        fake.share("general", "general", ts, "look @trunkline")
+        fake.rename_user("ada", "Ada L.")
+        fake.user_group("team", "ada")
+        fake.user_group("team")
         fake.delete("general", ts)
         fake.rename_session("@ada", fake.say("@ada", "hello"), "A title")
         for tab in ("messages", "home"):
             fake.open_app("ada", tab)
         fake.invite("general", away=True)
         fake.invite("general")
+        fake.rename_chat("general", "lobby")
         fake.limit_events()
         fake.uninstall()
         return [*(one.payload for one in fake.deliveries), *RECORDED]

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from channels.slack.context.content import plain_text
 from channels.slack.parse import (
-    ApprovalPressed,
     DeletedMessage,
     OtherMessage,
+    QuestionPressed,
     Rules,
     StopPressed,
     UnreadableError,
@@ -23,11 +24,10 @@ from channels.slack.parse import (
     button_value,
     parse,
     parse_history,
-    plain_text,
     revision,
     user_id_of,
 )
-from gateway.channel import Address
+from gateway.channel import Address, Sender
 
 PAYLOADS = {
     path.stem: json.loads(path.read_text()) for path in (Path(__file__).parent / "payloads").glob("*.json")
@@ -74,30 +74,62 @@ def test_a_mention_and_its_message_are_one() -> None:
     assert found.session.endswith(f":t{found.address.thread}")
 
 
-@pytest.mark.parametrize(
-    ("groups", "meant"), [("mention", False), ("reply", False), ("command", False), ("always", True)]
-)
-def test_what_is_answered_where_several_read(groups: Any, meant: bool) -> None:
-    found = parse(PAYLOADS["message_thread"], rules(groups=groups), NOW)
-    assert isinstance(found, UserMessage) == meant
-    assert isinstance(found, OtherMessage) != meant
-
-
-def test_threads_that_the_bot_takes_part_in_are_followed() -> None:
+def test_ways_to_address_the_bot() -> None:
     event = PAYLOADS["message_thread"]["event"]
-    known = rules(
-        groups="reply", follows=lambda chat, thread: (chat, thread) == (event["channel"], event["thread_ts"])
-    )
-    assert isinstance(parse(PAYLOADS["message_thread"], known, NOW), UserMessage)
+    assert written("message_im").message.addressed == "direct"
+    assert written("app_mention").message.addressed == "mention"
+    assert written("command").message.addressed == "command"
+    assert written("message_action").message.addressed == "command"
+    assert written("message_thread").message.addressed == "none"
+    place = event["channel"], event["thread_ts"], event["ts"]
+    known = rules(follows=lambda *asked: asked == place)
+    assert addressed("message_thread", known) == "thread"
+    assert addressed("message_thread", known, text="<@U7777777777> what do you say?") == "none"
+    assert addressed("message_thread", known, text="<!subteam^S777> anyone?") == "none"
+    assert addressed("message_thread", known, text="ask <@U7777777777>") == "thread"
+    ours = {"parent_user_id": known.bot_user}
+    assert addressed("message_thread", rules(), **ours) == "reply"
+    assert addressed("message_thread", rules(), text="<@U7777777777> you?", **ours) == "none"
+    assert addressed("app_mention", rules(), text=f"<@{known.bot_user}> /model") == "command"
 
 
-def test_only_commands() -> None:
-    payload = copy.deepcopy(PAYLOADS["app_mention"])
-    assert isinstance(parse(payload, rules(groups="command"), NOW), OtherMessage)
-    payload["event"]["text"] = f"<@{rules().bot_user}> /model"
-    found = parse(payload, rules(groups="command"), NOW)
+def addressed(name: str, known: Rules, **changes: Any) -> str:
+    payload = copy.deepcopy(PAYLOADS[name])
+    payload["event"] |= changes
+    found = parse(payload, known, NOW)
     assert isinstance(found, UserMessage)
-    assert found.message.text == "/model"
+    return found.message.addressed
+
+
+def test_a_bare_mention_is_a_message_without_text() -> None:
+    payload = copy.deepcopy(PAYLOADS["app_mention"])
+    payload["event"]["text"] = f"<@{rules().bot_user}>"
+    found = parse(payload, rules(), NOW)
+    assert isinstance(found, UserMessage)
+    assert (found.message.text, found.message.addressed) == ("", "mention")
+
+
+def test_a_bot_is_heard_if_the_rules_name_it_and_it_mentions_the_bot() -> None:
+    payload = copy.deepcopy(PAYLOADS["message_bot"])
+    payload["event"] |= {"bot_id": "B777", "subtype": "bot_message", "username": "Intake", "text": ""}
+    payload["event"]["attachments"] = [{"text": f"<@{rules().bot_user}> new ticket", "fallback": "x"}]
+    assert isinstance(parse(payload, rules(), NOW), OtherMessage)
+    assert isinstance(parse(payload, rules(heeds=lambda _: True, bot="B777"), NOW), OtherMessage)
+    found = parse(payload, rules(heeds=lambda bot: bot == "B777", bot="B1"), NOW)
+    assert isinstance(found, UserMessage)
+    assert found.message.sender == Sender("B777", "Intake")
+    assert found.message.text == "new ticket"
+    payload["event"]["attachments"][0]["text"] = "a ticket"
+    assert isinstance(parse(payload, rules(heeds=lambda _: True, bot="B1"), NOW), OtherMessage)
+
+
+def test_an_edit_that_removes_the_mention_is_still_for_the_bot() -> None:
+    payload = copy.deepcopy(PAYLOADS["message_changed"])
+    payload["event"] |= {"channel": "C777"}
+    payload["event"]["previous_message"]["text"] = f"<@{rules().bot_user}> hi"
+    found = parse(payload, rules(), NOW)
+    assert isinstance(found, UserMessage)
+    assert found.message.addressed == "mention"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +182,7 @@ def test_other_bots_and_ourselves_are_only_seen() -> None:
 def test_a_slash_command_is_answered_by_its_response_url() -> None:
     found = written("command").message
     assert found.text == "/model openai/gpt"
-    assert found.address.reply_to == PAYLOADS["command"]["response_url"]
+    assert found.address.reply_to == f"{PAYLOADS['command']['response_url']}#{found.sender.id}"
     assert found.order == NOW
     prefixed = {**PAYLOADS["command"], "command": "/tl-model"}
     again = parse(prefixed, rules(prefix="tl-"), NOW)
@@ -169,16 +201,19 @@ def test_a_button() -> None:
     found = parse(PAYLOADS["block_actions"], rules(), NOW)
     user = PAYLOADS["block_actions"]["user"]["id"]
     url = PAYLOADS["block_actions"]["response_url"]
-    assert found == ApprovalPressed("abc", "once", "slack:T1:C1", user, url)
-    assert (
-        len(button_value("always", "x" * 16, "slack.sales:T0123456789:C0123456789:t1795000000.000001")) < 2000
-    )
+    place = PAYLOADS["block_actions"]["container"]
+    assert found == QuestionPressed("abc", 0, user, url, place["channel_id"], place["message_ts"], "x")
+    assert button_value(0, "abc") == PAYLOADS["block_actions"]["actions"][0]["value"]
 
 
 def test_a_message_shortcut_asks_about_the_message() -> None:
     found = written("message_action").message
-    assert found.text == "what is this"
-    assert found.address.thread == PAYLOADS["message_action"]["message"]["ts"]
+    source = PAYLOADS["message_action"]["message"]
+    assert found.text == "Answer this message."
+    assert [(one.markup, one.author) for one in written("message_action").shown] == [
+        ("what is this", source["user"])
+    ]
+    assert found.address.thread == source["ts"]
 
 
 def test_the_stop_button() -> None:
@@ -243,9 +278,9 @@ def mutated(draw: st.DrawFn) -> Any:
 @given(mutated())
 def test_a_payload_that_is_wrong_is_read_or_refused(payload: Any) -> None:
     try:
-        found = parse(payload, rules(groups="always"), NOW)
+        found = parse(payload, rules(), NOW)
         if isinstance(payload.get("event"), dict):
-            parse_history(payload["event"], "C1", rules(groups="always"))
+            parse_history(payload["event"], "C1", rules())
     except UnreadableError:
         return
     if isinstance(found, UserMessage):

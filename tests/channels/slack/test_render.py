@@ -21,6 +21,7 @@ from channels.slack.fake.markup import (
 from channels.slack.render import File, Text, blocks, notification_text, pages, safe_name, stream_text
 from gateway import (
     Attachment,
+    DisplayHints,
     ErrorPart,
     FilePart,
     ImagePart,
@@ -49,6 +50,10 @@ PIECES = st.sampled_from(
         "```\n",
         "| a | b |\n|---|---|\n| 1 | 2 |\n",
         "> quote\n",
+        "  > quote\n",
+        "   - deep\n",
+        "   ```\n",
+        "   code\n",
         "*",
         "**",
         "_",
@@ -93,6 +98,7 @@ def test_every_page_is_within_the_limits_and_mentions_nobody(markdown: str) -> N
 def check(page: Text) -> None:
     found = Inspection(blocks(page.markdown))
     assert (found.errors, found.mentions, found.mrkdwn) == ([], [], [])
+    assert found.tables <= 1
     assert found.size <= LONGEST_BLOCKS
     assert all(text for text in texts(blocks(page.markdown)))
     assert len(notification_text(page.markdown)) < 4_000
@@ -266,10 +272,94 @@ def test_lists_go_on_behind_what_is_nested() -> None:
     assert kinds == [("ordered", 0, 2), ("bullet", 1, 0), ("ordered", 0, 3)]
 
 
+def test_what_a_list_element_cannot_have_stands_between_two_of_them() -> None:
+    item = "1. one\n\n   ```py\n   x = 1\n   y\n   ```\n   behind\n2. two\n   > said\n"
+    item += "3. three\n   - deep\n\n     ```\n     z\n     ```\n   - [x] done\n4. four"
+    elements: Any = blocks(item)[0]["elements"]
+    shown = [
+        (
+            one["type"].removeprefix("rich_text_"),
+            one.get("indent"),
+            one.get("offset", 0),
+            "|".join("".join(texts_of_section(section)) for section in sections(one)),
+        )
+        for one in elements
+    ]
+    assert shown == [
+        ("list", 0, 0, "one"),
+        ("preformatted", None, 0, "x = 1\ny"),
+        ("section", None, 0, "behind"),
+        ("list", 0, 1, "two"),
+        ("quote", None, 0, "said"),
+        ("list", 0, 2, "three"),
+        ("list", 1, 0, "deep"),
+        ("preformatted", None, 0, "z"),
+        ("list", 1, 0, "☑ done"),
+        ("list", 0, 3, "four"),
+    ]
+
+
 def test_a_table_stands_in_letters_of_one_width() -> None:
-    (element,) = blocks("| a | bb |\n|---|---:|\n| 1 | 2 |")[0]["elements"]  # type: ignore[misc]
+    (element,) = blocks("| a | bb |\n|---|---:|\n| 1 | 2 |", {"table"})[0]["elements"]
     assert element["type"] == "rich_text_preformatted"
     assert element["elements"][0]["text"] == "a  bb\n─  ──\n1   2"
+
+
+def raw(text: str) -> dict[str, str]:
+    return {"type": "raw_text", "text": text}
+
+
+def test_a_table_is_one_of_slack_where_it_stands() -> None:
+    before, table, after = blocks(
+        "See:\n\n| a | bb |\n|---|---:|\n| 1 | **2** [x](https://a.example) |\n| | 3 |\n\nso"
+    )
+    assert (before["type"], after["type"]) == ("rich_text", "rich_text")
+    assert table["type"] == "table"
+    assert [one["align"] for one in table["column_settings"]] == ["left", "right"]
+    head, first, second = table["rows"]
+    assert visible_text(head) == "a\nbb"
+    assert all(cell["elements"][0]["elements"][0]["style"] == {"bold": True} for cell in head)
+    assert first[0] == raw("1")
+    assert first[1]["elements"][0]["elements"] == [
+        {"type": "text", "text": "2", "style": {"bold": True}},
+        {"type": "text", "text": " "},
+        {"type": "link", "url": "https://a.example", "text": "x"},
+    ]
+    assert second == [raw(" "), raw("3")]
+    assert not Inspection([before, table, after]).errors
+
+
+def test_a_table_is_never_alone_as_slack_replaces_rich_text_by_rich_text_only() -> None:
+    assert [block["type"] for block in blocks("| a |\n|---|\n| 1 |")] == ["rich_text", "table"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "cell", "kinds"),
+    [
+        (20, 9, "x", ["rich_text", "table"]),
+        (21, 1, "x", ["rich_text"]),
+        (2, 99, "x", ["rich_text", "table"]),
+        (2, 100, "x", ["rich_text"]),
+        (1, 99, "x" * 100, ["rich_text", "table"]),
+        (1, 99, "x" * 101, ["rich_text"]),
+    ],
+)
+def test_a_table_over_the_limits_is_shown_in_letters_of_one_width(
+    columns: int, rows: int, cell: str, kinds: list[str]
+) -> None:
+    lines = [[cell] * columns, ["---"] * columns, *([[cell] * columns] * rows)]
+    found = blocks("\n".join(" | ".join(line) if columns > 1 else f"| {line[0]} |" for line in lines))
+    assert [block["type"] for block in found] == kinds
+    assert "|" not in visible_text(found[:1])
+    assert not Inspection(found).errors
+
+
+def test_a_message_has_one_table_and_shows_the_others_in_letters_of_one_width() -> None:
+    table = "| a | b |\n|---|---|\n| 1 | 2 |"
+    found = blocks(f"{table}\n\n{table}\n\n- x\n\n  {table.replace(chr(10), chr(10) + '  ')}\n- y")
+    assert [block["type"] for block in found] == ["table", "rich_text"]
+    kinds = [part["type"] for part in found[1]["elements"]]
+    assert kinds == ["rich_text_preformatted", "rich_text_list", "rich_text_preformatted", "rich_text_list"]
 
 
 def test_a_link_that_pretends_is_not_streamed() -> None:
@@ -313,3 +403,18 @@ def test_an_error_is_shown_as_it_was_said() -> None:
     words = "refused (401), see [a](http://b.c) \\(d\\) \\[e\\] $f$ 1) *g* _h_ `i` $$j$$"
     (page,) = [page for page in pages(message(ErrorPart("E", words)), final=True) if isinstance(page, Text)]
     assert notification_text(page.markdown) == f"⚠️ {words}"
+
+
+DIFF = "--- a\n+++ a\n@@ -1,1 +1,1 @@\n-one\n+`1` @all"
+EDIT: tuple[Part, ...] = (
+    ToolCallPart("1", "edit", {"path": "a"}),
+    ToolResultPart("1", f"Changed a (+1 -1)\n{DIFF}", "changed a (+1 -1)", display=DisplayHints(kind="diff")),
+)
+
+
+def test_the_diffs_of_an_answer_are_a_file_that_slack_folds() -> None:
+    _, file = pages(message(*EDIT, *EDIT, TextPart("Done.")), final=True)
+    assert isinstance(file, File)
+    assert (file.name, base64.b64decode(file.data).decode()) == ("changes.diff", f"{DIFF}\n\n{DIFF}")
+    assert len(pages(message(*EDIT, TextPart("Done.")), final=True, tools=False)) == 1
+    assert len(pages(message(*EDIT, TextPart("Done.")), final=False)) == 1

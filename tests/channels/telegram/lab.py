@@ -17,7 +17,7 @@ from gateway.settings import Settings
 from gateway.store import schema as t
 from gateway.testing.fake_models.server import FakeModels
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 async def until(true: Callable[[], object]) -> None:
@@ -69,7 +69,7 @@ async def lab(
     settings: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> AsyncGenerator[Lab]:
-    """Run a gateway whose only channel is Telegram. ``options`` are the bot's settings."""
+    """Run a gateway whose only channel is Telegram, without envelopes. ``options`` are the bot's settings."""
     if models is None:
         async with (
             FakeModels() as made,
@@ -85,7 +85,7 @@ async def lab(
         ):
             yield running
         return
-    telegram = {"token": fake.token, "api_base_url": fake.url, "allow": "*", **options}
+    telegram = {"token": fake.token, "api_base_url": fake.url, "allow": "*", "envelope": "off", **options}
     given = {
         "data_dir": directory,
         "model": "openai/fake-small",

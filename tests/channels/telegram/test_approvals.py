@@ -108,10 +108,9 @@ async def test_a_question_that_goes_wrong_may_be_answered_all_the_same(
             fake.say(chat, "yes")  # the question was not shown, so this does not answer it
             (session,) = running.gateway.parts.sessions.live()
             await until(lambda: session.pending == 2)
-            assert session.turn is not None
             assert shell.ran == []
-            (question,) = session.turn.asked
-            await running.gateway.parts.approvals.resolve(question, "once", session=session.id)
+            (question,) = session.asked
+            await running.gateway.parts.host.settle(question, "once", session=session.id)
         else:
             await until(lambda: prompts(fake, chat))
             fake.press(chat, prompts(fake, chat)[0].id, "Allow once")
@@ -169,24 +168,24 @@ async def test_what_was_decided_before_a_crash_is_not_taken_for_the_answer(
 
 
 @pytest.mark.parametrize("command", [SHORT, LONG])
-async def test_buttons_of_an_earlier_process_have_expired_and_new_ones_decide(
+async def test_a_button_of_an_earlier_process_decides_and_then_has_expired(
     tmp_path: Path, fake: FakeTelegram, command: str
 ) -> None:
     chat, shell = fake.private(), Shell()
-    async with lab(tmp_path, fake, shell, settings=ASK) as running:
-        prompt = await asked(running, chat, command)
-        running.gateway.parts.dispatcher.cancel()
-        await until(lambda: not prompts(fake, chat))  # it was replaced by the outcome
-        fake.world.change(fake.chat(chat).messages[prompt.id], markup=prompt.markup)
     async with lab(tmp_path, fake, shell, settings=ASK, streaming=False) as running:
-        await until(lambda: len(prompts(fake, chat)) == 2)
-        query = fake.press(chat, prompt.id, "Allow once")
+        prompt = await asked(running, chat, command)
+    assert [one.id for one in prompts(fake, chat)] == [prompt.id]
+    async with lab(tmp_path, fake, shell, settings=ASK, streaming=False) as running:
+        fake.press(chat, prompt.id, "Allow once")
+        await running.settled()
+        await until(lambda: not prompts(fake, chat))
+        fake.world.change(fake.chat(chat).messages[prompt.id], markup=prompt.markup)
+        query = fake.press(chat, prompt.id, "Deny")
         await until(lambda: query.answer)
         assert query.answer is not None
-        assert "expired" in query.answer["text"]
-        assert shell.ran == []
-        fake.press(chat, prompts(fake, chat)[-1].id, "Allow once")
-        await running.settled()
+        assert query.answer["text"] == "This question is not open any more."
+        # It was not asked a second time.
+        assert sum("shell" in one.text for one in fake.messages(chat) if one.sender.is_bot) <= 2
     assert len(shell.ran) == 1
     fake.transcript.check()
 
@@ -262,9 +261,8 @@ async def test_a_question_with_a_file_is_sent_at_most_once_under_faults(
         await until(lambda: fake.transcript.of("sendDocument"))
         if fault in ("fail_before", "drop_before"):
             (session,) = running.gateway.parts.sessions.live()
-            assert session.turn is not None
-            (question,) = session.turn.asked
-            await running.gateway.parts.approvals.resolve(question, "once", session=session.id)
+            (question,) = session.asked
+            await running.gateway.parts.host.settle(question, "once", session=session.id)
         else:
             await until(lambda: prompts(fake, chat))
             fake.press(chat, prompts(fake, chat)[0].id, "Allow once")

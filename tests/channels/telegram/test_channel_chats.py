@@ -77,7 +77,7 @@ async def test_each_topic_of_a_forum_is_a_conversation(tmp_path: Path, fake: Fak
         fake.say(forum, f"{NAME} one", "Ada", thread=news)
         fake.say(forum, f"{NAME} two", "Ada", thread=talk)
         fake.say(forum, f"{NAME} three", "Ada")
-        fake.say(forum, "nobody is meant", "Ada", thread=news)
+        fake.say(forum, "@ben_s is meant", "Ada", thread=news)
         await until(lambda: len(fake.answers(forum)) == 3)
         await running.settled()
         sessions = {session.id for session in running.gateway.parts.sessions.live()}
@@ -108,7 +108,7 @@ async def test_a_reply_in_a_plain_group_is_no_topic(tmp_path: Path, fake: FakeTe
     async with lab(tmp_path, fake, session_strategy="chat_user") as running:
         first = fake.say(group, "the line is open", "Bob")
         fake.say(group, f"{NAME} really?", "Ada", reply_to=first)
-        await running.answers(group, "You said: > the line is open\n\nreally?")
+        await running.answers(group, "You said: [Reply to Bob]\n\nthe line is open\n\nreally?")
         [session] = [session.id for session in running.gateway.parts.sessions.live()]
     assert session.endswith(f"{group}:u{fake.person('Ada').id}")
     fake.transcript.check()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from channels.telegram.fake import FakeTelegram
+from gateway.store import schema as t
 from gateway.testing.fake_models.script import Gate, Reply, Say
-from tests.channels.telegram.lab import lab, until
+from tests.channels.telegram.lab import Lab, lab, until
 
 pytestmark = pytest.mark.slow
 
@@ -138,16 +143,19 @@ async def test_a_message_of_an_uncertain_send_is_found_by_the_next_process(
 async def test_a_message_is_found_though_much_was_written_elsewhere_before_it(
     tmp_path: Path, fake: FakeTelegram
 ) -> None:
-    chat, fake.retry_after = fake.private(), 10  # longer than all other answers take on a busy machine
-    others = [fake.private(f"P{number}") for number in range(40)]
+    """The numbers of messages count in all private chats and small groups of the bot."""
+    chat, elsewhere = fake.private(), fake.group("Elsewhere", "Ada", kind="group", admin=True)
     async with lab(tmp_path, fake, streaming=False) as running:
-        fake.then("slow_down", "none", method="sendMessage")
+        fake.retry_after = 6  # longer than the answer elsewhere takes on a busy machine
+        fake.then("slow_down", method="sendMessage")
         fake.say(chat, "hello")
         await until(lambda: fake.transcript.of("sendMessage"))
-        for other in others:
-            fake.say(other, "hi")
-        await until(lambda: all(fake.answers(other) for other in others))
+        for _ in range(40):
+            fake.say(elsewhere, "hi", "Ada")
+        fake.say(elsewhere, "@fake_bot hi", "Ada")
+        await until(lambda: fake.answers(elsewhere))
         fake.then("drop_after", method="sendMessage")
+        fake.retry_after = 30
         fake.then("slow_down", method="editMessageReplyMarkup")
         await until(lambda: fake.transcript.of("editMessageReplyMarkup"))
         running.gateway.parts.dispatcher.cancel()
@@ -156,7 +164,7 @@ async def test_a_message_is_found_though_much_was_written_elsewhere_before_it(
     fake.clock.advance(60)
     async with lab(tmp_path, fake, streaming=False) as running:
         await running.answers(chat, "You said: hello")
-        assert await running.states() == ["done"] * 41
+        assert await running.states() == ["done", "done"]
     fake.transcript.check()
 
 
@@ -241,3 +249,92 @@ async def test_a_reaction_marks_the_message_that_is_being_answered(
         await running.answers(chat, "Hm yes")
         assert not fake.chat(chat).messages[asked].reactions[bot]
     fake.transcript.check()
+
+
+STOP = "🙊"
+
+
+@asynccontextmanager
+async def half_shown(
+    directory: Path, fake: FakeTelegram, **options: Any
+) -> AsyncGenerator[tuple[Lab, int, int, asyncio.Event]]:
+    """Show the beginning of an answer in a group. Yields the group, the message and the gate of the rest."""
+    group = fake.group("Lab", "Ada", "Eve", admin=True)
+    async with lab(directory, fake, groups="always", **options) as running:
+        reply, gate = gated("Once upon", " a time")
+        running.models.then(reply)
+        fake.say(group, "a story", "Ada")
+        await until(lambda: fake.answers(group) == ["Once upon"])
+        placed = select(t.outbox.c.id).where(t.outbox.c.platform_id.is_not(None))
+        async with asyncio.timeout(60):
+            while not await running.gateway.parts.store.read(lambda c: c.execute(placed).all()):
+                await asyncio.sleep(0)
+        yield running, group, fake.messages(group)[-1].id, gate
+
+
+async def interruptions(running: Lab) -> list[str | None]:
+    """Return how the accepted messages were interrupted, in order."""
+    query = select(t.inbox.c.interrupted).order_by(t.inbox.c.received_at, t.inbox.c.ord)
+    return await running.gateway.parts.store.read(lambda c: [*c.execute(query).scalars()])
+
+
+async def test_a_stop_reaction_ends_the_answer(tmp_path: Path, fake: FakeTelegram) -> None:
+    async with half_shown(tmp_path, fake) as (running, group, answer, _):
+        fake.react(group, answer, "🤔", "Eve")
+        fake.react(group, answer, STOP, "Eve")
+        await running.settled()
+        assert await interruptions(running) == ["stopped"], "durable before the update was confirmed"
+        fake.say(group, "thanks", "Ada")
+        await running.answers(group, "Once upon", "You said: thanks")
+    fake.transcript.check()
+
+
+async def test_a_stop_reaction_of_others_or_elsewhere_stops_nothing(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    allowed = [str(fake.person("Ada").id)]
+    async with half_shown(tmp_path, fake, allow=allowed) as (running, group, answer, gate):
+        fake.react(group, answer, STOP, "Eve")  # may not use the bot
+        fake.react(group, answer - 1, STOP, "Ada")  # a message of a user
+        fake.react(group, answer, "\N{THUMBS DOWN SIGN}", "Ada")
+        await until(lambda: running.gateway.counters.feedback["telegram", "down"])
+        gate.set()
+        await running.answers(group, "Once upon a time")
+        assert await interruptions(running) == [None]
+    fake.transcript.check()
+
+
+async def test_a_stop_reaction_on_a_finished_answer_leaves_the_running_one(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    group = fake.group("Lab", "Ada", admin=True)
+    async with lab(tmp_path, fake, groups="always") as running:
+        fake.say(group, "hi", "Ada")
+        await running.answers(group, "You said: hi")
+        finished = fake.messages(group)[-1].id
+        reply, gate = gated("Once upon", " a time")
+        running.models.then(reply)
+        fake.say(group, "a story", "Ada")
+        await until(lambda: fake.answers(group)[1:] == ["Once upon"])
+        fake.react(group, finished, STOP, "Ada")
+        await until(lambda: running.gateway.counters.feedback["telegram", "none"])
+        gate.set()
+        await running.answers(group, "You said: hi", "Once upon a time")
+    fake.transcript.check()
+
+
+async def test_the_stop_reaction_can_be_another_or_none(tmp_path: Path, fake: FakeTelegram) -> None:
+    async with half_shown(tmp_path, fake, stop_reaction="") as (running, group, answer, gate):
+        fake.react(group, answer, STOP, "Ada")
+        fake.react(group, answer, "\N{THUMBS DOWN SIGN}", "Ada")
+        await until(lambda: running.gateway.counters.feedback["telegram", "down"])
+        gate.set()
+        await running.answers(group, "Once upon a time")
+    other = FakeTelegram()
+    async with (
+        other,
+        half_shown(tmp_path / "other", other, stop_reaction="💔") as (running, group, answer, _),
+    ):
+        other.react(group, answer, "💔", "Ada")
+        await running.answers(group, "Once upon")
+    other.transcript.check()

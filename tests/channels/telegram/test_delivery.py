@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,17 @@ from channels.telegram.api import Client
 from channels.telegram.delivery import Delivery
 from channels.telegram.fake import FakeTelegram
 from channels.telegram.limits import RateLimiter
-from channels.telegram.render import QUESTION, FilePage, Page, TextPage
-from gateway import Attachment, Message, Plugin, TextPart, Tool, ToolOutput, tool_from
-from gateway.channel import Address, OutboundMessage
+from channels.telegram.render import QUESTION, FilePage, Page, TextPage, pages_of
+from gateway import Attachment, ImagePart, Message, Plugin, TextPart, Tool, ToolOutput, tool_from
+from gateway.channel import Address, OutboundMessage, PlacementMismatch
+from gateway.delivery.pages import AnswerPages
+from gateway.extensions.registry import ChannelRegistry
+from gateway.store.inbox import Entry
+from gateway.store.outbox import Outbox
+from gateway.testing.chat import written
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 from gateway.testing.fake_platform import FAULTS
-from tests.channels.telegram.lab import lab, until
+from tests.channels.telegram.lab import Lab, lab, until
 from tests.channels.telegram.pictures import png
 from tests.recordings import MP3, WAV, Speaking, ogg_opus
 
@@ -127,10 +133,345 @@ async def test_files_of_a_tool_are_uploaded(tmp_path: Path, fake: FakeTelegram) 
         fake.say(chat, "paint a cat")
         await until(lambda: any("document" in one.media for one in fake.messages(chat)))
         await running.settled()
-    _, text, picture, notes = fake.messages(chat)
+    _, text, picture, notes, _ = fake.messages(chat)
     assert text.text.startswith("✓ paint")
     assert fake.world.files.data(picture.media["photo"][-1]["file_id"]) == png()
     assert fake.world.files.data(notes.media["document"]["file_id"]) == b"how it was made"
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize("private", [True, False])
+async def test_the_text_after_a_picture_is_streamed(
+    tmp_path: Path, fake: FakeTelegram, private: bool
+) -> None:
+    chat = fake.private() if private else fake.group("lab", "Ada", admin=True)
+    async with lab(tmp_path, fake, Painting(), groups="always", pace=100) as running:
+        gate = painting(running)
+        fake.say(chat, "paint a cat")
+        shown = ["before\n\n✓ paint", "photo", "document"]
+        await until(lambda: growing(fake, chat) == [*shown, "after"])
+        # The picture stands in the chat while the answer goes on.
+        assert contents(fake, chat) == (shown if private else [*shown, "after"])
+        gate.set()
+        await running.settled()
+    assert contents(fake, chat) == [*shown, "after it"]
+    assert len(fake.transcript.of("sendPhoto", "sendDocument", "editMessageMedia")) == 2
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("fault", ["drop_before", "drop_after", "slow_down", "none"])
+@pytest.mark.parametrize("method", ["sendMessage", "sendPhoto", "sendDocument"])
+async def test_a_crash_around_a_picture_neither_loses_nor_doubles_a_part(
+    tmp_path: Path, fake: FakeTelegram, private: bool, fault: str, method: str
+) -> None:
+    chat = fake.private() if private else fake.group("lab", "Ada", admin=True)
+    how: dict[str, Any] = {"groups": "always", "pace": 100, "settings": {"limits": {"drain_seconds": 0}}}
+    async with lab(tmp_path, fake, Painting(), **how) as running:
+        fake.then(fault, method=method)
+        painting(running)
+        fake.say(chat, "paint a cat")
+        # The tool is not repeated, as it may have had its effect: it has to have ended.
+        await until(lambda: fake.transcript.of(method) and len(running.models.requests) == 2)
+        running.gateway.parts.dispatcher.cancel()
+    fake.clock.advance(60)
+    async with lab(tmp_path, fake, Painting(), **how) as running:
+        running.models.then(Reply((Say("after it"),)))
+        await running.settled()
+        assert await running.states() == ["done"]
+    assert contents(fake, chat) == ["before\n\n✓ paint", "photo", "document", "after it"]
+    assert not any(one.markup for one in fake.messages(chat))
+    fake.transcript.check()
+
+
+async def test_a_picture_that_nobody_may_send_does_not_end_the_answer(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    chat = fake.private()
+    fake.chat(chat).refuses_documents = True
+    async with lab(tmp_path, fake, Painting(), pace=100) as running:
+        gate = painting(running)
+        fake.say(chat, "paint a cat")
+        refused = "⚠️ notes.txt could not be sent: not enough rights to send documents to the chat"
+        shown = ["before\n\n✓ paint", "photo", refused]
+        await until(lambda: growing(fake, chat) == [*shown, "after"])
+        gate.set()
+        await running.settled()
+        assert await running.states() == ["done"]
+    assert contents(fake, chat) == [*shown, "after it"]
+    fake.transcript.check()
+
+
+def painting(running: Lab) -> asyncio.Event:
+    """Script an answer with a picture, and with text after it that waits for the event."""
+    gate = asyncio.Event()
+    running.models.then(
+        Reply((Say("before"), Use("paint")), "tools"), Reply((Say("after"), Gate(gate), Say(" it")))
+    )
+    return gate
+
+
+def contents(fake: FakeTelegram, chat: int) -> list[str]:
+    """Return the texts of the bot's messages, and the kinds of those with files."""
+    own = [one for one in fake.messages(chat) if one.sender.is_bot]
+    return [next(iter(one.media), untimed(one.text)) for one in own]
+
+
+def growing(fake: FakeTelegram, chat: int) -> list[str]:
+    """Return what a user sees of an answer: messages and drafts."""
+    return [*contents(fake, chat), *(draft.text for draft in fake.drafts(chat))]
+
+
+def untimed(text: str) -> str:
+    """Return a text without the durations of tools."""
+    return re.sub(r" · [\d.]+ m?s", "", text)
+
+
+SIZES = "# Sizes\n\n|a|b|\n|-|-|\n|1|2|"
+GRID = "Sizes\n\na  b\n─  ─\n1  2"
+
+
+def rich_of(fake: FakeTelegram, chat: int) -> list[list[str]]:
+    """Return the kinds of blocks of the bot's messages; none for a text."""
+    own = [one for one in fake.messages(chat) if one.sender.is_bot]
+    return [[block["type"] for block in one.media.get("rich_message", {}).get("blocks", ())] for one in own]
+
+
+@pytest.mark.parametrize("private", [True, False])
+async def test_a_table_is_a_rich_message_also_while_it_grows(
+    tmp_path: Path, fake: FakeTelegram, private: bool
+) -> None:
+    chat = fake.private() if private else fake.group("lab", "Ada", admin=True)
+    async with lab(tmp_path, fake, groups="always", pace=100) as running:
+        gate = asyncio.Event()
+        running.models.then(Reply((Say("They are:\n\n"), Gate(gate), Say(SIZES))))
+        if not private:
+            fake.then("none", "fail_after", method="editMessageText")
+        fake.say(chat, "sizes?")
+        await until(lambda: "They are:" in growing(fake, chat))
+        gate.set()
+        await running.settled()
+        assert await running.states() == ["done"]
+        running.models.then(Reply((Say(SIZES), Gate(second := asyncio.Event()), Say("\n|3|4|"))))
+        fake.say(chat, "again")
+        # The second answer grows as a rich message, too.
+        await until(lambda: any(draft.rich for draft in fake.drafts(chat)) or len(rich_of(fake, chat)) == 2)
+        second.set()
+        await running.settled()
+    assert rich_of(fake, chat) == [["paragraph", "heading", "table"], ["heading", "table"]]
+    assert fake.answers(chat) == ["They are:\nSizes\na b\n1 2", "Sizes\na b\n1 2\n3 4"]
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize("version", [(10, 0), (10, 1)])
+@pytest.mark.parametrize("private", [True, False])
+async def test_an_old_server_gets_a_grid(
+    tmp_path: Path, fake: FakeTelegram, private: bool, version: tuple[int, int]
+) -> None:
+    chat = fake.private() if private else fake.group("lab", "Ada", admin=True)
+    fake.world.bot_api = version
+    async with lab(tmp_path, fake, groups="always", pace=100) as running:
+        for number in range(2):
+            gate = asyncio.Event()
+            running.models.then(Reply((Say("They are:\n\n"), Gate(gate), Say(SIZES))))
+            fake.say(chat, "sizes?")
+            await until(lambda: "They are:" in growing(fake, chat))
+            gate.set()
+            await running.answers(chat, *[f"They are:\n\n{GRID}"] * (number + 1))
+    tried = [call for call in fake.transcript.calls if "rich_message" in call.arguments]
+    assert len(tried) == 1, "it is not tried again"
+
+
+async def test_rich_messages_can_be_switched_off(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake, rich_messages=False) as running:
+        running.models.then(Reply((Say(SIZES),)))
+        fake.say(chat, "sizes?")
+        await running.answers(chat, GRID)
+    assert rich_of(fake, chat) == [[]]
+
+
+async def test_a_rich_message_of_an_uncertain_send_is_found(fake: FakeTelegram) -> None:
+    chat = fake.private()
+    asked = fake.say(chat, "sizes?")
+    [page] = pages_of(Message(session_id="s", role="assistant", parts=(TextPart(SIZES),)), final=True)
+    lost = page_for(chat, page, nonce="1" * 24, watermark=str(asked))
+    placed = await channel_of(fake).send(lost)
+    restarted = channel_of(fake)
+    assert await restarted.find(lost) == placed
+    await restarted.edit(placed, lost)
+    await restarted.edit(placed, replace(lost, page=TextPage("hi")))
+    assert (rich_of(fake, chat), fake.answers(chat)) == ([[]], ["hi"])
+    fake.transcript.check()
+
+
+class Gallery(Plugin):
+    """Plugin with a tool that returns pictures and files."""
+
+    name = "gallery"
+
+    def __init__(self, *files: bytes) -> None:
+        self._files = files
+
+    def tools(self) -> Sequence[Tool]:
+        async def paint() -> ToolOutput:
+            """Paint pictures."""
+            kinds = ["image/png" if file.startswith(b"\x89PNG") else "text/plain" for file in self._files]
+            encoded = [base64.b64encode(file).decode() for file in self._files]
+            return ToolOutput("painted", attachments=tuple(map(Attachment, kinds, encoded)))
+
+        return [tool_from(paint)]
+
+
+PICTURES = [png(width) for width in (100, 200, 300)]
+
+
+def pictures_shown(fake: FakeTelegram, chat: int) -> list[bytes]:
+    """Return the files of the bot's messages in order, photos and documents."""
+    media = [one.media for one in fake.messages(chat) if one.sender.is_bot and one.media]
+    shown = [one["photo"][-1] if "photo" in one else one["document"] for one in media]
+    return [fake.world.files.data(file["file_id"]) for file in shown]
+
+
+@pytest.mark.parametrize("private", [True, False])
+async def test_pictures_of_an_answer_are_one_album(tmp_path: Path, private: bool) -> None:
+    async with FakeTelegram(limits=True) as fake:
+        chat = fake.private() if private else fake.group("lab", "Ada", admin=True)
+        files = (*PICTURES, b"one", b"two", b"three")
+        async with lab(tmp_path, fake, Gallery(*files), groups="always") as running:
+            gate = painting(running)
+            asked = fake.say(chat, "paint")
+            shown = ["before\n\n✓ paint", *["photo"] * 3, *["document"] * 3]
+            await until(lambda: growing(fake, chat) == [*shown, "after"])
+            gate.set()
+            await running.settled()
+        assert contents(fake, chat) == [*shown, "after it"]
+        assert pictures_shown(fake, chat) == [*files]
+        albums = [one.album for one in fake.messages(chat) if one.media]
+        assert [albums.count(one) for one in dict.fromkeys(albums)] == [3, 3]
+        assert len(fake.transcript.of("sendMediaGroup", "sendPhoto", "sendDocument")) == 2
+        assert fake.messages(chat)[1].reply_to == (None if private else asked)
+        fake.transcript.check()
+
+
+@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("fault", ["drop_before", "drop_after", "fail_after", "slow_down", "none"])
+async def test_a_crash_around_an_album_neither_loses_nor_doubles_a_picture(
+    tmp_path: Path, fake: FakeTelegram, private: bool, fault: str
+) -> None:
+    chat = fake.private() if private else fake.group("lab", "Ada", admin=True)
+    how: dict[str, Any] = {"groups": "always", "pace": 100, "settings": {"limits": {"drain_seconds": 0}}}
+    async with lab(tmp_path, fake, Gallery(*PICTURES), **how) as running:
+        fake.then(fault, method="sendMediaGroup")
+        painting(running)
+        fake.say(chat, "paint")
+        await until(lambda: fake.transcript.of("sendMediaGroup"))
+        running.gateway.parts.dispatcher.cancel()
+    fake.clock.advance(60)
+    async with lab(tmp_path, fake, Gallery(*PICTURES), **how) as running:
+        running.models.then(Reply((Say("after it"),)))
+        await running.settled()
+        assert await running.states() == ["done"]
+    assert contents(fake, chat) == ["before\n\n✓ paint", *["photo"] * 3, "after it"]
+    assert pictures_shown(fake, chat) == PICTURES
+    assert len({one.album for one in fake.messages(chat) if one.media}) == 1
+    fake.transcript.check()
+
+
+async def test_a_bad_picture_does_not_lose_the_others_of_its_album(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    chat = fake.private()
+    pictures = (PICTURES[0], PICTURES[1][:-12], PICTURES[2])  # the second one is cut off
+    async with lab(tmp_path, fake, Gallery(*pictures), pace=100) as running:
+        running.models.then(Reply((Use("paint"),), "tools"), Reply((Say("Done."),)))
+        fake.say(chat, "paint")
+        await until(lambda: "Done." in fake.answers(chat))
+        await running.settled()
+    assert contents(fake, chat) == ["✓ paint", "photo", "document", "photo", "Done."]
+    assert pictures_shown(fake, chat) == [*pictures]
+    fake.transcript.check()
+
+
+async def test_an_album_is_found_by_the_next_process(fake: FakeTelegram) -> None:
+    chat = fake.private()
+    asked = fake.say(chat, "paint")
+    files = [
+        page_for(chat, FilePage("photo", "a.png", data), nonce=str(number) * 24, watermark=str(asked))
+        for number, data in enumerate(PICTURES)
+    ]
+    placed = await channel_of(fake).send_album(files)
+    restarted = channel_of(fake)
+    assert [await restarted.find(one) for one in files] == placed
+    for one, page in zip(placed, files, strict=True):
+        await restarted.edit(one, page)
+    text = page_for(chat, TextPage("hi"), nonce="a" * 24, watermark=str(asked))
+    assert await channel_of(fake).find(text) is None
+    document = replace(files[0], page=FilePage("document", "a.txt", b"text"))
+    with pytest.raises(PlacementMismatch):
+        await restarted.edit(placed[0], document)
+    assert pictures_shown(fake, chat) == PICTURES
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize("private", [True, False])
+async def test_names_are_marked_only_where_somebody_could_be_notified(
+    tmp_path: Path, fake: FakeTelegram, private: bool
+) -> None:
+    chat = fake.private() if private else fake.group("lab", "Ada", admin=True)
+    async with lab(tmp_path, fake, groups="always", pace=100) as running:
+        gate = asyncio.Event()
+        running.models.then(Reply((Say("I met **@ada**"), Gate(gate), Say(" and @bob"))))
+        fake.then("drop_after", method="sendMessage")
+        fake.say(chat, "who was there?")
+        name = "@" if private else "@\u2060"
+        await until(lambda: f"I met {name}ada" in growing(fake, chat))
+        gate.set()
+        await running.answers(chat, f"I met {name}ada and {name}bob")
+    [stands] = [one for one in fake.messages(chat) if one.sender.is_bot]
+    [bold] = [one for one in stands.entities if one["type"] == "bold"]
+    assert stands.text[bold["offset"] :][: bold["length"]] == f"{name}ada"
+    fake.transcript.check()
+
+
+@pytest.mark.parametrize("final", [True, False])
+async def test_a_page_that_its_message_cannot_show_takes_the_place_of_that_message(
+    fake: FakeTelegram, final: bool
+) -> None:
+    """An answer that is made again may have a text where a picture was."""
+    chat = fake.private()
+    channel = channel_of(fake)
+    picture = page_for(chat, FilePage("photo", "cat.png", png()), nonce="0" * 24)
+    placed = await channel.send(picture)
+    text = replace(picture, page=TextPage("hi"), final=final)
+    with pytest.raises(PlacementMismatch):
+        await channel.edit(placed, text)
+    spoken = replace(picture, page=FilePage("voice", "a.ogg", ogg_opus()))
+    placed = await channel.send(spoken)
+    with pytest.raises(PlacementMismatch):
+        await channel.edit(placed, picture)
+    placed = await channel.send(text)
+    await channel.edit(placed, picture)
+    assert contents(fake, chat) == ["photo", "voice", "photo"]
+
+
+async def test_an_answer_without_the_picture_it_had_replaces_it(tmp_path: Path, fake: FakeTelegram) -> None:
+    """A failed model may have made pictures that the answer of its fallback does not have."""
+    chat = fake.private()
+    address = Address("telegram", "123456789", str(chat))
+    asked = replace(written("hi", channel="telegram"), address=address)
+    picture = ImagePart(base64.b64encode(png()).decode(), "image/png")
+    first = (picture, TextPart("one"), picture, TextPart("two"))
+    async with lab(tmp_path, fake) as running:
+        channels = ChannelRegistry()
+        channels.register(channel := channel_of(fake))
+        entry = Entry.of("telegram", asked, 1, 1)
+        await running.gateway.parts.store.write(entry.accept())
+        pages = AnswerPages(Outbox(running.gateway.parts.store, channels), channel, entry)
+        for parts, wanted in ((first, ["photo", "one", "photo", "two"]), ((TextPart("three"),), ["three"])):
+            answer = Message(id=entry.answer_id, session_id="s", role="assistant", parts=parts)
+            await pages.update(answer, final=parts is not first)
+            assert contents(fake, chat) == wanted
     fake.transcript.check()
 
 
@@ -146,7 +487,7 @@ async def test_uploads_that_go_wrong_are_made_good_and_not_doubled(
         await until(lambda: any("document" in one.media for one in fake.messages(chat)))
         await running.settled()
     kinds = [next(iter(one.media), "text") for one in fake.messages(chat)]
-    assert kinds == ["text", "text", "photo", "document"]
+    assert kinds == ["text", "text", "photo", "document", "text"]
     fake.transcript.check()
 
 
@@ -159,7 +500,7 @@ async def test_speech_of_a_tool_is_a_voice_message(tmp_path: Path, fake: FakeTel
         fake.say(chat, "say it aloud")
         await until(lambda: any("audio" in one.media for one in fake.messages(chat)))
         await running.settled()
-    _, _, *files = fake.messages(chat)
+    _, _, *files, _ = fake.messages(chat)
     kinds = [next(iter(one.media)) for one in files]
     assert kinds == ["voice", "voice", "audio"]
     shown = [one.media[kind] for one, kind in zip(files, kinds, strict=True)]
@@ -176,7 +517,7 @@ async def test_a_user_who_refuses_voice_messages_gets_a_file(tmp_path: Path, fak
         fake.say(chat, "say it aloud")
         await until(lambda: any("document" in one.media for one in fake.messages(chat)))
         await running.settled()
-    *_, file = fake.messages(chat)
+    *_, file, _ = fake.messages(chat)
     assert file.media["document"]["file_name"] == "said.ogg"
     assert fake.world.files.data(file.media["document"]["file_id"]) == ogg_opus()
     fake.transcript.check()
@@ -196,7 +537,7 @@ async def test_a_voice_message_that_goes_wrong_is_made_good_and_not_doubled(
         await running.settled()
         assert await running.states() == ["done"]
     kinds = [next(iter(one.media), "text") for one in fake.messages(chat)]
-    assert kinds == ["text", "text", "voice", "audio"]
+    assert kinds == ["text", "text", "voice", "audio", "text"]
     fake.transcript.check()
 
 

@@ -20,7 +20,7 @@ async def grammy(fake: FakeTelegram, folder: Path) -> AsyncIterator[asyncio.subp
     )
     assert client.stdout is not None
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await client.stdout.readline() == b"@fake_bot polls\n"
         yield client
     finally:

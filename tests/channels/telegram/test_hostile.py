@@ -10,7 +10,9 @@ import pytest
 
 from channels.telegram.fake import FakeTelegram
 from channels.telegram.fake.calls import schemas
-from channels.telegram.parse import BotIdentity, ReceivedMessage, message_ids, parse_update
+from channels.telegram.parse import message_ids, parse_update
+from channels.telegram.updates import objects
+from channels.telegram.updates.received import BotIdentity, ReceivedMessage
 from gateway.channel import Rejected
 from tests.channels.hostile import Inventor, spoiled
 from tests.channels.telegram.lab import lab, until
@@ -18,9 +20,8 @@ from tests.channels.telegram.lab import lab, until
 TYPES: dict[str, Any] = schemas().at("$defs")
 UPDATE: dict[str, Any] = TYPES["Update"]["properties"]
 KINDS = [kind for kind in UPDATE if kind != "update_id"]
-ME = BotIdentity(
-    channel="telegram", id=123456789, username="fake_bot", groups="always", commands={"help": "help"}
-)
+ALL = (*objects.KINDS, *objects.BUSINESS_KINDS, *objects.CHANNEL_KINDS, *objects.INLINE_KINDS)
+ME = BotIdentity("telegram", 123456789, "fake_bot", commands={"help": "help"}, kinds=ALL)
 TEXTS = ("hello", "/help", "@fake_bot hi", "😀" * 50, "", "supergroup", "private")
 
 
@@ -46,7 +47,9 @@ def test_every_update_is_parsed_or_quarantined(kind: str) -> None:
 
 async def test_no_update_stops_the_channel(tmp_path: Path, fake: FakeTelegram) -> None:
     dice, chat = Random(5), fake.private()
-    async with lab(tmp_path, fake, groups="always", streaming=False) as running:
+    async with lab(
+        tmp_path, fake, groups="always", streaming=False, business=[1, 2], channel_posts=True
+    ) as running:
         for kind in KINDS:
             for _ in range(6):
                 raw = spoiled(invented(kind, dice), dice)

@@ -14,6 +14,7 @@ from channels.telegram.fake import FakeTelegram
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from tests.channels.telegram.lab import lab, until
 from tests.channels.telegram.pictures import png
+from tests.documents import nested_bomb, pdf
 from tests.recordings import Hearing, ogg_opus
 
 pytestmark = pytest.mark.slow
@@ -197,6 +198,22 @@ async def test_a_text_file_reaches_the_model_under_a_safe_name(tmp_path: Path, f
     fake.transcript.check()
 
 
+async def test_the_text_of_a_document_reaches_the_model(tmp_path: Path, fake: FakeTelegram) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        fake.send(chat, pdf("Revenue was 42"), kind="document", name="report.pdf", mime="application/pdf")
+        await until(lambda: running.models.requests)
+        await running.settled()
+        fake.send(chat, nested_bomb(1_000_000_000), kind="document", name="bomb.pdf", mime="application/pdf")
+        await until(lambda: len(running.models.requests) == 2)
+        await running.settled()
+        first, second = (json.dumps(request.body["messages"]) for request in running.models.requests)
+    assert "report.pdf" in first
+    assert "Revenue was 42" in first
+    assert "[bomb.pdf: it is damaged or too complex, and cannot be read]" in second
+    fake.transcript.check()
+
+
 async def test_a_file_that_is_too_large_is_replaced_by_a_note(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     async with lab(tmp_path, fake, file_bytes=100) as running:
@@ -270,6 +287,36 @@ async def test_commands_are_offered_and_understood(tmp_path: Path, fake: FakeTel
     fake.transcript.check()
 
 
+async def test_004_t08_a_chat_is_forked_at_the_message_that_the_command_replies_to(
+    tmp_path: Path, fake: FakeTelegram
+) -> None:
+    chat = fake.private()
+    async with lab(tmp_path, fake) as running:
+        for count, text in enumerate(("one", "two", "three"), 1):
+            asked = fake.say(chat, text)
+            await until(lambda count=count: len(fake.answers(chat)) == count)
+            await running.settled()
+        first = next(one.id for one in fake.messages(chat) if one.text == "You said: one")
+        fake.say(chat, "/fork", reply_to=first)
+        await until(lambda: len(fake.answers(chat)) == 4)
+        assert "that ends at the message you replied to" in fake.answers(chat)[3]
+        fake.say(chat, "four")
+        await until(lambda: len(fake.answers(chat)) == 5)
+        await running.settled()
+        [fork] = [one for one in running.gateway.parts.sessions.live() if one.row.parent]
+        texts = [message.text for message in fork.messages()]
+        assert texts == ["one", "You said: one", "four", "You said: four"]
+        fake.say(chat, "/fork back")
+        await until(lambda: len(fake.answers(chat)) == 6)
+        # At a question, the copy ends before it.
+        fake.say(chat, "/fork", reply_to=asked)
+        await until(lambda: len(fake.answers(chat)) == 7)
+        await running.settled()
+        rows = await running.gateway.parts.sessions.list()
+        assert sorted(row.messages for row in rows if row.parent) == [4, 6]  # one with `/fork back`
+    fake.transcript.check()
+
+
 async def test_forwarded_words_are_no_command(tmp_path: Path, fake: FakeTelegram) -> None:
     chat = fake.private()
     async with lab(tmp_path, fake) as running:
@@ -283,7 +330,7 @@ async def test_forwarded_words_are_no_command(tmp_path: Path, fake: FakeTelegram
             "entities": [{"type": "bot_command", "offset": 0, "length": 4}],
         }
         fake.deliver_raw({"message": forwarded})
-        await running.answers(chat, "You said: Forwarded:\n/new")
+        await running.answers(chat, "You said: [Forwarded from Eve]\n\n/new")
     fake.transcript.check()
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from telegram.constants import ReactionEmoji
 
 import channels.telegram
+from channels.telegram.options import REACTIONS
 from gateway.contract.errors import SettingsError
 from gateway.settings import Settings
 
@@ -32,13 +34,13 @@ def test_the_library_is_loaded_when_a_bot_is_made_and_not_before() -> None:
 
 def test_a_token_is_enough() -> None:
     found = options(token=TOKEN)
-    assert (found.mode, found.groups, found.session_strategy, found.streaming) == (
-        "polling",
-        "mention",
-        "thread",
-        True,
-    )
+    assert (found.mode, found.session_strategy, found.streaming) == ("polling", "thread", True)
     assert TOKEN not in repr(found)
+
+
+def test_the_reactions_are_those_of_the_platform() -> None:
+    assert frozenset(one.value.replace("\ufe0f", "") for one in ReactionEmoji) == REACTIONS
+    assert options(token=TOKEN, thinking="❤\ufe0f").thinking == "❤"
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://127.0.0.1:1/", "http://127.0.0.1:1/bot"])
@@ -58,9 +60,10 @@ def test_the_address_of_another_server_may_be_written_in_any_way(url: str) -> No
         ({"token": TOKEN, "mode": "webhook"}, "webhook_url"),
         ({"token": TOKEN, "mode": "webhook", "webhook_url": "https://a.example/"}, "webhook_secret"),
         ({"token": TOKEN, "mode": "push"}, "polling"),
-        ({"token": TOKEN, "groups": "sometimes"}, "mention"),
         ({"token": TOKEN, "tokn": "x"}, "tokn"),
         ({"token": TOKEN, "file_bytes": 10**9}, "file_bytes"),
+        ({"token": TOKEN, "stop_reaction": "🛑"}, "allows as reactions"),
+        ({"token": TOKEN, "thinking": "eyes"}, "allows as reactions"),
     ],
 )
 def test_an_invalid_setting_is_reported_in_one_line(given: dict[str, Any], word: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,37 +12,21 @@ from hypothesis import strategies as st
 
 from channels.telegram.fake import FakeTelegram
 from channels.telegram.parse import (
-    BotIdentity,
-    CallbackQuery,
-    ReceivedMessage,
-    StoppedGeneration,
     decoded,
-    id_sequence,
-    is_group,
     message_ids,
     parse_update,
     update_id_of,
 )
-from gateway.channel import Rejected
+from channels.telegram.updates.chats import id_sequence, is_group
+from channels.telegram.updates.objects import CallbackQuery, StoppedGeneration
+from channels.telegram.updates.received import BotIdentity, ReceivedMessage
+from gateway.channel import Rejected, Sender
 from tests.channels.telegram.lab import lab, until
+from tests.channels.telegram.recorded import ME, PAYLOADS, heard, payload
 
 pytestmark = pytest.mark.slow
 
-PAYLOADS = Path(__file__).parent / "payloads"
-ME = BotIdentity(
-    channel="telegram", id=123456789, username="fake_bot", commands={"help": "help", "new_chat": "new-chat"}
-)
 NAMES = sorted(path.stem for path in PAYLOADS.glob("*.json"))
-
-
-def payload(name: str) -> dict[str, Any]:
-    return json.loads((PAYLOADS / f"{name}.json").read_text())
-
-
-def heard(name: str, **me: Any) -> ReceivedMessage:
-    found = parse_update(payload(name), BotIdentity(**{f: getattr(ME, f) for f in ME.__struct_fields__} | me))
-    assert isinstance(found, ReceivedMessage), found
-    return found
 
 
 def test_a_private_message() -> None:
@@ -68,25 +51,21 @@ def test_a_change_names_what_it_changes() -> None:
 def test_a_mention_is_found_behind_characters_of_two_units() -> None:
     message = heard("mention").inbound
     assert message.text == "😀 @Fake_Bot what time is it?"
-    assert message.address.group
-    assert (
-        parse_update(payload("mention"), BotIdentity("telegram", 123456789, "fake_bot", groups="reply"))
-        is None
-    )
+    assert (message.address.group, message.address.title) == (True, "Lab")
+    assert message.addressed == "mention"
 
 
 def test_a_command_loses_the_bots_name_and_gets_ours() -> None:
-    assert heard("command").inbound.text == "/new-chat now"
+    message = heard("command").inbound
+    assert (message.text, message.addressed) == ("/new-chat now", "command")
 
 
 def test_a_topic_is_a_thread_and_the_message_that_opened_it_is_not_answered() -> None:
-    message = heard("topic", groups="always").inbound
+    message = heard("topic").inbound
     assert message.session == "telegram:123456789:-1002000000001:t5"
     assert (message.address.thread, message.text) == ("5", "in the topic")
-    assert (
-        parse_update(payload("topic"), BotIdentity("telegram", 123456789, "fake_bot", groups="reply")) is None
-    )
-    whole = heard("topic", groups="always", strategy="chat").inbound
+    assert (message.addressed, message.quotes) == ("none", ())
+    whole = heard("topic", strategy="chat").inbound
     assert (whole.session, whole.address.thread) == ("telegram:123456789:-1002000000001", "5")
 
 
@@ -94,11 +73,11 @@ def test_a_thread_of_replies_is_no_topic() -> None:
     message = heard("reply").inbound
     assert message.session == "telegram:123456789:-1002000000001"
     assert (message.address.thread, message.text) == (None, "and why?")
-    assert message.in_reply_to == "6"
+    assert (message.in_reply_to, message.addressed, message.quotes) == ("6", "reply", ())
 
 
 def test_the_sender_of_a_message_on_behalf_of_a_chat_is_that_chat() -> None:
-    assert heard("anonymous", groups="always").inbound.sender.id == "-1002000000001"
+    assert heard("anonymous").inbound.sender == Sender("-1002000000001", "Lab")
 
 
 def test_pictures_come_in_their_largest_size() -> None:

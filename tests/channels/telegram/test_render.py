@@ -9,12 +9,27 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
+from channels.telegram.fake import problems
 from channels.telegram.fake import text as platform
+from channels.telegram.fake.messages import rich_content
 from channels.telegram.pictures import picture_type, safe_name
-from channels.telegram.render import FilePage, Page, TextPage, code, pages_of, styled, utf16
+from channels.telegram.render import (
+    MAX_FILE,
+    FilePage,
+    Page,
+    TextPage,
+    album_size,
+    code,
+    copyable,
+    pages_of,
+    styled,
+    utf16,
+)
 from gateway import (
     Attachment,
+    DisplayHints,
     ErrorPart,
     FilePart,
     ImagePart,
@@ -63,16 +78,69 @@ def test_all_six_parts_show() -> None:
         FilePart("notes/todo.txt", "milk"),
         FilePart("elsewhere.bin"),
     )
-    text, *files = pages_of(answer(*said), final=True)
-    assert isinstance(text, TextPage)
-    assert text.text.split("\n\n") == [
-        "Look:",
-        "✓ shell ls -la · 1.2 s\n✗ search",
-        "⚠️ slow *down* please",
-        "📄 elsewhere.bin",
+    assert outline(*said) == [
+        "Look:\n\n✓ shell ls -la · 1.2 s\n✗ search",
+        "a.png",
+        "⚠️ slow *down* please\n\n📄 elsewhere.bin",
+        "a map.png",
+        "todo.txt",
     ]
-    names = sorted(file.name for file in files if isinstance(file, FilePage))
-    assert names == ["a map.png", "a.png", "todo.txt"]
+
+
+def outline(*parts: Part, final: bool = True, tools: bool = True) -> list[str]:
+    """Return the texts of an answer and the names of its files, in order."""
+    pages = pages_of(answer(*parts), final=final, tools=tools, most=3)
+    return [page.name if isinstance(page, FilePage) else page.text for page in pages]
+
+
+PICTURE = base64.b64encode(png()).decode()
+
+
+def painted(call: str) -> tuple[Part, Part]:
+    return ToolCallPart(call, "paint", {}), ToolResultPart(
+        call, "", attachments=(Attachment("image/png", PICTURE, f"{call}.png"),)
+    )
+
+
+def test_files_are_between_the_texts_around_them() -> None:
+    said = (TextPart("one"), *painted("a"), *painted("b"), TextPart("two"), *painted("c"), TextPart("three"))
+    tools = "✓ paint\n✓ paint"
+    assert outline(*said) == [f"one\n\n{tools}", "a.png", "b.png", "two\n\n✓ paint", "c.png", "three"]
+    assert outline(*said, tools=False) == ["one", "a.png", "b.png", "two", "c.png", "three"]
+
+
+def test_files_are_shown_when_text_follows_them() -> None:
+    """Until then more files may follow, and belong to the same album."""
+    said: list[Part] = [TextPart("one"), *painted("a")]
+    assert outline(*said, final=False) == ["one\n\n✓ paint"]
+    assert outline(*said, *painted("b"), final=False) == ["one\n\n✓ paint\n✓ paint"]
+    assert outline(*said, TextPart("t"), final=False) == ["one\n\n✓ paint", "a.png", "t"]
+    assert outline(*said, TextPart("\u200b"), final=False) == ["one\n\n✓ paint"]
+
+
+def test_files_of_one_kind_are_albums() -> None:
+    text, picture = TextPage("x"), FilePage("photo", "a", b"1")
+    note, song, voice = (FilePage(kind, "a", b"1") for kind in ("document", "audio", "voice"))
+    assert album_size([picture, picture, note]) == 2
+    assert album_size([picture, text, picture]) == 1
+    assert album_size([note, note, note]) == 3
+    assert album_size([song, song, voice]) == 2
+    assert album_size([voice, voice]) == 1
+    assert album_size([text, picture]) == 1
+    assert album_size([picture] * 12) == 10
+    half = FilePage("document", "a", b"1" * (MAX_FILE // 2))
+    assert album_size([half, half, half]) == 2
+
+
+def test_the_most_texts_are_those_of_the_whole_answer() -> None:
+    said = [TextPart("one"), *painted("a"), TextPart("two"), *painted("b"), TextPart("word " * 2_000)]
+    *texts, whole = pages_of(answer(*said, *painted("c"), TextPart("end")), final=True, most=3)
+    kinds = ["text" if isinstance(page, TextPage) else page.name for page in texts]
+    assert kinds == ["text", "a.png", "text", "b.png", "text", "c.png"]
+    assert isinstance(whole, FilePage)
+    assert whole.name == "answer.md"
+    assert whole.data.decode().split()[0::2_000][:2] == ["one", "word"]
+    assert whole.data.endswith(b"\n\nend")
 
 
 def test_tools_can_be_hidden() -> None:
@@ -104,6 +172,94 @@ def test_blocks_are_apart() -> None:
     assert shown.entities[2]["language"] == "py"
 
 
+def test_code_in_a_list_follows_its_item_directly() -> None:
+    for gap in ("\n", "\n\n"):
+        shown = styled(f"1. a{gap}   ```py\n   x = 1\n   ```\n   - b{gap}     |c|\n     |-|\n2. d")
+        text = shown.text.replace("\n\n", "\n")
+        assert text == "1. a\nx = 1\n    • b\nc\n─\n2. d"
+        assert [under(shown.text, entity) for entity in shown.entities] == ["x = 1", "c\n─"]
+        assert "a\nx = 1" in shown.text
+        assert "b\nc" in shown.text
+
+
+MARKDOWN = st.lists(
+    st.one_of(
+        st.text(max_size=200),
+        st.sampled_from(
+            [
+                "**", "_", "`", "```\n", "~~", "[a](http://b.c)", "\n\n", "\n- ", "\n1. ", "\n> ", "# ",
+                "[a](http://localhost:8080/)", "[a](http://0/@)", "[a](https://a.b:99999)", "[a](https://[::1]/x)",
+                "|a|b|\n|-|-|\n|1|2|\n", "@ada", ".@adam", "/@adam", "@@adam", "http://localhost/@adam",
+                "(@adam_)", "\u00e9@adam", "😀" * 50, "word " * 400, "\u202e", "\u200b", "\ud800", "\0",
+                "\r\n", "\t", "http://b.c/@adam", "https://", "[](", ")",
+                "**b** " * 150, "x" * 5000,
+            ]
+        ),
+    ),
+    max_size=12,
+).map("".join)  # fmt: skip
+
+RICH = """# Sizes
+
+|*a*|b|
+|:-|-:|
+|[x](https://example.org/) @ada|`c`|
+
+1. one
+   - [x] two
+
+> said
+
+```py
+1
+```
+---
+"""
+
+
+def test_headings_and_tables_are_also_blocks_of_a_rich_message() -> None:
+    page = only(TextPart(RICH))
+    assert isinstance(page, TextPage)
+    heading, table, ordered, quote, code_block, rule = page.blocks
+    assert heading == {"type": "heading", "text": "Sizes", "size": 1}
+    head, row = table["cells"]
+    assert [cell.get("is_header") for cell in head] == [True, True]
+    assert [(cell["align"], cell["valign"]) for cell in row] == [("left", "top"), ("right", "top")]
+    assert row[0]["text"] == [{"type": "url", "text": "x", "url": "https://example.org/"}, " @ada"]
+    assert row[1]["text"] == {"type": "code", "text": "c"}
+    [item] = ordered["items"]
+    assert (item["value"], item["type"]) == (1, "1")
+    assert item["blocks"][1]["items"][0]["is_checked"]
+    assert quote["blocks"] == [{"type": "paragraph", "text": "said"}]
+    assert code_block == {"type": "pre", "text": "1", "language": "py"}
+    assert rule == {"type": "divider"}
+    assert problems("InputRichMessage", {"blocks": [*page.blocks]}) == []
+
+
+def test_a_text_without_headings_and_tables_is_no_rich_message() -> None:
+    page = only(TextPart("**a** `b`\n\n- c\n\n> d"))
+    assert isinstance(page, TextPage)
+    assert page.blocks == ()
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["|a" * 21 + "|\n" + "|-" * 21 + "|", "# a\n" + "- b\n" * 500, "# a\n\n" + "> " * 17 + "b"],
+)
+def test_what_a_rich_message_cannot_hold_is_a_text(source: str) -> None:
+    assert styled(source).text
+    assert styled(source).blocks == ()
+
+
+@settings(deadline=None)
+@given(st.sampled_from(["# a\n\n", "|a|b|\n|-|-|\n|1|2|\n\n"]), MARKDOWN)
+def test_every_rich_message_is_what_the_platform_takes(lead: str, text: str) -> None:
+    blocks = [*styled(lead + text).blocks]
+    if blocks:
+        assert problems("InputRichMessage", {"blocks": blocks}) == []
+        rich_content({"blocks": blocks})
+
+
 def test_styles_do_not_cross_code() -> None:
     assert marked("**a `b` c**") == [("bold", "a "), ("code", "b"), ("bold", " c")]
 
@@ -121,6 +277,25 @@ def test_mentions_notify_no_user() -> None:
     assert "mention" not in kinds
     assert "text_mention" not in kinds
     assert not any("user" in str(entity.get("url")) for entity in shown.entities)
+
+
+def test_a_page_for_a_private_chat_has_no_invisible_marks() -> None:
+    source = "😀 @ada **@bob _and_ @cyd** [see @dan](https://example.org/) `@eve` @@fay"
+    page = only(TextPart(source))
+    assert isinstance(page, TextPage)
+    shown = copyable(page)
+    assert shown.text == "😀 @ada @bob and @cyd see @dan @eve @@fay"
+    assert [(one["type"], under(shown.text, one)) for one in shown.entities] == [
+        ("bold", "@bob and @cyd"),
+        ("italic", "and"),
+        ("text_link", "see @dan"),
+        ("code", "@eve"),
+    ]
+    assert copyable(shown) is shown
+    [picture] = pages_of(answer(ImagePart(PICTURE, "image/png", "of @ada")), final=True)
+    assert isinstance(picture, FilePage)
+    assert picture.caption == "of @\u2060ada"
+    assert copyable(picture).caption == "of @ada"
 
 
 def test_a_link_that_reads_like_another_place_shows_where_it_leads() -> None:
@@ -256,24 +431,6 @@ def test_types_of_pictures_are_detected_from_their_bytes() -> None:
     assert picture_type(b"<svg>") is None
 
 
-MARKDOWN = st.lists(
-    st.one_of(
-        st.text(max_size=200),
-        st.sampled_from(
-            [
-                "**", "_", "`", "```\n", "~~", "[a](http://b.c)", "\n\n", "\n- ", "\n1. ", "\n> ", "# ",
-                "[a](http://localhost:8080/)", "[a](http://0/@)", "[a](https://a.b:99999)", "[a](https://[::1]/x)",
-                "|a|b|\n|-|-|\n|1|2|\n", "@ada", ".@adam", "/@adam", "@@adam", "http://localhost/@adam",
-                "(@adam_)", "\u00e9@adam", "😀" * 50, "word " * 400, "\u202e", "\u200b", "\ud800", "\0",
-                "\r\n", "\t", "http://b.c/@adam", "https://", "[](", ")",
-                "**b** " * 150, "x" * 5000,
-            ]
-        ),
-    ),
-    max_size=12,
-).map("".join)  # fmt: skip
-
-
 @settings(deadline=None)
 @given(MARKDOWN, st.booleans())
 def test_every_page_is_what_the_platform_takes(text: str, final: bool) -> None:
@@ -318,3 +475,34 @@ def test_a_formula_is_shown_as_it_was_written(source: str) -> None:
 def test_an_error_is_shown_as_it_was_said() -> None:
     words = "refused (401), see [a](http://b.c) \\(d\\) \\[e\\] $f$ 1) *g* _h_ `i` $$j$$"
     assert only(ErrorPart("E", words)).text == f"⚠️ {words}"
+
+
+DIFF = "--- a\n+++ a\n@@ -1,1 +1,1 @@\n-one\n+`1` @all"
+EDIT: tuple[Part, ...] = (
+    ToolCallPart("1", "edit", {"path": "a"}),
+    ToolResultPart("1", f"Changed a (+1 -1)\n{DIFF}", "changed a (+1 -1)", display=DisplayHints(kind="diff")),
+)
+
+
+def test_a_diff_is_a_folded_quote_after_its_tool() -> None:
+    said = (*EDIT, TextPart("Done."))
+    [page] = pages_of(answer(*said), final=True)
+    assert isinstance(page, TextPage)
+    inert = DIFF.replace("@all", "@\u2060all")
+    [folded] = [entity for entity in page.entities if entity["type"] == "expandable_blockquote"]
+    assert under(page.text, folded).replace("@\u2060", "@") == inert.replace("@\u2060", "@")
+    assert not [entity for entity in page.entities if entity["type"] == "pre"]
+    assert page.text.startswith("✓ changed a (+1 -1) a\n\n---")
+    assert page.text.endswith("\n\nDone.")
+    assert outline(*said, tools=False) == ["Done."]
+
+
+def test_a_long_diff_is_cut_and_a_failed_call_has_none() -> None:
+    call, result = EDIT
+    assert isinstance(result, ToolResultPart)
+    long = structs.replace(result, output=DIFF + "\n+x" * 5_000)
+    [page] = pages_of(answer(call, long), final=True)
+    assert isinstance(page, TextPage)
+    assert len(page.text) < 2_000
+    assert page.text.endswith(f"… ({len(long.output):,} characters)")
+    assert outline(call, structs.replace(result, is_error=True)) == ["✗ changed a (+1 -1) a"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from gateway.store import schema as t
 from gateway.testing.fake_models.script import Bytes, Gate, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import Frame, Served, serving, until
+from tests.documents import pdf
 
 pytestmark = pytest.mark.slow
 
@@ -249,6 +251,25 @@ async def test_002_38_a_picture_reaches_the_model(tmp_path: Path) -> None:
         await client.until("complete")
         sent = served.models.requests[0].body["messages"][-1]["content"]
         assert {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{pixel}"}} in sent
+
+
+async def test_a_document_is_read_while_other_frames_are_answered(tmp_path: Path) -> None:
+    report = {"name": "report.pdf", "data": base64.b64encode(pdf("Revenue was 42")).decode()}
+    async with serving(tmp_path) as served, served.socket() as client:
+        message = {"type": "message", "session": "s"}
+        await client.send(**message, client_msg_id="1", text="read", files=[report])
+        await client.send(type="ping")
+        await client.send(**message, client_msg_id="2", text="and now?")
+        await client.until(lambda frame: frame.get("client_msg_id") == "2")
+        marks = [(f["type"], f.get("client_msg_id")) for f in client.frames if f["type"] in ("pong", "ack")]
+        assert marks == [("pong", None), ("ack", "1"), ("ack", "2")]
+        await until(lambda: served.models.requests)
+        asked = str(served.models.requests[0].body["messages"][-1]["content"])
+        assert "report.pdf" in asked
+        assert "Revenue was 42" in asked
+        assert (await client.say("x", session="s", files=[{"name": "a"}]))[
+            "error_name"
+        ] == "PartValidationError"
 
 
 async def test_a_recording_is_heard(tmp_path: Path) -> None:

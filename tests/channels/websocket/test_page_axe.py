@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.e2e.page_browser import answers, chat, say, session_of
+from gateway.testing.served import serving
+from tests.e2e.page_browser import act, answers, chat, say, session_of
 from tests.e2e.page_scripts import answering, asking_leave, every_part
 from tests.e2e.page_server import PageServer
 
@@ -74,4 +75,77 @@ async def test_axe_finds_nothing_in_tools_errors_and_approvals(browser: Browser,
 async def test_axe_finds_nothing_on_an_empty_page(browser: Browser, axe: str, address: str) -> None:
     server = PageServer(answering("Hi."))
     async with server.running(), chat(browser, server.url + address, bypass_csp=True) as page:
+        assert await violations(page, axe) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("device", [{}, PHONE], ids=["desktop", "phone"])
+async def test_axe_finds_nothing_in_the_list_its_menu_and_the_search(
+    browser: Browser, axe: str, scheme: Any, device: dict[str, Any], tmp_path: Path
+) -> None:
+    async with serving(tmp_path) as served:
+        async with served.socket() as client:
+            for session, text in (("a", "Something to find"), ("b", "Something else")):
+                await client.say(text, session=session)
+                await served.idle(session)
+        await served.gateway.parts.search.catch_up()
+        async with chat(
+            browser, served.url + "/#/s/a", bypass_csp=True, color_scheme=scheme, **device
+        ) as page:
+            await expect(answers(page)).to_contain_text("You said")
+            if device:
+                await page.get_by_role("button", name="Conversations").click()
+            await act(page, "Something to find", "Pin")
+            row = page.get_by_role("region", name="Pinned").get_by_role("link")
+            await row.focus()
+            await page.keyboard.press("Tab")
+            await page.keyboard.press("Enter")
+            await expect(page.get_by_role("menuitem").first).to_be_focused()
+            assert await violations(page, axe) == []
+            await page.keyboard.press("Escape")
+            await page.get_by_role("searchbox").fill("find")
+            await expect(page.get_by_role("status").filter(has_text="found")).to_be_visible()
+            assert await violations(page, axe) == []
+
+
+@pytest.mark.parametrize("device", [{}, PHONE], ids=["desktop", "phone"])
+async def test_axe_finds_nothing_in_the_dialog_of_links(
+    browser: Browser, axe: str, device: dict[str, Any], tmp_path: Path
+) -> None:
+    share = {"enabled": True, "base_url": "http://127.0.0.1"}
+    async with (
+        serving(tmp_path, share=share) as served,
+        chat(browser, served.url, bypass_csp=True, **device) as page,
+    ):
+        await say(page, "Hi")
+        await expect(answers(page)).to_contain_text("You said")
+        await page.get_by_role("button", name="Actions for this conversation").click()
+        await page.get_by_role("menuitem", name="Share…").click()
+        await page.get_by_role("button", name="Create link").click()
+        await expect(page.get_by_role("dialog").get_by_role("listitem")).to_have_count(1)
+        assert await violations(page, axe) == []
+
+
+@pytest.mark.parametrize("device", [{}, PHONE], ids=["desktop", "phone"])
+async def test_axe_finds_nothing_in_the_choice_of_models(
+    browser: Browser, axe: str, device: dict[str, Any], tmp_path: Path
+) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url, bypass_csp=True, **device) as page:
+        await page.get_by_role("button", name="Agent and model of this conversation").click()
+        await expect(page.get_by_role("option", name="main")).to_be_visible()
+        assert await violations(page, axe) == []
+
+
+@pytest.mark.parametrize("device", [{}, PHONE], ids=["desktop", "phone"])
+async def test_axe_finds_nothing_in_the_settings_and_the_shortcuts(
+    browser: Browser, axe: str, device: dict[str, Any]
+) -> None:
+    server = PageServer(answering("Hi."))
+    how: dict[str, Any] = {"bypass_csp": True, "locale": "de", "connected": False, **device}
+    async with server.running(), chat(browser, server.url, **how) as page:
+        if device:
+            await page.get_by_role("button", name="Unterhaltungen").click()
+        await page.get_by_role("button", name="Einstellungen").click()
+        assert await violations(page, axe) == []
+        await page.get_by_role("button", name="Tastenkürzel").click()
         assert await violations(page, axe) == []

@@ -16,6 +16,7 @@ from channels.websocket.parse import (
     MessageFrame,
     PingFrame,
     ResumeFrame,
+    ShowFrame,
     parse_frame,
 )
 from gateway.channel import InvalidRequestError
@@ -24,6 +25,7 @@ KNOWN = {
     '{"type":"auth","token":"t"}': AuthFrame("t"),
     '{"type":"ping"}': PingFrame(),
     '{"type":"abort","session":"s"}': AbortFrame("s"),
+    '{"type":"show","session":"s","message_id":"m"}': ShowFrame("s", "m"),
     '{"type":"resume","session":"s"}': ResumeFrame("s", 0),
     '{"type":"resume","session":"telegram:bot:1","after":7}': ResumeFrame("telegram:bot:1", 7),
     '{"type":"approval","session":"s","approval_id":"a","decision":"always"}': ApprovalFrame(

@@ -82,8 +82,13 @@ RULES: dict[str, Any] = {
 async def guarded(
     data_dir: Path, *plugins: Plugin, channels: dict[str, Any] = RULES, **settings: Any
 ) -> AsyncGenerator[tuple[Chat, Platforms]]:
-    """A gateway with two platforms: on ``home`` ada may talk and root is an admin."""
+    """A gateway with two platforms: on ``home`` ada may talk and root is an admin.
+
+    The model gets the bare texts: what it is told about rooms has its own tests.
+    """
     platforms = Platforms()
+    bare = {"envelope": "off", "context_messages": 0}
+    channels = {name: bare | given if name in RULES else given for name, given in channels.items()}
     async with chatting(data_dir, platforms, *plugins, channels=channels, **settings) as chat:
         yield chat, platforms
 

@@ -5,27 +5,37 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from gateway import Plugin, PluginContext, Tool, ToolResultPart, tool_from
+from gateway import (
+    Answer,
+    AskFirst,
+    NotFoundError,
+    Plugin,
+    PluginContext,
+    Tool,
+    ToolError,
+    ToolResultPart,
+    tool_from,
+)
 from gateway.access import THE_OWNER
 from gateway.channel import (
     Address,
     ApprovalRequest,
     InvalidRequestError,
-    NotFoundError,
     Placed,
     PlacementDeferred,
     PlacementRefused,
+    Question,
     UnauthorizedError,
 )
-from gateway.contract.channel import visible_json
 from gateway.contract.messages import Message
+from gateway.contract.questions import visible_json
 from gateway.session.frames import ApprovalAsked, ApprovalResolved
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Reply, Use
@@ -80,11 +90,11 @@ async def test_a_tool_runs_once_it_is_allowed(tmp_path: Path) -> None:
         answer_id, asked = await ask(chat)
         assert (asked.tool_name, asked.arguments) == ("shell", {"command": "ls"})
         assert shell.ran == []
-        await chat.host.approve(asked.approval_id, "once", session="s")
+        await chat.host.settle(asked.approval_id, "once", session="s")
         assert result(await chat.answer(answer_id)).output == "ran ls"
         answer_id, again = await ask(chat)
         assert again.approval_id != asked.approval_id, "once is once"
-        await chat.host.approve(again.approval_id, "deny", session="s")
+        await chat.host.settle(again.approval_id, "deny", session="s")
         assert result(await chat.answer(answer_id)).output == "Error: Tool 'shell' denied by user."
         assert shell.ran == ["ls"]
 
@@ -93,13 +103,13 @@ async def test_always_holds_for_the_same_key_in_the_same_session(tmp_path: Path)
     shell = Shell()
     async with chatting(tmp_path, shell, **ASK) as chat:
         answer_id, asked = await ask(chat)
-        await chat.host.approve(asked.approval_id, "always", session="s")
+        await chat.host.settle(asked.approval_id, "always", session="s")
         await chat.answer(answer_id)
         chat.model.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
         assert result(await chat.say("again")).output == "ran ls"
         for command, session in (("rm", "s"), ("ls", "other")):
             answer_id, asked = await ask(chat, command, session)
-            await chat.host.approve(asked.approval_id, "deny", session=session)
+            await chat.host.settle(asked.approval_id, "deny", session=session)
             await chat.answer(answer_id, session)
         assert shell.ran == ["ls", "ls"]
 
@@ -108,12 +118,12 @@ async def test_an_approval_is_used_once_and_only_by_its_session(tmp_path: Path) 
     async with chatting(tmp_path, Shell(), **ASK) as chat:
         answer_id, asked = await ask(chat)
         with pytest.raises(NotFoundError):
-            await chat.host.approve(asked.approval_id, "once", session="other")
+            await chat.host.settle(asked.approval_id, "once", session="other")
         with pytest.raises(NotFoundError):
-            await chat.host.approve("guessed", "once", session="s")
-        await chat.host.approve(asked.approval_id, "deny", session="s")
+            await chat.host.settle("guessed", "once", session="s")
+        await chat.host.settle(asked.approval_id, "deny", session="s")
         with pytest.raises(NotFoundError):
-            await chat.host.approve(asked.approval_id, "once", session="s")
+            await chat.host.settle(asked.approval_id, "once", session="s")
         assert result(await chat.answer(answer_id)).is_error
 
 
@@ -134,7 +144,7 @@ async def test_stop_withdraws_the_question(tmp_path: Path) -> None:
         resolved = await watcher.until(lambda frame: isinstance(frame, ApprovalResolved))
         assert resolved == ApprovalResolved(asked.approval_id, "cancelled")
         with pytest.raises(NotFoundError):
-            await chat.host.approve(asked.approval_id, "once", session="s")
+            await chat.host.settle(asked.approval_id, "once", session="s")
         assert shell.ran == []
 
 
@@ -142,7 +152,7 @@ async def test_always_is_the_word_of_one_person_and_good_for_no_other(tmp_path: 
     shell = Shell()
     async with chatting(tmp_path, shell, **ASK) as chat:
         answer_id, asked = await ask(chat)
-        await chat.host.approve(asked.approval_id, "always", session="s")
+        await chat.host.settle(asked.approval_id, "always", session="s")
         await chat.answer(answer_id)
         for user, told in (("ada", "ran ls"), ("eve", "denied by user")):
             chat.model.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
@@ -150,7 +160,7 @@ async def test_always_is_the_word_of_one_person_and_good_for_no_other(tmp_path: 
             if user == "eve":
                 watcher = await chat.watch(after=chat.host.sessions.live()[0].seq - 1)
                 again = await watcher.until(lambda f: isinstance(f, ApprovalAsked))
-                await chat.host.approve(again.approval_id, "deny", session="s")
+                await chat.host.settle(again.approval_id, "deny", session="s")
             assert told in result(await chat.answer(answer_id)).output
 
 
@@ -159,27 +169,29 @@ async def test_a_channel_that_can_ask_asks_in_the_room_the_message_came_from(
     tmp_path: Path, broken: bool
 ) -> None:
     class Asking(Letterbox):
-        asked: ApprovalRequest | None = None
+        asked: Question | None = None
 
-        async def ask_approval(self, request: ApprovalRequest) -> None:
+        async def ask_question(self, request: Question) -> None:
             self.asked = request
+            shown_in_room.set()
             if broken:
                 raise ConnectionError("the platform is down")
 
-    box, shell = Asking(), Shell()
+    box, shell, shown_in_room = Asking(), Shell(), asyncio.Event()
     async with chatting(tmp_path, shell, **ASK) as chat:
         chat.gateway.channels.register(box)
         chat.model.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
         answer_id = await chat.accept("go", channel="letters")
         watcher = await chat.watch()
         shown = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+        await shown_in_room.wait()
         assert box.asked is not None
-        assert (box.asked.id, box.asked.user, box.asked.address) == (
+        assert (box.asked.id, box.asked.answerers, box.asked.address) == (
             shown.approval_id,
-            "ada",
+            ("ada",),
             written("go", channel="letters").address,
         )
-        await chat.host.approve(shown.approval_id, "once", session="s")
+        await chat.host.settle(shown.approval_id, "once", session="s")
         await chat.answer(answer_id)
         assert shell.ran == ["ls"]
 
@@ -188,11 +200,11 @@ async def test_a_room_that_cannot_be_reached_yet_is_asked_as_soon_as_it_can(tmp_
     class Away(Letterbox):
         tries = 0
 
-        async def ask_approval(self, request: ApprovalRequest) -> None:
+        async def ask_question(self, request: Question) -> None:
             self.tries += 1
             if self.tries < 3:
                 raise PlacementDeferred("not connected yet", 0.001)
-            await chat.host.approve(request.id, "once", session="s")
+            await chat.host.settle(request.id, "once", session="s")
 
     box, shell = Away(), Shell()
     async with chatting(tmp_path, shell, **ASK) as chat:
@@ -204,7 +216,7 @@ async def test_a_room_that_cannot_be_reached_yet_is_asked_as_soon_as_it_can(tmp_
 
 async def test_who_cannot_be_asked_in_its_room_can_still_answer_elsewhere(tmp_path: Path) -> None:
     class Away(Letterbox):
-        async def ask_approval(self, request: ApprovalRequest) -> None:
+        async def ask_question(self, request: Question) -> None:
             raise PlacementDeferred("not connected", 3600)
 
     shell = Shell()
@@ -214,7 +226,7 @@ async def test_who_cannot_be_asked_in_its_room_can_still_answer_elsewhere(tmp_pa
         answer_id = await chat.accept("go", channel="letters")
         watcher = await chat.watch()
         shown = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
-        await chat.host.approve(shown.approval_id, "once", session="s")
+        await chat.host.settle(shown.approval_id, "once", session="s")
         await chat.answer(answer_id)
     assert shell.ran == ["ls"]
 
@@ -236,9 +248,9 @@ async def test_a_word_of_somebody_else_decides_nothing(tmp_path: Path) -> None:
         answer_id, asked = await ask(chat)
         await chat.accept("yes", user="eve", seen=seen_in(chat))
         with pytest.raises(UnauthorizedError, match="only the user"):
-            await chat.host.approve(asked.approval_id, "once", session="s", user="eve")
+            await chat.host.settle(asked.approval_id, "once", session="s", user="eve")
         assert shell.ran == []
-        await chat.host.approve(asked.approval_id, "once", session="s", user="ada")
+        await chat.host.settle(asked.approval_id, "once", session="s", user="ada")
         await chat.answer(answer_id)
     assert shell.ran == ["ls"]
 
@@ -249,11 +261,11 @@ async def test_the_channel_is_told_what_was_decided(tmp_path: Path) -> None:
             super().__init__("test")
             self.told: list[str] = []
 
-        async def ask_approval(self, request: ApprovalRequest) -> None:
-            self.told.append(request.tool_name)
+        async def ask_question(self, request: Question) -> None:
+            self.told.append(request.title)
 
-        async def approval_decided(self, request: ApprovalRequest, outcome: str) -> None:
-            self.told.append(outcome)
+        async def question_closed(self, request: Question, answer: Answer, shown: Placed | None) -> None:
+            self.told.append(answer.outcome)
             raise ZeroDivisionError("it cannot be shown")
 
     class Brings(Plugin):
@@ -266,9 +278,9 @@ async def test_the_channel_is_told_what_was_decided(tmp_path: Path) -> None:
     box = Asking()
     async with chatting(tmp_path, Shell(), Brings(), **ASK) as chat:
         answer_id, asked = await ask(chat)
-        await chat.host.approve(asked.approval_id, "once", session="s")
+        await chat.host.settle(asked.approval_id, "once", session="s")
         await chat.answer(answer_id)
-    assert box.told == ["shell", "once"]
+    assert box.told == ["May shell run?", "once"]
 
 
 class Plain(Plugin):
@@ -311,7 +323,7 @@ async def test_without_a_rule_built_in_tools_that_read_run_and_all_others_ask(tm
                 lambda f, name=use.name: isinstance(f, ApprovalAsked) and f.tool_name == name
             )
             assert plain.ran == []
-            await chat.host.approve(asked.approval_id, "deny", session="s")
+            await chat.host.settle(asked.approval_id, "deny", session="s")
             await chat.answer(answer_id)
     assert plain.ran == []
 
@@ -340,7 +352,7 @@ async def test_whoever_looks_on_can_be_asked(tmp_path: Path) -> None:
         chat.model.then(Reply((Use("send", '{"text": "a"}'),), "tools"))
         answer_id = await chat.accept("go", unattended=True)
         asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
-        await chat.host.approve(asked.approval_id, "once", session="s")
+        await chat.host.settle(asked.approval_id, "once", session="s")
         await chat.answer(answer_id)
     assert plain.ran == ["a"]
 
@@ -354,9 +366,9 @@ async def test_always_is_not_offered_where_it_could_not_be_told_what_for(tmp_pat
         asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
         assert asked.always is None
         with pytest.raises(InvalidRequestError, match="not offered"):
-            await chat.host.approve(asked.approval_id, "always", session="s")
+            await chat.host.settle(asked.approval_id, "always", session="s")
         assert plain.ran == []
-        await chat.host.approve(asked.approval_id, "once", session="s")
+        await chat.host.settle(asked.approval_id, "once", session="s")
         await chat.answer(answer_id)
         assert await chat.gateway.parts.access.grants.all() == []
 
@@ -381,7 +393,7 @@ async def test_always_is_offered_for_what_a_button_can_show_whole(
         watcher = await chat.watch()
         asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
         assert asked.always == always
-        await chat.host.approve(asked.approval_id, "deny", session="s")
+        await chat.host.settle(asked.approval_id, "deny", session="s")
         await chat.answer(answer_id)
 
 
@@ -389,7 +401,7 @@ async def test_always_outlives_a_restart_until_it_is_revoked(tmp_path: Path) -> 
     shell = Shell()
     async with chatting(tmp_path, shell, **ASK) as chat:
         answer_id, asked = await ask(chat)
-        await chat.host.approve(asked.approval_id, "always", session="s", user="ada")
+        await chat.host.settle(asked.approval_id, "always", session="s", user="ada")
         await chat.answer(answer_id)
     async with chatting(tmp_path, shell, **ASK) as chat:
         chat.model.then(Reply((Use("shell", '{"command": "ls"}'),), "tools"))
@@ -402,7 +414,7 @@ async def test_always_outlives_a_restart_until_it_is_revoked(tmp_path: Path) -> 
         with pytest.raises(NotFoundError, match="approvals list"):
             await grants.revoke(found.id, THE_OWNER)
         answer_id, asked = await ask(chat)
-        await chat.host.approve(asked.approval_id, "always", session="s")
+        await chat.host.settle(asked.approval_id, "always", session="s")
         await chat.answer(answer_id)
         await chat.gateway.parts.sessions.delete("s")
         assert await grants.all() == []
@@ -417,7 +429,7 @@ class Numbering(Letterbox):
         self.placed = placed
         self.asked = asyncio.Event()
 
-    async def ask_approval(self, request: ApprovalRequest) -> Placed | None:
+    async def ask_question(self, request: Question) -> Placed | None:
         self.asked.set()
         return self.placed
 
@@ -454,7 +466,7 @@ async def test_a_typed_answer_counts_only_if_it_was_written_after_the_question(
             assert shell.ran == ["ls"]
             return
         assert shell.ran == []
-        await chat.host.approve(asked.approval_id, "deny", session="s")
+        await chat.host.settle(asked.approval_id, "deny", session="s")
         assert result(await chat.answer(answer_id)).is_error
     assert shell.ran == []
 
@@ -471,7 +483,7 @@ async def test_a_client_that_was_not_shown_the_question_has_not_answered_it(
         if behind == 0:
             await chat.answer(answer_id)
         else:
-            await chat.host.approve(asked.approval_id, "deny", session="s")
+            await chat.host.settle(asked.approval_id, "deny", session="s")
             assert result(await chat.answer(answer_id)).is_error
     assert shell.ran == (["ls"] if behind == 0 else [])
 
@@ -481,11 +493,13 @@ def asking(**arguments: Any) -> ApprovalRequest:
         id="a",
         session="s",
         address=Address("letters"),
-        user="ada",
+        answerers=("ada",),
+        key="a",
+        title="May shell run?",
         tool_name="shell",
         arguments=arguments,
         created_at=0,
-        timeout_ms=1,
+        expires_at=1,
     )
 
 
@@ -532,7 +546,8 @@ async def test_a_question_that_its_channel_cannot_show_is_denied_unless_somebody
     tmp_path: Path, viewed: bool
 ) -> None:
     class Small(Letterbox):
-        async def ask_approval(self, request: ApprovalRequest) -> Placed:
+        async def ask_question(self, request: Question) -> Placed:
+            assert isinstance(request, ApprovalRequest)
             request.whole(10)
             raise AssertionError
 
@@ -552,6 +567,54 @@ async def test_a_question_that_its_channel_cannot_show_is_denied_unless_somebody
             assert "`trunkline chat s`" in told.output
         else:
             asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
-            await chat.host.approve(asked.approval_id, "once", session="s")
+            await chat.host.settle(asked.approval_id, "once", session="s")
             await chat.answer(answer_id)
     assert shell.ran == (["ls"] if viewed else [])
+
+
+class Careful(Plugin):
+    """A tool that asks about some calls although every tool is allowed."""
+
+    name = "careful"
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+        async def use(thing: str) -> str:
+            """Use a thing."""
+            self.ran.append(thing)
+            return "used"
+
+        def asks(arguments: Mapping[str, Any], role: str) -> AskFirst | None:
+            if arguments["thing"] == "forbidden":
+                raise ToolError(f"no {role} may use this")
+            return AskFirst("It is sharp.", "knives") if "knife" in arguments["thing"] else None
+
+        self._tools = [tool_from(use, asks=asks)]
+
+    def tools(self) -> Sequence[Tool]:
+        return self._tools
+
+
+async def test_a_tool_asks_about_a_call_although_a_rule_allows_it(tmp_path: Path) -> None:
+    careful = Careful()
+
+    async def use(chat: Chat, arguments: str) -> str:
+        chat.model.then(Reply((Use("use", arguments),), "tools"))
+        return result(await chat.say("go")).output
+
+    async with chatting(tmp_path, careful) as chat:
+        assert await use(chat, '{"thing": "spoon"}') == "used"
+        assert await use(chat, '{"thing": "forbidden"}') == "Error: no user may use this"
+        assert "could not check this call" in await use(chat, '{"other": 1}')
+        for decision, thing in (("deny", "knife"), ("once", "knife"), ("always", "bread knife")):
+            chat.model.then(Reply((Use("use", f'{{"thing": "{thing}"}}'),), "tools"))
+            answer_id = await chat.accept("go")
+            session = await chat.gateway.parts.sessions.find("s")
+            watcher = await chat.watch(after=session.seq)
+            asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+            assert (asked.reason, asked.always) == ("It is sharp.", "knives")
+            await chat.host.settle(asked.approval_id, decision, session="s")
+            await chat.answer(answer_id)
+        assert await use(chat, '{"thing": "pocket knife"}') == "used"
+    assert careful.ran == ["spoon", "knife", "bread knife", "pocket knife"]

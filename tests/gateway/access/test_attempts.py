@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.access.attempts import Attempts
+from gateway.access.tokens import Attempts
 
 
 class Clock:

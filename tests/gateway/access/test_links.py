@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway import NotFoundError
 from gateway.access import THE_OWNER, Access, UserRef
-from gateway.channel import NotFoundError
 from gateway.contract.errors import InvalidStateError
 from gateway.extensions.registry import ChannelRegistry
 from gateway.store import Store

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
+from gateway import NotFoundError
 from gateway.access import THE_OWNER, Access, UserRef
 from gateway.access.codes import ADD_CODE, ALPHABET, LENGTH
-from gateway.channel import NotFoundError, Sender, TooManyRequestsError
+from gateway.channel import Sender, TooManyRequestsError
 from gateway.contract.errors import ForbiddenError
+from gateway.events import AccessRevoked
 from gateway.extensions.registry import ChannelRegistry
 from gateway.settings import ChannelRules
 from gateway.store import Store
@@ -278,10 +280,10 @@ async def test_the_owner_may_make_admins(access: Access) -> None:
 
 async def test_who_is_let_out_is_a_stranger_at_once_and_for_good(access: Access, store: Store) -> None:
     await access.pairing.approve(await code_for(access), THE_OWNER, "admin")
-    told: list[UserRef] = []
-    access.revoked.add(told.append)
+    told: list[AccessRevoked] = []
+    access.events.subscribe(AccessRevoked, told.append)
     await access.revoke(UserRef("home", "666"), THE_OWNER)
-    assert (role_of(access, "home"), told) == (None, [UserRef("home", "666")])
+    assert (role_of(access, "home"), told) == (None, [AccessRevoked("home", "666")])
     again = Access(store, {"home": ChannelRules()}.get, ChannelRegistry())
     await again.load()
     assert (role_of(again, "home"), again.members.list()) == (None, [])

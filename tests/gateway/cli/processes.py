@@ -19,7 +19,7 @@ from tests import prefork
 
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "gateway"]
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds until a test gives up; nothing here is measured."""
 ROWS = 40
 """Height of the pseudo-terminal."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sqlite3
 import tarfile
 from pathlib import Path
@@ -82,6 +83,22 @@ def test_the_former_file_is_kept_beside_the_restored_one(tmp_path: Path) -> None
     assert trunkline("db", "check", home=tmp_path).returncode == 0
 
 
+def test_saved_agents_are_restored(tmp_path: Path) -> None:
+    folder = tmp_path / "data/saved_agents"
+    folder.mkdir(parents=True)
+    (folder / "poet.md").write_text("---\ndescription: Writes verse\ntools: []\n---\nYou write verse.\n")
+    (folder / ".poet.1.tmp").write_text("unfinished")
+    backed_up(tmp_path)
+    refused = trunkline("restore", "b.tar.gz", home=tmp_path)
+    assert (refused.returncode, "saved_agents/poet.md" in refused.stderr) == (2, True)
+    shutil.rmtree(tmp_path / "data")
+    done = trunkline("restore", "b.tar.gz", "--json", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["contents"] == ["trunkline.db", "data/saved_agents/poet.md"]
+    listed = trunkline("agents", "list", "--json", home=tmp_path)
+    assert "Writes verse" in listed.stdout, listed.stderr
+
+
 def test_an_empty_file_is_replaced_without_force(tmp_path: Path) -> None:
     backed_up(tmp_path)
     (tmp_path / "data/trunkline.db").write_bytes(b"")
@@ -152,6 +169,9 @@ def test_an_archive_writes_nowhere_but_in_the_data_directory(tmp_path: Path) -> 
             "/evil": b"2",
             "data/a/b": b"3",
             "data/good": b"4",
+            "data/saved_agents/a/b": b"5",
+            "data/saved_agents/../../evil": b"6",
+            "data/saved_agents/b": b"7",
         },
     )
     done = trunkline("restore", "c.tar.gz", "--force", home=tmp_path)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from tests.gateway.cli.processes import gateway, trunkline
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_channels_that_work_are_shown(tmp_path: Path) -> None:
@@ -31,3 +34,19 @@ def test_without_a_gateway_it_says_so(tmp_path: Path) -> None:
     done = trunkline("channels", "status", home=tmp_path, TRUNKLINE_SERVER__PORT="1")
     assert done.returncode == 1
     assert "no gateway responds at" in done.stderr
+
+
+def test_channels_are_listed_with_their_sources(tmp_path: Path) -> None:
+    info = tmp_path / "loft-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: loft\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text("[trunkline.channels]\npigeon = loft\n")
+    path = os.pathsep.join((str(tmp_path), str(ROOT)))
+    given = {"PYTHONPATH": path, "TRUNKLINE_CHANNELS__PIGEON__LOFT": "roof"}
+    done = trunkline("channels", "list", home=tmp_path, **given)
+    told = trunkline("channels", "list", "--json", home=tmp_path, **given)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "loft 1.2" in done.stdout
+    rows = {row["name"]: (row["source"], row["enabled"]) for row in json.loads(told.stdout)}
+    assert rows["pigeon"] == ("loft 1.2", True)
+    assert rows["telegram"] == ("built in", False)

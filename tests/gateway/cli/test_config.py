@@ -72,6 +72,45 @@ def test_show_speaks_json(project: Path):
     assert {"key": "server.port", "value": 81, "source": "config/trunkline.toml:2"} in json.loads(done.stdout)
 
 
+def test_004_T19_show_tells_the_layer_of_each_value(project: Path):
+    (project / "xdg/trunkline").mkdir(parents=True)
+    (project / "xdg/trunkline/trunkline.json").write_text(
+        '{"server":\n{"port": 1}, "plugins":\n{"enabled": ["a"]}}'
+    )
+    (project / ".trunkline").mkdir()
+    (project / ".trunkline/trunkline.toml").write_text("\nmodel = 'a/b'\n")
+    environ = {"MY_TOKEN": "hunter2", "TRUNKLINE_PLUGINS__ENABLED": '["b"]', "COLUMNS": "400"}
+    done = run("show", "--origin", cwd=project, **environ)
+    rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+    assert rows["setting"] == ["value", "layer", "from"]
+    assert rows["model"] == ["a/b", "project", ".trunkline/trunkline.toml:2"]
+    assert rows["server.port"] == ["81", "operator", "config/trunkline.toml:2"]
+    assert rows["server.token"] == ["**********", "operator", "config/trunkline.toml:3"]
+    assert rows["steer"] == ["false", "default", "default"]
+    shown = json.loads(run("show", "--origin", "--json", cwd=project, **environ).stdout)
+    assert {
+        "key": "plugins.enabled",
+        "value": ["a", "b"],
+        "layer": "personal, environment",
+        "source": "xdg/trunkline/trunkline.json:3, TRUNKLINE_PLUGINS__ENABLED",
+    } in shown
+    assert "hunter2" not in json.dumps(shown)
+
+
+def test_mistakes_of_all_layers_are_told_together(project: Path):
+    (project / ".trunkline").mkdir()
+    (project / ".trunkline/trunkline.toml").write_text("\n[mcp]\nx = 1\n[server]\nport = 1\n")
+    done = run("check", cwd=project, MY_TOKEN="x" * 40, TRUNKLINE_MAX_TOKENS="many")
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    assert lines[0] == "3 settings are wrong:"
+    assert lines[1].startswith("  .trunkline/trunkline.toml:3: mcp is not a setting")
+    assert lines[2].startswith(
+        "  .trunkline/trunkline.toml:5: server.port must not be set by the file of a project"
+    )
+    assert lines[3].startswith("  TRUNKLINE_MAX_TOKENS: max_tokens")
+
+
 def test_schema_is_the_file_in_config(project: Path):
     done = run("schema", cwd=project)
     assert done.stdout == (ROOT / "config/schema.json").read_text(encoding="utf-8")

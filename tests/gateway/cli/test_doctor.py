@@ -55,7 +55,8 @@ def test_a_running_gateway_is_asked_for_its_channels(tmp_path: Path) -> None:
 def test_wrong_settings_are_told_and_the_machine_is_looked_at(tmp_path: Path) -> None:
     found = findings(tmp_path, "modle = 'x/y'\n")
     assert "did you mean model" in found["settings"]["detail"]
-    assert set(found) == {"settings", "python", "kernel", "open files", "clock"}
+    assert set(found) == {"settings", "python", "documents", "kernel", "open files", "clock"}
+    assert found["documents"]["detail"] == "PDF and Word documents that users send are read"
 
 
 def test_a_port_of_another_program_is_a_failure(tmp_path: Path) -> None:
@@ -104,6 +105,24 @@ def test_an_unknown_channel_or_plugin_is_a_failure(tmp_path: Path) -> None:
     found = findings(tmp_path, "[channels.pigeon]\n\n[plugins]\nenabled = ['nothing_there']\n")
     assert found["channel pigeon"]["status"] == "fail"
     assert found["plugin nothing_there"]["status"] == "fail"
+
+
+def test_problems_that_plugins_find_are_failures(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "notes").mkdir()
+    web = f"[plugins.web]\nengine = 'brave'\nurl = 'http://127.0.0.1:{port}'\napi_key = 'brave-key-012345'\n"
+    enabled = "[plugins]\nenabled = ['web', 'files']\n"
+    found = findings(tmp_path, f"{enabled}{web}[plugins.files]\nroots = ['{tmp_path}/notes']\n")
+    assert found["plugin files"]["status"] == "ok"
+    assert found["plugin web"]["status"] == "fail"
+    assert "Brave Search cannot be reached" in found["plugin web"]["detail"]
+    assert "brave-key" not in str(found)
+    found = findings(
+        tmp_path, f"[plugins]\nenabled = ['files']\n[plugins.files]\nroots = ['{tmp_path}/gone']\n"
+    )
+    assert found["plugin files"]["status"] == "fail"
+    assert "which is not a folder" in found["plugin files"]["detail"]
 
 
 def test_where_aliases_agents_and_chains_lead_is_told(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from gateway import ErrorPart, FilePart, ImagePart, Message, Metadata, TextPart, ToolCallPart, ToolResultPart
-from gateway.cli.chat.conversation import Prose, Said, ToolRun, Whole
+from gateway.channel import MessageFrame
+from gateway.cli.chat.conversation import Conversation, Prose, Said, ToolRun, Whole
 from gateway.cli.chat.screen import drawn, footer
 from gateway.cli.output import plain
 from gateway.contract.messages import ResultMetadata
@@ -41,12 +42,26 @@ def test_control_codes_and_turned_letters_are_gone(text: str, shown: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("piece", "shown"),
+    [
+        (Said("hi", "Alice (@alice)"), "> Alice (@alice): hi"),
+        (Said("hi", "Bob", context=True), "> Bob: hi"),
+        (Said("Reply to Bob\nhi", quoted=True), "  Reply to Bob\n  hi"),
+    ],
+)
+def test_authors_and_quotes_are_shown(piece: Said, shown: str) -> None:
+    assert "\n".join(line.rstrip() for line in seen(piece).splitlines()) == shown
+
+
+@pytest.mark.parametrize(
     "piece",
     [
         Prose(EVIL),
         Prose(EVIL, "reasoning"),
         Prose(f"```\n{EVIL}\n```"),
         Said(EVIL),
+        Said(EVIL, EVIL),
+        Said(EVIL, quoted=True),
         ToolRun(ToolCallPart("c", EVIL, {EVIL[:5]: EVIL}), ToolResultPart("c", EVIL), running=False),
         ToolRun(ToolCallPart("c", "t", {}, EVIL), None, running=True),
         Whole(ErrorPart(EVIL, EVIL)),
@@ -82,3 +97,22 @@ def test_the_footer_tells_what_an_answer_took() -> None:
     line = footer(Message(session_id="s", role="assistant", parts=(TextPart("x"),), metadata=took))
     assert str(line) == "p/m · 1,234 + 5 tokens · $0.2500 · 1.5 s · stopped"
     assert footer(Message(session_id="s", role="assistant")) is None
+
+
+def test_a_summary_of_a_conversation_is_marked_as_one() -> None:
+    talk = Conversation("s")
+    summary = Message(session_id="s", role="assistant", parts=(TextPart("## Goal\n\nA boat", "summary"),))
+    entry = talk.take(MessageFrame(summary))
+    assert entry is not None
+    (piece,), _ = entry.pieces()
+    assert seen(piece).split() == [
+        "Summary",
+        "of",
+        "the",
+        "earlier",
+        "conversation:",
+        "##",
+        "Goal",
+        "A",
+        "boat",
+    ]

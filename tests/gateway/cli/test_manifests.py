@@ -13,8 +13,10 @@ def test_the_commands_of_the_plugins_are_in_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     commands = {one["command"] for one in told["features"]["slash_commands"]}
-    assert {"/bot-help", "/bot-status", "/model", "/new", "/stop", "/usage"} <= commands
+    assert {"/ask", "/bot-help", "/bot-status", "/model", "/new", "/stop", "/usage"} <= commands
     assert told["settings"]["socket_mode_enabled"]
+    assert told["features"]["app_home"]["home_tab_enabled"]
+    assert "app_home_opened" in told["settings"]["event_subscriptions"]["bot_events"]
     assert not list(tmp_path.rglob("*.db"))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import plugins
 from gateway.cli import app
 
 TOKEN = "123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"
@@ -18,6 +19,26 @@ REFUSED = {
     "missing plugin": ('plugins.enabled = ["wether"]', "plugin 'wether' cannot be loaded"),
     "missing plugin file": ('plugins.enabled = ["./wether.py"]', "cannot be loaded: FileNotFoundError"),
     "broken plugin file": ('plugins.enabled = ["broken.py"]', "cannot be loaded: SyntaxError"),
+    "wrong value of a plugin": (
+        'plugins.enabled = ["reminders"]\n[plugins.reminders]\nzone = "Mars"',
+        'own.toml:3: plugins.reminders.zone = "Mars" is not a time zone; write one such as "Europe/Oslo"',
+    ),
+    "misspelled key of a plugin": (
+        'plugins.enabled = ["reminders"]\n[plugins.reminders]\nzones = "UTC"',
+        "plugins.reminders.zones is not a setting; did you mean plugins.reminders.zone?",
+    ),
+    "wrong value in a table of a plugin": (
+        'plugins.enabled = ["cli_backends"]\n[plugins.cli_backends.plugins.codex]\nmaxConcurrency = 0',
+        "own.toml:3: plugins.cli_backends.plugins.codex.max_concurrency = 0 must be greater than 0",
+    ),
+    "wrong value that a validator quotes": (
+        'plugins.enabled = ["strict.py"]\n[plugins.strict]\npassword = "secret-password"',
+        "plugins.strict.password cannot be **********",
+    ),
+    "key that a validator cannot check": (
+        'plugins.enabled = ["strict.py"]\n[plugins.strict]\ncity = "Oslo"',
+        "plugin 'strict.py' cannot validate its settings: KeyError: 'Oslo'",
+    ),
     "unsupported store": ('store.url = "mysql://u:secret-password@db/x"', "'mysql' is not supported"),
     "store without a file": ('store.url = "sqlite://"', "needs a file"),
     "store that is no address": ('store.url = "trunkline.db"', "store.url is not a database address"),
@@ -51,7 +72,7 @@ REFUSED = {
     ),
     "unknown choice": (
         f'[channels.telegram]\ntoken = "{TOKEN}"\ngroups = "sometimes"',
-        "'mention', 'reply', 'command' or 'always'",
+        "'command', 'reply', 'mention' or 'always'",
     ),
     "webhook without an address": (
         f'[channels.telegram]\ntoken = "{TOKEN}"\nmode = "webhook"',
@@ -98,9 +119,43 @@ TOLD = {
 """What the gateway starts with, although it is hardly meant: exit status 0, and a warning."""
 
 
+STRICT = """
+from pydantic import BaseModel, field_validator
+from gateway import Plugin
+
+class StrictSettings(BaseModel):
+    password: str = ""
+    city: str = ""
+
+    @field_validator("password")
+    @classmethod
+    def _refused(cls, password):
+        raise ValueError("cannot be " + password)
+
+    @field_validator("city")
+    @classmethod
+    def _looked_up(cls, city):
+        return {}[city]
+
+class Strict(Plugin):
+    name = "strict"
+    settings_model = StrictSettings
+
+plugin = Strict()
+"""
+"""A plugin outside the tree whose model refuses every password and fails for every city."""
+
+SHIPPED = sorted(
+    name.stem if name.suffix else name.name
+    for name in Path(plugins.__file__).parent.iterdir()
+    if not name.name.startswith("_") and (name.suffix == ".py" or (name / "__init__.py").exists())
+)
+
+
 def checked(home: Path, text: str) -> tuple[int, str]:
     """Check settings. Returns the exit status and what is said."""
     (home / "broken.py").write_text("this is no Python")
+    (home / "strict.py").write_text(STRICT)
     (home / "own.toml").write_text(text + "\n")
     keys: dict[str, str | None] = dict.fromkeys(name for name in os.environ if name.startswith("TRUNKLINE_"))
     done = CliRunner(env=keys).invoke(app, ["config", "check", "--config", str(home / "own.toml")])
@@ -115,6 +170,15 @@ def test_a_mistake_that_stops_a_part_is_refused(tmp_path: Path, mistake: str) ->
     assert (status, said in output) == (2, True), output
     assert "secret-password" not in output
     assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("plugin", SHIPPED)
+def test_an_unknown_key_of_a_shipped_plugin_is_refused(tmp_path: Path, plugin: str) -> None:
+    table = f'plugins.enabled = ["{plugin}"]\n[plugins.{plugin}]\n'
+    status, output = checked(tmp_path, f"{table}colour = 1")
+    assert (status, f"own.toml:3: plugins.{plugin}.colour is not a setting" in output) == (2, True), output
+    status, output = checked(tmp_path, f"{table}optional = true\ncolour = 1")
+    assert (status, f"plugins.{plugin}.colour is not a setting" in output) == (0, True), output
 
 
 @pytest.mark.parametrize("mistake", TOLD)

@@ -185,7 +185,7 @@ async def test_an_agent_of_a_channel_may_be_a_plugins(tmp_path: Path, fake: Fake
     assert agents["keeper"]["channels"] == ["websocket"]
     assert (await run(tmp_path, "config", "check")).returncode == 0
     settle(tmp_path, fake.openai_url, "keper")
-    said = 'channels.websocket.agent = "keper" is not an agent; did you mean keeper? there are main, keeper'
+    said = 'channels.websocket.agent = "keper" is not an agent; did you mean keeper? there are main, general'
     done = await run(tmp_path, "run")
     assert (done.returncode, said in done.stderr) == (2, True)
     found = json.loads((await run(tmp_path, "doctor", "--json")).stdout)

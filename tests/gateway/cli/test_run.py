@@ -25,11 +25,12 @@ from tests.gateway.cli.processes import COMMAND, PATIENCE, Terminal, environment
 
 def test_it_says_where_the_chat_is_who_answers_and_how_to_stop(tmp_path: Path) -> None:
     with gateway(tmp_path) as running:
-        said = "".join(running.lines(4))
+        said = "".join(running.lines(5))
         assert running.stop() == 0
     assert f"open {running.url} in a browser" in said
     assert "OPENAI_API_KEY" in said
     assert str(tmp_path / "data") in said
+    assert "config no config/trunkline.toml; also variables TRUNKLINE_… (environment)" in said
     assert "Ctrl-C" in said
 
 
@@ -60,7 +61,7 @@ def test_who_answers_in_others_place_is_loaded_once_it_is_ready(tmp_path: Path) 
     config = tmp_path / "chain.toml"
     config.write_text('fallback = ["spare/x"]\nplugins.enabled = ["spare.py"]\nserver.port = 0\n')
     with gateway(tmp_path, "--config", str(config)) as running:
-        assert "the spare is loaded" in running.lines(5)[-1]
+        assert "the spare is loaded" in running.lines(6)[-1]
         assert running.stop() == 0
 
 

@@ -48,6 +48,27 @@ def test_show_prints_the_messages_as_they_looked(kept: Path) -> None:
     assert sorted(order, key=shown.index) == order
 
 
+def test_search_finds_messages_and_titles_beside_a_running_gateway(tmp_path: Path) -> None:
+    with gateway(tmp_path) as running:
+        trunkline("send", "A pelican nests", "--session", TALK, "--url", running.url, home=tmp_path)
+        hits: list[dict[str, object]] = []
+        # The index is written behind the commit.
+        for _ in range(20):
+            hits = json.loads(trunkline("search", "nests", "pelic", "--json", home=tmp_path).stdout)
+            if len(hits) == 3:
+                break
+        assert {(hit["session"], hit["role"]) for hit in hits} == {
+            (TALK, "user"),
+            (TALK, "assistant"),
+            (TALK, None),
+        }
+        table = trunkline("search", "pelican", home=tmp_path).stdout
+        assert "A pelican nests" in table
+        assert table.split()[:4] == ["time", "session", "author", "text"]
+        nothing = trunkline("search", "NEAR", "(", '"', home=tmp_path)
+        assert (nothing.stdout, nothing.stderr.strip()) == ("", "No message contains these words.")
+
+
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a gateway with sessions whose long ids begin alike."""
@@ -91,7 +112,7 @@ def test_characters_of_patterns_are_plain_in_a_prefix(crowded: Path) -> None:
     assert sessions(crowded, "show", "%").returncode == 1
 
 
-@pytest.mark.parametrize("verb", ["show", "replay", "export", "delete"])
+@pytest.mark.parametrize("verb", ["show", "replay", "export", "undo", "redo", "delete"])
 def test_an_unknown_session_is_named(kept: Path, verb: str) -> None:
     done = sessions(kept, verb, "nobody")
     assert done.returncode == 1
@@ -165,3 +186,42 @@ def test_delete_asks_a_gateway_that_runs(tmp_path: Path) -> None:
         deleted = sessions(tmp_path, "delete", "gone", "--yes", TRUNKLINE_SERVER__PORT=running.port)
         assert (deleted.returncode, deleted.stderr) == (0, "deleted gone\n")
         assert sessions(tmp_path, "show", "gone").returncode == 1
+
+
+def test_a_session_is_shared_listed_and_revoked_beside_a_gateway_and_without_one(tmp_path: Path) -> None:
+    shared = {"TRUNKLINE_SHARE__BASE_URL": "https://bot.example.org", "TRUNKLINE_SHARE__ENABLED": "true"}
+    with gateway(tmp_path, **shared) as running:
+        trunkline("send", "hello", "--session", TALK, "--url", running.url, home=tmp_path)
+        beside = {**shared, "TRUNKLINE_SERVER__PORT": running.url.rstrip("/").rpartition(":")[2]}
+        made = sessions(tmp_path, "share", TALK, "--days", "3", **beside)
+        assert made.stdout.startswith("https://bot.example.org/share/"), made.stderr
+        (one,) = json.loads(sessions(tmp_path, "shares", TALK, "--json", **beside).stdout)
+        assert (one["session"], one["views"], one["expires_at"] - one["created_at"]) == (
+            TALK,
+            0,
+            3 * 86_400_000,
+        )
+        assert sessions(tmp_path, "unshare", one["id"], **beside).stderr.strip() == "revoked: 1"
+        assert sessions(tmp_path, "unshare", one["id"], **beside).returncode != 0
+    refused = sessions(tmp_path, "share", TALK)
+    assert "share.enabled" in refused.stderr
+    assert refused.returncode != 0
+    for _ in range(2):
+        sessions(tmp_path, "share", TALK, **shared)
+    assert sessions(tmp_path, "shares", **shared).stdout.count(TALK) == 2
+    assert sessions(tmp_path, "unshare", TALK, **shared).stderr.strip() == "revoked: 2"
+    assert sessions(tmp_path, "shares", **shared).stderr.strip() == "Nothing is shared."
+
+
+def test_undo_and_redo_ask_the_gateway_that_runs(tmp_path: Path) -> None:
+    with gateway(tmp_path) as running:
+        trunkline("send", "hello", "--session", "talk", "--url", running.url, home=tmp_path)
+        for verb, shown in (("undo", False), ("redo", True)):
+            changed = sessions(tmp_path, verb, "tal", TRUNKLINE_SERVER__PORT=running.port)
+            assert (changed.returncode, changed.stderr) == (0, f"{verb}: 2 messages of talk\n")
+            assert ("hello" in sessions(tmp_path, "show", "talk").stdout) is shown
+            assert ("hello" in sessions(tmp_path, "export", "talk").stdout) is shown
+        refused = sessions(tmp_path, "redo", "talk", TRUNKLINE_SERVER__PORT=running.port)
+        assert (refused.returncode, "nothing was undone" in refused.stderr) == (1, True)
+    stopped = sessions(tmp_path, "undo", "talk")
+    assert (stopped.returncode, "needs the running gateway" in stopped.stderr) == (1, True)

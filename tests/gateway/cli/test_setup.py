@@ -94,7 +94,7 @@ async def test_a_person_is_asked_step_by_step_and_pairs_with_the_bot(tmp_path: P
             await asyncio.to_thread(terminal.expect, "telegram is connected")
             chat = fake.private("Ada")
             fake.say(chat, "Hello?")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not (
                     code := re.search(r"\b[34679CDFGHJKMNPQRTVWXY]{8}\b", " ".join(fake.answers(chat)))
                 ):
@@ -127,7 +127,10 @@ async def test_a_service_is_written_and_started(tmp_path: Path) -> None:
 async def test_what_is_missing_or_wrong_is_named(tmp_path: Path) -> None:
     cases = {
         (): "stdin is not a terminal",
-        ("--channel", "pigeon"): "channel 'pigeon' does not exist; choose one of discord, slack, telegram",
+        (
+            "--channel",
+            "pigeon",
+        ): "channel 'pigeon' does not exist; choose one of discord, email, matrix, slack, telegram",
         ("--channel", "slack", "--set", "bot_token=x"): "--channel slack needs --set app_token=",
         ("--channel", "slack", "--set", "mode=http", "--set", "bot_token=x"): "needs --set signing_secret=",
         ("--channel", "telegram", "--set", "token"): "--set takes KEY=VALUE",

@@ -20,7 +20,7 @@ from gateway.version import VERSION
 from tests.gateway.cli.processes import ROOT, trunkline
 
 ALONE = ("run", "setup", "chat", "send", "doctor", "usage", "version")
-SESSIONS = ("list", "show", "replay", "export", "delete")
+SESSIONS = ("list", "show", "replay", "export", "undo", "redo", "delete")
 
 
 def test_version_is_that_of_the_project(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_table_says_what_the_help_of_each_command_begins_with() -> None:
 
 def test_the_words_of_a_command_can_be_completed(tmp_path: Path) -> None:
     words = {"_TRUNKLINE_COMPLETE": "complete_bash", "COMP_WORDS": "trunkline se", "COMP_CWORD": "1"}
-    assert trunkline(home=tmp_path, **words).stdout.split() == ["setup", "send", "sessions"]
+    assert trunkline(home=tmp_path, **words).stdout.split() == ["setup", "send", "search", "sessions"]
 
 
 def test_the_script_for_a_shell_is_shown(tmp_path: Path) -> None:

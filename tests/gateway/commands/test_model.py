@@ -105,17 +105,20 @@ async def test_agent_shows_who_there_is(tmp_path: Path) -> None:
         shown = (await chat.say("/agent")).text
         await chat.say("/agent poet")
         status = (await chat.say("/status")).text.splitlines()
-    assert shown == (
-        "The agent is `main`.\n- `poet` Writes verse\n- `clerk`\n\n`/agent NAME` selects another one."
-    )
+    lines = shown.splitlines()
+    assert lines[:3] == ["The agent is `main`.", "- `poet` Writes verse", "- `clerk`"]
+    assert [line.split()[1] for line in lines[3:6]] == ["`general`", "`explore`", "`plan`"]
+    assert lines[-1] == "`/agent NAME` selects another one."
     assert status[1:3] == ["- agent `poet`", "- model `script/rhyme`"]
-    async with chatting(tmp_path / "alone") as chat:
-        assert (await chat.say("/agent")).text == "The agent is `main`."
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("pote", "did you mean poet?"), ("zzz", "agents are main, poet, clerk"), ("Poet", "did you mean poet?")],
+    [
+        ("pote", "did you mean poet?"),
+        ("zzz", "agents are main, poet, clerk, general, explore, plan"),
+        ("Poet", "did you mean poet?"),
+    ],
 )
 async def test_an_agent_that_there_is_not_changes_nothing(tmp_path: Path, name: str, told: str) -> None:
     async with chatting(tmp_path, **SEVERAL) as chat:

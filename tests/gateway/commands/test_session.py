@@ -102,7 +102,11 @@ async def test_help_lists_every_command_once_by_name(tmp_path: Path) -> None:
     async with chatting(tmp_path, Shouting()) as chat:
         lines = (await chat.say("/help")).text.splitlines()
     names = [line.split("`")[1] for line in lines]
-    assert " ".join(names) == "/agent /fail /help /link /model /move /new /shout /status /stop /usage"
+    known = (
+        "agent compact fail fork help link model move new plan redo share shout status stop title undo "
+        "unshare usage"
+    )
+    assert [name[1:] for name in names] == known.split()
     assert "- `/shout` Say it louder" in lines
     assert "- `/help` Show the commands" in lines
 
@@ -157,7 +161,7 @@ async def test_status_tells_of_this_session(tmp_path: Path) -> None:
         await chat.say("hi")
         await chat.say("hi", "other")
         status = (await status_while_one_waits(chat)).text
-    assert status == "- session `s`\n- model `script/one`\n- messages 2\n- waiting 1"
+    assert status == "- session `s`\n- agent `main`\n- model `script/one`\n- messages 2\n- waiting 1"
 
 
 async def status_while_one_waits(chat: Chat) -> Message:

@@ -9,8 +9,9 @@ import pytest
 
 from gateway import FilePart, ImagePart, TextPart
 from gateway.channel import Audio, ClientMessage, InvalidRequestError
-from gateway.contract.client_message import ClientAudio
+from gateway.contract.client_message import ClientAudio, ClientFile
 from gateway.contract.errors import PartValidationError
+from gateway.files import FileReader
 
 PICTURE = base64.b64encode(b"\x89PNG").decode()
 
@@ -57,6 +58,34 @@ def test_a_recording_is_a_voice_message() -> None:
     assert (said.kind, said.audio) == ("audio", Audio(f"data:audio/webm;base64,{PICTURE}", "audio/webm"))
     with pytest.raises(PartValidationError, match="base64"):
         ClientMessage.checked("1", "", [], ClientAudio("audio/webm", "not base64!"))
+
+
+async def test_files_become_parts_after_those_that_were_sent() -> None:
+    files = [
+        {"name": "a.csv", "data": base64.b64encode(b"a;b").decode()},
+        ClientFile("b.txt", "", "text/plain"),
+    ]
+    said = ClientMessage.checked("1", "", [image()], None, files)
+    read = await said.read_files(FileReader().read)
+    assert read.parts[1:] == (FilePart("a.csv", "a;b"), FilePart("b.txt", "[b.txt: the file is empty]"))
+    assert isinstance(read.parts[0], ImagePart)
+    assert read.files == ()
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        {"name": "a"},
+        {"name": "", "data": ""},
+        {"name": "x" * 256, "data": ""},
+        {"name": "a", "data": "!"},
+        "a",
+        None,
+    ],
+)
+def test_files_with_invalid_fields_are_refused(file: Any) -> None:
+    with pytest.raises(PartValidationError):
+        ClientMessage.checked("1", "hi", [], None, [file])
 
 
 @pytest.mark.parametrize("text", ["", "  \n\t "])

@@ -38,8 +38,26 @@ def context(**fields: Any) -> ToolContext:
     async def nest(task: str, **_more: Any) -> str:
         return task
 
+    async def call(tool: str, arguments: Any) -> ToolOutput:
+        return ToolOutput(f"{tool} {arguments}")
+
+    async def ask(title: str, **_more: Any) -> None:
+        return None
+
+    def change(_changes: Any) -> Any:
+        raise AssertionError("no tool here changes files")
+
     known = {"session": "s", "message_id": "m", "call_id": "c", "key": "k", "user": "ada"}
-    return ToolContext(**known, progress=lambda _text: None, run_nested=nest, **fields)
+    return ToolContext(
+        **known,
+        progress=lambda _text: None,
+        run_nested=nest,
+        call_tool=call,
+        ask=ask,
+        changing=change,
+        watching=change,
+        **fields,
+    )
 
 
 async def run(tool: Tool, **arguments: Any) -> Any:

@@ -80,7 +80,7 @@ class Window(Letterbox):
         await self._until(lambda: bool(self.seen) and self.seen[-1][1])
 
     async def _until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not true():
                 self.news.clear()
                 await self.news.wait()

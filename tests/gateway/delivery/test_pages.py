@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 from msgspec.structs import replace
@@ -16,13 +18,14 @@ from gateway.channel import (
     OutboundMessage,
     Placed,
     PlacementDeferred,
+    PlacementMismatch,
     PlacementRefused,
     PlacementUncertain,
     Streaming,
 )
 from gateway.delivery.pages import AnswerPages
 from gateway.extensions.registry import ChannelRegistry
-from gateway.store import Store
+from gateway.store import Op, Store
 from gateway.store import schema as t
 from gateway.store.inbox import Entry
 from gateway.store.outbox import Outbox
@@ -84,9 +87,9 @@ class Desk:
     """An outbox with one channel, and a message whose answer is to be placed there."""
 
     def __init__(self, store: Store, channel: Letterbox) -> None:
-        channels = ChannelRegistry()
-        channels.register(channel)
-        self.store, self.channel, self.outbox = store, channel, Outbox(store, channels)
+        self.channels = ChannelRegistry()
+        self.channels.register(channel)
+        self.store, self.channel, self.outbox = store, channel, Outbox(store, self.channels)
         self.entry = Entry.of(channel.id, written("hi", channel=channel.id), 1, 1)
 
     def answer(self, text: str) -> Message:
@@ -141,7 +144,7 @@ async def test_waits_that_the_platform_asked_for_are_no_failures(store: Store) -
     waits = [("before", PlacementDeferred("too many", 0.0)) for _ in range(30)]
     board = Board(*waits, ("after", ZeroDivisionError()))
     desk = await desk_for(store, board)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await desk.finish(await desk.pages(), "hi")
     assert (list(board.room.values()), len(board.sent)) == (["hi"], 1)
 
@@ -194,6 +197,236 @@ async def test_a_page_that_a_crash_left_uncertain_is_found_and_taken_away(store:
     assert await desk.states() == [("placed", "1"), ("intent", None)]
     await desk.finish(await desk.pages(crashed=True), "Bye")
     assert board.room == {"1": "Bye"}
+
+
+class Crash(BaseException):
+    """The end of the process."""
+
+
+class Shelf(Board):
+    """A room in which a text cannot take the place of a file, whose page begins with "#".
+
+    The process ends at step ``crash_at``: before or after a call, or before or after a commit.
+    """
+
+    def __init__(self, crash_at: int) -> None:
+        super().__init__()
+        self.crash_at = crash_at
+
+    def step(self) -> None:
+        self.crash_at -= 1
+        if self.crash_at == 0:
+            raise Crash
+
+    async def send(self, outbound: OutboundMessage) -> Placed:
+        self.step()
+        placed = await super().send(outbound)
+        self.step()
+        return placed
+
+    async def find(self, outbound: OutboundMessage) -> Placed | None:
+        sent = {one.nonce: str(number) for number, one in enumerate(self.sent, 1) if str(number) in self.room}
+        return Placed(sent[outbound.nonce]) if outbound.nonce in sent else None
+
+    async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
+        self.step()
+        if placed.platform_id not in self.room:
+            return  # somebody deleted it
+        if self.room[placed.platform_id].startswith("#"):
+            raise PlacementMismatch
+        await super().edit(placed, outbound)
+        self.step()
+
+    async def delete(self, placed: Placed, address: Address) -> None:
+        self.step()
+        await super().delete(placed, address)
+        self.step()
+
+
+class ShelfOutbox(Outbox):
+    """The outbox of a process that ends as its channel says."""
+
+    def __init__(self, desk: Desk, shelf: Shelf) -> None:
+        super().__init__(desk.store, desk.channels)
+        self._shelf = shelf
+
+    async def write(self, *ops: Op) -> None:
+        self._shelf.step()
+        await super().write(*ops)
+        self._shelf.step()
+
+
+async def test_a_page_whose_message_cannot_show_it_is_placed_again_also_after_a_crash_at_any_step(
+    store: Store,
+) -> None:
+    for crash_at in range(100):
+        desk = await desk_for(store, shelf := Shelf(crash_at))
+        desk.outbox = ShelfOutbox(desk, shelf)
+        wanted = "Hello world, and"
+        try:
+            pages = await desk.pages()
+            await pages.update(desk.answer("Hello#file then "), final=False)
+            assert [*shelf.room.values()] == ["Hello", "#file", " then", " …"]
+            await desk.finish(pages, wanted)
+        except Crash:
+            await desk.finish(await desk.pages(crashed=True), wanted)
+        assert [shelf.room[key] for key in sorted(shelf.room, key=int)] == ["Hello", " worl", "d, an", "d"]
+        if shelf.crash_at > 0:
+            assert crash_at > 30
+            return
+
+
+class Strict(Shelf):
+    """A room that says so when a message to edit was deleted."""
+
+    async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
+        if placed.platform_id not in self.room:
+            self.step()
+            raise PlacementMismatch
+        await super().edit(placed, outbound)
+
+
+@pytest.mark.parametrize("gone", ["1", "2", "3"])
+async def test_a_page_whose_message_a_user_deleted_is_placed_again_also_after_a_crash_at_any_step(
+    store: Store, gone: str
+) -> None:
+    for crash_at in range(100):
+        desk = await desk_for(store, shelf := Strict(0))
+        await (await desk.pages()).update(desk.answer("Hello world, and"), final=False)
+        assert [*shelf.room.values()] == ["Hello", " worl", "d, an", "d…"]
+        del shelf.room[gone]
+        desk.outbox = ShelfOutbox(desk, shelf)
+        shelf.crash_at = crash_at
+        try:
+            # A later attempt, which does not know what the pages show.
+            await desk.finish(await desk.pages(crashed=True), "Hello world, and")
+        except Crash:
+            await desk.finish(await desk.pages(crashed=True), "Hello world, and")
+        assert [shelf.room[key] for key in sorted(shelf.room, key=int)] == ["Hello", " worl", "d, an", "d"]
+        if shelf.crash_at > 0:
+            assert crash_at > 10
+            return
+
+
+@pytest.mark.parametrize("kind", [Shelf, Strict])
+async def test_an_answer_that_was_being_deleted_when_the_process_ended_can_still_be_given(
+    store: Store, kind: type[Shelf]
+) -> None:
+    for crash_at in range(100):
+        desk = await desk_for(store, shelf := kind(0))
+        desk.outbox = ShelfOutbox(desk, shelf)
+        pages = await desk.pages()
+        await pages.update(desk.answer("Hello world"), final=False)
+        shelf.crash_at = crash_at
+        with suppress(Crash):
+            await pages.retract()
+        ended = shelf.crash_at > 0
+        shelf.crash_at = 0
+        await desk.finish(await desk.pages(crashed=True), "Good day")
+        assert [shelf.room[key] for key in sorted(shelf.room, key=int)] == ["Good ", "day"]
+        if ended:
+            assert crash_at > 5
+            return
+
+
+async def test_nothing_is_deleted_before_the_withdrawal_is_committed(store: Store) -> None:
+    class Watched(Board):
+        durable: bool | None = None
+
+        async def delete(self, placed: Placed, address: Address) -> None:
+            query = select(t.inbox.c.interrupted).where(t.inbox.c.id == desk.entry.id)
+            self.durable = await store.read(lambda c: c.execute(query).scalar_one()) == "withdrawn"
+
+    desk = await desk_for(store, board := Watched())
+    pages = await desk.pages()
+    await pages.update(desk.answer("Good"), final=False)
+    desk.entry.interrupted = "withdrawn"
+    committed = store.submit([desk.entry.interrupt()])
+    await pages.retract()
+    assert board.durable
+    await committed
+
+
+@pytest.mark.parametrize("kind", [Shelf, Strict])
+async def test_an_announcement_that_becomes_shorter_may_become_longer_again(
+    store: Store, kind: type[Shelf]
+) -> None:
+    desk = await desk_for(store, shelf := kind(0))
+    await desk.finish(await desk.pages(), "Hello world")
+    again = await desk.pages(crashed=True)
+    for text in ("Hello", "Hello moon"):
+        await desk.finish(again, text)
+    assert [*shelf.room.values()] == ["Hello", " moon"]
+    await desk.finish(await desk.pages(crashed=True), "Hi")
+    await desk.finish(await desk.pages(crashed=True), "Hello world")
+    assert [*shelf.room.values()] == ["Hello", " worl", "d"]
+    assert [state for state, _ in await desk.states()] == ["final"] * 3
+
+
+class AlbumShelf(Shelf):
+    """A room that takes up to three files in a row together, unless one of them is bad."""
+
+    def __init__(self, crash_at: int) -> None:
+        super().__init__(crash_at)
+        self.albums: list[list[str]] = []
+
+    def pages(self, message: Message, *, final: bool) -> Sequence[str]:
+        pages = message.text.split()
+        while pages and not final and pages[-1].startswith("#"):
+            pages.pop()
+        return pages
+
+    def album_size(self, pages: Sequence[str]) -> int:
+        return sum(1 for _ in itertools.takewhile(lambda page: page.startswith("#"), pages[:3]))
+
+    async def send_album(self, outbounds: Sequence[OutboundMessage]) -> Sequence[Placed]:
+        self.step()
+        if any(outbound.page == "#bad" for outbound in outbounds):
+            raise PlacementRefused("one of them is bad")
+        self.albums.append([outbound.page for outbound in outbounds])
+        placed = [await Board.send(self, outbound) for outbound in outbounds]
+        self.step()
+        return placed
+
+    async def edit(self, placed: Placed, outbound: OutboundMessage) -> None:
+        if outbound.page.startswith("#"):
+            await Board.edit(self, placed, outbound)
+        else:
+            await super().edit(placed, outbound)
+
+
+ALBUM = "look #a #b #c #d and #e #bad #f end"
+
+
+async def test_an_album_is_placed_exactly_once_also_after_a_crash_at_any_step(store: Store) -> None:
+    for crash_at in range(200):
+        desk = await desk_for(store, shelf := AlbumShelf(crash_at))
+        desk.outbox = ShelfOutbox(desk, shelf)
+        try:
+            pages = await desk.pages()
+            await pages.update(desk.answer(" ".join(ALBUM.split()[:6])), final=False)
+            assert [*shelf.room.values()] == ALBUM.split()[:6]
+            await desk.finish(pages, ALBUM)
+        except Crash:
+            await desk.finish(await desk.pages(crashed=True), ALBUM)
+        assert [shelf.room[key] for key in sorted(shelf.room, key=int)] == ALBUM.split()
+        assert len(shelf.sent) == len(ALBUM.split())
+        assert ["#a", "#b", "#c"] in shelf.albums
+        if shelf.crash_at > 0:
+            assert crash_at > 20
+            assert shelf.albums == [["#a", "#b", "#c"]]
+            return
+
+
+async def test_a_lost_response_to_an_album_does_not_double_it(store: Store) -> None:
+    class Deaf(AlbumShelf):
+        async def send_album(self, outbounds: Sequence[OutboundMessage]) -> Sequence[Placed]:
+            await super().send_album(outbounds)
+            raise PlacementUncertain
+
+    desk = await desk_for(store, shelf := Deaf(0))
+    await desk.finish(await desk.pages(), "look #a #b end")
+    assert ([*shelf.room.values()], len(shelf.albums)) == (["look", "#a", "#b", "end"], 1)
 
 
 async def test_an_answer_that_is_not_wanted_is_taken_away(store: Store) -> None:

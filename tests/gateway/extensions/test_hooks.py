@@ -217,7 +217,7 @@ async def test_002_05_filters_narrow_and_never_widen(tmp_path: Path) -> None:
     async with chatting(tmp_path, Echo(), hide, widen, restore) as chat:
         await chat.say("hi")
         offered = [tool.name for tool in chat.model.calls[0].options.tools]
-        assert offered == ["utc_time", "slow_count", "echo"]
+        assert offered == ["enter_plan_mode", "task", "utc_time", "slow_count", "question", "echo"]
 
 
 async def test_002_05_a_hidden_tool_is_an_unknown_tool(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ async def test_002_05_a_hidden_tool_is_an_unknown_tool(tmp_path: Path) -> None:
     async with chatting(tmp_path, echo, Named("hide", filter_tools=lambda tools, ctx: ())) as chat:
         chat.model.then(USE_ECHO)
         result = result_of(await chat.say("go"))
-        assert (result.output, result.is_error) == ("Error: Unknown tool: echo", True)
+        assert (result.output, result.is_error) == ("Error: Unknown tool: echo. There are no tools.", True)
         assert echo.heard == []
 
 

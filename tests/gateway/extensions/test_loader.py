@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway import PluginError, SettingsError
-from gateway.extensions.loader import BUILTIN_PLUGINS, check_siblings, load_channel, load_plugin
-from gateway.settings import Settings
+from gateway.extensions.loader import (
+    BUILTIN_PLUGINS,
+    check_siblings,
+    known_channels,
+    load_channel,
+    load_plugin,
+)
+from gateway.settings import Settings, load_settings
 from gateway.testing.chat import chatting
 
 ROOT = Path(__file__).parents[3]
@@ -113,3 +123,130 @@ def test_a_foreign_package_of_the_same_name_is_refused(tmp_path: Path) -> None:
         check=False,
     )
     assert f"the package 'channels' comes from {tmp_path} instead of {ROOT}" in done.stderr
+
+
+class Pigeons:
+    """A folder on the path with distributions that declare channels."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def install(self, name: str, channels: str, code: str | None = None, version: str = "1.2") -> None:
+        """Add a distribution as an installer would; its module has the same name."""
+        info = self.folder / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(f"[trunkline.channels]\n{channels}\n")
+        if code is not None:
+            (self.folder / f"{name}.py").write_text(code)
+        importlib.invalidate_caches()
+
+
+PIGEON = """
+class Pigeon:
+    def __init__(self, channel_id, options):
+        self.id, self.options = channel_id, options
+    async def run(self, receive): ...
+    async def send(self, outbound): ...
+def create(host, channel_id, options):
+    return Pigeon(channel_id, options)
+"""
+
+
+@pytest.fixture
+def pigeons(tmp_path: Path) -> Iterator[Pigeons]:
+    site = tmp_path / "site"
+    site.mkdir()
+    sys.path.insert(0, str(site))
+    yield Pigeons(site)
+    sys.path.remove(str(site))
+    for file in site.glob("*.py"):
+        sys.modules.pop(file.stem, None)
+
+
+def settings_of(channels: dict[str, Any]) -> Settings:
+    return load_settings(flags={"channels": channels}, environ={})
+
+
+def pigeon_at(settings: Settings, account: str | None = None, name: str = "pigeon") -> Any:
+    return load_channel(None, settings, name, account)
+
+
+def test_a_channel_of_an_installed_package_is_found_by_its_name(pigeons: Pigeons) -> None:
+    pigeons.install("loft", "pigeon = loft", PIGEON)
+    settings = settings_of({"pigeon": {"roof": "red"}})
+    assert (pigeon_at(settings).id, pigeon_at(settings).options) == ("pigeon", {"roof": "red"})
+    assert known_channels()["pigeon"] == "loft 1.2"
+    assert known_channels()["telegram"] == "built in"
+
+
+async def test_an_account_has_the_settings_of_its_channel_and_its_own(pigeons: Pigeons) -> None:
+    pigeons.install("loft", "pigeon = loft", PIGEON)
+    accounts = {"north": {"nick": "nord", "tls": {"ca": "own"}}, "south": {"enabled": True}}
+    shared = {"nick": "bot", "server": "irc", "tls": {"ca": "all", "verify": True}}
+    settings = settings_of({"pigeon": {**shared, "allow": "*", "accounts": accounts}})
+    north, south = (pigeon_at(settings, account) for account in accounts)
+    assert (north.id, south.id) == ("pigeon.north", "pigeon.south")
+    assert north.options == {"nick": "nord", "server": "irc", "tls": {"ca": "own", "verify": True}}
+    assert south.options == shared
+
+
+@pytest.mark.parametrize(
+    ("declared", "table", "told"),
+    [
+        ("", {"allwo": "*"}, r"pigeon\.allwo is not a setting; did you mean channels\.pigeon\.allow"),
+        ("", {"accounts": {"a": {"admin": ["1"]}}}, r"did you mean channels\.pigeon\.accounts\.a\.admins\?"),
+        ("OPTIONS = ('nick',)", {"nikc": "x"}, r"nikc is not a setting; did you mean channels\.pigeon\.nick"),
+        ("OPTIONS = ('nick',)", {"accounts": {"a": {"colour": 1}}}, r"a\.colour is not .*; there are nick"),
+    ],
+)  # fmt: skip
+def test_an_unknown_key_of_a_channel_without_a_model_is_an_error(
+    pigeons: Pigeons, declared: str, table: dict[str, Any], told: str
+) -> None:
+    pigeons.install("loft", "pigeon = loft", PIGEON + declared)
+    settings = settings_of({"pigeon": table})
+    with pytest.raises(SettingsError, match=told):
+        pigeon_at(settings, settings.accounts("pigeon")[0])
+
+
+def test_a_declared_key_may_be_similar_to_one_of_the_gateway(pigeons: Pigeons) -> None:
+    pigeons.install("loft", "pigeon = loft", PIGEON + "OPTIONS = ('room',)")
+    assert pigeon_at(settings_of({"pigeon": {"room": "x"}})).options == {"room": "x"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "code", "told"),
+    [
+        ("pigeon = loft", "1 / 0", "the entry point 'loft' of loft 1.2 cannot be loaded: ZeroDivisionError"),
+        ("pigeon = loft", None, "cannot be loaded: ModuleNotFoundError"),
+        ("pigeon = loft:Missing", "", "cannot be loaded: AttributeError"),
+        ("pigeon = loft", "", r"'loft' of loft 1.2 has no function create\(\)"),
+        ("pigeon = loft", "def create(*given): return {}['x']", r"create\(\) failed: KeyError: 'x'"),
+        ("pigeon = loft", "def create(*given): return 5", r"create\(\) has not returned a Channel"),
+    ],
+)  # fmt: skip
+async def test_a_broken_channel_of_a_package_is_left_out_and_the_others_run(
+    pigeons: Pigeons, tmp_path: Path, entry: str, code: str | None, told: str
+) -> None:
+    pigeons.install("loft", entry, code)
+    async with chatting(tmp_path, channels={"websocket": {}, "pigeon": {}}) as chat:
+        answer = await chat.say("hello")
+        health = chat.gateway.health()
+    assert answer.text == "You said: hello"
+    assert re.search(rf"^channels\.pigeon: .*{told}", health["pigeon"][1])
+
+
+def test_a_package_cannot_replace_a_built_in_channel(pigeons: Pigeons) -> None:
+    pigeons.install("loft", "websocket = loft\nodd.name = loft", PIGEON)
+    settings = settings_of({"websocket": {}, "odd.name": {}})
+    assert type(load_channel(None, settings, "websocket")).__module__ == "channels.websocket.channel"
+    assert known_channels()["websocket"] == "built in"
+    with pytest.raises(SettingsError, match="there is no such channel"):
+        pigeon_at(settings, name="odd.name")
+
+
+def test_two_packages_with_one_name_are_told(pigeons: Pigeons) -> None:
+    pigeons.install("loft", "pigeon = loft", PIGEON)
+    pigeons.install("barn", "pigeon = barn", PIGEON)
+    with pytest.raises(SettingsError, match=r"barn 1\.2 and loft 1\.2 both have a channel of this name"):
+        pigeon_at(settings_of({"pigeon": {}}))

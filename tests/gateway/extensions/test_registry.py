@@ -176,8 +176,16 @@ async def test_002_11_the_registry_view_has_five_reading_methods(tmp_path: Path)
     async with chatting(tmp_path, Reader("reader")) as chat:
         await chat.say("hi")
     assert seen == {
-        "tools": ["utc_time", "calculator", "slow_count"],
-        "filtered": ["utc_time"],
+        "tools": [
+            "enter_plan_mode",
+            "exit_plan_mode",
+            "task",
+            "utc_time",
+            "calculator",
+            "slow_count",
+            "question",
+        ],
+        "filtered": ["enter_plan_mode"],
         "hooks": True,
         "prompts": ("Read.",),
         "transformed": "[x]",
@@ -285,6 +293,16 @@ async def test_002_25_mentions_complete_by_trigger_and_nothing_hides_the_picker(
         assert await chat.host.complete("zz") == ()
         remove()
         assert await chat.host.complete("a") == ()
+
+
+async def test_arguments_of_commands_complete_like_mentions(tmp_path: Path) -> None:
+    async with chatting(tmp_path, agents={"peer": {"description": "Writes verse"}, "ape": {}}) as chat:
+        assert {"/agent ", "/model ", "/link "} <= {*chat.host.triggers()}
+        assert await chat.host.complete("pe", "/agent ") == (
+            MentionCompletion("/agent peer", "peer", "Writes verse"),
+            MentionCompletion("/agent ape", "ape"),
+        )
+        assert await chat.host.complete("", "/help ") == ()
 
 
 async def test_002_26_status_segments_are_pushed_and_cleared() -> None:

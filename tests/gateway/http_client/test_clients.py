@@ -74,7 +74,7 @@ class Server:
         writer.close()
 
     async def until_open(self, number: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while self.open != number:
                 await asyncio.sleep(0.005)
 
@@ -286,6 +286,19 @@ async def test_closing_the_client_ends_its_requests() -> None:
         with pytest.raises(ConnectionLostError):
             await response.read()
         await server.until_open(0)
+
+
+async def test_a_connection_that_opens_while_the_client_closes_is_closed() -> None:
+    async with Server(say(OK)) as server:
+        client = HttptoolsClient(10)
+        connecting = asyncio.create_task(get(client, server.url))
+        await asyncio.sleep(0)  # it resolves the address
+        await client.close()
+        with pytest.raises(ConnectError, match="the client is closed"):
+            await connecting
+        assert server.heads == []
+        with pytest.raises(ConnectError, match="the client is closed"):
+            await get(client, server.url)
 
 
 @functools.cache

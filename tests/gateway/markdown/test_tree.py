@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.markdown.parse import parse_markdown
-from gateway.markdown.tree import Link, Paragraph, Text, inline_text, label_of, plain_text
+from gateway.markdown.tree import Link, Paragraph, Table, Text, inline_text, label_of, plain_text, table_text
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,27 @@ def test_trees_are_values():
     assert hash(parse_markdown("- a")) == hash(parse_markdown("* a"))
     with pytest.raises(AttributeError):
         Paragraph(()).children = (Text("other"),)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def table(markdown: str) -> Table:
+    [block] = parse_markdown(markdown)
+    assert isinstance(block, Table)
+    return block
+
+
+def test_columns_are_aligned_by_display_width() -> None:
+    wide = table("| 名前 | n |\n|---|--:|\n| e\u0301t\u00e9 | 7 |\n| 👨‍👩‍👧 | 12 |")
+    assert table_text(wide).split("\n") == ["名前   n", "────  ──", "e\u0301té    7", "👨‍👩‍👧    12"]
+
+
+def test_columns_are_centered_and_end_without_spaces() -> None:
+    assert table_text(table("| a | b |\n|:-:|:--|\n| long | c |")).split("\n") == [
+        " a    b",
+        "────  ─",
+        "long  c",
+    ]
+
+
+def test_a_table_is_not_aligned_where_that_would_take_too_much() -> None:
+    long = "x" * 50
+    assert table_text(table(f"| a | b |\n|---|---|\n| {long} | c |"), 100) == f"a | b\n{long} | c"

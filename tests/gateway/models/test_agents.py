@@ -153,8 +153,9 @@ async def test_a_channel_with_an_agent_that_there_is_not_is_refused(tmp_path: Pa
     assert str(caught.value).splitlines() == [
         "2 settings are wrong:",
         '  own.toml:3: channels.phone.agent = "suport" is not an agent; '
-        "did you mean support? there are main, support",
-        '  own.toml:5: channels.phone.accounts.desk.agent = "zzz" is not an agent; there are main, support',
+        "did you mean support? there are main, support, general, explore, plan",
+        '  own.toml:5: channels.phone.accounts.desk.agent = "zzz" is not an agent; '
+        "there are main, support, general, explore, plan",
     ]
 
 
@@ -177,7 +178,8 @@ async def test_a_channel_may_have_an_agent_that_only_a_plugin_brings(tmp_path: P
         async with chatting(tmp_path, Poets(), channels={"test": {"agent": "poe"}}):
             pass
     assert str(caught.value) == (
-        'channels.test.agent = "poe" is not an agent; did you mean poet? there are main, poet'
+        'channels.test.agent = "poe" is not an agent; did you mean poet? '
+        "there are main, general, explore, plan, poet"
     )
 
 

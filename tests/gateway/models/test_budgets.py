@@ -210,13 +210,13 @@ async def test_a_person_may_let_it_go_on_and_is_asked_again_after_as_much(tmp_pa
         assert question.arguments["budget"] == "purse"
         assert question.arguments["spent"] == format_usd(EACH)
         assert len(model.calls) == 1
-        await chat.host.approve(question.approval_id, "once", session="s")
+        await chat.host.settle(question.approval_id, "once", session="s")
         assert (await chat.answer(answer)).text == "well"
         answer = await chat.accept("three")
         again = await watcher.until(
             lambda f: isinstance(f, ApprovalAsked) and f.approval_id != question.approval_id
         )
-        await chat.host.approve(again.approval_id, "deny", session="s")
+        await chat.host.settle(again.approval_id, "deny", session="s")
         refused = refusal(await chat.answer(answer))
         assert "more was not approved" in refused.message
         assert len(model.calls) == 2
@@ -231,7 +231,7 @@ async def test_what_was_allowed_holds_after_a_restart(tmp_path: Path) -> None:
         answer = await chat.accept("three")
         watcher = await chat.watch()
         question = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
-        await chat.host.approve(question.approval_id, "once", session="s")
+        await chat.host.settle(question.approval_id, "once", session="s")
         await chat.answer(answer)
     async with paying(tmp_path, **budget) as (chat, model):
         answers(model)

@@ -59,4 +59,18 @@ def test_the_chains_of_all_agents_count() -> None:
     )
     agents = Agents.of(settings, Models(Shelf().registry))
 
-    assert agents.fallback_names() == ("second", "third/x")
+    assert agents.standby_names() == ("second", "third/x")
+
+
+def test_an_agent_without_a_small_model_uses_that_of_the_settings() -> None:
+    settings = Settings.model_validate(
+        {"small_model": "tiny/x", "agents": {"poet": {"small_model": "mini/y"}, "plain": {}}}
+    )
+    agents = Agents.of(settings, Models(Shelf().registry))
+
+    assert [agents.get(name).small_model for name in ("main", "poet", "plain")] == [
+        "tiny/x",
+        "mini/y",
+        "tiny/x",
+    ]
+    assert agents.standby_names() == ("tiny/x", "mini/y")

@@ -313,7 +313,9 @@ async def _asked_alone(tmp_path: Path, first: str, chain: tuple[str, ...] | None
     registry = ProviderRegistry(configured)
     register_factories(registry)
     plugin = CliBackends()
-    context: Any = SimpleNamespace(cwd=str(tmp_path), config={}, environ={}, providers=registry)
+    context: Any = SimpleNamespace(
+        cwd=str(tmp_path), options=lambda model: model(), environ={}, providers=registry
+    )
     await plugin.activate(context)
     models = Models(registry)
     fallback = Fallback(models).with_chain(chain, None)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from gateway import Plugin, PluginContext
-from gateway.channel import Cursor, InvalidRequestError, NotFoundError, OverloadedError, Rejected
+from gateway import NotFoundError, Plugin, PluginContext
+from gateway.channel import Cursor, InvalidRequestError, OverloadedError, Rejected
 from gateway.contract.deltas import TextDelta
 from gateway.contract.messages import now_ms
 from gateway.store import schema as t

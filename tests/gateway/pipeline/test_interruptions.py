@@ -65,13 +65,13 @@ def heard(chat: Chat) -> list[str]:
 
 async def asked(chat: Chat, times: int = 1) -> None:
     """Wait until the model was asked so often."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(chat.model.calls) < times:
             await asyncio.sleep(0.005)
 
 
 async def until(true: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.005)
 

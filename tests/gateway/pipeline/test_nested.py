@@ -74,7 +74,10 @@ async def test_002_37_a_nested_run_cannot_use_other_tools_than_its_subset(tmp_pa
         [refused] = [
             p for m in chat.model.calls[2].messages for p in m.parts if isinstance(p, ToolResultPart)
         ]
-        assert (refused.is_error, refused.output) == (True, "Error: Unknown tool: delegate")
+        assert (refused.is_error, refused.output) == (
+            True,
+            "Error: Unknown tool: delegate. The tools are calculator.",
+        )
 
 
 async def test_002_37_a_nested_run_has_the_permissions_of_its_parent(tmp_path: Path) -> None:
@@ -98,7 +101,7 @@ async def test_002_37_a_nested_run_asks_in_the_session_of_its_parent(tmp_path: P
         asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
         late = await (await chat.watch()).until(lambda frame: isinstance(frame, ApprovalAsked))
         assert late.approval_id == asked.approval_id
-        await chat.host.approve(asked.approval_id, "once", session="s")
+        await chat.host.settle(asked.approval_id, "once", session="s")
         await chat.answer(answer_id)
         [result] = [p for m in chat.model.calls[2].messages for p in m.parts if isinstance(p, ToolResultPart)]
         assert result.output == "4"
@@ -211,9 +214,38 @@ async def test_002_37_stopping_the_turn_stops_a_run_that_its_tool_does_not_wait_
         await chat.accept("go")
         await begun.wait()
         assert (await chat.say("/stop")).text == "Stopped."
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await over.wait()
             assert await left[0] == "Hm"
+
+
+async def test_a_run_that_ends_together_with_its_turn_is_committed_once(tmp_path: Path) -> None:
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+    left: list[asyncio.Task[str]] = []
+
+    async def work(context: ToolContext) -> str:
+        left.append(asyncio.create_task(context.run_nested("think")))
+        await begun.wait()
+        return "It goes on."
+
+    async with chatting(tmp_path, Delegating(work)) as chat:
+        chat.gateway.activity.subscribe_sub_agent(
+            lambda step: begun.set() if step.kind == "text_delta" else None
+        )
+        sessions: Any = chat.gateway.parts.sessions
+        read = sessions.unfinished
+
+        async def unfinished(root: str) -> Any:
+            """The run ends after it was read that it had not."""
+            found = await read(root)
+            goes_on.set()
+            await left[0]
+            return found
+
+        sessions.unfinished = unfinished
+        chat.model.then(DELEGATE, Reply((Say("Hm"), Gate(goes_on))), Reply((Say("Done."),)))
+        assert (await chat.say("go")).text == "Done."
+        assert await left[0] == "Hm"
 
 
 async def test_a_nested_run_that_fails_is_an_error_result(tmp_path: Path) -> None:

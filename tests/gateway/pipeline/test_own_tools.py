@@ -86,7 +86,7 @@ async def test_a_person_decides_what_a_backend_runs(tmp_path: Path, decision: An
         watcher = await chat.watch()
         asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
         assert (asked.tool_name, asked.arguments) == ("worker:shell", {"command": "ls"})
-        await chat.host.approve(asked.approval_id, decision, session="s")
+        await chat.host.settle(asked.approval_id, decision, session="s")
         answer = await chat.answer(answer_id)
         assert answer.parts == (
             CALL,
@@ -101,7 +101,7 @@ async def test_always_is_good_for_the_same_call(tmp_path: Path) -> None:
         answer_id = await chat.accept("go")
         watcher = await chat.watch()
         asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
-        await chat.host.approve(asked.approval_id, "always", session="s")
+        await chat.host.settle(asked.approval_id, "always", session="s")
         await chat.answer(answer_id)
         assert told(await chat.say("again")) == ["ran"]
 

@@ -74,7 +74,7 @@ def on_the_wall(text: str, key: str, **fields: str) -> InboundMessage:
 
 async def until(true: Callable[[], object]) -> None:
     """Wait for something to become so."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not true():
             await asyncio.sleep(0.005)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway import ErrorPart, ImagePart, Intercept, Plugin, TextDelta, Transform
-from gateway.channel import Audio, InboundMessage, NotFoundError, OverloadedError
+from gateway import ErrorPart, ImagePart, Intercept, NotFoundError, Plugin, TextDelta, Transform
+from gateway.channel import Audio, InboundMessage, OverloadedError
 from gateway.contract.errors import InvalidStateError
 from gateway.contract.provider import TurnOptions
 from gateway.provider_http import ServerFailedError
@@ -175,12 +175,12 @@ async def test_a_message_that_ended_without_an_answer_before_anybody_looked_has_
 
     class Slow(Texts):
         async def send_ack(self, text: str) -> None:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while await Inbox(chat.gateway.parts.store, 1).is_open(text):
                     await asyncio.sleep(0)
             await chat.host.submit(written("another", dedup_key="another"))
 
-    async with chatting(tmp_path, Mute()) as chat, asyncio.timeout(20):
+    async with chatting(tmp_path, Mute()) as chat, asyncio.timeout(60):
         assert await chat.host.submit(written("hush"), Slow()) is None
         gate = asyncio.Event()
         chat.model.then(Reply((Say("On "), Gate(gate), Say("it."))))

@@ -12,6 +12,7 @@ import pytest
 from gateway import Plugin, Tool, ToolCall, ToolContext, ToolError, ToolOutput, ToolResultPart, tool_from
 from gateway.contract.deltas import PartDelta
 from gateway.provider_http import ToolDefinition, ToolResultDelta
+from gateway.session.frames import ApprovalAsked
 from gateway.testing.chat import Chat, chatting
 from gateway.testing.fake_models.script import Reply, Use
 
@@ -90,17 +91,52 @@ async def test_a_tool_that_answers_nonsense_gives_an_error_result(tmp_path: Path
         assert (await outcome(chat, Use("work"))).is_error
 
 
-async def test_an_unknown_tool_gives_an_error_result(tmp_path: Path) -> None:
+async def test_004_t14_an_unknown_tool_gives_the_nearest_names(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
-        assert (await outcome(chat, Use("teleport"))).output == "Error: Unknown tool: teleport"
+        near = await outcome(chat, Use("calculate"))
+        assert (near.is_error, near.output) == (
+            True,
+            "Error: Unknown tool: calculate. Did you mean calculator?",
+        )
+        far = await outcome(chat, Use("teleport"))
+        assert far.output.startswith("Error: Unknown tool: teleport. The tools are calculator, ")
+
+
+async def test_004_t14_a_tool_in_the_wrong_case_is_run(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        result = await outcome(chat, Use("Calculator", '{"expression": "6 * 7"}'))
+        assert (result.is_error, result.output, result.title) == (False, "42", "calculating")
+
+
+async def test_a_wrong_case_that_two_tools_could_mean_is_unknown(tmp_path: Path) -> None:
+    async def execute(_arguments: Any, _context: ToolContext) -> str:
+        return "ran"
+
+    async with chatting(tmp_path, Tools(raw("work", execute), raw("Work", execute))) as chat:
+        assert "Unknown tool: WORK" in (await outcome(chat, Use("WORK"))).output
 
 
 async def test_wrong_arguments_are_told_readably(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
-        result = await outcome(chat, Use("calculator", '{"formula": 1}'))
+        result = await outcome(chat, Use("calculator", '{"expresion": 1}'))
         assert result.is_error
-        assert "expression" in result.output
-        assert "formula" in result.output
+        assert "expression: Field required" in result.output
+        assert "expresion: Extra inputs are not permitted (did you mean expression?)" in result.output
+
+
+async def test_004_t14_the_third_identical_call_in_a_row_asks_a_person(tmp_path: Path) -> None:
+    call, other = (Use("calculator", f'{{"expression": "{text}"}}') for text in ("1 + 1", "2 + 2"))
+    async with chatting(tmp_path) as chat:
+        await chat.say("hi")
+        watcher = await chat.watch()
+        for one in (call, call, other, call, call, call):
+            chat.model.then(Reply((one,), "tools"))
+        answering = asyncio.create_task(chat.say("go"))
+        asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
+        assert asked.reason == "The model has made this call 3 times in a row."
+        await chat.gateway.parts.host.settle(asked.approval_id, "deny", session="s")
+        results = [part for part in (await answering).parts if isinstance(part, ToolResultPart)]
+        assert [result.is_error for result in results] == [False] * 5 + [True]
 
 
 async def test_progress_is_shown_as_it_comes_and_is_no_part_of_the_result(tmp_path: Path) -> None:
@@ -157,10 +193,13 @@ async def test_output_is_cut_at_its_bound(tmp_path: Path, enlarge: bool) -> None
     limits = {"tool_output_bytes": 1000}
     async with chatting(tmp_path, Enlarging(tool_from(talk)), limits=limits) as chat:
         output = (await outcome(chat, Use("talk"))).output
-        kept, _, notice = output.rpartition("\n")
-        assert notice == "[output cut here]"
-        assert len(kept.encode()) == 1000
-        assert kept.startswith("ä" * 400 + "b" * 200)
+        head, notice, tail = output.split("\n")
+        whole = ("ä" * 400 + "b" * 400) * (3 if enlarge else 1)
+        assert notice.startswith("[output cut here: ")
+        assert len(head.encode()) <= 500
+        assert len(tail.encode()) <= 500
+        assert whole.startswith(head)
+        assert whole.endswith(tail)
 
 
 async def test_what_a_hook_rewrites_must_be_allowed_as_it_is_now(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ async def test_leaving_the_stream_ends_the_call() -> None:
         stream = provider.stream((user("Hi"),), OPTIONS)
         await anext(stream)
         await stream.aclose()  # type: ignore[attr-defined]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await fake.left.wait()
 
 

@@ -19,7 +19,7 @@ def raw_ask() -> RawAsk:
         reader, writer = await asyncio.open_connection(host, int(port))
         try:
             writer.write(request)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 return await reader.read()
         finally:
             writer.close()

@@ -32,7 +32,7 @@ class Reader:
 
     async def block(self) -> bytes:
         """One block of the stream; empty at its end."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             try:
                 return await self.response.content.readuntil(b"\n\n")
             except aiohttp.ClientPayloadError:
@@ -140,12 +140,16 @@ class Appending:
         self.calls: list[str] = []
         self.last_id = ""
 
-    async def read(self, served: Served, last: Callable[[dict[str, Any]], bool]) -> None:
-        """Connect with the last id, and read to an event."""
+    async def read(
+        self, served: Served, last: Callable[[dict[str, Any]], bool], gate: asyncio.Event | None = None
+    ) -> None:
+        """Connect with the last id, and read to an event. The gate opens when it is connected."""
         headers = {"Last-Event-ID": self.last_id} if self.last_id else {}
         async with reading(served, **headers) as reader:
             while block := await reader.block():
                 if block.startswith(b":"):
+                    if gate:
+                        gate.set()
                     continue
                 first, second = block.rstrip(b"\n").split(b"\n")
                 self.last_id, event = first[4:].decode(), msgspec.json.decode(second[6:])
@@ -189,8 +193,7 @@ async def test_004_27_an_append_only_reader_continues_in_the_middle_of_a_text(tm
         gates[2].set()
         await client.read(served, lambda event: event.get("content") == "Four ")
         await client.read(served, lambda event: event["type"] == "replayed")
-        gates[3].set()
-        await client.read(served, lambda event: event["type"] == "complete")
+        await client.read(served, lambda event: event["type"] == "complete", gates[3])
         assert client.text == "One \U0001f600 two three. Four five."
         assert client.calls == ["c1"]
 
@@ -210,8 +213,7 @@ async def test_004_27_a_reader_that_is_cut_off_within_a_replay_continues_there(t
         await client.read(served, lambda event: event["type"] == "turn_start")
         await client.read(served, lambda event: event.get("content") == "One. ")
         await client.read(served, lambda event: event.get("content") == "Two. ")
-        gate.set()
-        await client.read(served, lambda event: event["type"] == "complete")
+        await client.read(served, lambda event: event["type"] == "complete", gate)
         assert client.text == "One. Two. Three."
 
 

@@ -25,7 +25,7 @@ async def asked(handler: Handler, version: str = "1.1") -> AsyncGenerator[Connec
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     reader, writer = await asyncio.open_connection(*runner.addresses[0][:2])
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             writer.write(f"GET / HTTP/{version}\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
             yield reader, writer
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from aiohttp import ClientError
 from gateway.contract.messages import Message, Metadata, TextPart
 from gateway.testing.fake_models.script import Gate, Refusal, Reply, Say, Tokens, Use
 from gateway.testing.served import Served, serving, until
+from tests.documents import word
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +58,11 @@ async def test_a_message_is_accepted_answered_and_listed(tmp_path: Path) -> None
             "messages",
             "status",
             "model",
+            "agent",
+            "pinned",
             "usage",
+            "parent",
+            "task",
         }
         assert (shown["id"], shown["title"], shown["messages"]) == ("s", "Hi there", 2)
         assert (shown["status"], shown["model"]) == ("idle", "openai/fake-small")
@@ -77,6 +83,16 @@ async def test_the_same_message_is_accepted_once_however_it_is_named(tmp_path: P
         assert again == both == {**first, "duplicate": True}
         assert (status, refused["error_name"]) == (400, "InvalidRequestError")
         assert len(served.models.requests) == 1
+
+
+async def test_the_text_of_a_document_reaches_the_model(tmp_path: Path) -> None:
+    data = base64.b64encode(word()).decode()
+    async with serving(tmp_path) as served:
+        await answered(served, "s", "read", files=[{"name": "plan.docx", "data": data}])
+        assert "Sales rose." in str(served.models.requests[0].body["messages"])
+        path, body = "/api/sessions/s/messages", {"files": [{"name": "a", "data": "no base64!"}]}
+        status, refused = await served.ask("POST", path, json=body)
+        assert (status, refused["error_name"]) == (400, "PartValidationError")
 
 
 async def test_a_message_without_a_name_is_a_new_one_each_time(tmp_path: Path) -> None:
@@ -151,6 +167,31 @@ async def test_a_session_is_deleted_but_not_while_it_answers(tmp_path: Path) -> 
         for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/messages"), ("POST", "/abort")):
             status, gone = await served.ask(method, f"/api/sessions/s{path}")
             assert (status, gone["error_name"]) == (404, "NotFoundError")
+
+
+async def test_004_t10_a_session_is_renamed(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, served.socket() as client:
+        await answered(served, "s", "Hi there")
+        await client.send(type="resume", session="s", after=0)
+        await client.until("replayed")
+        status, renamed = await served.ask("PATCH", "/api/sessions/s", json={"title": " My\ntitle "})
+        assert (status, renamed["title"]) == (200, "My title")
+        assert (await client.until("session"))["title"] == "My title"
+        assert (await served.ask("GET", "/api/sessions/s"))[1] == renamed
+        for body in (
+            {"title": ""},
+            {"title": " \u202e "},
+            {"title": "x" * 101},
+            {"title": 1},
+            {},
+            {"name": "x"},
+        ):
+            status, refused = await served.ask("PATCH", "/api/sessions/s", json=body)
+            assert (status, refused["error_name"]) == (400, "InvalidRequestError"), body
+        status, refused = await served.ask("PATCH", "/api/sessions/none", json={"title": "x"})
+        assert (status, refused["error_name"]) == (404, "NotFoundError")
+    async with serving(tmp_path) as served:
+        assert (await served.ask("GET", "/api/sessions/s"))[1]["title"] == "My title"
 
 
 async def test_a_session_whose_only_message_was_refused_does_not_exist(tmp_path: Path) -> None:
@@ -363,3 +404,172 @@ async def test_a_model_that_fails_is_told_in_the_answer(tmp_path: Path) -> None:
         answer = said["messages"][-1]["message"]
         assert answer["parts"][0]["error_name"] == "ServerFailedError"
         assert answer["metadata"]["stop_reason"] == "cancelled"
+
+
+async def test_a_session_is_pinned_over_a_restart_and_listed_apart(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        for session in ("old", "new"):
+            await answered(served, session, f"the {session} one")
+        before = (await served.ask("GET", "/api/sessions/old"))[1]["updated_at"]
+        status, pinned = await served.ask("PATCH", "/api/sessions/old", json={"pinned": True})
+        assert (status, pinned["pinned"], pinned["title"]) == (200, True, "the old one")
+        assert pinned["updated_at"] == before
+        await answered(served, "old", "go on")
+    async with serving(tmp_path) as served:
+        listed: dict[str, list[str]] = {}
+        for query in ("pinned=true", "pinned=false"):
+            _, page = await served.ask("GET", f"/api/sessions?{query}")
+            listed[query] = [session["id"] for session in page["sessions"]]
+        assert listed == {"pinned=true": ["old"], "pinned=false": ["new"]}
+        _, fork = await served.ask("POST", "/api/sessions/old/fork", json={})
+        assert fork["pinned"] is False
+        await served.ask("PATCH", "/api/sessions/old", json={"pinned": False, "title": "Both"})
+        _, shown = await served.ask("GET", "/api/sessions/old")
+        assert (shown["title"], shown["pinned"]) == ("Both", False)
+        assert (await served.ask("GET", "/api/sessions?pinned=true"))[1]["sessions"] == []
+        assert (await served.ask("PATCH", "/api/sessions/old", json={"pinned": 1}))[0] == 400
+
+
+async def test_sessions_are_found_by_the_words_of_their_titles(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        for session, text in (("a", "Café in Graz"), ("b", "Cafe in Wien"), ("c", "Tea")):
+            await answered(served, session, text)
+        await answered(served, "c", "the word cafe is in a message alone")
+        await served.gateway.parts.search.catch_up()
+
+        async def found(query: str) -> list[str]:
+            _, page = await served.ask("GET", "/api/sessions", params={"q": query})
+            return [session["id"] for session in page["sessions"]]
+
+        assert await found("cafe") == ["b", "a"]
+        assert await found("CAFÉ gr") == ["a"]
+        assert await found('"in wien"') == ["b"]
+        assert await found("milk") == await found('"') == []
+        _, first = await served.ask("GET", "/api/sessions", params={"q": "cafe", "limit": 1})
+        _, second = await served.ask(
+            "GET", "/api/sessions", params={"q": "cafe", "limit": 1, "before": first["next"]}
+        )
+        assert [session["id"] for page in (first, second) for session in page["sessions"]] == ["b", "a"]
+        assert second["next"] is None
+
+
+async def test_a_session_is_downloaded_as_markdown_and_as_json(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        await answered(served, "s", "Grüße / Hi")
+        async with served.http.get(f"{served.url}/api/sessions/s/export") as response:
+            assert response.status == 200
+            assert response.headers["Content-Type"] == "text/markdown; charset=utf-8"
+            assert response.headers["Content-Disposition"] == (
+                "attachment; filename*=UTF-8''Gr%C3%BC%C3%9Fe-Hi.md"
+            )
+            text = await response.text()
+            assert text.startswith("# Grüße / Hi\n")
+            assert "You said: Grüße / Hi" in text
+        status, told = await served.ask("GET", "/api/sessions/s/export?format=json")
+        assert (status, told["session"]["id"], len(told["messages"])) == (200, "s", 2)
+        assert (await served.ask("GET", "/api/sessions/s/export?format=pdf"))[0] == 400
+        assert (await served.ask("GET", "/api/sessions/none/export"))[0] == 404
+
+
+async def test_004_t09_the_last_exchange_is_undone_and_redone_over_rest(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        first = await answered(served, "s", "one")
+        second = await answered(served, "s", "two")
+        pair = [second["message_id"], second["answer_id"]]
+        status, undone = await served.ask("POST", "/api/sessions/s/undo")
+        assert (status, undone) == (200, {"messages": pair, "turns": [pair[1]], "remains": False, "kept": []})
+        _, shown = await served.ask("GET", "/api/sessions/s")
+        _, log = await served.ask("GET", "/api/sessions/s/messages")
+        kept = [first["message_id"], first["answer_id"]]
+        assert [one["message"]["id"] for one in log["messages"]] == kept
+        assert shown["messages"] == 2
+        key = {"Idempotency-Key": "again"}
+        _, redone = await served.ask("POST", "/api/sessions/s/redo", headers=key)
+        assert redone == undone
+        _, repeated = await served.ask("POST", "/api/sessions/s/redo", headers=key)
+        assert repeated == {"messages": [], "turns": [], "remains": False, "kept": []}
+        _, log = await served.ask("GET", "/api/sessions/s/messages")
+        assert [one["message"]["id"] for one in log["messages"]] == [*kept, *pair]
+        status, refused = await served.ask("POST", "/api/sessions/s/redo")
+        assert (status, refused["error_name"]) == (409, "InvalidStateError")
+        assert "nothing was undone" in refused["message"]
+        status, _ = await served.ask("POST", "/api/sessions/none/undo")
+        assert status == 404
+
+
+async def test_004_t09_messages_are_edited_and_answered_anew_and_versions_switched_over_rest(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as served:
+        first = await answered(served, "s", "one")
+        url, key = "/api/sessions/s", {"Idempotency-Key": "again"}
+
+        async def log() -> list[str]:
+            _, found = await served.ask("GET", f"{url}/messages")
+            return [one["message"]["parts"][0]["content"] for one in found["messages"]]
+
+        edit = f"{url}/messages/{first['message_id']}/edit"
+        status, accepted = await served.ask("POST", edit, json={"text": "eins"}, headers=key)
+        assert (status, accepted["client_msg_id"], accepted["duplicate"]) == (202, "again", False)
+        await served.idle("s")
+        assert await log() == ["eins", "You said: eins"]
+        status, repeated = await served.ask("POST", edit, json={"text": "eins"}, headers=key)
+        assert (status, repeated["message_id"]) == (202, accepted["message_id"])
+        assert repeated["duplicate"]
+        again = f"{url}/messages/{accepted['answer_id']}/regenerate"
+        status, _ = await served.ask("POST", again)
+        assert status == 202
+        await served.idle("s")
+        _, listed = await served.ask("GET", f"{url}/branches")
+        [branch] = listed["branches"]
+        assert [one["text"] for one in branch["versions"]] == ["one", "eins", "eins"]
+        assert [one["shown"] for one in branch["versions"]] == [False, False, True]
+        shown = {"message_id": first["message_id"]}
+        status, listed = await served.ask("PUT", f"{url}/branch", json=shown)
+        assert (status, [one["shown"] for one in listed["branches"][0]["versions"]]) == (
+            200,
+            [True, False, False],
+        )
+        assert await log() == ["one", "You said: one"]
+        for method, path, body in (
+            ("PUT", f"{url}/branch", {"message_id": "unknown"}),
+            ("POST", f"{url}/messages/unknown/edit", {"text": "x"}),
+            ("POST", f"{url}/messages/unknown/regenerate", None),
+            ("GET", "/api/sessions/none/branches", None),
+        ):
+            assert (await served.ask(method, path, json=body))[0] == 404
+        status, refused = await served.ask("POST", edit, json={"text": "/new"})
+        assert (status, refused["error_name"]) == (400, "InvalidRequestError")
+
+
+async def test_the_model_and_the_agent_of_a_session_are_selected(tmp_path: Path) -> None:
+    agents = {"small": {"model": "openai/fake-other", "description": "Answers briefly"}}
+    settings: dict[str, Any] = {"agents": agents, "aliases": {"quick": "openai/fake-large"}}
+    async with serving(tmp_path, **settings) as served, served.socket() as client:
+        await answered(served, "s", "Hi")
+        _, listed = await served.ask("GET", "/api/models")
+        names = [one["name"] for one in listed["models"]]
+        assert names[:2] == ["openai/fake-small", "quick"]
+        assert listed["models"][1]["model"] == "openai/fake-large"
+        assert len(set(names)) == len(names)
+        _, known = await served.ask("GET", "/api/agents")
+        assert known["agents"][0]["name"] == "main"
+        assert {"name": "small", **agents["small"]} in known["agents"]
+        await client.send(type="resume", session="s", after=0)
+        await client.until("replayed")
+        for change, model, agent in (
+            ({"model": "quick"}, "quick", "main"),
+            ({"agent": "small"}, "quick", "small"),
+            ({"model": None}, "openai/fake-other", "small"),
+            ({"model": "openai/fake-large", "agent": None}, "openai/fake-large", "main"),
+        ):
+            status, info = await served.ask("PATCH", "/api/sessions/s", json=change)
+            assert (status, info["model"], info["agent"]) == (200, model, agent)
+            assert (await client.until("session"))["model"] == model if len(change) == 1 else True
+        for change in ({"model": "no/such"}, {"agent": "nobody"}, {"model": ""}):
+            status, refused = await served.ask("PATCH", "/api/sessions/s", json=change)
+            assert (status, refused["error_name"]) == (400, "InvalidRequestError"), change
+    async with serving(tmp_path, **settings) as served:
+        await answered(served, "s", "again")
+        _, said = await served.ask("GET", "/api/sessions/s/messages")
+        assert said["messages"][-1]["message"]["metadata"]["model"] == "fake-large"

@@ -1,4 +1,4 @@
-"""The buses: what plugins show, hold back and hear of a session, seen from a chat."""
+"""The message bus: what plugins show, hold back and hear of a session, seen from a chat."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 from gateway import Message, Plugin, TextPart
 from gateway.channel import MessageFrame
 from gateway.contract.errors import PartValidationError
-from gateway.contract.events import SubAgentEvent
-from gateway.session.bus import ActivityBus, Listeners, MessageBus
+from gateway.session.bus import MessageBus
 from gateway.testing.chat import Chat, chatting
 
 
@@ -153,48 +152,3 @@ async def test_what_could_not_be_stored_is_refused_at_once(tmp_path: Path) -> No
                 give(broken)
         assert (await chat.say("again")).text == "You said: again"
         assert texts(bus.get()) == ["hi", "You said: hi", "again", "You said: again"]
-
-
-def test_a_listener_that_fails_disturbs_nobody() -> None:
-    heard: list[int] = []
-    listeners: Listeners[int] = Listeners()
-
-    def broken(value: int) -> None:
-        raise ValueError(value)
-
-    listeners.add(broken)
-    remove = listeners.add(heard.append)
-    listeners.notify(1)
-    remove()
-    remove()
-    listeners.notify(2)
-    assert heard == [1]
-
-
-def test_a_listener_may_go_while_it_is_told() -> None:
-    listeners: Listeners[int] = Listeners()
-    heard: list[str] = []
-
-    def once(_value: int) -> None:
-        heard.append("first")
-        stop()
-
-    stop = listeners.add(once)
-    listeners.add(lambda _value: heard.append("second"))
-    listeners.notify(1)
-    listeners.notify(2)
-    assert heard == ["first", "second", "second"]
-
-
-def test_activity_and_nested_runs_are_told_apart() -> None:
-    bus = ActivityBus()
-    told: list[Any] = []
-    bus.subscribe(told.append)
-    stop = bus.subscribe_sub_agent(told.append)
-    bus.emit("tool_start", "clock", "s")
-    step = SubAgentEvent("run", None, "sub", "text_delta", 1, {"text": "hm"})
-    bus.emit_sub_agent(step)
-    stop()
-    bus.emit_sub_agent(step)
-    assert [type(event).__name__ for event in told] == ["Activity", "SubAgentEvent"]
-    assert (told[0].kind, told[0].source, told[0].summary) == ("tool_start", "clock", "s")

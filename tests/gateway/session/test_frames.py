@@ -45,6 +45,7 @@ SHAPES: list[tuple[Frame, dict[str, Any]]] = [
             "arguments": {"path": "x"},
             "timeout_ms": 60_000,
             "always": None,
+            "reason": "",
         },
     ),
     (

@@ -56,9 +56,9 @@ def answer(*parts: Part, session: str = "s", **fields: object) -> Message:
     return Message(session_id=session, role="assistant", parts=parts, **fields)  # pyright: ignore[reportArgumentType]
 
 
-async def save(store: Store, *messages: Message, session: str = "s") -> None:
+async def save(store: Store, *messages: Message, session: str = "s", **fields: int) -> None:
     ops = [op for seq, message in enumerate(messages, 1) for op in put_message(message, seq)]
-    await store.write(row(session).put(), *ops)
+    await store.write(row(session, **fields).put(), *ops)
 
 
 async def test_004_09_a_session_is_read_back_part_by_part_in_order_with_its_times(store: Store):
@@ -189,13 +189,15 @@ async def test_messages_after_a_number_and_only_the_last_ones(store: Store):
 
 
 async def test_logs_of_several_sessions_are_read_at_once_each_from_its_end(store: Store):
-    for session, count in (("a", 5), ("b", 2), ("c", 0)):
+    for session, count, hidden in (("a", 5, 5), ("b", 2, 0), ("c", 0, 0), ("d", 6, 1), ("e", 7, 0)):
         messages = [answer(TextPart(f"{session}{n}"), session=session) for n in range(count)]
-        await save(store, *messages, session=session)
-    logs = await store.read(lambda c: read_logs(c, ["a", "b", "c", "unknown"], 3))
+        await save(store, *messages, session=session, context_from=hidden, messages=count)
+    logs = await store.read(lambda c: read_logs(c, ["a", "b", "c", "d", "e", "unknown"], 3, 5))
     assert {name: [(seq, message.text) for seq, message in log] for name, log in logs.items()} == {
         "a": [(3, "a2"), (4, "a3"), (5, "a4")],
         "b": [(1, "b0"), (2, "b1")],
+        "d": [(2, "d1"), (3, "d2"), (4, "d3"), (5, "d4"), (6, "d5")],
+        "e": [(3, "e2"), (4, "e3"), (5, "e4"), (6, "e5"), (7, "e6")],
     }
 
 
@@ -217,6 +219,7 @@ async def test_sessions_come_with_the_latest_first_and_in_pages(store: Store):
 async def test_a_session_comes_back_as_it_was_put(store: Store):
     made = row(seq=9, messages=2, input_tokens=3, output_tokens=4, context_from=5, created_at=6, updated_at=7)
     made.title, made.model, made.agent = "Tïtle", "p/m", "critic"
+    made.mode = "plan"
     await store.write(made.put())
     assert await store.read(lambda c: read_session(c, "s")) == made
     assert await store.read(lambda c: read_session(c, "nobody")) is None

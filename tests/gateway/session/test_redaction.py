@@ -148,7 +148,7 @@ async def test_the_key_of_a_login_is_masked_too_also_one_that_comes_later(tmp_pa
         chat.model.then(Reply((Say(f"It is {kept}."),)))
         assert (await chat.say("key?")).text == f"It is {MASK}."
         CredentialStore(tmp_path).save("mistral", ApiKey(later), in_file=True)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while chat.gateway.redactor.redact_text(later) != MASK:
                 await asyncio.sleep(0.05)
         chat.model.then(Reply((Say(f"And {later}."),)))

@@ -6,13 +6,23 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from gateway import ContentEvent, ImagePart, Message, Plugin, PluginContext, TextDelta, TextPart
-from gateway.channel import Address, MessageFrame, NotFoundError
+from gateway import (
+    ContentEvent,
+    ImagePart,
+    Message,
+    NotFoundError,
+    Plugin,
+    PluginContext,
+    TextDelta,
+    TextPart,
+)
+from gateway.channel import Address, MessageFrame
 from gateway.contract.errors import InvalidStateError
 from gateway.contract.events import AgentEvent
 from gateway.session import Session, Sessions
-from gateway.session.frames import Replayed
+from gateway.session.feed import Feed
 from gateway.store import Store
 from gateway.testing.chat import Chat, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say
@@ -148,27 +158,6 @@ async def test_a_title_is_the_first_line_of_the_first_question(tmp_path: Path) -
     assert len(title) <= 60
 
 
-async def test_the_model_sees_the_newest_messages_only(tmp_path: Path) -> None:
-    async with chatting(tmp_path, history_window=3) as chat:
-        for text in ("one", "two", "three", "four", "five"):
-            await chat.say(text)
-            assert texts(chat.model.calls[-1].messages)[-1] == text
-            assert len(chat.model.calls[-1].messages) <= 3
-        assert len(await stored(chat)) == 10
-
-
-async def test_a_reader_gets_what_left_memory_from_the_store(tmp_path: Path) -> None:
-    async with chatting(tmp_path, history_window=2) as chat:
-        for n in range(6):
-            await chat.say(str(n))
-        watcher = await chat.watch()
-        await watcher.until(lambda frame: isinstance(frame, Replayed))
-        messages = [f.message for f in watcher.frames if isinstance(f, MessageFrame)]
-        numbers = [event.seq for event in watcher.events]
-    assert texts(messages) == [text for n in range(6) for text in (str(n), f"You said: {n}")]
-    assert numbers == sorted(numbers)
-
-
 async def test_numbers_after_a_restart_are_none_that_were_used_before(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         await chat.say("hi")
@@ -211,6 +200,47 @@ async def test_idle_sessions_leave_memory_when_it_is_full_and_come_back(tmp_path
     await store.close()
 
 
+async def test_a_reader_gets_what_left_memory_from_the_store(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
+    session = await a_session(Sessions(store, window=2), "s")
+    for n in range(6):
+        await session.add_message(Message(session_id="s", role="user", parts=(TextPart(str(n)),)), [])
+        session.cut_context()
+    assert len(session.messages()) <= 4
+    feed = Feed()
+    await session.follow(feed, 0)
+    events = await feed.take()
+    await store.close()
+    assert texts(e.frame.message for e in events if isinstance(e.frame, MessageFrame)) == ["s", *"012345"]
+    assert [event.seq for event in events] == sorted(event.seq for event in events)
+
+
+async def test_a_reader_of_an_accepted_message_misses_nothing_of_its_turn(tmp_path: Path) -> None:
+    """Nothing is awaited before it reads along, or a quick turn could end unseen."""
+    store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
+    session = await a_session(Sessions(store, window=2), "s")
+    following, feed = session.follow(Feed(), session.seq), Feed()
+    with pytest.raises(StopIteration):
+        following.send(None)
+    known = session.seq
+    message = session.messages()[0]
+    await session.replace_message(replace(message, parts=(TextPart("new"),)), [])
+    await session.follow(feed, known)
+    events = await feed.take()
+    await store.close()
+    assert texts(e.frame.message for e in events if isinstance(e.frame, MessageFrame)) == ["new"]
+
+
+async def test_messages_for_the_model_stay_in_memory_and_are_loaded(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
+    session = await a_session(Sessions(store, window=2), "s")
+    for n in range(9):
+        await session.add_message(Message(session_id="s", role="user", parts=(TextPart(str(n)),)), [])
+    loaded = await Sessions(store, window=2).find("s")
+    await store.close()
+    assert texts(session.model_view()) == texts(loaded.model_view()) == ["s", *"012345678"]
+
+
 async def test_what_sessions_say_counts_and_what_left_them_counts_no_more(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
     sessions = Sessions(store, window=1, max_bytes=100_000)
@@ -219,6 +249,7 @@ async def test_what_sessions_say_counts_and_what_left_them_counts_no_more(tmp_pa
     long = sessions.get_loaded("long")
     picture = ImagePart("x" * 90_000, "image/png")
     await long.add_message(Message(session_id="long", role="assistant", parts=(picture,)), [])
+    long.cut_context()
     await a_session(sessions, "long")
     assert {session.id for session in sessions.live()} == {"last", "long"}
     for _ in range(3):

@@ -65,14 +65,17 @@ def test_nothing_has_to_be_set(tmp_path: Path):
 
 def test_each_source_wins_over_the_one_before(tmp_path: Path):
     home = tmp_path / "home"
-    write(tmp_path / "config/trunkline.toml", "max_tokens = 1\nhistory_window = 1\n[server]\nport = 1\n")
-    write(home / ".config/trunkline/trunkline.toml", "history_window = 2\n[server]\nport = 2\n")
+    write(
+        home / ".config/trunkline/trunkline.toml",
+        "max_tokens = 1\nhistory_window = 1001\n[server]\nport = 1\n",
+    )
+    write(tmp_path / "config/trunkline.toml", "history_window = 1002\n[server]\nport = 2\n")
     settings = load_settings(
         flags={"server": {"port": 4, "host": None}},
         environ={"HOME": str(home), "TRUNKLINE_SERVER__PORT": "3", "TRUNKLINE_LIMITS__MAX_ATTEMPTS": "3"},
         cwd=tmp_path,
     )
-    assert (settings.max_tokens, settings.history_window) == (1, 2)
+    assert (settings.max_tokens, settings.history_window) == (1, 1002)
     assert (settings.limits.max_attempts, settings.server.port) == (3, 4)
 
 
@@ -84,11 +87,11 @@ def test_the_personal_file_follows_xdg_config_home(tmp_path: Path):
 
 @pytest.mark.parametrize("by_variable", [False, True])
 def test_a_named_file_is_read_instead_of_the_usual_ones(tmp_path: Path, by_variable: bool):
-    write(tmp_path / "config/trunkline.toml", "max_tokens = 1\nhistory_window = 1")
+    write(tmp_path / "config/trunkline.toml", "max_tokens = 1\nhistory_window = 1001")
     named = write(tmp_path / "mine.toml", "max_tokens = 2")
     environ = {"TRUNKLINE_CONFIG": "mine.toml"} if by_variable else {}
     settings = load_settings(None if by_variable else named, environ=environ, cwd=tmp_path)
-    assert (settings.max_tokens, settings.history_window) == (2, 200)
+    assert (settings.max_tokens, settings.history_window) == (2, 32_000)
 
 
 def test_a_named_file_that_is_not_there_is_an_error(tmp_path: Path):
@@ -114,11 +117,12 @@ def test_004_T19_json_may_have_comments_and_trailing_commas(tmp_path: Path, suff
 def test_004_T19_tables_merge_and_values_replace(tmp_path: Path):
     home = tmp_path / "xdg"
     write(
-        tmp_path / "config/trunkline.toml",
+        home / "trunkline/trunkline.toml",
         '[providers.a]\nbase_url = "http://a"\nmodels = ["x"]\ntimeout = 5',
     )
     write(
-        home / "trunkline/trunkline.toml", '[providers.a]\nmodels = ["y"]\n[providers.b]\n[channels.telegram]'
+        tmp_path / "config/trunkline.toml",
+        '[providers.a]\nmodels = ["y"]\n[providers.b]\n[channels.telegram]',
     )
     settings = load_settings(environ={"XDG_CONFIG_HOME": str(home)}, cwd=tmp_path)
     assert (settings.providers["a"].models, settings.providers["a"].timeout) == (("y",), 5)

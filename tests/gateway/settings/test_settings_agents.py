@@ -57,9 +57,9 @@ def test_004_T03_an_agent_may_have_a_file_of_its_own(tmp_path: Path) -> None:
     assert agents["plain"].system_prompt == "Be plain."
 
 
-def test_files_and_tables_add_up_and_those_of_the_person_win(tmp_path: Path) -> None:
-    written(tmp_path / "config/agents", poet=POET)
-    written(tmp_path / "user/.config/trunkline/agents", poet="---\nmodel: best\n---\n")
+def test_files_and_tables_add_up_and_those_of_the_operator_win(tmp_path: Path) -> None:
+    written(tmp_path / "config/agents", poet="---\nmodel: best\n---\n")
+    written(tmp_path / "user/.config/trunkline/agents", poet=POET)
     agents = loaded(tmp_path, '[agents.poet]\nmodel = "slow"\nprovider = "groq"\n[agents.clerk]\n').agents
     assert set(agents) == {"poet", "clerk"}
     assert (agents["poet"].model, agents["poet"].provider) == ("best", "groq")
@@ -76,8 +76,8 @@ def test_a_file_that_is_named_has_its_agents_beside_it(tmp_path: Path) -> None:
     ("text", "told"),
     [
         (
-            "---\nmodle: x\n---\n",
-            "poet.md:2: agents.poet.modle is not a setting; did you mean agents.poet.model?",
+            "---\nmodell: x\n---\n",
+            "poet.md:2: agents.poet.modell is not a setting; did you mean agents.poet.model?",
         ),
         ("---\ntemperature: hot\n---\n", 'poet.md:2: agents.poet.temperature = "hot" must be a number'),
         (

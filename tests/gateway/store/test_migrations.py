@@ -35,7 +35,12 @@ def test_both_ways_lead_exactly_to_the_schema(engine: Engine, way: Way):
         way(connection)
     assert migrate.upgrade(engine) is False
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        # The index of words is made by statements of its own.
+        opts = {
+            "compare_type": True,
+            "include_name": lambda name, *_: not f"{name}".startswith("search_words"),
+        }
+        context = MigrationContext.configure(connection, opts=opts)
         assert compare_metadata(context, t.metadata) == []
 
 

@@ -57,9 +57,21 @@ async def test_a_gateway_that_never_runs_for_an_hour_cleans_up_too(tmp_path: Pat
     old = entry("old", 40, now_ms())
     await store.write(old.accept())
     await store.write(*old.settle_silently())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         running = asyncio.create_task(Retention(store, days=30).run(first=0))
         while await store.read(lambda c: c.execute(select(t.inbox.c.id)).first()):
             await asyncio.sleep(0.01)
         running.cancel()
+    await store.close()
+
+
+async def test_rooms_are_kept_for_a_year_after_their_last_message(tmp_path: Path) -> None:
+    store = Store.open(f"sqlite:///{tmp_path}/t.db", "full", unexpected)
+    now = 1_000 * DAY
+    for chat, days in (("old", 366), ("recent", 364)):
+        row = {"id": chat, "channel": "c", "account": "", "chat": chat, "title": "", "group": 1}
+        with store.engine.begin() as connection:
+            connection.execute(t.room.insert().values({**row, "seen_at": now - days * DAY}))
+    assert await Retention(store, days=30).clean(now) == 1
+    assert await store.read(lambda c: list(c.execute(select(t.room.c.id)).scalars())) == ["recent"]
     await store.close()

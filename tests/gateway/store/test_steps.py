@@ -28,7 +28,6 @@ from gateway import (
     TurnEndEvent,
     tool_from,
 )
-from gateway.channel import NotFoundError
 from gateway.pipeline.tools import OUTCOME_UNKNOWN
 from gateway.session.frames import ApprovalAsked
 from gateway.store import Store
@@ -114,7 +113,7 @@ async def test_a_call_that_was_not_reached_is_made_by_the_next_attempt(tmp_path:
     assert results(answer.parts) == [(OUTCOME_UNKNOWN, True), ("charged 7", False)]
 
 
-async def test_a_call_that_nobody_had_allowed_yet_is_asked_about_again(tmp_path: Path) -> None:
+async def test_a_call_that_nobody_had_allowed_yet_waits_for_the_same_question(tmp_path: Path) -> None:
     asks: dict[str, Any] = {"permissions": {"charge": "ask"}, "limits": {"drain_seconds": 0}}
     async with chatting(tmp_path, Charging(), **asks) as chat:
         chat.model.then(Reply((Use("charge", '{"amount": 5}'),), "tools"))
@@ -125,10 +124,9 @@ async def test_a_call_that_nobody_had_allowed_yet_is_asked_about_again(tmp_path:
     async with chatting(tmp_path, plugin, **asks) as chat:
         watcher = await chat.watch()
         asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
-        with pytest.raises(NotFoundError):
-            await chat.host.approve(before.approval_id, "once", session="s")
+        assert asked.approval_id == before.approval_id
         assert plugin.charged == []
-        await chat.host.approve(asked.approval_id, "once", session="s")
+        await chat.host.settle(asked.approval_id, "once", session="s")
         answer = await chat.answer(answer_id)
     assert [amount for amount, _ in plugin.charged] == [5]
     assert results(answer.parts) == [("charged 5", False)]

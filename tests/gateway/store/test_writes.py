@@ -111,6 +111,15 @@ SESSION: dict[str, Any] = {
     "created_at": 1,
     "updated_at": 1,
     "agent": None,
+    "titled": None,
+    "mode": None,
+    "parent": None,
+    "parent_message": None,
+    "root": None,
+    "call_id": None,
+    "indexed_title": "",
+    "pinned_at": None,
+    "undone_at": 0,
 }
 
 

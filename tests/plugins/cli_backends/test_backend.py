@@ -383,7 +383,7 @@ async def test_000_19_a_program_sees_little_of_the_gateways_environment(tmp_path
     }
 
 
-@pytest.mark.parametrize(("setting", "option"), [(400, 0), (60_000, 400)])
+@pytest.mark.parametrize(("setting", "option"), [(4000, 0), (60_000, 4000)])
 async def test_000_20_a_dispatch_that_takes_too_long_is_killed(
     tmp_path: Path, setting: int, option: int
 ) -> None:
@@ -401,17 +401,17 @@ async def test_000_20_a_dispatch_that_takes_too_long_is_killed(
     made = await backend(tmp_path, chatter, timeout_ms=setting)
     result = await ask(made, timeout_ms=option or None)
     assert code(result.error) == "TIMEOUT"
-    assert "not finished after 0.4 seconds" in str(result.error)
+    assert "not finished after 4 seconds" in str(result.error)
     assert not alive(noted(tmp_path, "pids")[0])
     assert gone(noted(tmp_path, "pids"))
     assert BackendSettings().timeout_ms == 30 * 60 * 1000
 
 
 async def test_000_21_a_program_that_says_nothing_is_killed(tmp_path: Path) -> None:
-    made = await backend(tmp_path, HANG, stall_timeout_ms=300)
+    made = await backend(tmp_path, HANG, stall_timeout_ms=3000)
     result = await ask(made)
     assert code(result.error) == "TIMEOUT"
-    assert "no output for 0.3 seconds" in str(result.error)
+    assert "no output for 3 seconds" in str(result.error)
     assert not alive(noted(tmp_path, "pids")[0])
     assert BackendSettings().stall_timeout_ms == 120_000
 
@@ -419,17 +419,17 @@ async def test_000_21_a_program_that_says_nothing_is_killed(tmp_path: Path) -> N
 async def test_000_21_who_speaks_in_time_is_not_silent(tmp_path: Path) -> None:
     body = """
     prompt()
-    for _ in range(12):
-        time.sleep(0.1)
+    for _ in range(8):
+        time.sleep(0.5)
         say(".")
-    for _ in range(6):
-        time.sleep(0.1)
+    for _ in range(8):
+        time.sleep(0.5)
         print("thinking", file=sys.stderr, flush=True)
     done()
     """
-    result = await ask(await backend(tmp_path, body, stall_timeout_ms=600))
+    result = await ask(await backend(tmp_path, body, stall_timeout_ms=3000))
     assert result.error is None
-    assert result.output == "." * 12
+    assert result.output == "." * 8
 
 
 async def test_000_22_one_conversation_too_many_is_refused(tmp_path: Path) -> None:
@@ -501,7 +501,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("expected", BROKEN)
 async def test_000_25_every_failure_has_its_code(expected: str, tmp_path: Path) -> None:
-    made = await backend(tmp_path, BROKEN[expected], stall_timeout_ms=2000)
+    made = await backend(tmp_path, BROKEN[expected], stall_timeout_ms=5000)
     result = await ask(made)
     assert code(result.error) == expected
     assert result.error is not None
@@ -544,7 +544,7 @@ class TestBadPrograms:
     """What programs do that nobody planned: each ends by itself, under a name, and leaves nothing."""
 
     async def outcome(self, folder: Path, body: str, **settings: Any) -> BackendError:
-        settings = {"stall_timeout_ms": 1500, **settings}
+        settings = {"stall_timeout_ms": 5000, **settings}
         result = await ask(await backend(folder, body, **settings))
         assert result.error is not None
         assert gone(noted(folder, "pids"))
@@ -567,7 +567,7 @@ class TestBadPrograms:
         error = await self.outcome(
             tmp_path,
             'print("Trust this folder? [y/N]", flush=True)\nread(); read(); read()',
-            stall_timeout_ms=300,
+            stall_timeout_ms=3000,
         )
         assert error.code == "TIMEOUT"
         assert "Trust this folder?" in str(error)
@@ -620,7 +620,7 @@ class TestBadPrograms:
         assert (await ask(await backend(tmp_path, body))).success
 
     async def test_it_reads_nothing(self, tmp_path: Path) -> None:
-        made = await backend(tmp_path, "time.sleep(600)", stall_timeout_ms=400)
+        made = await backend(tmp_path, "time.sleep(600)", stall_timeout_ms=1000)
         result = await ask(made, "x" * 1_000_000)
         assert code(result.error) == "TIMEOUT"
 
@@ -663,16 +663,21 @@ async def test_a_person_is_asked_and_may_take_longer_than_a_program_may_be_silen
     done()
     """
     asked: list[Any] = []
+    later = 0.0
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + later
 
     def person(answer: bool) -> Any:
         async def decide(tool: str, arguments: Any) -> bool:
             asked.append((tool, dict(arguments)))
-            await asyncio.sleep(0.6)
+            nonlocal later
+            later += 3600
             return answer
 
         return decide
 
-    made = await backend(tmp_path, body, stall_timeout_ms=500)
+    made = await backend(tmp_path, body, stall_timeout_ms=60_000, timeout_ms=86_400_000)
     yes = await ask(made, ask=person(True))
     assert json.loads(yes.output) == ["7", {"behavior": "allow", "updatedInput": {"command": "ls"}}]
     no = await ask(made, ask=person(False))

@@ -74,7 +74,7 @@ async def yes(chat: Chat) -> None:
     """Allow what is asked next."""
     watcher = await chat.watch()
     asked = await watcher.until(lambda frame: isinstance(frame, ApprovalAsked))
-    await chat.host.approve(asked.approval_id, "once", session="s")
+    await chat.host.settle(asked.approval_id, "once", session="s")
 
 
 @pytest.mark.timeout(120)

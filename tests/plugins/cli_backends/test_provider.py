@@ -140,7 +140,7 @@ async def test_a_person_decides_in_the_chat(tmp_path: Path, decision: Any, outpu
         answer_id = await chat.accept("go")
         question = await asked(chat)
         assert (question.tool_name, question.arguments) == ("claude-code:Bash", {"command": "ls"})
-        await chat.host.approve(question.approval_id, decision, session="s")
+        await chat.host.settle(question.approval_id, decision, session="s")
         answer = await chat.answer(answer_id)
         assert answer.parts == (
             TextPart("I will look."),

@@ -12,7 +12,7 @@ from gateway.contract.tool import Tool
 from gateway.settings import Settings
 from plugins.cli_backends import CLIS, CliBackends
 from plugins.cli_backends.contract import Code
-from plugins.cli_backends.settings import BackendSettings, CliSettings, SettingsSource
+from plugins.cli_backends.settings import BackendSettings, CliSettings
 
 FOLDER = Path(__file__).parents[3] / "plugins" / "cli_backends"
 TEXT = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -22,7 +22,7 @@ TABLES = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", TEX
 def test_the_example_is_accepted() -> None:
     settings = Settings(**TABLES[0])
     assert settings.plugins.enabled == (CliBackends.name,)
-    own = SettingsSource(settings.plugins.of(CliBackends.name).options, "").current
+    own = settings.plugin((CliBackends.name,), CliSettings)
     assert own.of("claude-code").model == "sonnet"
     assert own.fallback_plugins == ("codex", "gemini")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.contract.errors import ToolError
-from gateway.contract.tool import ToolContext, as_output
+from gateway.contract.tool import ToolContext, ToolOutput, as_output
 from plugins.tools.builtin import tools
 
 
@@ -15,11 +15,33 @@ async def never(task: str, **_: object) -> str:
     raise AssertionError(f"no tool here begins a run of its own: {task}")
 
 
+async def alone(tool: str, _arguments: object) -> ToolOutput:
+    raise AssertionError(f"no tool here calls another one: {tool}")
+
+
+async def mute(title: str, **_: object) -> None:
+    raise AssertionError(f"no tool here asks: {title}")
+
+
+def unchanged(_changes: object) -> Any:
+    raise AssertionError("no tool here changes files")
+
+
 async def run(name: str, progress: list[str] | None = None, **arguments: Any) -> str:
     (tool,) = [tool for tool in tools() if tool.name == name]
     show = [] if progress is None else progress
     context = ToolContext(
-        session="s", message_id="m", call_id="c", key="k", user="u", progress=show.append, run_nested=never
+        session="s",
+        message_id="m",
+        call_id="c",
+        key="k",
+        user="u",
+        progress=show.append,
+        run_nested=never,
+        call_tool=alone,
+        ask=mute,
+        changing=unchanged,
+        watching=unchanged,
     )
     return as_output(await tool.execute(arguments, context)).content
 

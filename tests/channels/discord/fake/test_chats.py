@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from channels.discord.fake import FakeDiscord
-from tests.channels.discord.raw_bot import RawBot
+from tests.channels.discord.raw_bot import EVERYTHING, RawBot
 
 
 async def test_a_thread_begins_at_a_message_and_has_its_id(
@@ -48,6 +48,33 @@ async def test_a_threads_name_has_1_to_100_characters(
 ) -> None:
     said = await bot.call("POST", f"/channels/{general}/threads", {"name": name, "type": 11})
     assert said.status == status
+
+
+@pytest.mark.parametrize("media", [False, True])
+async def test_a_forum_has_only_posts_which_begin_with_a_message_of_their_id(
+    bot: RawBot, fake: FakeDiscord, media: bool
+) -> None:
+    async with bot.session() as socket:
+        forum = fake.add_forum("help", media=media)
+        made = await socket.until("CHANNEL_CREATE")
+        assert (made["type"], made["available_tags"]) == (16 if media else 15, [])
+        post = fake.post(forum, "How?", "Like this", "bob")
+        thread = await socket.until("THREAD_CREATE")
+        first = await socket.until("MESSAGE_CREATE")
+        assert (thread["id"], thread["parent_id"], thread["name"]) == (str(post), str(forum), "How?")
+        assert (first["id"], first["channel_id"], first["channel_type"]) == (str(post), str(post), 11)
+    said = await bot.send(forum, "x")
+    assert (said.status, said.code) == (400, 50008)
+    said = await bot.call("POST", f"/channels/{forum}/messages/{post}/threads", {"name": "x"})
+    assert (said.status, said.code) == (400, 50024)
+    assert (await bot.call("GET", f"/channels/{forum}/messages")).body == []
+    assert (await bot.call("GET", f"/channels/{forum}/messages/{post}")).code == 10008
+    assert (await bot.send(post, "y")).status == 200
+    assert (await bot.call("GET", f"/channels/{post}")).body["message_count"] == 1
+    assert (await bot.call("GET", f"/channels/{forum}")).body["last_message_id"] == str(post)
+    for mistake in (lambda: fake.say(forum, "x"), lambda: fake.post("general", "x", "y")):
+        with pytest.raises(LookupError):
+            mistake()
 
 
 async def test_a_direct_conversation_has_no_threads(bot: RawBot, fake: FakeDiscord) -> None:
@@ -147,6 +174,29 @@ async def test_signs_are_put_under_messages_and_taken_away(
         fake.react("general", key, "👍", "bob", on=False)
         await socket.until("MESSAGE_REACTION_REMOVE")
     assert fake.message("general", key).reactions == ()
+
+
+async def test_reactions_are_reported_only_to_bots_that_ask_for_them(
+    bot: RawBot, fake: FakeDiscord, general: int
+) -> None:
+    dm = fake.dm("ada")
+    places = [("general", fake.say("general", "x")), (dm, fake.say(dm, "y"))]
+    async with bot.session() as asks, bot.session(EVERYTHING & ~(1 << 10)) as in_dms:
+        for chat, key in places:
+            fake.react(chat, key, "👍")
+            fake.react(chat, key, "👍", on=False)
+            fake.react(chat, key, "👎")
+            fake.clear_reactions(chat, key, "👎")
+            fake.react(chat, key, "👍")
+            fake.clear_reactions(chat, key)
+        for socket, told in ((asks, {str(general), str(dm)}), (in_dms, {str(dm)})):
+            events = [
+                one for one in await socket.settled() if (one["t"] or "").startswith("MESSAGE_REACTION")
+            ]
+            assert {one["d"]["channel_id"] for one in events} == told
+            assert [one["t"].removeprefix("MESSAGE_REACTION_") for one in events[-6:]] == [
+                *("ADD", "REMOVE", "ADD", "REMOVE_EMOJI", "ADD", "REMOVE_ALL"),
+            ]
 
 
 @pytest.mark.parametrize(

@@ -371,3 +371,38 @@ async def test_two_hundred_commands_are_made_a_day(bot: RawBot, fake: FakeDiscor
     assert (said.status, said.code) == (400, 30034)
     fake.advance(86_401)
     assert (await register(bot, *commands("c"))).status == 200
+
+
+COMPLETED: dict[str, Any] = {
+    "name": "pick",
+    "description": "Pick",
+    "options": [{"type": 3, "name": "fruit", "description": "Which", "required": True, "autocomplete": True}],
+}
+
+
+async def test_choices_are_offered_while_a_user_types(bot: RawBot, fake: FakeDiscord) -> None:
+    await register(bot, COMPLETED, ASK)
+    many = [{"name": f"{number}", "value": f"{number}"} for number in range(26)]
+    async with bot.session() as socket:
+        key = fake.complete("general", "pick", "ap", option="fruit")
+        told = await socket.until("INTERACTION_CREATE")
+        assert told["type"] == 4
+        assert told["data"]["options"] == [{"name": "fruit", "type": 3, "value": "ap", "focused": True}]
+        assert (await respond(bot, told, 5)).status == 400
+        assert (await respond(bot, told, 4, {"content": "x"})).status == 400
+        assert (await respond(bot, told, 8, {"choices": many})).status == 400
+        for name, value in (("x" * 101, "x"), ("x", "x" * 101), ("", "x"), ("x", "")):
+            assert (await respond(bot, told, 8, {"choices": [{"name": name, "value": value}]})).status == 400
+        assert (await respond(bot, told, 8, {"choices": many[:25]})).status == 204
+        assert (await respond(bot, told, 8, {"choices": []})).body["code"] == 40060
+        fake.slash("general", "ask", {"question": "why?"})
+        assert (
+            await respond(bot, await socket.until("INTERACTION_CREATE"), 8, {"choices": []})
+        ).status == 400
+    assert fake.choices(key)[24] == ("24", "24")
+    assert fake.messages("general") == []
+    with pytest.raises(LookupError):
+        fake.complete("general", "ask", "w", option="question")
+    both = {**COMPLETED["options"][0], "choices": [{"name": "a", "value": "a"}]}
+    for option in (both, {**COMPLETED["options"][0], "type": 5}):
+        assert (await register(bot, {**COMPLETED, "options": [option]})).status == 400

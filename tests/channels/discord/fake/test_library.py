@@ -66,7 +66,7 @@ async def running(fake: FakeDiscord, bot: Bot) -> AsyncGenerator[Bot]:
     discord.asset.Asset.BASE = fake.cdn_url
     async with bot, asyncio.TaskGroup() as tasks:
         task = tasks.create_task(bot.start(fake.token))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await bot.wait_until_ready()
         yield bot
         task.cancel()
@@ -162,7 +162,7 @@ async def test_a_bot_notices_a_zombie() -> None:
 
 async def ended_by(fake: FakeDiscord, act: Callable[[], None]) -> None:
     """Run a client until the test's action ends it."""
-    async with running(fake, Bot()), asyncio.timeout(10):
+    async with running(fake, Bot()), asyncio.timeout(60):
         act()
         await asyncio.get_running_loop().create_future()
 

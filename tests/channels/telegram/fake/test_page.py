@@ -103,7 +103,7 @@ async def test_it_runs_alone_and_says_where() -> None:
     )
     assert alone.stdout is not None
     try:
-        async with asyncio.timeout(20), aiohttp.ClientSession() as http:
+        async with asyncio.timeout(60), aiohttp.ClientSession() as http:
             url = (await alone.stdout.readline()).decode().strip()
             async with http.get(f"{url}/bot1:abc/getMe") as answer:
                 assert (await answer.json())["result"]["username"] == "fake_bot"

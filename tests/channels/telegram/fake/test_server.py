@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from telegram import (
     InputMediaPhoto,
     Message,
     MessageEntity,
+    MessageOriginUser,
     ReactionTypeEmoji,
     ReplyKeyboardMarkup,
     ReplyParameters,
@@ -28,11 +30,13 @@ from channels.telegram.fake import FakeTelegram, problems
 from gateway.testing.served import until
 from tests.channels.telegram.bots import refused
 from tests.channels.telegram.pictures import png
+from tests.channels.telegram.recorded import PAYLOADS
 from tests.recordings import WAV, ogg_opus
 
 BUTTONS = InlineKeyboardMarkup(
     [[InlineKeyboardButton("Yes", callback_data="y"), InlineKeyboardButton("No", callback_data="n")]]
 )
+CONTENT = ("location", "contact", "poll", "dice", "checklist", "sticker", "story", "game", "rich_message")
 
 
 async def heard(bot: Bot, **asked: Any) -> list[Update]:
@@ -80,6 +84,13 @@ async def test_everything_the_fake_says_is_in_the_bot_api(fake: FakeTelegram, bo
         fake.album(room, [png(), png()], "Ada", caption="two")
         asked = await bot.send_message(room, "Well?", reply_markup=BUTTONS)
         fake.press(room, asked.message_id, "Yes", "Ada")
+        fake.forward(room, room, said, "Ada")
+        fake.forward(room, room, said, "Ada", hidden=True)
+        fake.say(room, "which part?", "Ada", reply_to=said, quote="there")
+        fake.say(room, "and elsewhere?", "Ada", outside=(chat, asked.message_id))
+        for name in CONTENT:
+            content = json.loads((PAYLOADS / f"{name}.json").read_text())["message"]
+            fake.post(room, {name: content[name]}, "Ada")
     fake.close_topic(group, topic, "Ada")
     fake.join(group, "Ben")
     fake.promote(group, "member")
@@ -88,8 +99,30 @@ async def test_everything_the_fake_says_is_in_the_bot_api(fake: FakeTelegram, bo
     fake.clock.advance(1)
     await bot.get_updates(allowed_updates=Update.ALL_TYPES, limit=100)
     emitted = fake.transcript.calls[-1].answer
-    assert len(emitted) == 30
+    assert len(emitted) == 38 + 2 * len(CONTENT)
     assert [problem for update in emitted for problem in problems("Update", update)] == []
+
+
+async def test_replies_and_forwards_name_their_source(fake: FakeTelegram, bot: Bot) -> None:
+    chat, group = fake.private("Ada"), fake.group("Lab", "Ada", "Ben", admin=True)
+    first = fake.say(group, "one and two", "Ben")
+    fake.say(group, "two?", "Ada", reply_to=first, quote="two")
+    fake.say(chat, "really?", "Ada", outside=(group, first))
+    fake.forward(chat, group, first, "Ada")
+    _, quoting, outside, forwarded = [update.message for update in await heard(bot)]
+    assert quoting is not None
+    assert quoting.quote is not None
+    assert outside is not None
+    assert outside.external_reply is not None
+    assert outside.quote is not None
+    assert forwarded is not None
+    assert (quoting.quote.text, quoting.quote.position) == ("two", 8)
+    assert outside.reply_to_message is None
+    assert (outside.external_reply.message_id, outside.quote.text) == (first, "one and two")
+    assert isinstance(forwarded.forward_origin, MessageOriginUser)
+    assert (forwarded.text, forwarded.forward_origin.sender_user.first_name) == ("one and two", "Ben")
+    with pytest.raises(ValueError, match="latitude"):
+        fake.post(chat, {"location": {"longitude": 1.5}})
 
 
 async def test_message_numbers_are_one_row_for_private_chats_and_one_for_each_supergroup(

@@ -1,0 +1,81 @@
+"""E-mail channel of one mailbox."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from channels.email.delivery import Delivery
+from channels.email.imap import ImapError, RefusedError, connected
+from channels.email.inflow import Inflow, LoopGuard, largest_mail
+from channels.email.options import Options
+from channels.email.parse import Bot, session_of
+from gateway.channel import Address, Backoff, Health, Host, OutboundMessage, Placed, Receive
+
+log = structlog.get_logger("trunkline.email")
+
+_BACKOFF = Backoff(1.0, 60, jitter=0.25)
+_LINE_BYTES = 1_000_000
+_UNVERIFIED = 'without authserv_id all senders are unknown, and only allow = "*" admits them'
+
+
+class EmailChannel:
+    """Channel of one mailbox: answers each mail with one mail."""
+
+    def __init__(self, host: Host, channel_id: str, options: Options) -> None:
+        self.id = channel_id
+        self._host = host
+        self._options = options
+        self._bot = Bot(channel_id, options.address, options.authserv_id)
+        self._delivery = Delivery(self._bot, options)
+        self._guard = LoopGuard()
+        self._failures = 0
+        self._health = Health(ok=False, detail="starting")
+
+    async def run(self, receive: Receive) -> None:
+        """Receive mails until cancelled; a lost connection is made again."""
+        if not self._options.authserv_id:
+            log.warning(_UNVERIFIED, channel=self.id)
+        while True:
+            inflow = Inflow(self._host, self._bot, self._options, receive, self._guard)
+            try:
+                await self._follow(inflow)
+            except RefusedError as refused:
+                await self._failed(f"the IMAP server refused: {refused}")
+            except (ImapError, OSError, EOFError, TimeoutError) as error:
+                await self._failed(f"the IMAP server cannot be reached: {error or type(error).__name__}")
+
+    async def send(self, outbound: OutboundMessage) -> Placed:
+        """Send an answer as a mail."""
+        return await self._delivery.send(outbound)
+
+    async def find(self, outbound: OutboundMessage) -> Placed | None:
+        """Return the answer after an uncertain send, if the folder of sent mail has it."""
+        return await self._delivery.find(outbound)
+
+    def session_of(self, address: Address) -> str:
+        """Return the session of a thread. Raises InvalidRequestError for an address that names none."""
+        return session_of(address, self._bot)
+
+    def health(self) -> Health:
+        """Return the health of the connection to the IMAP server."""
+        return self._health
+
+    async def _follow(self, inflow: Inflow) -> None:
+        async with connected(self._options, largest_mail(self._options) + _LINE_BYTES) as imap:
+            await inflow.follow(imap, self._ready)
+
+    def _ready(self) -> None:
+        if not self._health.ok:
+            log.info("connected", channel=self.id, address=self._options.address)
+        self._failures = 0
+        self._health = Health(ok=True, detail="" if self._options.authserv_id else _UNVERIFIED)
+
+    async def _failed(self, reason: str) -> None:
+        """Record a failure, and wait before the next connection."""
+        self._failures += 1
+        if reason != self._health.detail:
+            log.warning("the mailbox cannot be read", channel=self.id, reason=reason)
+        self._health = Health(ok=False, detail=reason)
+        await asyncio.sleep(_BACKOFF.pause(self._failures))

@@ -1,0 +1,106 @@
+"""Senders: the From address is an identity only if the receiving server has verified it.
+
+Only the first ``Authentication-Results`` header counts, and only if it begins with the configured
+authserv-id: servers put theirs above everything that came with the mail, and remove headers with their own
+name from it (RFC 8601, section 5). A header further down may have been written by the sender. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from email.headerregistry import AddressHeader
+from email.message import EmailMessage
+from typing import Any, cast
+
+from channels.email.options import ADDRESS
+
+_LONGEST = 16_384
+"""Characters of a header that are read: Python's parser takes quadratic time."""
+_TEXTS = ("Subject", "References", "In-Reply-To", "Message-ID")
+_COMMENT = re.compile(r"\([^()]*\)")
+
+
+def header(mail: EmailMessage, name: str) -> str:
+    """Return the first header of a name as one line, or an empty text."""
+    found = headers(mail, name)
+    return found[0] if found else ""
+
+
+def headers(mail: EmailMessage, name: str) -> list[str]:
+    """Return all headers of a name, each decoded and as one line."""
+    return [" ".join(str(one).split()) for one in _parsed(mail, name)]
+
+
+def addresses(mail: EmailMessage, *names: str) -> list[str]:
+    """Return the addresses in headers, in lower case, also those that are not valid."""
+    found = [one for name in names for one in _parsed(mail, name) if isinstance(one, AddressHeader)]
+    return list(dict.fromkeys(address.addr_spec.lower() for one in found for address in one.addresses))
+
+
+def author(mail: EmailMessage) -> tuple[str, str]:
+    """Return address and display name of the one author; empty if there is not exactly one."""
+    found = _parsed(mail, "From")
+    one = found[0] if len(found) == 1 else None
+    if not isinstance(one, AddressHeader) or cast("Any", one).defects or len(one.addresses) != 1:
+        return "", ""
+    address, name = one.addresses[0].addr_spec.lower(), " ".join(one.addresses[0].display_name.split())
+    if one.groups[0].display_name is not None or not ADDRESS.fullmatch(address):
+        return "", name
+    return address, name
+
+
+def is_verified(mail: EmailMessage, address: str, authserv_id: str) -> bool:
+    """Return whether the server has verified that a mail is from this address.
+
+    That is ``dmarc=pass`` for the domain of the address, or ``dkim=pass`` for that domain or one above it.
+    """
+    first = header(mail, "Authentication-Results")
+    domain = address.rpartition("@")[2]
+    results = _results(first, authserv_id) if authserv_id and domain else []
+    if any(method == "dmarc" and result == "fail" for method, result, _ in results):
+        return False
+    for method, result, properties in results:
+        if method == "dmarc" and result == "pass" and properties.get("header.from") == domain:
+            return True
+        signer = properties.get("header.d") or properties.get("header.i", "").rpartition("@")[2]
+        if method == "dkim" and result == "pass" and "." in signer and f".{domain}".endswith(f".{signer}"):
+            return True
+    return False
+
+
+def _parsed(mail: EmailMessage, name: str) -> list[object]:
+    """Return the parsed headers of a name. One that is too long is cut, or empty."""
+    found: list[object] = []
+    for key, raw in mail.raw_items():
+        if key.lower() == name.lower():
+            text = str(raw)
+            cut = text[:_LONGEST] if len(text) <= _LONGEST or name in _TEXTS else ""
+            found.append(mail.policy.header_fetch_parse(key, cut))
+    return found
+
+
+def _results(text: str, authserv_id: str) -> list[tuple[str, str, dict[str, str]]]:
+    """Return method, result and properties of each result of this server; none if the header is malformed.
+
+    Comments may hold the sender's words, so they are taken out first. Quoted text is not read at all.
+    """
+    if '"' in text or "\\" in text:
+        return []
+    before, plain = "", text
+    while before != plain:
+        before, plain = plain, _COMMENT.sub(" ", plain)
+    if "(" in plain or ")" in plain:
+        return []
+    server, *parts = plain.split(";")
+    if not server.split() or server.split()[0].lower() != authserv_id.lower():
+        return []
+    found: list[tuple[str, str, dict[str, str]]] = []
+    for part in parts:
+        words = [word.partition("=") for word in re.sub(r"\s*=\s*", "=", part).lower().split()]
+        if words and words[0][1]:
+            properties: dict[str, str] = {}
+            for name, _, value in words[1:]:
+                properties.setdefault(name, value)
+            # A version may follow the method: "dkim/1".
+            found.append((words[0][0].partition("/")[0], words[0][2], properties))
+    return found

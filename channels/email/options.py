@@ -1,0 +1,97 @@
+"""Settings of a mailbox: ``[channels.email]``, or one of its accounts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+ADDRESS = re.compile(r"[a-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}@(?=.{1,253}$)[a-z0-9-]+(\.[a-z0-9-]+)*")
+"""A mail address in lower case, without the forms that programs read differently."""
+_LOCAL = ("127.0.0.1", "::1", "localhost")
+
+
+class Options(BaseModel):
+    """Servers and behaviour of one mailbox."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    address: str = Field(description="Mail address of the bot; required")
+    imap_host: str = Field(description="IMAP server; required")
+    imap_port: int = Field(
+        default=993, ge=1, le=65_535, description="Port of the IMAP server, with TLS; default 993"
+    )
+    smtp_host: str = Field(description="SMTP server for outgoing mail; required")
+    smtp_port: int = Field(
+        default=465,
+        ge=1,
+        le=65_535,
+        description="Port of the SMTP server: 465 with TLS, others with STARTTLS; default 465",
+    )
+    tls: Literal["required", "off"] = Field(
+        default="required",
+        description="required: encrypt both connections; off: servers on 127.0.0.1; default required",
+    )
+    username: str = Field(default="", description="User name at both servers; default the address")
+    password: SecretStr = Field(description="Password at both servers; required")
+    authserv_id: str = Field(
+        default="",
+        description="Name with which your mail server begins its Authentication-Results header; without it, "
+        "all senders are unknown; default empty",
+    )
+    folder: str = Field(default="INBOX", min_length=1, description="Folder to read; default INBOX")
+    sent_folder: str = Field(
+        default="", description="Folder for sent mail; the one that the server marks as Sent if empty"
+    )
+    file_bytes: int = Field(
+        default=10_000_000,
+        ge=0,
+        le=20_000_000,
+        description="Largest accepted file, in bytes; default 10000000",
+    )
+
+    @staticmethod
+    def questions(given: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the required settings that are not given, each with a hint where to find its value."""
+        asked = {
+            "address": "The mail address of the bot, of a mailbox that only the bot uses.",
+            "imap_host": "The IMAP server of the mailbox, such as imap.example.org.",
+            "smtp_host": "The SMTP server of the mailbox, such as smtp.example.org.",
+            "password": "The password of the mailbox; many providers want one that is made for this program.",
+            "authserv_id": "The first word of the header Authentication-Results in a mail that you received.",
+        }
+        return {key: how for key, how in asked.items() if key not in given}
+
+    @field_validator("address")
+    @classmethod
+    def _check_address(cls, address: str) -> str:
+        if not ADDRESS.fullmatch(address.lower()):
+            raise ValueError("must be a mail address, like bot@example.org")
+        return address.lower()
+
+    @field_validator("folder", "sent_folder", "username", "authserv_id")
+    @classmethod
+    def _check_line(cls, text: str) -> str:
+        if not text.isprintable() or not text.isascii():
+            raise ValueError("must be printable ASCII")
+        return text
+
+    @field_validator("password")
+    @classmethod
+    def _check_password(cls, password: SecretStr) -> SecretStr:
+        if not password.get_secret_value().strip():
+            raise ValueError("must not be blank")
+        return password
+
+    @model_validator(mode="after")
+    def _is_encrypted(self) -> Self:
+        if self.tls == "off" and not {self.imap_host, self.smtp_host} <= {*_LOCAL}:
+            raise ValueError('tls = "off" is only for servers on 127.0.0.1')
+        return self
+
+    @property
+    def login(self) -> tuple[str, str]:
+        """The user name and the password."""
+        return self.username or self.address, self.password.get_secret_value()

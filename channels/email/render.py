@@ -1,0 +1,57 @@
+"""Rendering of answers as mails: the Markdown as text, the same as HTML, and files. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email import policy
+from email.message import EmailMessage
+from functools import cache
+
+from markdown_it import MarkdownIt
+
+from gateway.channel import OutboundMessage, answer_files, answer_markdown, one_line
+from gateway.markdown import bound_tables
+
+_POLICY = policy.SMTP.clone(cte_type="7bit")
+
+
+def mail_of(outbound: OutboundMessage, sender: str, message_id: str) -> bytes:
+    """Return an answer as a mail: the same bytes in every attempt."""
+    message, address = outbound.message, outbound.address
+    mail = EmailMessage(_POLICY)
+    mail["Message-ID"] = message_id
+    mail["From"] = sender
+    mail["To"] = address.chat.replace(",", ", ")
+    mail["Subject"] = f"Re: {one_line(address.title)}".strip()
+    mail["Date"] = datetime.fromtimestamp(message.created_at / 1000, UTC)
+    # A mail that answers none continues its thread.
+    if answered := address.reply_to or address.thread:
+        mail["In-Reply-To"] = answered
+        mail["References"] = " ".join(dict.fromkeys(filter(None, (address.thread, answered))))
+    # Automatic programs do not answer such mail (RFC 3834).
+    mail["Auto-Submitted"] = "auto-replied"
+    mail["X-Auto-Response-Suppress"] = "All"
+    markdown = answer_markdown(message.parts)
+    mail.set_content(markdown + "\n", cte="quoted-printable")
+    mail.add_alternative(html_of(markdown), subtype="html", cte="quoted-printable")
+    for file in answer_files(message):
+        main, _, sub = file.mime_type.partition("/")
+        # Python refuses to attach data as a part that is made of parts.
+        main, sub = ("application", "octet-stream") if main in ("multipart", "message") else (main, sub)
+        mail.add_attachment(file.data, maintype=main, subtype=sub, filename=file.name)
+    for number, part in enumerate(part for part in mail.walk() if part.is_multipart()):
+        part.set_boundary(f"={number}={outbound.nonce}=")
+    return mail.as_bytes()
+
+
+def html_of(markdown: str) -> str:
+    """Return Markdown as HTML. Markup in it is shown as text, and pictures are links: nothing is loaded."""
+    return f"<html><body>\n{_parser().render(markdown)}</body></html>\n"
+
+
+@cache
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 20}).enable(["strikethrough", "table"])
+    parser.disable(["image", "html_block", "html_inline"])
+    bound_tables(parser)
+    return parser

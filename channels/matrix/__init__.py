@@ -1,0 +1,27 @@
+"""Matrix channel of one account, over the client-server API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gateway.channel import Channel, Host
+
+if TYPE_CHECKING:
+    from channels.matrix.options import Options
+
+__all__ = ["Options", "create"]
+
+
+def create(host: Host, channel_id: str, options: Options) -> Channel:
+    """Return the channel of one account, ready to run."""
+    from channels.matrix.channel import MatrixChannel
+
+    return MatrixChannel(host, channel_id, options)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Options":
+        from channels.matrix.options import Options
+
+        return Options
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

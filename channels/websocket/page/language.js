@@ -1,0 +1,39 @@
+/** Language of the interface: the user's choice, else the browser's, else English. A change needs a reload. */
+import { de } from "./strings_de.js";
+import { en } from "./strings_en.js";
+
+const KEY = "trunkline.language";
+const STRINGS = { en, de };
+
+/** Languages by code, as they name themselves. */
+export const LANGUAGES = { en: "English", de: "Deutsch" };
+
+/** @type {"en" | "de"} */
+export const language = [stored(), ...navigator.languages.map((tag) => tag.slice(0, 2)), "en"].find((code) => code in STRINGS);
+/** Tag for dates and numbers, such as "en-GB": the browser's of that language. */
+export const locale = navigator.languages.find((tag) => tag.startsWith(language)) ?? language;
+const strings = STRINGS[language];
+document.documentElement.lang = language;
+
+/** Return a string of the interface. @param {keyof typeof en} key @param {Record<string, string | number>} [values] of its {placeholders} */
+export function t(key, values = {}) {
+  return strings[key].replace(/\{(\w+)\}/g, (_all, name) => String(values[name]));
+}
+
+/** Store a language and load the page again; drafts survive that. @param {string} code */
+export function chooseLanguage(code) {
+  try {
+    localStorage.setItem(KEY, code);
+  } catch {
+    return; // Without storage the browser's language stays.
+  }
+  location.reload();
+}
+
+function stored() {
+  try {
+    return localStorage.getItem(KEY) ?? "";
+  } catch {
+    return "";
+  }
+}

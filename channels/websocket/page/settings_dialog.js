@@ -1,0 +1,31 @@
+/** Dialog with the settings of this browser: theme, language and send key. */
+import { openDialog } from "./dialog.js";
+import { h } from "./dom.js";
+import { chooseLanguage, language, LANGUAGES, t } from "./language.js";
+import { chooseSendKey, sendKey } from "./send_key.js";
+import { openShortcuts } from "./shortcuts_dialog.js";
+import { chooseTheme, chosenTheme } from "./theme.js";
+
+const THEMES = ["", "light", "dark"];
+
+export function openSettings() {
+  const theme = choice("set-theme", THEMES.map((value) => [value, t(`settings.theme_${value || "system"}`)]), chosenTheme());
+  const tongue = choice("set-language", Object.entries(LANGUAGES), language);
+  const send = choice("set-send-key", ["enter", "ctrl"].map((value) => [value, t(`settings.send_${value}`)]), sendKey());
+  const keys = h("button", { type: "button" }, t("keys.title"));
+  theme.addEventListener("change", () => chooseTheme(theme.value));
+  tongue.addEventListener("change", () => chooseLanguage(tongue.value));
+  send.addEventListener("change", () => chooseSendKey(send.value));
+  const dialog = openDialog(
+    t("settings.title"),
+    h("p", { class: "setting" }, h("label", { for: theme.id }, t("settings.theme")), theme),
+    h("p", { class: "setting" }, h("label", { for: tongue.id }, t("settings.language")), tongue),
+    h("p", { class: "setting" }, h("label", { for: send.id }, t("settings.send")), send),
+    keys,
+  );
+  keys.addEventListener("click", () => (dialog.close(), openShortcuts()));
+}
+
+function choice(id, values, chosen) {
+  return h("select", { id }, ...values.map(([value, label]) => h("option", { value, selected: value === chosen }, label)));
+}

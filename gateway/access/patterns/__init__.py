@@ -1,0 +1,10 @@
+"""Patterns of permissions: which calls of a tool a rule or an "always" covers, by the kind of its match key.
+
+In: a kind (text, path, command or URL), a pattern and the key of a call. Out: the action that the pattern
+decides, the text that an "always" stores, and whether a stored one covers a later call. It knows no tool and
+no store; only ``gateway.access`` imports it.
+"""
+
+from gateway.access.patterns.kinds import check, decide, granted, offer
+
+__all__ = ["check", "decide", "granted", "offer"]

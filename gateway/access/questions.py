@@ -1,0 +1,775 @@
+"""Questions: a component asks users in a chat, and gets one answer, also across restarts.
+
+A question is durable before it is shown, and its answer before it is acknowledged. Open questions and answers
+that their owners have not taken yet are in memory, too. A question of a turn belongs to the turn's message: a
+turn that is repeated after a restart finds it again instead of asking twice, and it is deleted when the
+message is answered. Any other question is answered to the handler of its owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextvars import Context
+from functools import partial
+from typing import Any, cast
+
+import msgspec
+import structlog
+from msgspec import structs
+from sqlalchemy import Connection, RowMapping, or_, select
+
+from gateway.access.people import THE_OWNER, UserRef
+from gateway.access.policy import Access
+from gateway.backoff import Backoff
+from gateway.contract.channel import (
+    Address,
+    FollowsSession,
+    InboundMessage,
+    Placed,
+    PlacementDeferred,
+    PlacementRefused,
+    PlacementUncertain,
+    Sender,
+)
+from gateway.contract.errors import (
+    CATCHABLE,
+    InvalidRequestError,
+    NotFoundError,
+    UnauthorizedError,
+    is_cancellation_requested,
+)
+from gateway.contract.messages import now_ms
+from gateway.contract.questions import (
+    Answer,
+    ApprovalRequest,
+    AsksQuestions,
+    Question,
+    QuestionState,
+    ShowsAnswers,
+)
+from gateway.extensions.deadlines import paused
+from gateway.extensions.registry import ChannelRegistry
+from gateway.session import Session, Sessions, Turn, running
+from gateway.session.frames import ApprovalAsked, ApprovalResolved
+from gateway.session.redaction import Redactor
+from gateway.store import Inserted, Op, Store
+from gateway.store import schema as t
+from gateway.store.inbox import Entry
+from gateway.store.writes import Write, audit_op
+
+log = structlog.get_logger("trunkline.questions")
+
+ADD = Write(
+    "insert-new",
+    84,
+    t.question,
+    "id owner key inbox_id subject body state created_at expires_at acknowledged",
+)
+SETTLE = Write("update", 85, t.question, "id state answer answered_by settled_at acknowledged")
+SHOWN = Write("update", 86, t.question, "id shown")
+ACKNOWLEDGE = Write("update", 87, t.question, "id acknowledged")
+CLOSE = Write("update", 87, t.question, "id closed")
+SPEND = Write("update", 87, t.question, "id key inbox_id acknowledged")
+DROP = Write("delete", 88, t.question, "id")
+DROP_OF_MESSAGE = Write("delete", 89, t.question, "inbox_id", key="inbox_id")
+
+SERVER = "api"
+"""The channel name of REST messages; their clients can follow the session and answer."""
+
+Handler = Callable[[Answer], Awaitable[None]]
+Effects = Callable[["Held", Answer], list[Op]]
+
+_RETRY_SECONDS = 1.0
+"""Delay before showing a question again when the platform defers it without a delay."""
+_DELIVERY = Backoff(0.5, 60)
+_CLOSED: dict[str, str] = {
+    "answered": "this question was answered already",
+    "expired": "this question has expired",
+    "withdrawn": "this question was withdrawn",
+}
+
+
+class Held:
+    """A question that is open, or whose answer its owner has not taken yet.
+
+    ``inbox_id`` is the message whose turn asked, empty without one; ``subject`` is what a repeated turn finds
+    it by. ``taken``: an answer is being stored, or the question has ended. ``seq`` is its number in the log
+    of its session, ``shown`` its place on the platform, once known.
+    """
+
+    def __init__(self, question: Question, inbox_id: str = "", subject: str = "") -> None:
+        self.question = question
+        self.inbox_id = inbox_id
+        self.subject = subject
+        self.answer: Answer | None = None
+        self.settled: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.stored: asyncio.Future[Inserted] | None = None
+        self.taken = False
+        self.unshown = False
+        """The channel cannot show the whole question."""
+        self.waited_for = False
+        """A turn waits for the answer."""
+        self.dropped = False
+        """Its owner withdrew it, so its end is not delivered."""
+        self.spent = False
+        """Its turn needs it no longer. It is deleted as soon as it is closed."""
+        self.closed = False
+        """The chat shows its outcome."""
+        self.delivering = False
+        self.seq = 0
+        self.shown: Placed | None = None
+        self.showing: asyncio.Task[None] | None = None
+        self.closing: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        # A clock that jumps must neither end a question at once nor keep it open for days, so the stored
+        # times only say how much time is left when a process begins.
+        whole = question.expires_at - question.created_at
+        left = min(max(0, question.expires_at - now_ms()), max(0, whole))
+        self.expires = asyncio.get_running_loop().time() + left / 1000
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether an answer is accepted."""
+        return not self.taken and self.answer is None
+
+    def put(self) -> Op:
+        """Return the write that stores the question."""
+        asked = self.question
+        body = json.dumps(msgspec.to_builtins(asked), default=str)
+        whole = (asked.id, asked.owner, asked.key, self.inbox_id, self.subject, body, "open")
+        return ADD, (*whole, asked.created_at, asked.expires_at, 0)
+
+    def settle(self, answer: Answer, acknowledged: int = 0) -> Op:
+        """Return the write that stores the end of the question."""
+        values = json.dumps(answer.values)
+        return SETTLE, (self.question.id, answer.state, values, answer.by, now_ms(), acknowledged)
+
+    def end(self, state: QuestionState, values: Sequence[str] = (), by: str = "") -> Answer:
+        """Return an end of the question."""
+        asked = self.question
+        return Answer(question_id=asked.id, key=asked.key, state=state, values=tuple(values), by=by)
+
+
+class Claim:
+    """An answer to one open question. It excludes other answers, and counts once ``ops`` are committed."""
+
+    def __init__(self, questions: Questions, held: Held, answer: Answer, ops: list[Op]) -> None:
+        self.ops = ops
+        self.held = held
+        self.answer = answer
+        self._questions = questions
+
+    def follow(self, committed: asyncio.Future[Inserted]) -> None:
+        """Let the answer count as soon as this commit succeeds."""
+        committed.add_done_callback(self._committed)
+
+    def _committed(self, committed: asyncio.Future[Inserted]) -> None:
+        self._questions.ended(self.held, self.answer, committed)
+
+
+class Questions:
+    """All open questions. Call ``load`` before the first channel runs; ``run`` shows and delivers."""
+
+    def __init__(
+        self, store: Store, access: Access, channels: ChannelRegistry, sessions: Sessions, redactor: Redactor
+    ) -> None:
+        self.handler_of: Callable[[str], Handler | None] = lambda _owner: None
+        """Returns the handler for the answers to an owner's questions."""
+        self.effects: dict[str, Effects] = {}
+        """For each owner, what is committed together with an answer."""
+        self.announcing: Callable[[str], asyncio.Task[None] | None] = lambda _session: None
+        """Returns the task that delivers the announcements of a session; questions are shown after them."""
+        self._store = store
+        self._access = access
+        self._channels = channels
+        self._sessions = sessions
+        self._redactor = redactor
+        self._held: dict[str, Held] = {}
+        self._unclosed: list[Held] = []
+        """Questions that nobody waits for, and that an earlier process did not close."""
+        self._tasks: asyncio.TaskGroup | None = None
+        self._stopping = False
+        self._waiting: set[asyncio.Task[Any]] = set()
+
+    async def load(self) -> None:
+        """Read an earlier process's questions that are open, not closed, or whose answers were not taken."""
+        pending = or_(t.question.c.acknowledged == 0, t.question.c.closed == 0)
+        query = select(t.question).where(pending).order_by(t.question.c.created_at)
+
+        def read(connection: Connection) -> list[RowMapping]:
+            return list(connection.execute(query).mappings())
+
+        for row in await self._store.read(read):
+            held = _held(row)
+            if row["acknowledged"]:
+                self._unclosed.append(held)
+                continue
+            self._held[held.question.id] = held
+            if held.answer is None:
+                self._arm(held)
+
+    async def run(self) -> None:
+        """Show questions and deliver answers, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                for held in (*self._held.values(), *self._unclosed):
+                    if held.answer is None and held.shown is None:
+                        held.showing = self._spawn(self._show, held)
+                    elif held.answer is not None and not held.closed:
+                        # The process may have ended before the buttons were removed.
+                        held.closing = self._spawn(self._close, held)
+                self._unclosed.clear()
+                self.deliver()
+                await asyncio.get_running_loop().create_future()
+        finally:
+            self._tasks = None
+
+    def stop(self) -> None:
+        """Suspend the turns that wait for a user; after a restart they find their questions again."""
+        self._stopping = True
+        for worker in self._waiting:
+            worker.cancel()
+
+    def opened(self, session: Session) -> None:
+        """Show the open questions of a session that was loaded just now."""
+        for held in self._held.values():
+            if held.question.session == session.id and held.answer is None:
+                self._announce(held, session)
+
+    def deliver(self) -> None:
+        """Deliver the answers whose owners have a handler by now."""
+        for held in self._held.values():
+            if held.answer is not None and not held.inbox_id and not held.delivering:
+                self._spawn(self._deliver, held)
+
+    def can_ask(self, turn: Turn) -> bool:
+        """Return whether some user can see a question of this turn and answer it."""
+        if turn.root.session.has_viewers:
+            return True
+        name = turn.address.channel
+        if turn.entry.inbound.unattended:
+            return False
+        return name == SERVER or isinstance(self._channels.get(name), AsksQuestions | FollowsSession)
+
+    async def ask(
+        self, question: Question, *, inbox_id: str = "", subject: str = "", ops: Sequence[Op] = ()
+    ) -> Held:
+        """Store a question and show it. An owner's key asks once: later calls return the first question.
+
+        ``ops`` are committed with a new question.
+        """
+        named = (question.owner, question.key)
+        known = (held for held in self._held.values() if (held.question.owner, held.question.key) == named)
+        held = next(known, None)
+        if held is None:
+            held = Held(self._masked(question), inbox_id, subject)
+            held.waited_for = bool(inbox_id)
+            self._held[question.id] = held
+            held.stored = self._store.submit([*ops, held.put()])
+            held.stored.add_done_callback(partial(self._stored, held))
+        try:
+            if held.stored is not None and held.question.id not in await asyncio.shield(held.stored):
+                return await self._earlier(question)
+        except asyncio.CancelledError:
+            if inbox_id and not self._stopping:
+                self._discard(held)
+            raise
+        return held
+
+    async def wait(self, held: Held) -> Answer:
+        """Wait for the answer, within a turn. A turn that is stopped withdraws its question."""
+        turn, worker = running.get(), asyncio.current_task()
+        if turn is not None:
+            turn.questions.asked = True
+            worker = turn.worker
+        held.waited_for = True
+        if worker is not None:
+            self._waiting.add(worker)
+            if self._stopping:
+                worker.cancel()
+        try:
+            with paused():
+                answer = await asyncio.shield(held.settled)
+                if held.closing is not None:
+                    await asyncio.wait([held.closing])
+        except asyncio.CancelledError:
+            if not self._stopping:
+                self._discard(held)
+            raise
+        finally:
+            held.waited_for = False
+            if worker is not None:
+                self._waiting.discard(worker)
+        return answer
+
+    async def settle(
+        self,
+        question_id: str,
+        values: Sequence[str],
+        *,
+        session: str | None = None,
+        channel: str | None = None,
+        user: str | None = None,
+        shown: Placed | None = None,
+    ) -> Answer:
+        """Answer a question; return once that is durable.
+
+        ``user`` is the id of the answering user of ``channel``; None is the owner of the gateway. ``shown``
+        is the place of the pressed button. Raises NotFoundError if the question is not open (in this
+        session), UnauthorizedError if this user may not answer it, and InvalidRequestError for values that it
+        does not offer.
+        """
+        held = self._held.get(question_id)
+        if held is None or not held.is_open or session not in (None, held.question.session):
+            raise await self._why_closed(question_id, session, shown)
+        question, by = held.question, THE_OWNER
+        if user is not None:
+            if user not in question.answerers or channel not in (None, question.address.channel):
+                raise UnauthorizedError(_ONLY[isinstance(question, ApprovalRequest)])
+            by = UserRef(question.address.channel, user)
+        if shown is not None and held.shown is None:
+            self._note_place(held, shown)
+        await self._confirm(question, user)
+        if not held.is_open:
+            raise await self._why_closed(question_id, session)
+        if not question.accepts(values):
+            raise InvalidRequestError(_refusal(question, values))
+        claim = self._claim(held, values, by)
+        committed = self._store.submit(claim.ops)
+        claim.follow(committed)
+        await asyncio.shield(committed)
+        if held.answer is not None and held.answer.state != "answered":
+            raise NotFoundError("this question is closed: its turn was stopped")
+        return claim.answer
+
+    def get(self, question_id: str) -> Question | None:
+        """Return an open question, or None."""
+        held = self._held.get(question_id)
+        return held.question if held is not None and held.is_open else None
+
+    def may_answer(self, channel: str, session: Session, message: InboundMessage) -> bool:
+        """Return whether a typed message is the answer to its sender's question."""
+        return self._answered_by(channel, session, message) is not None
+
+    def claim(self, session: Session, entry: Entry) -> Claim | None:
+        """Answer the sender's question if the text is an answer to it; commit the returned claim."""
+        found = self._answered_by(entry.channel, session, entry.inbound)
+        return None if found is None else self._claim(*found, UserRef(entry.channel, entry.inbound.sender.id))
+
+    async def withdraw(self, question_id: str, owner: str | None = None) -> bool:
+        """Close an open question of its owner without an answer. Returns, once durable, whether it was open.
+
+        Without ``owner`` the owner gets that end as it gets an answer.
+        """
+        held = self._held.get(question_id)
+        if held is None or not held.is_open or owner not in (None, held.question.owner):
+            return False
+        held.dropped = owner is not None
+        await asyncio.shield(self._end(held, held.end("withdrawn")))
+        return True
+
+    def _end(self, held: Held, answer: Answer) -> asyncio.Future[Inserted]:
+        """Store the end of a question that was not answered."""
+        held.taken = True
+        ops = [held.settle(answer, now_ms() if held.dropped else 0)]
+        if held.inbox_id and answer.state == "withdrawn":
+            ops.append(self._spend(held))
+        committed = self._store.submit(ops)
+        committed.add_done_callback(partial(self.ended, held, answer))
+        return committed
+
+    def count(self, owner: str) -> int:
+        """Return the number of an owner's questions that are open or whose answers it has not taken."""
+        return sum(held.question.owner == owner for held in self._held.values())
+
+    def announce_again(self, held: Held, session: Session) -> None:
+        """Show an open question to the readers of a session again, because its turn is repeated."""
+        if held.question.id in session.asked:
+            session.publish(session.asked[held.question.id])
+
+    def of_message(self, inbox_id: str) -> list[Held]:
+        """Return the questions of a message's turn."""
+        return [held for held in self._held.values() if held.inbox_id == inbox_id]
+
+    def forget(self, inbox_id: str) -> Op:
+        """Close all questions of a message's turn. Returns the write that deletes them."""
+        for held in self.of_message(inbox_id):
+            self._discard(held)
+        return DROP_OF_MESSAGE, (inbox_id,)
+
+    def used(self, turn: Turn) -> list[Op]:
+        """Return the writes that delete the questions that a call used; commit them with its result."""
+        used = [self._take(question_id) for question_id in turn.questions.unrecorded]
+        turn.questions.unrecorded.clear()
+        return used
+
+    async def drop(self, question_id: str) -> None:
+        """Delete a question whose answer was used."""
+        await self._store.write(self._take(question_id))
+
+    def _take(self, question_id: str) -> Op:
+        held = self._held.pop(question_id, None)
+        return (DROP, (question_id,)) if held is None else self._spend(held)
+
+    def _spend(self, held: Held) -> Op:
+        """Return the write that deletes a turn's question, or lets it stay until its end is shown."""
+        asked = held.question
+        channel = self._channels.get(asked.address.channel)
+        if held.closed or not isinstance(channel, ShowsAnswers):
+            return DROP, (asked.id,)
+        held.spent = True
+        # Without its key: the turn may ask the same again.
+        return SPEND, (asked.id, asked.id, "", now_ms())
+
+    def finish(self, held: Held, answer: Answer) -> None:
+        """End a question, after the commit of its end."""
+        if held.answer is not None:
+            return
+        held.taken, held.answer = True, answer
+        if held.timer is not None:
+            held.timer.cancel()
+        question = held.question
+        session = self._sessions.get(question.session)
+        if session is not None and session.asked.pop(question.id, None) is not None:
+            shown = answer.outcome
+            if answer.values and not isinstance(question, ApprovalRequest):
+                shown = question.labels(answer.values)
+            session.publish(ApprovalResolved(question.id, shown))
+        held.settled.set_result(answer)
+        held.closing = self._spawn(self._close, held)
+        if held.dropped or (held.inbox_id and answer.state == "withdrawn"):
+            self._held.pop(question.id, None)
+        elif not held.inbox_id:
+            self._spawn(self._deliver, held)
+
+    def ended(self, held: Held, answer: Answer, committed: asyncio.Future[Inserted]) -> None:
+        """End a question if its end was committed, and accept answers again if it could not be stored."""
+        if committed.cancelled() or committed.exception() is not None:
+            held.taken = held.spent = False
+            self._arm(held)
+        else:
+            self.finish(held, answer)
+
+    def _stored(self, held: Held, stored: asyncio.Future[Inserted]) -> None:
+        """Show a question as soon as it is durable."""
+        if stored.cancelled() or stored.exception() or held.question.id not in stored.result():
+            self._held.pop(held.question.id, None)
+        elif held.is_open:
+            self._arm(held)
+            session = self._sessions.get(held.question.session)
+            if session is not None:
+                self._announce(held, session)
+            held.showing = self._spawn(self._show, held)
+
+    async def _earlier(self, question: Question) -> Held:
+        """Return a question that ended before, in which an owner's key was asked."""
+        row = await self._row(t.question.c.owner == question.owner, t.question.c.key == question.key)
+        if row is None:
+            raise InvalidRequestError(f"the id {question.id!r} of a question is taken; leave it out")
+        return _held(row)
+
+    async def _row(self, *which: Any) -> RowMapping | None:
+        query = select(t.question).where(*which)
+        return await self._store.read(lambda connection: connection.execute(query).mappings().first())
+
+    async def _why_closed(
+        self, question_id: str, session: str | None, pressed: Placed | None = None
+    ) -> NotFoundError:
+        """Return why a question takes no answer. A button that was pressed all the same is removed, by the
+        channel if the question is unknown.
+        """
+        row = await self._row(t.question.c.id == question_id)
+        if row is None or session not in (None, _held(row).question.session):
+            return NotFoundError("this question is not open any more", known=False)
+        if pressed is not None and row["state"] != "open" and question_id not in self._held:
+            ended = _held(row)
+            ended.shown = ended.shown or pressed
+            self._spawn(self._close, ended)
+        return NotFoundError(_CLOSED.get(row["state"], _CLOSED["answered"]))
+
+    async def _confirm(self, question: Question, user: str | None) -> None:
+        """Refuse a user who may not use the bot any more."""
+        address = question.address
+        asked = InboundMessage(
+            session=question.session,
+            dedup_key=question.id,
+            address=address,
+            sender=Sender(question.answerers[0] if user is None and question.answerers else user or ""),
+            role=question.role,
+        )
+        await self._access.confirm(address.channel, asked)
+        if user is not None and self._access.policy.role(address.channel, asked) is None:
+            raise UnauthorizedError("this user may not use the bot any more")
+
+    def _claim(self, held: Held, values: Sequence[str], by: UserRef) -> Claim:
+        """Reserve a question for an answer, with the writes that make it durable."""
+        held.taken = True
+        answer = held.end("answered", values, str(by))
+        question = held.question
+        effects = self.effects.get(question.owner)
+        if effects is None:
+            shown = self._redactor.redact_text(question.labels(values))
+            ops = [audit_op(str(by), "question.answer", question.owner, f"{question.title}: {shown}")]
+        else:
+            ops = effects(held, answer)
+        return Claim(self, held, answer, [held.settle(answer), *ops])
+
+    def _answered_by(
+        self, channel: str, session: Session, message: InboundMessage
+    ) -> tuple[Held, tuple[str, ...]] | None:
+        """Return the question that a message answers, with its answer.
+
+        A reply answers the question it replies to; any other text needs to have one open question only.
+        """
+        if not self._held or message.revises is not None or message.parts or message.audio is not None:
+            return None
+        waiting = [
+            held
+            for held in self._held.values()
+            if held.is_open
+            and held.question.session == session.id
+            and held.question.address.channel == channel
+            and message.sender.id in held.question.answerers
+        ]
+        replied = [h for h in waiting if h.shown and h.shown.platform_id == message.in_reply_to]
+        (held,) = replied or (waiting if len(waiting) == 1 else [None])
+        if held is None or not self._was_seen(held, message):
+            return None
+        values = held.question.read(message.text)
+        return None if values is None else (held, values)
+
+    def _was_seen(self, held: Held, message: InboundMessage) -> bool:
+        """Return whether the sender could see the question when writing the message.
+
+        The platform's own order (or a reply) proves that. Where it is unknown, no message counts.
+        """
+        asked, place, shown = held.question.address, message.address, held.shown
+        if isinstance(self._channels.get(asked.channel), FollowsSession):
+            return message.seen >= held.seq > 0
+        if shown is None or (place.account, place.chat) != (asked.account, asked.chat):
+            return False
+        return message.in_reply_to == shown.platform_id or message.order > shown.order > 0
+
+    def _arm(self, held: Held) -> None:
+        """Let the question end when its time is up."""
+        loop = asyncio.get_running_loop()
+        held.timer = loop.call_at(max(loop.time(), held.expires), self._expire, held)
+
+    def _expire(self, held: Held) -> None:
+        # An answer that is being stored when the time is up still counts.
+        if held.is_open:
+            self._end(held, held.end("expired"))
+
+    def _discard(self, held: Held) -> None:
+        """Close a question of a turn that does not need it any more, and delete it."""
+        held.taken = True
+        end = held.end("withdrawn")
+        settled = [held.settle(end)] if held.answer is None else []
+        self._write_later(*settled, self._take(held.question.id))
+        self.finish(held, end)
+
+    def _announce(self, held: Held, session: Session) -> None:
+        frame = _frame(held)
+        session.asked[held.question.id] = frame
+        held.seq = session.publish(frame)
+
+    def _spawn(
+        self, work: Callable[[Held], Coroutine[Any, Any, None]], held: Held
+    ) -> asyncio.Task[None] | None:
+        """Start work on a question; before ``run`` and at shutdown it is left for the next ``run``."""
+        # In a context of its own: the turn in which the question was asked may have ended.
+        return None if self._tasks is None else self._tasks.create_task(work(held), context=Context())
+
+    async def _show(self, held: Held) -> None:
+        """Show a question through its channel, again until the platform accepts or refuses it."""
+        # A turn that waits for its own question must not wait for an announcement behind it.
+        while not held.inbox_id and (worker := self.announcing(held.question.session)) is not None:
+            await asyncio.wait([worker, held.settled], return_when=asyncio.FIRST_COMPLETED)
+            if held.settled.done():
+                return
+        attempt, seconds = 0, 0.0
+        while seconds is not None:
+            if seconds:
+                await asyncio.wait([held.settled], timeout=seconds)
+            # A button that was pressed shows that the platform has the question.
+            if held.settled.done() or held.shown is not None:
+                return
+            attempt += 1
+            seconds = await self._show_once(held, attempt)
+
+    async def _show_once(self, held: Held, attempt: int) -> float | None:
+        """Show a question through its channel. Returns the delay in seconds until it is shown again."""
+        question = held.question
+        channel = self._channels.get(question.address.channel)
+        if not isinstance(channel, AsksQuestions):
+            return None
+        try:
+            shown = await channel.ask_question(question)
+        except PlacementDeferred as deferred:
+            return deferred.seconds or _RETRY_SECONDS
+        except PlacementUncertain:
+            # It may be shown twice then, which is better than a question that no user sees.
+            return _DELIVERY.pause(attempt)
+        except PlacementRefused as refused:
+            log.warning(
+                "the channel refused to show a question", session=question.session, reason=str(refused)
+            )
+            session = self._sessions.get(question.session)
+            if held.is_open and not (session is not None and session.has_viewers):
+                held.unshown = True
+                await self.withdraw(question.id)
+        except Exception:
+            log.exception("showing a question failed", session=question.session)
+        else:
+            if shown is not None:
+                self._note_place(held, shown)
+        return None
+
+    def _note_place(self, held: Held, shown: Placed) -> None:
+        held.shown = shown
+        place = json.dumps([shown.platform_id, shown.order])
+        self._write_later((SHOWN, (held.question.id, place)))
+
+    def _write_later(self, *ops: Op) -> None:
+        # The writer logs its failures. The exception is retrieved only to keep asyncio from logging it.
+        self._store.submit(ops).add_done_callback(lambda done: done.exception())
+
+    async def _close(self, held: Held, attempt: int = 1, seconds: float = 0.0) -> None:
+        """Show the end of a question through its channel; what is not accepted at once is repeated later."""
+        if held.showing is not None:
+            # Its place is known only then.
+            await asyncio.wait([held.showing])
+        await asyncio.sleep(seconds)
+        again = await self._close_once(held, attempt)
+        if again is not None:
+            # In a task of its own: the turn that asked goes on after the first attempt.
+            self._spawn(partial(self._close, attempt=attempt + 1, seconds=again), held)
+            return
+        held.closed = True
+        if held.spent:
+            self._write_later((DROP, (held.question.id,)))
+        elif not held.inbox_id:
+            self._write_later((CLOSE, (held.question.id, 1)))
+
+    async def _close_once(self, held: Held, attempt: int) -> float | None:
+        """Show the end of a question. Returns the delay in seconds until it is tried again."""
+        channel = self._channels.get(held.question.address.channel)
+        if isinstance(channel, ShowsAnswers) and held.answer is not None:
+            try:
+                await channel.question_closed(held.question, held.answer, held.shown)
+            except PlacementDeferred as deferred:
+                return deferred.seconds or _RETRY_SECONDS
+            except PlacementUncertain:
+                return _DELIVERY.pause(attempt)
+            except Exception:
+                log.exception("showing an answer failed", session=held.question.session)
+        return None
+
+    async def _deliver(self, held: Held) -> None:
+        """Call the owner's handler until it returns, then keep the answer no longer."""
+        handler = self.handler_of(held.question.owner)
+        if handler is None or held.delivering or held.answer is None:
+            return
+        held.delivering = True
+        if held.closing is not None:
+            await asyncio.wait([held.closing])
+        failures = 0
+        while handler is not None:
+            try:
+                await handler(held.answer)
+                break
+            except CATCHABLE as error:
+                if is_cancellation_requested(error):
+                    raise
+                failures += 1
+                log.exception("an owner failed to take an answer", owner=held.question.owner)
+            await asyncio.sleep(_DELIVERY.pause(failures))
+            handler = self.handler_of(held.question.owner)
+        held.delivering = False
+        if handler is not None:
+            await self._store.write((ACKNOWLEDGE, (held.question.id, now_ms())))
+            self._held.pop(held.question.id, None)
+
+    def _masked(self, question: Question) -> Question:
+        """Return a question with the configured secrets masked in all that is shown."""
+        mask = self._redactor.redact_text
+        choices = tuple(
+            structs.replace(one, label=mask(one.text), description=mask(one.description))
+            for one in question.choices
+        )
+        changed: dict[str, Any] = {
+            "title": mask(question.title),
+            "detail": mask(question.detail),
+            "choices": choices,
+        }
+        if isinstance(question, ApprovalRequest):
+            changed["arguments"] = self._redactor.redact_value(dict(question.arguments))
+        return structs.replace(question, **changed)
+
+
+_ONLY = {
+    True: "only the user whose message requested this may decide it",
+    False: "only the user who was asked may answer this question",
+}
+
+
+def _refusal(question: Question, values: Iterable[str]) -> str:
+    given = ", ".join(repr(one) for one in values)
+    offered = " or ".join(f'"{choice.value}"' for choice in question.choices)
+    return f"{given} is not offered here; answer {offered or 'with a text'}".replace("'", '"')
+
+
+def _frame(held: Held) -> ApprovalAsked:
+    question = held.question
+    loop = asyncio.get_running_loop()
+    left = max(0, round((held.expires - loop.time()) * 1000))
+    if isinstance(question, ApprovalRequest):
+        call = (question.id, question.tool_name, question.arguments, left, question.always, question.reason)
+        return ApprovalAsked(*call)
+    return ApprovalAsked(
+        question.id,
+        "",
+        {},
+        left,
+        title=question.title,
+        detail=question.detail,
+        choices=question.choices,
+        multiple=question.multiple,
+        free_text=question.takes_text,
+    )
+
+
+def _held(row: RowMapping) -> Held:
+    """Return a stored question."""
+    held = Held(_question(row), row["inbox_id"], row["subject"])
+    held.closed = bool(row["closed"])
+    held.spent = bool(row["acknowledged"] and row["subject"])
+    if row["shown"]:
+        held.shown = Placed(*json.loads(row["shown"]))
+    if row["state"] != "open":
+        held.taken = True
+        held.answer = held.end(row["state"], json.loads(row["answer"]), row["answered_by"])
+        held.settled.set_result(held.answer)
+    return held
+
+
+def _question(row: RowMapping) -> Question:
+    if row["body"]:
+        # Not decoded by msgspec at once: arguments of tools may hold lone surrogates.
+        question = msgspec.convert(json.loads(row["body"]), Question | ApprovalRequest)  # type: ignore[call-overload]
+        return structs.replace(cast("Question", question), restored=True)
+    # A decision of a version that did not store questions.
+    return ApprovalRequest(
+        id=row["id"],
+        key=row["key"],
+        owner=row["owner"],
+        address=Address(""),
+        answerers=(),
+        title="",
+        created_at=row["created_at"],
+        expires_at=row["expires_at"],
+        tool_name="",
+        arguments={},
+    )

@@ -1,0 +1,47 @@
+"""Conversations as users handle them: titles, forks, branches, undo, shares, exports, search, files.
+
+Settled turns, committed messages, the wishes of users and of plugins come in; titles go out to sessions
+and channels, copies of sessions and the words of messages to the store, and entries to the inbox. Commands,
+the host and everything above them import it; it imports the pipeline and what is below.
+"""
+
+from gateway.conversations.branches import Branch, Branches, Version
+from gateway.conversations.changes import ChangedFile, ChangeLog, ChangeSummary, Reverted, read_changes
+from gateway.conversations.export import as_json_lines, as_markdown
+from gateway.conversations.forks import Forks
+from gateway.conversations.search import SearchIndex, SearchPage, search_messages
+from gateway.conversations.selection import AgentChoice, ModelChoice, Selection
+from gateway.conversations.shares import NewShare, Share, SharedConversation, Shares, read_shares
+from gateway.conversations.titles import LONGEST_TITLE, Titles, one_line
+from gateway.conversations.undo import Change, Command, Undo
+
+__all__ = [
+    "LONGEST_TITLE",
+    "AgentChoice",
+    "Branch",
+    "Branches",
+    "Change",
+    "ChangeLog",
+    "ChangeSummary",
+    "ChangedFile",
+    "Command",
+    "Forks",
+    "ModelChoice",
+    "NewShare",
+    "Reverted",
+    "SearchIndex",
+    "SearchPage",
+    "Selection",
+    "Share",
+    "SharedConversation",
+    "Shares",
+    "Titles",
+    "Undo",
+    "Version",
+    "as_json_lines",
+    "as_markdown",
+    "one_line",
+    "read_changes",
+    "read_shares",
+    "search_messages",
+]

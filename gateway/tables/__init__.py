@@ -1,0 +1,9 @@
+"""Tables of plugins: durable JSON values by key, scoped to a plugin.
+
+In: reads and writes of plugins through ``ctx.table``. Out: rows of the store. Imported by ``conversations``
+and ``app``.
+"""
+
+from gateway.tables.table import KeyLocks, PluginTable, PluginTables
+
+__all__ = ["KeyLocks", "PluginTable", "PluginTables"]

@@ -1,0 +1,221 @@
+"""Mails as messages: who wrote them, what they say, and which of them are not answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from channels.email.parse import Bot, Skipped, parse_headers, parse_mail
+from channels.email.text import plain_of, split_quotes
+from gateway.channel import InboundMessage
+from tests.channels.email.mail_servers import ADDRESS, SERVER, mail
+
+BOT = Bot("email", ADDRESS, SERVER)
+OWN = "<0123456789abcdef01234567.0@example.org>"
+PASS = f"{SERVER}; dmarc=pass header.from=example.com"
+
+
+def head(raw: bytes, bot: Bot = BOT) -> InboundMessage:
+    found = parse_headers(raw, bot, 7, 3)
+    assert isinstance(found, InboundMessage), found
+    return found
+
+
+def whole(raw: bytes, most: int = 1000) -> InboundMessage:
+    return parse_mail(raw, head(raw), BOT, most)[0]
+
+
+def with_results(*results: str, sender: str = "Ada <ada@example.com>") -> bytes:
+    lines = "".join(f"Authentication-Results: {one}\r\n" for one in results)
+    return lines.encode() + mail("hi", sender=sender, verified=False)
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        PASS,
+        f"{SERVER} 1; spf=fail smtp.mailfrom=x.org; dmarc=pass (p=none (dis=none)) header.from=example.com",
+        f"{SERVER.upper()};\r\n dkim=pass header.d=example.com",
+        f"{SERVER}; dkim=fail header.d=example.com; dkim=pass header.i=@example.com header.s=s1",
+    ],
+)
+def test_a_verified_address_is_an_identity(results: str) -> None:
+    assert head(with_results(results)).sender.id == "ada@example.com"
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        (),
+        ("other.example.org; dmarc=pass header.from=example.com",),
+        # The server's own result is above the one that came with the mail.
+        (f"{SERVER}; dmarc=fail header.from=example.com", PASS),
+        ("forwarder.example.net; dmarc=pass header.from=example.com", PASS),
+        (f"{SERVER}; none", PASS),
+        (f"{SERVER}; dmarc=pass header.from=evil.org",),
+        (f"{SERVER}; dmarc=pass",),
+        (f"{SERVER}; dkim=pass header.d=evil.org",),
+        (f"{SERVER}; dkim=pass header.d=com",),
+        (f"{SERVER}; dkim=pass header.d=ample.com",),
+        (f"{SERVER}; dkim=pass header.d=mail.example.com",),
+        (f"{SERVER}; dkim=pass header.d=example.com; dmarc=fail header.from=example.com",),
+        (f"{SERVER}; spf=pass smtp.mailfrom=example.com",),
+        (f"{SERVER}; spf=fail (; dmarc=pass header.from=example.com )",),
+        (f'{SERVER}; spf=fail smtp.mailfrom="; dmarc=pass header.from=example.com ;"@x.org',),
+        (f"{SERVER}; spf=fail (a; dmarc=pass header.from=example.com",),
+        (f"({SERVER}) evil.org; dmarc=pass header.from=example.com",),
+        (f"{SERVER}.evil.org; dmarc=pass header.from=example.com",),
+    ],
+)
+def test_a_forged_or_missing_result_makes_the_sender_unknown(results: tuple[str, ...]) -> None:
+    message = head(with_results(*results))
+    assert (message.sender.id, message.sender.username) == ("", "")
+    assert message.sender.name == "Ada"
+    assert message.address.group, "an unknown sender must not get a pairing code"
+
+
+def test_without_the_name_of_the_server_all_senders_are_unknown() -> None:
+    raw = with_results("; dmarc=pass header.from=example.com")
+    assert head(raw, Bot("email", ADDRESS, "")).sender.id == ""
+
+
+@pytest.mark.parametrize(
+    "author",
+    [
+        "ada@example.com, eve@example.com",
+        "ada@example.com\r\nFrom: eve@evil.org",
+        "team: ada@example.com;",
+        "<ada@example.com> eve@evil.org",
+        "ada@example.com@evil.org",
+    ],
+)
+def test_several_or_malformed_authors_are_unknown(author: str) -> None:
+    raw = f"Authentication-Results: {PASS}\r\nFrom: {author}\r\nTo: {ADDRESS}\r\n\r\nhi".encode()
+    found = parse_headers(raw, BOT, 7, 3)
+    assert isinstance(found, Skipped) or found.sender.id == ""
+
+
+def test_a_thread_is_a_conversation_of_its_sender() -> None:
+    first = head(mail("hi", number="m1"))
+    second = head(mail("more", number="m3", after=["m1", "m2"]))
+    assert first.session == second.session != head(mail("hi", number="m4")).session
+    assert first.address.thread == first.address.reply_to == "<m1@example.com>"
+    assert first.written_in is None
+    assert second.written_in == "<m1@example.com>"
+    other = head(mail("mine?", number="m5", after=["m1"], sender="eve@evil.org"))
+    assert other.session != first.session
+    unknown = head(mail("mine?", number="m6", after=["m1"], verified=False))
+    assert unknown.session != first.session
+
+
+def test_several_recipients_are_a_room() -> None:
+    ben = "Ben <ben@example.com>"
+    named = head(mail("hi", Cc=ben, Subject="Re: Plan"))
+    copied = head(mail("hi", to=ben, Cc=ADDRESS))
+    assert (named.address.group, named.addressed, named.address.title) == (True, "mention", "Plan")
+    assert named.address.chat == copied.address.chat == "ada@example.com,ben@example.com"
+    assert copied.addressed == "none"
+    assert head(mail("hi", to=ben, Cc=ADDRESS, In_Reply_To=OWN)).addressed == "reply"
+    assert (head(mail("hi")).address.group, head(mail("hi")).addressed) == (False, "direct")
+    assert whole(mail("/status", to=ben, Cc=ADDRESS)).addressed == "command"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Auto-Submitted", "auto-replied"),
+        ("Auto-Submitted", "auto-generated; x=y"),
+        ("Precedence", "Bulk"),
+        ("Precedence", "list"),
+        ("List-Id", "<l.example.org>"),
+        ("List-Unsubscribe", "<mailto:x@example.org>"),
+        ("X-Auto-Response-Suppress", "DR, OOF, AutoReply"),
+        ("Return-Path", "<>"),
+    ],
+)
+def test_automatic_mail_and_lists_are_not_answered(name: str, value: str) -> None:
+    raw = f"{name}: {value}\r\n".encode() + mail("out of office")
+    assert isinstance(parse_headers(raw, BOT, 7, 3), Skipped)
+
+
+def test_mail_of_servers_reports_and_own_mail_are_not_answered() -> None:
+    assert isinstance(parse_headers(mail("x", sender=ADDRESS), BOT, 7, 3), Skipped)
+    assert isinstance(parse_headers(mail("x", sender="MAILER-DAEMON@mx.example.org"), BOT, 7, 3), Skipped)
+    assert isinstance(
+        parse_headers(mail("x", number="m").replace(b"<m@example.com>", OWN.encode()), BOT, 7, 3), Skipped
+    )
+    report = b"From: ada@example.com\r\nContent-Type: multipart/report; boundary=b\r\n\r\n--b--"
+    assert isinstance(parse_headers(report, BOT, 7, 3), Skipped)
+    many = ", ".join(f"p{number}@example.com" for number in range(60))
+    assert isinstance(parse_headers(mail("x", Cc=many), BOT, 7, 3), Skipped)
+
+
+def test_quoted_mails_and_signatures_are_not_the_writers_text() -> None:
+    said = "Yes.\n\nOn Mon, 1 Jan 2026 at 10:00, Bot\n<bot@example.org> wrote:\n> Shall I?\n> Really?\n"
+    assert (split_quotes(said).own, split_quotes(said).quoted.endswith("Shall I?\nReally?")) == ("Yes.", True)
+    assert split_quotes("Hello\n-- \nAda\nExample Ltd").own == "Hello"
+    outlook = split_quotes("No.\n\nFrom: Ben <b@x.org>\nSent: Monday\nTo: Ada\n\nyes")
+    assert (outlook.own, "yes" in outlook.quoted) == ("No.", True)
+    between = split_quotes("> one?\n1\n> two?\n2")
+    assert (between.own, between.quoted) == ("1\n2", "one?\ntwo?")
+    assert split_quotes("On Monday I wrote: nothing").own == "On Monday I wrote: nothing"
+
+
+def test_a_quoted_yes_is_no_text_and_forwarded_text_is_a_quote() -> None:
+    forward = "see below\n\n---------- Forwarded message ---------\nFrom: Eve\n\nyes"
+    message = whole(mail(forward, Subject="Fwd: deal"))
+    assert message.text == "Fwd: deal\n\nsee below"
+    assert [(one.kind, one.text.endswith("yes")) for one in message.quotes] == [("forward", True)]
+    reply = whole(mail("ok\n\n> earlier", after=["m0"]))
+    assert (reply.text, reply.quotes[0].kind, reply.quotes[0].text) == ("ok", "reply", "earlier")
+    known = mail("ok\n\n> earlier", after=["m0"]).replace(
+        b"<m0@example.com>", b"<m0@example.com> " + OWN.encode()
+    )
+    assert whole(known).quotes == ()
+    assert len(whole(mail("> " + "x" * 1_000_000, after=["m0"])).quotes[0].text) == 8_001
+
+
+def test_html_becomes_text() -> None:
+    html = (
+        "<style>p{}</style><p>Hello <b>you</b>&nbsp;&amp; me<br>again</p><ul><li>one<li>two</ul>"
+        '<blockquote>old <p>yes</blockquote><a href="https://x.org">link</a><script>evil()</script>'
+    )
+    text = plain_of(html)
+    assert "Hello you & me\nagain" in text
+    assert "• one\n• two" in text
+    assert split_quotes(text).quoted == "old\n\nyes"
+    assert "link (https://x.org)" in text
+    assert "evil" not in text
+    assert "p{}" not in text
+
+
+def test_a_file_that_is_too_large_is_named() -> None:
+    raw = mail("look", files=[("a.txt", b"small"), ("b.txt", b"x" * 2000)])
+    _, files = parse_mail(raw, head(raw), BOT, 1000)
+    assert [(one.name, one.data) for one in files] == [("a.txt", b"small"), ("b.txt", None)]
+
+
+def nested(depth: int) -> bytes:
+    begins = "".join(
+        f'Content-Type: multipart/mixed; boundary="b{n}"\r\n\r\n--b{n}\r\n' for n in range(depth)
+    )
+    return f"From: ada@example.com\r\nTo: {ADDRESS}\r\n{begins}\r\nhello".encode()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        nested(5_000),
+        mail("x").replace(b"text/plain", b"text/plain; a=" + b"x" * 100_000, 1),
+        b"From: ada@example.com\r\n\r\n" + b"Content-Type: text/plain\r\n" * 100_000,
+    ],
+)
+def test_a_mail_that_would_take_too_long_is_refused(raw: bytes) -> None:
+    with pytest.raises((ValueError, RecursionError)):
+        parse_mail(raw, head(raw[:10_000]), BOT, 1000)
+
+
+def test_a_very_long_subject_is_cut() -> None:
+    raw = b"Subject: " + b"word " * 40_000 + b"\r\n" + mail("hello")
+    message = whole(raw)
+    assert len(message.text) < 600
+    assert len(message.address.title) <= 200

@@ -1,0 +1,55 @@
+"""Answers as mails."""
+
+from __future__ import annotations
+
+import base64
+
+from channels.email.render import mail_of
+from gateway import ErrorPart, FilePart, ImagePart, Message, Part, TextPart, ToolCallPart, ToolResultPart
+from gateway.channel import Address, OutboundMessage
+from gateway.contract.messages import Attachment
+from tests.channels.email.mail_servers import read
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
+DATA = base64.b64encode(b"a,b").decode()
+
+
+def rendered(*parts: Part, title: str = "Plan") -> bytes:
+    message = Message(session_id="s", role="assistant", parts=parts, created_at=0)
+    address = Address("email", "b", "ada@example.com,ben@example.com", "<r@x>", "<m@x>", True, title)
+    outbound = OutboundMessage(address=address, message=message, nonce="0" * 24)
+    return mail_of(outbound, "bot@example.org", "<n@example.org>")
+
+
+def test_all_six_parts_show() -> None:
+    made = read(
+        rendered(
+            TextPart("thought", "reasoning"),
+            TextPart("# Title\n\n| a | b |\n|---|---|\n| 1 | 2 |"),
+            ToolCallPart("c", "csv", {"of": "table"}),
+            ToolResultPart("c", "ok", attachments=(Attachment("text/csv", DATA, "out.csv"),)),
+            ErrorPart("ServerFailedError", "It failed."),
+            ImagePart(PNG, "image/png"),
+            FilePart("notes/minutes.txt", "minutes"),
+        )
+    )
+    text = made.get_body(("plain",)).get_content()  # type: ignore[union-attr]
+    html = made.get_body(("html",)).get_content()  # type: ignore[union-attr]
+    for shown in ("# Title", '✅ `csv {"of": "table"}`', "⚠️ It failed.", "📎 `minutes.txt`"):
+        assert shown in text or shown == "📎 `minutes.txt`"
+    assert "thought" not in text
+    assert "<h1>Title</h1>" in html
+    assert "<table>" in html
+    files = [(one.get_filename(), one.get_content()) for one in made.iter_attachments()]
+    assert [name for name, _ in files] == ["out.csv", "image-6.png", "minutes.txt"]
+    assert (made["To"], made["References"]) == ("ada@example.com, ben@example.com", "<r@x> <m@x>")
+
+
+def test_every_attempt_makes_the_same_mail() -> None:
+    parts = (TextPart("Grüße"), FilePart("a.txt", "x"))
+    assert rendered(*parts) == rendered(*parts)
+
+
+def test_a_title_cannot_add_a_header() -> None:
+    made = read(rendered(TextPart("x"), title="a\r\nBcc: eve@evil.org\u2028\x85Cc: eve@evil.org\ud800"))
+    assert (made["Bcc"], made["Cc"]) == (None, None)

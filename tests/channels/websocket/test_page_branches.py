@@ -1,0 +1,168 @@
+"""Versions on the page: a message is edited, an answer made anew, and versions are shown again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Locator, Page, expect
+
+from gateway.testing.fake_models.script import Gate, Reply, Say
+from gateway.testing.served import serving
+from tests.channels.websocket.test_page_axe import PHONE, violations
+from tests.e2e.page_browser import answers, chat, message_field, questions, say, words
+
+pytestmark = pytest.mark.slow
+
+
+async def expect_talk(page: Page, *texts: str) -> None:
+    """Expect the conversation to have these questions and answers, in turn."""
+    await expect(words(questions(page))).to_have_text(texts[::2])
+    await expect(words(answers(page))).to_have_text(texts[1::2])
+    await expect(page.get_by_role("button", name="Stop answering")).to_have_count(0)
+
+
+async def edit(page: Page, at: int, text: str) -> None:
+    """Edit a question, by its place, and send it."""
+    question = questions(page).nth(at)
+    await question.hover()
+    await question.get_by_role("button", name="Edit").click()
+    await question.get_by_role("textbox", name="New text of the message").fill(text)
+    await page.keyboard.press("Enter")
+
+
+def place(at: int, count: int) -> str:
+    return f"\u2039{at} of {count}\u203a"
+
+
+def versions(page: Page) -> Locator:
+    return page.get_by_role("group", name="Versions")
+
+
+async def test_004_t09_a_message_is_edited_and_its_versions_are_switched(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        await say(page, "one")
+        await expect_talk(page, "one", "You said: one")
+        await say(page, "two")
+        await expect_talk(page, "one", "You said: one", "two", "You said: two")
+        await expect(versions(page)).to_have_count(0)
+        await edit(page, 0, "eins")
+        await expect_talk(page, "eins", "You said: eins")
+        await expect(versions(page)).to_have_text(place(2, 2))
+        await expect(versions(page).get_by_role("button", name="Next version")).to_be_disabled()
+        await versions(page).get_by_role("button", name="Previous version").click()
+        await expect_talk(page, "one", "You said: one", "two", "You said: two")
+        await expect(versions(page)).to_have_text(place(1, 2))
+        # Another answer is a version, too; the keys switch the last message that has versions.
+        await answers(page).nth(1).hover()
+        await answers(page).nth(1).get_by_role("button", name="Another answer").click()
+        await expect(versions(page)).to_have_text([place(1, 2), place(2, 2)])
+        await expect_talk(page, "one", "You said: one", "two", "You said: two")
+        await page.get_by_role("region", name="Messages").focus()
+        await page.keyboard.press("[")
+        await expect(versions(page)).to_have_text([place(1, 2), place(1, 2)])
+        await page.keyboard.press("]")
+        await expect(versions(page)).to_have_text([place(1, 2), place(2, 2)])
+        # Also after a reload, and by the list of versions.
+        await page.reload()
+        await versions(page).nth(0).get_by_role("button", name="1 of 2").click()
+        listed = page.get_by_role("dialog").get_by_role("listitem")
+        await expect(listed).to_have_count(2)
+        await expect(listed.nth(0)).to_contain_text("4 messages")
+        await listed.nth(1).get_by_role("button").click()
+        await expect_talk(page, "eins", "You said: eins")
+
+
+async def test_the_last_message_is_edited_by_the_keyboard(tmp_path: Path, browser: Browser) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        await say(page, "one")
+        await expect_talk(page, "one", "You said: one")
+        await message_field(page).press("ArrowUp")
+        field = page.get_by_role("textbox", name="New text of the message")
+        await expect(field).to_be_focused()
+        await expect(field).to_have_value("one")
+        await page.keyboard.press("Escape")
+        await expect(field).to_have_count(0)
+        await message_field(page).press("ArrowUp")
+        await field.fill("uno")
+        await page.keyboard.press("Enter")
+        await expect_talk(page, "uno", "You said: uno")
+
+
+async def test_an_edit_during_an_answer_is_refused_and_kept(tmp_path: Path, browser: Browser) -> None:
+    gate = Gate(asyncio.Event())
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        await say(page, "one")
+        await expect_talk(page, "one", "You said: one")
+        served.models.then(Reply((Say("half"), gate, Say(" whole"))))
+        await say(page, "two")
+        await expect(answers(page).nth(1)).to_contain_text("half")
+        await edit(page, 0, "eins")
+        await expect(page.locator("#notice")).to_contain_text("an answer is being made")
+        field = page.get_by_role("textbox", name="New text of the message")
+        await expect(field).to_have_value("eins")
+        gate.opened.set()
+        await expect(answers(page).nth(1)).to_contain_text("half whole")
+        await field.press("Enter")
+        await expect_talk(page, "eins", "You said: eins")
+
+
+async def test_a_version_is_listed_while_it_is_answered(tmp_path: Path, browser: Browser) -> None:
+    gate = Gate(asyncio.Event())
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        await say(page, "one")
+        await expect_talk(page, "one", "You said: one")
+        served.models.then(Reply((Say("half"), gate, Say(" whole"))))
+        await edit(page, 0, "eins")
+        await expect(words(answers(page))).to_have_text("half")
+        await expect(versions(page)).to_have_text(place(2, 2))
+        await page.reload()
+        await expect(versions(page)).to_have_text(place(2, 2))
+        gate.opened.set()
+        await expect_talk(page, "eins", "half whole")
+        await expect(versions(page)).to_have_text(place(2, 2))
+
+
+async def test_another_device_shows_the_switched_version(tmp_path: Path, browser: Browser) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        await say(page, "one")
+        await expect_talk(page, "one", "You said: one")
+        async with chat(browser, page.url) as other:
+            await expect_talk(other, "one", "You said: one")
+            await edit(page, 0, "eins")
+            await expect_talk(other, "eins", "You said: eins")
+            await expect(versions(other)).to_have_text(place(2, 2))
+            await versions(other).get_by_role("button", name="Previous version").click()
+            await expect_talk(page, "one", "You said: one")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("device", [{}, PHONE], ids=["desktop", "phone"])
+async def test_axe_finds_nothing_in_versions(
+    tmp_path: Path, browser: Browser, foreign: Path, scheme: Any, device: dict[str, Any]
+) -> None:
+    axe = (foreign / "node_modules" / "axe-core" / "axe.min.js").read_text()
+    async with (
+        serving(tmp_path) as served,
+        chat(browser, served.url, bypass_csp=True, color_scheme=scheme, **device) as page,
+    ):
+        await say(page, "one")
+        await expect_talk(page, "one", "You said: one")
+        await edit(page, 0, "eins")
+        await expect(versions(page)).to_have_text(place(2, 2))
+        await questions(page).get_by_role("button", name="Edit").click()
+        assert await violations(page, axe) == []
+        wide = "document.documentElement.scrollWidth <= innerWidth"
+        assert await page.evaluate(wide)
+        field = "[document.querySelector('.edit-form').getBoundingClientRect().right, innerWidth]"
+        right, width = await page.evaluate(field)
+        assert right <= width
+        await page.keyboard.press("Escape")
+        await versions(page).get_by_role("button", name="2 of 2").click()
+        await expect(page.get_by_role("dialog")).to_be_visible()
+        assert await violations(page, axe) == []
+        assert await page.evaluate(wide)

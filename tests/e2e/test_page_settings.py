@@ -1,0 +1,163 @@
+"""Keyboard shortcuts, settings, languages, and what makes the page installable."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from playwright.async_api import Browser, expect
+
+from gateway.testing.served import serving
+from tests.e2e.page_browser import answers, chat, message_field, say
+from tests.e2e.page_scripts import answering
+from tests.e2e.page_server import PAGE, PageServer
+
+MOST_COMPRESSED = 100_000
+
+
+async def test_shortcuts_do_what_their_overview_says(browser: Browser) -> None:
+    server = PageServer(answering("Hi."))
+    async with server.running(), chat(browser, server.url) as page:
+        await say(page, "talk")
+        await expect(answers(page)).to_contain_text("Hi.")
+        await message_field(page).press("Control+k")
+        await expect(page.get_by_role("searchbox")).to_be_focused()
+        await page.keyboard.press("Control+Shift+O")
+        await expect(page.get_by_role("heading", name="What can I do for you?")).to_be_visible()
+        await expect(message_field(page)).to_be_focused()
+        await page.keyboard.press("?")
+        await expect(message_field(page)).to_have_value("?")
+        await message_field(page).fill("")
+        await page.get_by_role("link", name="talk").focus()
+        await page.keyboard.press("/")
+        await expect(message_field(page)).to_have_value("/")
+        await page.get_by_role("link", name="talk").focus()
+        await page.keyboard.press("?")
+        overview = page.get_by_role("dialog", name="Keyboard shortcuts")
+        await expect(overview.get_by_role("definition")).to_have_count(12)
+        await page.keyboard.press("Escape")
+        await expect(overview).to_have_count(0)
+        await expect(page.get_by_role("link", name="talk")).to_be_focused()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_theme_and_language_are_chosen_and_kept(browser: Browser, width: int) -> None:
+    server = PageServer(answering("Hi."))
+    size: dict[str, Any] = {"viewport": {"width": width, "height": 800}, "color_scheme": "light"}
+    async with server.running(), chat(browser, server.url, **size) as page:
+        await message_field(page).fill("a draft")
+        if width < 800:
+            await page.get_by_role("button", name="Conversations").click()
+        await page.get_by_role("button", name="Settings").click()
+        await page.get_by_role("combobox", name="Theme").select_option(label="Dark")
+        await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+        await page.get_by_role("combobox", name="Language").select_option(label="Deutsch")
+        field = page.get_by_role("textbox", name="Nachricht")
+        await expect(field).to_have_value("a draft")
+        await expect(page.locator("html")).to_have_attribute("lang", "de")
+        await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+        await field.fill("Hallo")
+        await field.press("Enter")
+        await expect(page.get_by_role("article", name="Assistent")).to_contain_text("Hi.")
+        await page.reload()
+        await expect(page.get_by_role("textbox", name="Nachricht")).to_be_visible()
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_the_send_key_is_chosen_and_kept(browser: Browser, width: int) -> None:
+    server = PageServer(answering("Hi."))
+    size: dict[str, Any] = {"viewport": {"width": width, "height": 800}}
+    async with server.running(), chat(browser, server.url, **size) as page:
+        if width < 800:
+            await page.get_by_role("button", name="Conversations").click()
+        await page.get_by_role("button", name="Settings").click()
+        await page.get_by_role("combobox", name="Send messages with").select_option(label="Ctrl + Enter")
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        await page.get_by_role("button", name="Keyboard shortcuts").click()
+        rows = page.get_by_role("dialog", name="Keyboard shortcuts").locator("dl > div")
+        await expect(rows.filter(has_text="Send the message")).to_contain_text("Ctrl Enter")
+        await expect(rows.filter(has_text="New line").locator("kbd")).to_have_text("Enter")
+        await page.keyboard.press("Escape")
+        for _ in range(2):
+            await expect(page.locator("tl-composer .hint")).to_contain_text("Ctrl + Enter to send")
+            await expect(page.locator("tl-composer .send")).to_have_attribute("title", "Send (Ctrl Enter)")
+            await page.reload()
+        await expect(page.locator(".connection")).to_have_text("Connected")
+        field = message_field(page)
+        await field.fill("one")
+        await field.press("Enter")
+        await field.press_sequentially("two")
+        await expect(field).to_have_value("one\ntwo")
+        await field.press("Control+Enter")
+        await expect(answers(page)).to_contain_text("Hi.")
+        assert [f["text"] for f in server.received if f["type"] == "message"] == ["one\ntwo"]
+
+
+@pytest.mark.parametrize("chosen", ["enter", "ctrl"])
+async def test_an_enter_that_ends_a_composition_does_not_send(browser: Browser, chosen: str) -> None:
+    server = PageServer(answering("Hi."))
+    async with server.running(), chat(browser, server.url) as page:
+        await page.evaluate("(key) => localStorage.setItem('trunkline.send_key', key)", chosen)
+        await page.reload()
+        await expect(page.locator(".connection")).to_have_text("Connected")
+        field = message_field(page)
+        await field.fill("こん")
+        composing = {"key": "Enter", "ctrlKey": chosen == "ctrl", "isComposing": True, "cancelable": True}
+        await field.dispatch_event("keydown", composing)
+        await field.dispatch_event("keydown", composing | {"isComposing": False, "keyCode": 229})
+        await expect(field).to_have_value("こん")
+        await field.press("Enter" if chosen == "enter" else "Control+Enter")
+        await expect(answers(page)).to_contain_text("Hi.")
+        assert [f["text"] for f in server.received if f["type"] == "message"] == ["こん"]
+
+
+async def test_the_language_is_the_browsers_until_one_is_chosen(browser: Browser) -> None:
+    server = PageServer(answering("Hi."))
+    async with server.running(), chat(browser, server.url, locale="de-AT", connected=False) as page:
+        await expect(page.get_by_role("heading", name="Was kann ich für dich tun?")).to_be_visible()
+        await expect(page.locator(".connection")).to_have_text("Verbunden")
+
+
+def test_every_string_exists_in_both_languages_with_the_same_placeholders() -> None:
+    known: dict[str, dict[str, list[str]]] = {}
+    for language in ("en", "de"):
+        rows = re.findall(r'^  "([\w. -]+)": "(.*)",$', (PAGE / f"strings_{language}.js").read_text(), re.M)
+        known[language] = {key: sorted(re.findall(r"\{(\w+)\}", text)) for key, text in rows}
+    assert len(known["en"]) > 150
+    assert known["en"] == known["de"]
+    code = {path.name: path.read_text() for path in PAGE.glob("*.js") if not path.name.startswith("strings_")}
+    used = {key for text in code.values() for key in re.findall(r'"((?:\w+\.)+\w+)"', text)}
+    missing = {key for key in used if key.partition(".")[0] in {k.partition(".")[0] for k in known["en"]}}
+    assert {key for key in missing - known["en"].keys() if not key.endswith((".js", ".css"))} == set()
+
+
+async def test_the_page_can_be_installed(browser: Browser, tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        session = await page.context.new_cdp_session(page)
+        send: Any = getattr(session, "send")  # noqa: B009 - its type is unknown
+        manifest = await send("Page.getAppManifest")
+        assert manifest["errors"] == []
+        assert manifest["url"].endswith("/page/manifest.webmanifest")
+        found = await send("Page.getInstallabilityErrors")
+        errors: set[str] = {error["errorId"] for error in found["installabilityErrors"]}
+        assert errors <= {"in-incognito"}
+        types = {"manifest.webmanifest": "application/manifest+json", "icon-192.png": "image/png"}
+        types |= {"icon.svg": "image/svg+xml"}
+        async with aiohttp.ClientSession() as http:
+            for name, kind in types.items():
+                async with http.get(f"{served.url}/page/{name}") as answer:
+                    assert (answer.status, answer.content_type) == (200, kind)
+
+
+def test_the_whole_page_is_small_and_has_nothing_from_elsewhere() -> None:
+    files = [path for path in PAGE.iterdir() if path.is_file()]
+    assert sum(len(gzip.compress(path.read_bytes())) for path in files) <= MOST_COMPRESSED
+    for path in files:
+        if path.suffix in (".js", ".css", ".html"):
+            foreign = re.findall(r"(?:src|href|from|import|url)\W{1,3}https?://", path.read_text())
+            assert foreign == [], path.name

@@ -1,0 +1,137 @@
+"""Inquiries: what the herald asks in chats, who answers with buttons and by typing, and what became of it.
+
+Each inquiry is answered once, the herald gets that answer, and a typed answer gets no answer of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
+from person import Person
+from record import Record
+from verdict import Verdict
+
+LEFT, RIGHT = "left", "right"
+"""The answers: that of the first button, and that of people who type."""
+OWNER = "plugin:herald"
+_KEY = re.compile(r"\ba\d+y\d+\b")
+_ONE_IN = 7
+_TYPED = 9_000
+"""What is added to the number of a message for the word of a typed answer."""
+
+
+class Inquiry(Struct):
+    """An inquiry: its chat, who may answer, whether it was accepted, and which ends the herald was told."""
+
+    address: Mapping[str, Any]
+    answerer: str
+    kept: bool = False
+    ends: list[tuple[str, Sequence[str]]] = field(default_factory=list[tuple[str, Sequence[str]]])
+
+
+def inquiry_for(word: str) -> str | None:
+    """Return the key of the inquiry that a message leads to, by its word; None for most."""
+    person, _, index = word.removeprefix("q").partition("x")
+    return f"a{person}y{index}" if index and int(index) % _ONE_IN == 3 and int(index) < _TYPED else None
+
+
+def inquiry_in(text: str) -> str | None:
+    """Return the key of the inquiry that a text asks."""
+    found = _KEY.search(text)
+    return found[0] if found else None
+
+
+def title_of(key: str) -> str:
+    """Return the text of an inquiry. It holds no word of a message."""
+    return f"Which way, {key}?"
+
+
+def typed_word(key: str) -> str:
+    """Return the word of the message that answers an inquiry by typing."""
+    person, _, index = key.removeprefix("a").partition("y")
+    return f"q{person}x{_TYPED + int(index)}"
+
+
+def typed_answer(key: str) -> str:
+    """Return what a person types to answer ``RIGHT``."""
+    return f"{typed_word(key)}, right"
+
+
+class Ledger:
+    """What the herald wrote down of its inquiries, which outlives its processes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> dict[str, Inquiry]:
+        """Return all inquiries, by key."""
+        found: dict[str, Inquiry] = {}
+        for line in self._path.read_text().splitlines() if self._path.exists() else ():
+            what, key, *more = json.loads(line)
+            if what == "asks":
+                found.setdefault(key, Inquiry(*more))
+            elif what == "asked":
+                found[key].kept = True
+            else:
+                found[key].ends.append((more[0], more[1]))
+        return found
+
+    def write(self, what: str, key: str, *more: object) -> None:
+        """Write down that an inquiry is about to be asked, that it was accepted, or its end."""
+        with self._path.open("a") as lines:
+            lines.write(json.dumps([what, key, *more]) + "\n")
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether each inquiry was accepted and came to an end."""
+        return all(inquiry.kept and inquiry.ends for inquiry in self.read().values())
+
+
+def check_inquiries(
+    verdict: Verdict, record: Record, asked: Mapping[str, Inquiry], persons: Sequence[Person]
+) -> None:
+    """Check that each inquiry was answered once, in a way that its person chose, and the herald knows it."""
+    rows = {row["key"]: row for row in record.questions if row["owner"] == OWNER}
+    answered = {message.id for message in record.messages() if message.role == "assistant"}
+    typed = {word for person in persons for word in person.typed}
+    for key, inquiry in asked.items():
+        verdict.channel = inquiry.address["channel"]
+        row, word = rows.pop(key, None), typed_word(key)
+        if row is None:
+            verdict.add("lost", f"the inquiry {key} is not there")
+        else:
+            _check_end(verdict, row, inquiry)
+            answers = sum(one["answer_id"] in answered for one in record.rows(word))
+            _check_typed(verdict, row, word, answers, typed=word in typed)
+    verdict.channel = ""
+    for key in rows:
+        verdict.add("wrong", f"the inquiry {key} was never asked")
+    for row in record.questions:
+        if row["state"] == "open":
+            verdict.add("orphan", f"a question of {row['owner']} is still open: {row['key']}")
+
+
+def _check_end(verdict: Verdict, row: Mapping[str, Any], inquiry: Inquiry) -> None:
+    """Check that the herald was told the answer that is stored, and no other one."""
+    key, told = row["key"], {(state, *values) for state, values in inquiry.ends}
+    if row["state"] != "answered" or not row["acknowledged"]:
+        verdict.add("orphan", f"the inquiry {key} is {row['state']}, and the herald was told {told}")
+    elif not told:
+        verdict.add("lost", f"the herald was never told the answer to {key}")
+    elif told != {("answered", *json.loads(row["answer"]))}:
+        verdict.add("wrong", f"the answer to {key} is {row['answer']}, and the herald was told {told}")
+
+
+def _check_typed(verdict: Verdict, row: Mapping[str, Any], word: str, answers: int, *, typed: bool) -> None:
+    """Check that a typed answer counts, or else is answered like any message, once."""
+    counts = json.loads(row["answer"]) == [RIGHT]
+    if counts and not typed:
+        verdict.add("wrong", f"{row['key']} was answered {row['answer']}, and its person did not type that")
+    elif typed and counts + answers != 1:
+        kind = "duplicate" if answers else "lost"
+        verdict.add(kind, f"{word} has {answers} answers, and {row['key']} is {row['answer']}")
