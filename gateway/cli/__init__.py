@@ -70,7 +70,8 @@ COMMANDS: Mapping[str, Entry] = {
             ),
             "replay": Command("commands.sessions:replay", "Replay a session with its original timing"),
             "export": Command(
-                "commands.sessions:export", "Write a session as Markdown, or as JSON with all its data"
+                "commands.sessions:export",
+                "Write a session as Markdown, or as JSON with all its data; also the sessions of its tasks",
             ),
             "share": Command("commands.sessions:share", "Create a public read-only page of a session"),
             "shares": Command("commands.sessions:shares", "List the public pages of sessions, newest first"),

@@ -82,6 +82,8 @@ def run(
     except Exception as error:
         _explain(error)
         raise
+    finally:
+        _discard_unprintable()
     raise typer.Exit(status)
 
 
@@ -191,6 +193,15 @@ def _print(text: str, *, err: bool = False) -> None:
     """Print, and ignore a closed terminal or pipe: the gateway serves and stops without one."""
     with contextlib.suppress(OSError, ValueError):
         typer.echo(text, err=err)
+
+
+def _discard_unprintable() -> None:
+    """Discard what a closed terminal or pipe did not take; Python would turn it into the exit status 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _explain(error: Exception) -> None:

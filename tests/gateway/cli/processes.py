@@ -23,7 +23,7 @@ PATIENCE = 60.0
 """Seconds until a test gives up; nothing here is measured."""
 ROWS = 40
 """Height of the pseudo-terminal."""
-_OURS = ("TERM", "NO_COLOR", "COLUMNS")
+_OURS = ("TERM", "NO_COLOR", "COLUMNS", "PYTHONUNBUFFERED")
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:

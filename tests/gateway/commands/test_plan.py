@@ -74,7 +74,7 @@ def use(name: str, **arguments: Any) -> Use:
     return Use(name, json.dumps(arguments))
 
 
-async def test_004_t16_plan_mode_neither_offers_nor_runs_tools_that_change_something(tmp_path: Path) -> None:
+async def test_004_t04_plan_mode_neither_offers_nor_runs_tools_that_change_something(tmp_path: Path) -> None:
     writer = Writer()
     async with chatting(tmp_path, writer) as chat:
         await chat.say("hi")
@@ -100,7 +100,7 @@ async def test_plan_mode_survives_a_restart(tmp_path: Path) -> None:
         assert "write" not in offered(chat)
 
 
-async def test_004_t16_an_agreed_plan_is_carried_out_in_the_same_turn(tmp_path: Path) -> None:
+async def test_004_t04_an_agreed_plan_is_carried_out_in_the_same_turn(tmp_path: Path) -> None:
     writer, user = Writer(), Answers(True)
     async with chatting(tmp_path, writer, user) as chat:
         await chat.say("/plan")
@@ -111,7 +111,7 @@ async def test_004_t16_an_agreed_plan_is_carried_out_in_the_same_turn(tmp_path: 
         assert "exit_plan_mode" not in offered(chat)
 
 
-async def test_004_t16_without_agreement_plan_mode_goes_on(tmp_path: Path) -> None:
+async def test_004_t04_without_agreement_plan_mode_goes_on(tmp_path: Path) -> None:
     writer, user = Writer(), Answers(False)
     async with chatting(tmp_path, writer, user) as chat:
         await chat.say("/plan")
@@ -122,7 +122,7 @@ async def test_004_t16_without_agreement_plan_mode_goes_on(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("agrees", [True, False])
-async def test_004_t16_a_model_may_ask_to_plan_first(tmp_path: Path, agrees: bool) -> None:
+async def test_004_t04_a_model_may_ask_to_plan_first(tmp_path: Path, agrees: bool) -> None:
     writer, user = Writer(), Answers(agrees)
     async with chatting(tmp_path, writer, user) as chat:
         _, wrote = await results(chat, use("enter_plan_mode", reason="It is large."), use("write", text="x"))
@@ -141,7 +141,7 @@ async def test_without_anybody_to_ask_the_mode_stays(tmp_path: Path) -> None:
         assert "write" not in offered(chat)
 
 
-async def test_004_t16_an_agent_may_only_plan(tmp_path: Path) -> None:
+async def test_004_t04_an_agent_may_only_plan(tmp_path: Path) -> None:
     agents = {"careful": {"mode": "plan", "system_prompt": "Look first."}}
     async with chatting(tmp_path, Writer(), agents=agents) as chat:
         await chat.say("/agent careful")
