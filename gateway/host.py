@@ -203,7 +203,7 @@ class Host:
         await session.follow(feed, after, characters, viewer=viewer)
 
     async def show(self, session_id: str, feed: Feed, message_id: str) -> None:
-        """Send a session's log to a feed anew, with an older message and those around it.
+        """Send a session's log to a feed again, with an older message and those around it.
 
         Raises NotFoundError, also if the log does not show the message.
         """

@@ -61,7 +61,7 @@ class ResumeFrame(Struct, frozen=True, tag_field="type", tag="resume"):
 
 
 class ShowFrame(Struct, frozen=True, tag_field="type", tag="show"):
-    """Send the log of a followed session anew, with an older message that the replay left out."""
+    """Send the log of a followed session again, with an older message that the replay left out."""
 
     session: _Session
     message_id: Annotated[str, Meta(min_length=1, max_length=64)]

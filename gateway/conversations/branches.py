@@ -230,7 +230,7 @@ class Branches:
         return [*ops, kept, (_END_REDO, (session.id,)), *back]
 
     async def _follow(self, session: Session, change: _Change) -> None:
-        """Change the files like the log, and show the log anew."""
+        """Change the files like the log, and send the changed log to readers."""
         await self._changes.revert(session.id, change.hidden)
         await self._changes.restore(session.id, change.restored)
         await session.show_anew()

@@ -1,4 +1,4 @@
-"""Versions of conversations: what followed a message before it was edited or answered anew."""
+"""Versions of conversations: the messages after a point that an edit or another answer replaced."""
 
 import sqlalchemy as sa
 from alembic import op
