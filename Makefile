@@ -20,7 +20,7 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 CODE := gateway channels plugins
 # Containers often keep Python from writing bytecode; then every process that a test starts compiles all it imports.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
-LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --python-version 3.11 \
+LOCK := $(UV) pip compile --quiet --universal --no-strip-extras --generate-hashes --no-emit-index-url --python-version 3.11 \
 	--custom-compile-command "make lock"
 
 .PHONY: help run install test test-fast check format storm bench audit lock wheels schema model-data container clean

@@ -60,7 +60,7 @@ def read(name: str) -> str:
 
 def pins(name: str) -> dict[str, str]:
     """The version of each distribution that a requirements file pins."""
-    found = re.findall(r"^([\w.-]+)==([^\s;\\]+)", read(name), re.MULTILINE)
+    found = re.findall(r"^([\w.-]+)(?:\[[\w.,-]+\])?==([^\s;\\]+)", read(name), re.MULTILINE)
     return {canonicalize_name(distribution): version for distribution, version in found}
 
 
@@ -80,7 +80,7 @@ def test_every_requirement_is_pinned_with_hashes_and_names_no_address(name: str)
     assert [
         block
         for block in blocks
-        if not re.match(r"[\w.-]+==\S+.*\\\n( +--hash=sha256:[0-9a-f]{64}\b)", block)
+        if not re.match(r"[\w.-]+(\[[\w.,-]+\])?==\S+.*\\\n( +--hash=sha256:[0-9a-f]{64}\b)", block)
     ] == []
     assert re.findall(r"https?:|file:|--(?:extra-)?index-url|--find-links|/home|/tmp", read(name)) == []
 
@@ -91,6 +91,18 @@ def test_requirements_fit_what_the_project_asks_for(name: str):
     for requirement in wanted(name):
         version = pinned[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(version), f"{requirement} against {version}; run `make lock`"
+
+
+@pytest.mark.parametrize("name", REQUIREMENTS)
+def test_a_pin_names_the_extras_that_are_asked_for(name: str):
+    """Without them, pip takes a newer release for ``name[extra]`` and then refuses it, as it has no hash."""
+    missing = [
+        str(requirement)
+        for requirement in wanted(name)
+        if requirement.extras
+        and f"\n{requirement.name}[{','.join(sorted(requirement.extras))}]==" not in read(name)
+    ]
+    assert missing == []
 
 
 def test_tests_run_against_the_versions_that_are_installed_for_use():
