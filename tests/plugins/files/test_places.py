@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway import ToolError, beneath
-from gateway.api import FOLDER, open_below
+from gateway import ToolError
+from gateway.api import FOLDER, beneath, open_below
 from plugins.files.changes import Change, Changes
 from plugins.files.content import read_file
 from plugins.files.places import Places
