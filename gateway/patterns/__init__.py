@@ -5,6 +5,7 @@ decides, the text that an "always" stores, and whether a stored one covers a lat
 no store. Permissions and the broker of confined plugins import it.
 """
 
+from gateway.patterns.commands import granted_pattern
 from gateway.patterns.kinds import check, decide, granted, offer
 
-__all__ = ["check", "decide", "granted", "offer"]
+__all__ = ["check", "decide", "granted", "granted_pattern", "offer"]
