@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -68,8 +69,9 @@ class Action(Struct, frozen=True):
 
 
 class _Noted(NamedTuple):
-    """An action that is not written yet."""
+    """An action that is not written yet. Ids grow in the order of the actions."""
 
+    id: str
     at: int
     plugin: tuple[str, str, str]
     action: str
@@ -84,6 +86,9 @@ class PluginActions:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        # A process adds its own ending, so that two never make the same id in one millisecond.
+        self._process = new_id()[-8:]
+        self._numbers = itertools.count()
         self._waiting: deque[_Noted] = deque(maxlen=_MOST_WAITING)
         self._noted = asyncio.Event()
 
@@ -98,7 +103,9 @@ class PluginActions:
         microseconds: int = 0,
     ) -> None:
         """Note an action, to be written soon."""
-        self._waiting.append(_Noted(now_ms(), plugin, action, value, arguments, allowed, microseconds))
+        at = now_ms()
+        row_id = f"{at:013x}{next(self._numbers) & 0xFFFFFF:06x}{self._process}"
+        self._waiting.append(_Noted(row_id, at, plugin, action, value, arguments, allowed, microseconds))
         self._noted.set()
 
     async def run(self) -> None:
@@ -122,10 +129,7 @@ class PluginActions:
         """Return the newest actions of a plugin after a time in ms, oldest first."""
         a = t.plugin_action.c
         query = (
-            select(t.plugin_action)
-            .where(a.plugin == plugin, a.at > after)
-            .order_by(a.at.desc(), a.id.desc())
-            .limit(limit)
+            select(t.plugin_action).where(a.plugin == plugin, a.at > after).order_by(a.id.desc()).limit(limit)
         )
 
         def read(connection: Connection) -> list[Action]:
@@ -157,5 +161,5 @@ def _row(noted: _Noted) -> Op:
     digest = hashlib.sha256(text).hexdigest()
     risk = _RISKS.get(noted.action, _LOW_RISK)
     value, allowed = noted.value[:_LONGEST_VALUE], int(noted.allowed)
-    start = (new_id(), noted.at, *noted.plugin, noted.action, value)
+    start = (noted.id, noted.at, *noted.plugin, noted.action, value)
     return ADD_ACTION, (*start, digest, allowed, risk, noted.microseconds)

@@ -143,6 +143,7 @@ class PluginGrants:
         if held is None:
             return None
         answer = await asyncio.shield(held.settled)
+        self._note(held, answer)
         return cast("Decision", answer.value) if answer.state == "answered" else None
 
     async def _ask(self, subject: str, plugin: str, action: str, session_id: str) -> Held | None:
@@ -194,7 +195,12 @@ class PluginGrants:
     async def _acknowledge(self, answer: Answer) -> None:
         """Take an answer over: it is durable by now."""
         held = self._questions.find(answer.question_id)
-        if held is not None and answer.value in ("always", "never"):
+        if held is not None:
+            self._note(held, answer)
+
+    def _note(self, held: Held, answer: Answer) -> None:
+        """Keep a lasting decision in memory."""
+        if answer.value in ("always", "never"):
             lasting = self._lasting(held, answer)
             self._known[lasting.id] = lasting
 

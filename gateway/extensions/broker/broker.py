@@ -15,13 +15,13 @@ from msgspec import Struct
 from gateway.contract.errors import InvalidRequestError
 from gateway.contract.services import (
     CompletionService,
+    EventService,
     NoticeLevel,
     SendService,
     SessionService,
     SizedTable,
 )
 from gateway.contract.tool import Tool
-from gateway.events.bus import EventBus
 from gateway.extensions.admission.manifest import Admitted
 from gateway.extensions.broker.conversations import CompleteCall, Conversations, MessagesCall, SendCall
 from gateway.extensions.broker.files import Files, PathCall, WriteCall
@@ -46,7 +46,7 @@ class BrokerServices(Struct, frozen=True, kw_only=True):
 
     workspace: Path
     private: Sequence[Network]
-    events: EventBus
+    events: EventService
     sessions: SessionService
     send: SendService
     models: CompletionService

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from gateway.api import FOLDER, open_below
 from gateway.contract.errors import InvalidRequestError, NotFoundError
-from gateway.events.bus import EventBus
+from gateway.contract.services import EventService
 from gateway.events.types import FileDeleted, FileModified
 from gateway.extensions.admission.capabilities import FilesystemAccess
 from gateway.extensions.broker.gate import CapabilityDenied, Gate, Use
@@ -72,7 +72,7 @@ class _Place(Struct, frozen=True):
 class Files:
     """Files of one plugin."""
 
-    def __init__(self, access: FilesystemAccess, workspace: Path, gate: Gate, events: EventBus) -> None:
+    def __init__(self, access: FilesystemAccess, workspace: Path, gate: Gate, events: EventService) -> None:
         self._access = access
         self._workspace = workspace
         self._roots = [(root, self._folder(root)) for root in access.roots]
