@@ -7,10 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
-from msgspec import structs
-
 from gateway.contract.errors import BudgetExceededError, OverloadedError
-from gateway.contract.provider import TurnOptions
 from gateway.contract.services import Completion
 from gateway.conversations.titles import HiddenTurn
 from gateway.models import Agents, Models
@@ -31,10 +28,8 @@ class _PluginTurn(HiddenTurn):
     """A model call of a plugin, as a turn that nobody sees."""
 
     def __init__(self, session: Session, entry: Entry, plugin: str, prompt: str, max_tokens: int) -> None:
-        super().__init__(session, entry, session.row.agent or "main", prompt)
+        super().__init__(session, entry, session.row.agent or "main", prompt, max_tokens)
         self.plugin = plugin
-        options = TurnOptions(tools=(), max_tokens=max_tokens)
-        self.entry.inbound = structs.replace(self.entry.inbound, options=options)
 
 
 class PluginCompletions:
