@@ -6,6 +6,6 @@ needs of higher packages comes as protocols of ``gateway.contract.services``.
 
 from gateway.extensions.broker.broker import Broker, BrokerServices
 from gateway.extensions.broker.gate import CapabilityDenied, Gate, Use
-from gateway.extensions.broker.replies import Reply
+from gateway.extensions.process.frames import Reply
 
 __all__ = ["Broker", "BrokerServices", "CapabilityDenied", "Gate", "Reply", "Use"]

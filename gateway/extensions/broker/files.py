@@ -21,7 +21,7 @@ from gateway.contract.services import EventService
 from gateway.events.types import FileDeleted, FileModified
 from gateway.extensions.admission.capabilities import FilesystemAccess
 from gateway.extensions.broker.gate import CapabilityDenied, Gate, Use
-from gateway.extensions.broker.replies import Reply
+from gateway.extensions.process.frames import Reply
 
 WORKSPACE = "workspace"
 """The root that stands for the gateway's working directory."""

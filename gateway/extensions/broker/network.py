@@ -12,7 +12,7 @@ from yarl import URL
 from gateway.contract.errors import InvalidRequestError
 from gateway.extensions.admission.capabilities import NetworkAccess
 from gateway.extensions.broker.gate import CapabilityDenied, Gate, Use
-from gateway.extensions.broker.replies import Reply
+from gateway.extensions.process.frames import Reply
 from gateway.fetching import Network, Reach, Request, request
 
 MOST_INLINE = 500_000
