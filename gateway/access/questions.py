@@ -51,7 +51,7 @@ from gateway.contract.questions import (
 )
 from gateway.extensions.deadlines import paused
 from gateway.extensions.registry import ChannelRegistry
-from gateway.session import Session, Sessions, Turn, running
+from gateway.session import Session, Sessions, Turn, calling, running
 from gateway.session.frames import ApprovalAsked, ApprovalResolved
 from gateway.session.redaction import Redactor
 from gateway.store import Inserted, Op, Store
@@ -191,7 +191,8 @@ class Questions:
         """Questions that nobody waits for, and that an earlier process did not close."""
         self._tasks: asyncio.TaskGroup | None = None
         self._stopping = False
-        self._waiting: set[asyncio.Task[Any]] = set()
+        self._waiting: list[asyncio.Task[Any]] = []
+        """The workers of the turns that wait, one for each question: a turn may wait for several."""
 
     async def load(self) -> None:
         """Read an earlier process's questions that are open, not closed, or whose answers were not taken."""
@@ -229,7 +230,7 @@ class Questions:
     def stop(self) -> None:
         """Suspend the turns that wait for a user; after a restart they find their questions again."""
         self._stopping = True
-        for worker in self._waiting:
+        for worker in set(self._waiting):
             worker.cancel()
 
     def opened(self, session: Session) -> None:
@@ -286,7 +287,7 @@ class Questions:
             worker = turn.worker
         held.waited_for = True
         if worker is not None:
-            self._waiting.add(worker)
+            self._waiting.append(worker)
             if self._stopping:
                 worker.cancel()
         try:
@@ -301,7 +302,7 @@ class Questions:
         finally:
             held.waited_for = False
             if worker is not None:
-                self._waiting.discard(worker)
+                self._waiting.remove(worker)
         return answer
 
     async def settle(
@@ -400,10 +401,10 @@ class Questions:
         return DROP_OF_MESSAGE, (inbox_id,)
 
     def used(self, turn: Turn) -> list[Op]:
-        """Return the writes that delete the questions that a call used; commit them with its result."""
-        used = [self._take(question_id) for question_id in turn.questions.unrecorded]
-        turn.questions.unrecorded.clear()
-        return used
+        """Return the writes that delete the questions that the current call used; commit them with its
+        result.
+        """
+        return [self._take(one) for one in turn.questions.unrecorded.pop(calling.get(), ())]
 
     async def drop(self, question_id: str) -> None:
         """Delete a question whose answer was used."""
