@@ -133,3 +133,13 @@ async def test_a_question_that_is_not_known_to_be_shown_yet_makes_a_text_ambiguo
         await questions_of(chat).ask(colour(key="slow", address=HERE))
         assert await chat.host.submit(text()) is not None
         assert questions_of(chat).get(asked) is not None
+
+
+@pytest.mark.parametrize("fields", [{}, {"in_reply_to": "m1"}])
+async def test_a_text_to_a_withdrawn_question_is_a_message(tmp_path: Path, fields: dict[str, Any]) -> None:
+    async with chatting(tmp_path, Brings(Room())) as chat:
+        [asked] = await opened(chat, HERE)
+        assert await questions_of(chat).withdraw(asked)
+        answer = await chat.host.submit(text(**fields))
+        assert answer is not None
+        assert answer.text == "You said: Blue"

@@ -16,6 +16,7 @@ from gateway.contract.errors import InvalidRequestError, InvalidStateError, NotF
 from gateway.contract.messages import ImagePart, Message
 from gateway.conversations import Branch, Command, search_messages
 from gateway.session import Session
+from gateway.session.compaction import is_summary
 from gateway.session.frames import LogChanged, MessageFrame, Replayed
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting, written
@@ -26,42 +27,71 @@ PICTURE = ImagePart("iVBORw0KGgo=", "image/png")
 
 
 class Writer:
-    """Someone who writes, edits and switches in the session ``s``."""
+    """Someone who writes, edits and switches in the session ``s``, or in a fork of it."""
 
     def __init__(self, chat: Chat) -> None:
         self.chat = chat
         self.branches = chat.host.branches
         self.keys = 0
+        self.name = "s"
+        self.read: dict[str, str] = {}
+        """What a client has read of the session, until its event ``at``."""
+        self.at = 0
 
     async def session(self) -> Session:
-        return await self.chat.gateway.parts.sessions.find("s")
+        return await self.chat.gateway.parts.sessions.find(self.name)
 
     async def log(self) -> list[Message]:
         """The log as it is stored; it is the log in memory, too."""
-        stored = await self.chat.gateway.parts.sessions.read("s")
+        stored = await self.chat.gateway.parts.sessions.read(self.name)
         session = await self.session()
         assert list(session.log) == stored
         assert session.row.messages == len(stored)
-        seen = [message.id for message in session.model_view()]
-        assert seen == [m.id for seq, m in stored if m.for_model and seq > session.row.context_from]
+        seen = [message.id for message in session.model_view() if not is_summary(message)]
+        left = [message for seq, message in stored if message.for_model and seq > session.row.context_from]
+        assert seen == [message.id for message in left if not is_summary(message)]
         return [message for _, message in stored]
 
     async def texts(self) -> list[str]:
         return [message.text for message in await self.log()]
 
     async def say(self, text: str, **fields: Any) -> None:
-        await self.chat.say(text, **fields)
+        await self.chat.say(text, self.name, **fields)
+
+    async def compact(self) -> None:
+        self.chat.model.then(Reply((Say("A summary."),)))
+        await self.say("/compact")
+        # Where nothing could be summarized, the model was not asked.
+        self.chat.model.forget()
+
+    async def fork(self) -> None:
+        shown = [message.parts for message in await self.log()]
+        self.name = (await self.chat.host.fork(self.name, "ada")).id
+        assert [message.parts for message in await self.log()] == shown
+        self.read, self.at = {}, 0
+
+    async def look(self) -> None:
+        """Read what was missed since the last look, as a client that connects again."""
+        watcher = await self.chat.watch(self.name, after=self.at)
+        await watcher.until(lambda frame: isinstance(frame, Replayed))
+        for event in watcher.events:
+            if isinstance(event.frame, LogChanged):
+                self.read.clear()
+            elif isinstance(event.frame, MessageFrame):
+                self.read[event.frame.message.id] = event.frame.message.text
+            self.at = event.seq
+        assert self.read == {message.id: message.text for message in await self.log()}
 
     async def find(self, text: str) -> str:
         return next(message.id for message in (await self.session()).messages() if message.text == text)
 
     def _new(self, text: str, key: str | None) -> Any:
         self.keys += 1
-        return written(text, dedup_key=key or f"branch:{self.keys}")
+        return written(text, self.name, dedup_key=key or f"branch:{self.keys}")
 
     async def edit(self, old: str, new: str, key: str | None = None) -> Receipt:
         receipt = await self.begin_edit(old, new, key)
-        await self.chat.answer(receipt.answer_id)
+        await self.chat.answer(receipt.answer_id, self.name)
         return receipt
 
     async def begin_edit(self, old: str, new: str, key: str | None = None) -> Receipt:
@@ -71,7 +101,7 @@ class Writer:
     async def regenerate(self, answer: str) -> Receipt:
         found = await self.find(answer)
         receipt = await self.branches.regenerate(await self.session(), "api", found, self._new("", None))
-        await self.chat.answer(receipt.answer_id)
+        await self.chat.answer(receipt.answer_id, self.name)
         return receipt
 
     async def list(self) -> tuple[Branch, ...]:
@@ -382,7 +412,7 @@ async def test_branches_on_postgresql_are_the_same(tmp_path: Path, postgres_url:
         assert await writer.texts() == ["one", "You said: one"]
 
 
-STEPS = ("say", "edit", "regenerate", "switch", "undo", "redo", "/new")
+STEPS = ("say", "edit", "regenerate", "switch", "undo", "redo", "/new", "compact", "fork", "look")
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -425,11 +455,16 @@ async def test_any_order_of_steps_keeps_every_version(
                     await getattr(chat.host.undo, step)(await writer.session(), Command(""))
                 elif step == "/new":
                     await writer.say("/new")
+                elif step in ("compact", "look") or (step == "fork" and log):
+                    await getattr(writer, step)()
             except InvalidStateError:
                 assert await writer.log() == log
         before = await writer.log()
         listed = await writer.list()
+        view = (await writer.session()).model_view()
     async with chatting(directory) as chat:
-        writer = Writer(chat)
+        writer.chat, writer.branches = chat, chat.host.branches
         assert await writer.log() == before
+        assert (await writer.session()).model_view() == view
+        await writer.look()
         assert await writer.list() == listed
