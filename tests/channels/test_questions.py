@@ -320,6 +320,8 @@ async def test_a_question_that_ended_shows_it_and_takes_no_answer(
         await until(late)
         expected = {"expires": "This question has expired.", "is withdrawn": "This question was withdrawn."}
         assert late() == expected[end]
+        desk.say("Red")
+        await until(lambda: models.requests)
     assert [answer.state for answer in painter.ended] == (["expired"] if end == "expires" else [])
 
 
