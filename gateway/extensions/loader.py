@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -83,12 +86,32 @@ def _module(name: str, base: Path) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
-    spec = spec_from_file_location(f"plugins.{path.stem}", path)
+    """Import a file as a module of its own, under a name that no other load has."""
+    spec = spec_from_file_location(_free_name(path), path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    # Before the import: dataclasses and annotations look up the module of a class by its name.
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        _forget(spec.name)
+        raise
     return module
+
+
+def _free_name(path: Path) -> str:
+    """Return an unused module name for a file: equal stems stay separate, and so do two loads of one file."""
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    names = (f"trunkline_plugin_{path.stem}_{digest}_{number}" for number in itertools.count(1))
+    return next(name for name in names if name not in sys.modules)
+
+
+def _forget(name: str) -> None:
+    """Remove a module and its submodules."""
+    for each in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
+        del sys.modules[each]
 
 
 def channel_options(settings: Settings, name: str, account: str | None = None) -> Any:

@@ -41,6 +41,64 @@ def test_a_plugin_may_be_a_file(tmp_path: Path, way: str) -> None:
     assert load_plugin(str(file)).name == "mine"
 
 
+ANNOTATED = """
+from __future__ import annotations
+from dataclasses import KW_ONLY, dataclass
+import msgspec
+from gateway import Plugin
+
+@dataclass
+class Note:
+    text: str
+    _: KW_ONLY
+    later: Note | None = None
+
+class Tree(msgspec.Struct):
+    leaf: Leaf
+
+class Leaf(msgspec.Struct):
+    name: str
+
+class Mine(Plugin):
+    name = "mine"
+    note = Note("a", later=Note("b"))
+    tree = msgspec.json.decode('{"leaf": {"name": "x"}}', type=Tree)
+
+plugin = Mine()
+"""
+
+
+def modules_of_files() -> set[str]:
+    """The names of the modules that plugin files have now."""
+    return {name for name in sys.modules if name.startswith("trunkline_plugin_")}
+
+
+def test_a_file_may_have_dataclasses_and_forward_references(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ANNOTATED)
+    plugin: Any = load_plugin("mine.py", tmp_path)
+    assert (plugin.note.later.text, plugin.tree.leaf.name) == ("b", "x")
+    assert sys.modules[type(plugin).__module__].plugin is plugin
+
+
+def test_two_files_with_one_name_are_two_modules(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(f"{PLUGIN}    place = {folder!r}\nplugin = Mine()\n")
+    one: Any = load_plugin("a/mine.py", tmp_path)
+    other: Any = load_plugin("b/mine.py", tmp_path)
+    again: Any = load_plugin("a/mine.py", tmp_path)
+    assert (one.place, other.place, again.place) == ("a", "b", "a")
+    assert len({type(each).__module__ for each in (one, other, again)}) == 3
+
+
+def test_a_file_that_fails_to_load_leaves_no_module(tmp_path: Path) -> None:
+    before = modules_of_files()
+    (tmp_path / "odd.py").write_text("1 / 0")
+    with pytest.raises(PluginError, match="ZeroDivisionError"):
+        load_plugin("odd.py", tmp_path)
+    assert modules_of_files() == before
+
+
 def test_a_plugin_may_be_any_module_that_python_finds(tmp_path: Path) -> None:
     (tmp_path / "my_plugins").mkdir()
     (tmp_path / "my_plugins/mine.py").write_text(PLUGIN + "plugin = Mine()\n")
