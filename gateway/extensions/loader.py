@@ -46,10 +46,10 @@ def check_siblings() -> None:
 
 
 def load_plugin(name: str, base: Path = Path()) -> Plugin:
-    """Load a plugin by name: built in, a module, or a file ending in ``.py``. Raises PluginError.
+    """Load a plugin by name: built in, a module, a file ending in ``.py``, or a folder. Raises PluginError.
 
-    A relative file name is relative to ``base``. The module (or file) has a function ``create()`` or a plugin
-    named ``plugin``.
+    A name with a slash is a folder, whose ``main.py`` is imported as a package. A relative path is relative
+    to ``base``. The module (or file) has a function ``create()`` or a plugin named ``plugin``.
     """
     try:
         module = _module(name, base)
@@ -79,15 +79,21 @@ def check_plugin_settings(settings: Settings, name: str, plugin: Plugin) -> None
 
 
 def _module(name: str, base: Path) -> ModuleType:
+    path = base / Path(name).expanduser()
     if name.endswith(".py"):
-        return _from_file(base / Path(name).expanduser())
+        return _from_file(path, path.stem)
+    if "/" in name:
+        return _from_file(path / "main.py", path.name, [str(path)])
     builtin = name.isidentifier() and find_spec(f"plugins.{name}") is not None
     return import_module(f"plugins.{name}" if builtin else name)
 
 
-def _from_file(path: Path) -> ModuleType:
-    """Import a file as a module of its own, under a name that no other load has."""
-    spec = spec_from_file_location(_free_name(path), path)
+def _from_file(path: Path, stem: str, folder: list[str] | None = None) -> ModuleType:
+    """Import a file as a module of its own, under a name that no other load has.
+
+    With ``folder`` the module is a package, whose submodules are there.
+    """
+    spec = spec_from_file_location(_free_name(path, stem), path, submodule_search_locations=folder)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = module_from_spec(spec)
@@ -101,10 +107,10 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
-def _free_name(path: Path) -> str:
+def _free_name(path: Path, stem: str) -> str:
     """Return an unused module name for a file: equal stems stay separate, and so do two loads of one file."""
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-    names = (f"trunkline_plugin_{path.stem}_{digest}_{number}" for number in itertools.count(1))
+    names = (f"trunkline_plugin_{stem}_{digest}_{number}" for number in itertools.count(1))
     return next(name for name in names if name not in sys.modules)
 
 

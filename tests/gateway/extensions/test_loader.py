@@ -91,6 +91,50 @@ def test_two_files_with_one_name_are_two_modules(tmp_path: Path) -> None:
     assert len({type(each).__module__ for each in (one, other, again)}) == 3
 
 
+def folder_plugin(folder: Path, place: str) -> None:
+    """Write a plugin that is a folder with submodules."""
+    (folder / "parts").mkdir(parents=True)
+    (folder / "main.py").write_text(
+        "from . import place\nfrom .parts.words import WORD\n" + PLUGIN + "    found = (place.PLACE, WORD)\n"
+        "    def late(self):\n        from . import late\n        return late.PLACE\n\nplugin = Mine()\n"
+    )
+    (folder / "place.py").write_text(f"PLACE = {place!r}\n")
+    (folder / "late.py").write_text(f"PLACE = {place!r}\n")
+    (folder / "parts/words.py").write_text("from ..place import PLACE\nWORD = PLACE.upper()\n")
+
+
+def test_a_plugin_may_be_a_folder_whose_modules_import_one_another(tmp_path: Path) -> None:
+    folder_plugin(tmp_path / "a/mine", "here")
+    folder_plugin(tmp_path / "b/mine", "there")
+    (tmp_path / "a/mine.py").write_text(PLUGIN + "plugin = Mine()\n")
+    one: Any = load_plugin("a/mine", tmp_path)
+    other: Any = load_plugin("b/mine/", tmp_path)
+    assert (one.found, one.late()) == (("here", "HERE"), "here")
+    assert (other.found, other.late()) == (("there", "THERE"), "there")
+    assert not hasattr(load_plugin("a/mine.py", tmp_path), "found")
+
+
+def test_a_folder_that_fails_to_load_leaves_no_module(tmp_path: Path) -> None:
+    before = modules_of_files()
+    folder_plugin(tmp_path / "mine", "here")
+    (tmp_path / "mine/parts/words.py").write_text("from ..place import PLACE\n1 / 0\n")
+    with pytest.raises(PluginError, match=r"'\./mine' cannot be loaded: ZeroDivisionError"):
+        load_plugin("./mine", tmp_path)
+    with pytest.raises(PluginError, match=r"FileNotFoundError.*nothing.main\.py"):
+        load_plugin("./nothing", tmp_path)
+    assert modules_of_files() == before
+
+
+def test_a_folder_is_relative_to_the_settings_that_list_it_and_has_a_table(tmp_path: Path) -> None:
+    folder_plugin(tmp_path / "mine", "here")
+    (tmp_path / "own.toml").write_text("plugins.enabled = ['./mine']\n[plugins.mine]\noptional = true\n")
+    settings = load_settings(tmp_path / "own.toml", environ={})
+    plugin: Any = load_plugin("./mine", settings.plugin_base("./mine"))
+    assert plugin.found == ("here", "HERE")
+    assert settings.plugins.tables_of_others(settings.plugins.enabled) == []
+    assert settings.plugins.tables_of_others(["./mine/"]) == []
+
+
 def test_a_file_that_fails_to_load_leaves_no_module(tmp_path: Path) -> None:
     before = modules_of_files()
     (tmp_path / "odd.py").write_text("1 / 0")
