@@ -16,7 +16,7 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from gateway.contract.channel import Channel
-from gateway.contract.errors import PluginError, SettingsError
+from gateway.contract.errors import CATCHABLE, PluginError, SettingsError
 from gateway.contract.plugin import Plugin
 from gateway.settings import Settings
 from gateway.settings.validation import hint
@@ -54,7 +54,7 @@ def load_plugin(name: str, base: Path = Path()) -> Plugin:
     try:
         module = _module(name, base)
         made: object = module.create() if hasattr(module, "create") else getattr(module, "plugin", None)
-    except Exception as error:
+    except CATCHABLE as error:
         raise PluginError(f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(made, Plugin):
         raise PluginError(f"plugin {name!r} has neither create() nor a Plugin named plugin")
@@ -72,7 +72,7 @@ def check_plugin_settings(settings: Settings, name: str, plugin: Plugin) -> None
         settings.plugin(tuple(dict.fromkeys((name, plugin.name))), plugin.settings_model)
     except SettingsError as error:
         raise PluginError(str(error)) from error
-    except Exception as error:  # of a validator
+    except CATCHABLE as error:  # of a validator
         raise PluginError(
             f"plugin {name!r} cannot validate its settings: {type(error).__name__}: {error}"
         ) from error
@@ -174,7 +174,7 @@ def _channel_module(name: str) -> ModuleType:
         raise SettingsError(f"channels.{name}: {sources} both have a channel of this name; uninstall one")
     try:
         module: object = entries[0].load()
-    except Exception as error:
+    except CATCHABLE as error:
         told = f"the entry point {entries[0].value!r} of {source} cannot be loaded"
         raise SettingsError(f"channels.{name}: {told}: {type(error).__name__}: {error}") from error
     if not callable(getattr(module, "create", None)):
@@ -207,7 +207,7 @@ def load_channel(host: object, settings: Settings, name: str, account: str | Non
         made: object = module.create(host, channel_id, options)
     except SettingsError:
         raise
-    except Exception as error:
+    except CATCHABLE as error:
         raise SettingsError(
             f"channels.{channel_id}: create() failed: {type(error).__name__}: {error}"
         ) from error

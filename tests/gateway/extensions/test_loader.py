@@ -91,6 +91,13 @@ def test_two_files_with_one_name_are_two_modules(tmp_path: Path) -> None:
     assert len({type(each).__module__ for each in (one, other, again)}) == 3
 
 
+@pytest.mark.parametrize("text", ["raise KeyboardInterrupt", "def create(): raise KeyboardInterrupt"])
+def test_an_interrupt_during_an_import_ends_the_gateway(tmp_path: Path, text: str) -> None:
+    (tmp_path / "odd.py").write_text(text)
+    with pytest.raises(KeyboardInterrupt):
+        load_plugin("odd.py", tmp_path)
+
+
 def folder_plugin(folder: Path, place: str) -> None:
     """Write a plugin that is a folder with submodules."""
     (folder / "parts").mkdir(parents=True)
@@ -163,6 +170,8 @@ def test_a_plugin_may_be_any_module_that_python_finds(tmp_path: Path) -> None:
     [
         (None, "cannot be loaded: FileNotFoundError"),
         ("1 / 0", "cannot be loaded: ZeroDivisionError"),
+        ("import sys; sys.exit(3)", "cannot be loaded: SystemExit: 3"),
+        ("def create(): raise SystemExit('no key')", "cannot be loaded: SystemExit: no key"),
         ("def create(:", "cannot be loaded: SyntaxError"),
         ("", "neither create"),
         ("plugin = 5", "neither create"),
@@ -323,6 +332,8 @@ def test_a_declared_key_may_be_similar_to_one_of_the_gateway(pigeons: Pigeons) -
         ("pigeon = loft", None, "cannot be loaded: ModuleNotFoundError"),
         ("pigeon = loft:Missing", "", "cannot be loaded: AttributeError"),
         ("pigeon = loft", "", r"'loft' of loft 1.2 has no function create\(\)"),
+        ("pigeon = loft", "raise SystemExit(1)", "cannot be loaded: SystemExit: 1"),
+        ("pigeon = loft", "def create(*given): raise SystemExit(1)", r"create\(\) failed: SystemExit: 1"),
         ("pigeon = loft", "def create(*given): return {}['x']", r"create\(\) failed: KeyError: 'x'"),
         ("pigeon = loft", "def create(*given): return 5", r"create\(\) has not returned a Channel"),
     ],
