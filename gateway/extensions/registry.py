@@ -41,7 +41,7 @@ from gateway.extensions.deadlines import Limit
 from gateway.extensions.figures import collect_figures
 from gateway.extensions.hooks import Hooks, overrides
 from gateway.extensions.routes import PluginRoute, check_routes
-from gateway.extensions.tasks import PluginTasks
+from gateway.extensions.scope import Scope
 from gateway.settings import PluginSettings
 
 log = structlog.get_logger("trunkline.registry")
@@ -91,9 +91,26 @@ class Registry(Generic[N]):
 
 
 class ChannelRegistry(Registry[Channel]):
-    """The channels that the gateway runs."""
+    """The channels that the gateway runs. ``on_add`` and ``on_remove`` are called with each change."""
 
     kind = "channel"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_add: Callable[[Channel], None] = lambda _channel: None
+        self.on_remove: Callable[[Channel], None] = lambda _channel: None
+
+    def register(self, entry: Channel) -> Unregister:
+        """Add a channel; see ``Registry.register``."""
+        unregister = super().register(entry)
+        self.on_add(entry)
+
+        def remove() -> None:
+            if self.get(entry.id) is entry:
+                unregister()
+                self.on_remove(entry)
+
+        return remove
 
 
 class AgentSources:
@@ -122,13 +139,13 @@ class AgentSources:
 class PluginRegistry:
     """The plugins and their contributions, read live.
 
-    ``context`` creates the context of a plugin with the services of the host. ``settings`` returns the
-    settings of a plugin by name, time limits included.
+    ``context`` creates the context of a plugin with the services of the host; the scope owns what the plugin
+    registers with them. ``settings`` returns the settings of a plugin by name, time limits included.
     """
 
     def __init__(
         self,
-        context: Callable[[PluginRegistry, Plugin], PluginContext],
+        context: Callable[[PluginRegistry, Plugin, Scope], PluginContext],
         settings: Callable[[str], PluginSettings] = lambda _name: PluginSettings(),
         events: EventBus | None = None,
     ) -> None:
@@ -137,12 +154,12 @@ class PluginRegistry:
         self._settings = settings
         self._plugins: dict[str, Plugin] = {}
         self._contexts: dict[str, PluginContext] = {}
+        self._scopes: dict[str, Scope] = {}
         self._hooks = Hooks()
         self.routes: Mapping[str, tuple[PluginRoute, ...]] = {}
         """The HTTP routes by plugin. The mapping is replaced when they change."""
         self._tool_plugins: list[Plugin] = []
         self._built_in: set[str] = set()
-        self._tasks: dict[str, PluginTasks] = {}
         self.task_group: asyncio.TaskGroup | None = None
         """The group of the plugins' tasks, while the gateway runs."""
         self.contributions = Contributions(self.events)
@@ -158,8 +175,10 @@ class PluginRegistry:
         if plugin.name in self._plugins:
             raise AlreadyRegisteredError(f"plugin {plugin.name!r} is already registered")
         self._refuse_duplicates(plugin)
-        context = self._context(self, plugin)
+        scope = Scope(plugin.name, self.task_group)
+        context = self._context(self, plugin, scope)
         self._plugins[plugin.name], self._contexts[plugin.name] = plugin, context
+        self._scopes[plugin.name] = scope
         if built_in:
             self._built_in.add(plugin.name)
         self._compose()
@@ -170,7 +189,9 @@ class PluginRegistry:
             await limit.call(plugin.activate, context)
             routes = check_routes(plugin.name, plugin.routes())
         except CATCHABLE as error:
-            await self._end_tasks(plugin.name)
+            scope.retire()
+            await scope.end_tasks()
+            scope.release()
             self._forget(plugin.name)
             if is_cancellation_requested(error):
                 raise
@@ -182,21 +203,25 @@ class PluginRegistry:
         commands = self._commands()
         for command in _offered(plugin, plugin.commands):
             if command.choices is not None and commands[command.name][1] == plugin.name:
-                self.contributions.add_choices(plugin.name, command.name, command.choices)
+                scope.add(self.contributions.add_choices, plugin.name, command.name, command.choices)
         self.events.emit(PluginRegistered(plugin.name, plugin.version))
 
     async def unregister(self, name: str) -> None:
-        """Deactivate a plugin and remove its contributions; ignore an unknown name."""
-        plugin = self._plugins.get(name)
-        if plugin is None:
+        """Remove a plugin with its contributions, and deactivate it; ignore an unknown name."""
+        plugin, scope = self._plugins.get(name), self._scopes.get(name)
+        if plugin is None or scope is None:
             return
-        # First, because the tasks may use what the plugin releases.
-        await self._end_tasks(name)
+        scope.retire()
+        # Before the plugin, because the tasks may use what it releases.
+        await scope.end_tasks()
         try:
             async with asyncio.timeout(_DEACTIVATE_SECONDS):
                 await _awaited(plugin.deactivate())
-        except Exception:
+        except CATCHABLE as error:
+            if is_cancellation_requested(error):
+                raise
             log.exception("a plugin failed to deactivate", plugin=name)
+        scope.release()
         self._forget(name)
         self.events.emit(PluginUnregistered(name))
 
@@ -204,18 +229,6 @@ class PluginRegistry:
         """Unregister all plugins, the latest first."""
         for name in reversed(tuple(self._plugins)):
             await self.unregister(name)
-
-    def tasks(self, name: str) -> PluginTasks | None:
-        """Return the tasks of a plugin that is being registered; None if the gateway does not run."""
-        if self.task_group is None:
-            return None
-        tasks = self._tasks[name] = PluginTasks(name, self.task_group)
-        return tasks
-
-    async def _end_tasks(self, name: str) -> None:
-        tasks = self._tasks.pop(name, None)
-        if tasks is not None:
-            await tasks.end()
 
     def get(self, name: str) -> Plugin | None:
         """Return the plugin with this name, or None."""
@@ -358,18 +371,16 @@ class PluginRegistry:
             taken.add(tool.name)
 
     def _forget(self, name: str) -> None:
-        del self._plugins[name], self._contexts[name]
+        del self._plugins[name], self._contexts[name], self._scopes[name]
         self._built_in.discard(name)
         self.routes = {owner: routes for owner, routes in self.routes.items() if owner != name}
         self._compose()
-        self.events.remove_owner(name)
-        self.contributions.drop(name)
 
 
 def _offered(plugin: Plugin, offer: Callable[[], Sequence[V]]) -> Sequence[V]:
     try:
         return offer()
-    except Exception:
+    except CATCHABLE:  # a plain function cannot have been cancelled
         log.exception("a plugin failed to list its contributions", plugin=plugin.name)
         return ()
 
