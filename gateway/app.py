@@ -346,7 +346,7 @@ class Gateway:
         tool_runner = self._tool_runner(permissions, approvals, access, changes)
         caller = self._model_caller(tool_runner, spending, access)
         agent = self._agent(tool_runner, store, sessions, caller, access)
-        titles = Titles(sessions, self.models, self.profiles, caller, self.channels, enabled=settings.titles)
+        titles = self._titles(sessions, caller)
         context = RoomContext(access, self.channels, inbox)
         runner = self._runner(store, inbox, access, agent, context, deliverer, titles, questions)
         dispatcher = Dispatcher(tasks, runner, store, inbox, limits.max_attempts, limits.session_inbox)
@@ -388,9 +388,13 @@ class Gateway:
             host,
         )
 
+    def _titles(self, sessions: Sessions, caller: ModelCaller) -> Titles:
+        parts = (sessions, self.registry, self.models, self.profiles, caller, self.channels)
+        return Titles(*parts, enabled=self.settings.titles)
+
     def _drafts(self, caller: ModelCaller, permissions: Permissions, access: Access) -> AgentDrafts:
         folder, rooms = self.settings.data_dir / FOLDER, access.policy.rooms
-        return AgentDrafts(self.registry, self.models, self.profiles, caller, permissions, rooms, folder)
+        return AgentDrafts(self.models, self.profiles, caller, permissions, rooms, folder)
 
     def _changes(self, store: Store) -> ChangeLog:
         data = self.settings.data_dir.resolve()
@@ -401,7 +405,6 @@ class Gateway:
         self, permissions: Permissions, approvals: Approvals, access: Access, changes: ChangeLog
     ) -> ToolRunner:
         return ToolRunner(
-            self.registry,
             permissions,
             approvals,
             access.policy.rooms,
@@ -496,12 +499,8 @@ class Gateway:
     def _model_caller(self, tool_runner: ToolRunner, spending: Spending, access: Access) -> ModelCaller:
         zone = None if self.settings.timezone is None else ZoneInfo(self.settings.timezone)
         envelopes = Envelopes(access, zone)
-        compactor = Compactor(
-            self.registry, self.profiles, self.models, spending, envelopes, self.settings.history_window
-        )
-        return ModelCaller(
-            self.registry, self.profiles, tool_runner, spending, envelopes, compactor, self.counters
-        )
+        compactor = Compactor(self.profiles, self.models, spending, envelopes, self.settings.history_window)
+        return ModelCaller(self.profiles, tool_runner, spending, envelopes, compactor, self.counters)
 
     def _agent(
         self,
@@ -512,7 +511,6 @@ class Gateway:
         access: Access,
     ) -> Agent:
         return Agent(
-            self.registry,
             sessions,
             self.models,
             self.profiles,

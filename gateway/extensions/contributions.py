@@ -106,6 +106,16 @@ class Contributions:
         if self.status.pop(plugin, None):
             self._tell("status")
 
+    def place_of(self, plugin: str) -> int:
+        """Return the number of entries before the first one of a plugin."""
+        return next((i for i, entry in enumerate(self._entries) if entry[0] == plugin), len(self._entries))
+
+    def move(self, plugin: str, place: int) -> None:
+        """Move the entries of a plugin behind the first ``place`` entries of others."""
+        own = [entry for entry in self._entries if entry[0] == plugin]
+        others = [entry for entry in self._entries if entry[0] != plugin]
+        self._entries = [*others[:place], *own, *others[place:]]
+
     def on_change(self, kind: str, listener: Callable[[], None]) -> Unregister:
         """Call ``listener`` whenever entries of a kind (or ``status``) change."""
 

@@ -1,4 +1,4 @@
-"""What belongs to one activated plugin, and ends with it: what it has registered, and its background tasks."""
+"""What belongs to an activated plugin, and ends with it: what it has registered, and its background tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import structlog
 
 from gateway.contract.errors import CATCHABLE, InvalidStateError, is_cancellation_requested
 from gateway.contract.services import Unregister
-from gateway.extensions.deadlines import without_deadline
+from gateway.extensions.deadlines import Calls, without_deadline
 
 log = structlog.get_logger("trunkline.registry")
 
@@ -34,6 +34,7 @@ class Scope:
     def __init__(self, plugin: str, tasks: asyncio.TaskGroup | None = None, *, is_open: bool = True) -> None:
         self.tasks = None if tasks is None else PluginTasks(plugin, tasks)
         """Its tasks; None if the gateway does not run."""
+        self.calls = Calls()
         self._plugin = plugin
         self._open = is_open
         self._retired = False

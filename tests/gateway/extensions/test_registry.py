@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,8 +91,8 @@ async def test_002_09_all_contributions_are_optional() -> None:
 
     registry = await registered(Bare())
     assert registry.get_tools() == ()
-    assert registry.get_commands() == {}
-    assert registry.get_agent_loop() is None
+    assert registry.current.commands() == {}
+    assert registry.current.agent_loop() is None
     assert await registry.get_system_prompts() == ()
     assert registry.get_status_segments() == ()
 
@@ -434,9 +434,8 @@ async def test_unregistering_takes_everything_of_a_plugin_away() -> None:
     plugin.ctx.register_shortcut("tab", lambda: None)
     plugin.ctx.register_message_renderer("card", lambda message: "")
     plugin.ctx.register_mention_provider("@", lambda partial: ())
-    commands: Mapping[str, SlashCommand] = registry.get_commands()
-    assert list(commands) == ["full"]
+    assert list(registry.current.commands()) == ["full"]
     await registry.unregister("full")
-    assert registry.get_commands() == {}
+    assert registry.current.commands() == {}
     assert (registry.get_shortcut("tab"), registry.get_renderer("card")) == (None, None)
     assert registry.get_mention_providers() == ()
