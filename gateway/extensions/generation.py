@@ -112,6 +112,16 @@ class Generation:
                 commands.setdefault(command.name, (command, one))
         return commands
 
+    def unused_commands(self) -> Sequence[tuple[str, str, str]]:
+        """Return the commands that are never used: name, plugin, and the plugin whose command is used."""
+        used = self.commands()
+        return [
+            (command.name, one.name, used[command.name][1].name)
+            for one in self.active
+            for command in one.commands()
+            if used[command.name][1] is not one
+        ]
+
     def find_command(self, name: str) -> tuple[SlashCommand, Mapping[str, Any]] | None:
         """Return a slash command with the settings of its plugin, or None."""
         found = self.commands().get(name)

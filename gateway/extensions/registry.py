@@ -311,6 +311,12 @@ class PluginRegistry:
         for command in new.commands():
             if command.choices is not None and commands[command.name][1] is new:
                 new.scope.add(self.contributions.add_choices, new.name, command.name, command.choices)
+        for name, plugin, used in self.current.unused_commands():
+            # Also of plugins after it in order, whose command a replacement may have taken.
+            if new.name in (plugin, used):
+                log.warning(
+                    "two plugins have one command; the first is used", command=name, plugin=plugin, used=used
+                )
         self.events.emit(PluginRegistered(new.name, new.plugin.version))
 
     async def _end_when_unused(self, old: ActivePlugin, wake: asyncio.Event) -> None:

@@ -134,6 +134,23 @@ async def test_names_of_plugins_and_tools_are_taken_once() -> None:
     assert [plugin.name for plugin in registry.list()] == ["a"]
 
 
+async def test_of_two_commands_with_one_name_the_first_is_used_and_the_log_has_the_other() -> None:
+    class Named(Noted):
+        def commands(self) -> Sequence[SlashCommand]:
+            async def run(rest: str, ctx: Any) -> str:
+                return self.name
+
+            return [SlashCommand("same", self.name, run)]
+
+    with capture_logs() as lines:
+        registry = await registered(Named("a"), Noted("b"), Named("c"))
+    told = "two plugins have one command; the first is used"
+    assert lines == [{"event": told, "log_level": "warning", "command": "same", "plugin": "c", "used": "a"}]
+    assert registry.current.unused_commands() == [("same", "c", "a")]
+    await registry.unregister("a")
+    assert registry.current.commands()["same"][0].description == "c"
+
+
 async def test_shutdown_unregisters_in_reverse_and_survives_a_bad_farewell() -> None:
     class Clinging(Noted):
         async def deactivate(self) -> None:
