@@ -45,7 +45,7 @@ def _finish(findings: list[Finding], as_json: bool) -> None:
 
 
 def plugin_doctor(as_json: AsJson = False, config: File = None) -> None:
-    """Check that the enabled plugins load and find no problem, and that no two have one command.
+    """Check that the enabled plugins load and work, and that no two have one command.
 
     It changes nothing and shows no secret. Exit status 1 when a check fails.
 
