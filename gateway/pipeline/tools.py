@@ -50,7 +50,6 @@ from gateway.contract.tool import (
 )
 from gateway.events.bus import ActivityBus
 from gateway.extensions.deadlines import paused
-from gateway.extensions.registry import PluginRegistry
 from gateway.files import ToolOutputs
 from gateway.pipeline.nested import MOST_AT_ONCE
 from gateway.session import Turn, calling
@@ -305,7 +304,6 @@ class ToolRunner:
 
     def __init__(
         self,
-        registry: PluginRegistry,
         permissions: Permissions,
         approvals: Approvals,
         rooms: Rooms,
@@ -314,7 +312,6 @@ class ToolRunner:
         changing: Callable[[Turn], Changing],
         watching: Callable[[Turn], Watching],
     ) -> None:
-        self._registry = registry
         self._permissions = permissions
         self.approvals = approvals
         self._rooms = rooms
@@ -368,22 +365,23 @@ class ToolRunner:
     async def _call(
         self, turn: Turn, tools: Mapping[str, Tool], part: ToolCallPart, services: CallServices
     ) -> ToolOutput:
-        hooks = self._registry.get_hooks()
         named = _find_tool(tools, part.tool_name)
         name = part.tool_name if named is None else named.name
         original = ToolCall(part.tool_call_id, name, part.arguments)
         if part.invalid_arguments is not None:
-            content = await hooks.after_tool_exec(original, "Error: Invalid JSON arguments", turn.ctx)
+            content = await turn.plugins.hooks.after_tool_exec(
+                original, "Error: Invalid JSON arguments", turn.ctx
+            )
             return _shown(ToolOutput(content, is_error=True), services.show)
         call = await self._prepared(turn, tools, original)
         if isinstance(call, ToolBlock):
-            content = await hooks.after_tool_exec(original, call.content, turn.ctx)
+            content = await turn.plugins.hooks.after_tool_exec(original, call.content, turn.ctx)
             return _shown(ToolOutput(content, is_error=call.is_error), services.show)
         tool = tools[call.name]
         await services.begin(tool)
         progress = _Progress(services.show, self._outputs.most_bytes)
         output = await self._execute(turn, tool, call, progress, services)
-        changed = await hooks.after_tool_exec(call, output.content, turn.ctx)
+        changed = await turn.plugins.hooks.after_tool_exec(call, output.content, turn.ctx)
         session = turn.session
         shortened = await self._outputs.shorten(changed, session.id, session.redactor.redact_text)
         output = msgspec.structs.replace(output, content=shortened)
@@ -397,7 +395,7 @@ class ToolRunner:
         allowed = await self._permitted(turn, tools, call)
         if isinstance(allowed, ToolBlock):
             return allowed
-        rewritten = await self._registry.get_hooks().before_tool_exec(call, turn.ctx)
+        rewritten = await turn.plugins.hooks.before_tool_exec(call, turn.ctx)
         if isinstance(rewritten, ToolBlock) or rewritten == call:
             return rewritten
         # The permission covered the original arguments only: a rewritten call needs one of its own.
@@ -407,7 +405,7 @@ class ToolRunner:
         tool = tools.get(call.name)
         if tool is None:
             return ToolBlock(_unknown_tool(call.name, tools))
-        built_in = self._registry.is_built_in(tool)
+        built_in = turn.plugins.is_built_in(tool)
         action = self._permissions.decide(tool, call.arguments, turn.ctx.role, built_in=built_in)
         if action == "deny":
             return ToolBlock(f"Error: Tool '{call.name}' denied by the permissions.")
@@ -448,7 +446,7 @@ class ToolRunner:
             watching=self._watching(turn),
         )
         try:
-            limit = self._registry.limit_of(tool)
+            limit = turn.plugins.limit_of(tool)
             return as_output(await limit.call(tool.execute, call.arguments, context))
         except ToolError as error:
             return ToolOutput(f"Error: {error}", is_error=True)
