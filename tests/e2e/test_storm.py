@@ -23,6 +23,7 @@ FEW = ("--channels", "websocket,line")
 KINDS = {
     "none": ("--seconds", "6"),
     "ack-before-commit": ("--seconds", "6", "--drain", "5", *FEW),
+    "asked-anew": ("--seconds", "8", "--rate", "6", "--drain", "30", "--channels", "websocket"),
     "blind-resend": (
         "--seconds",
         "10",
@@ -196,6 +197,10 @@ def test_a_gateway_that_forgets_what_people_allowed_is_found_out(storms: dict[st
 
 def test_a_gateway_that_forgets_what_it_accepted_is_found_out(storms: dict[str, Storm]) -> None:
     assert storms["no-recovery"].finds(lambda found: found.count("lost") > 0 and found.count("orphan") > 0)
+
+
+def test_a_gateway_whose_repeated_turn_asks_once_more_is_found_out(storms: dict[str, Storm]) -> None:
+    assert storms["asked-anew"].finds(lambda found: found.says("was asked about", kind="duplicate"))
 
 
 def test_a_gateway_that_begins_a_task_anew_after_a_crash_is_found_out(storms: dict[str, Storm]) -> None:

@@ -29,6 +29,7 @@ from storm import Storm
 CHANNELS = ("websocket", *PLATFORMS)
 PLANTED = (
     "ack-before-commit",
+    "asked-anew",
     "blind-resend",
     "both-wordings",
     "forgotten-answers",

@@ -21,7 +21,7 @@ from checker import check, check_deletions, lines_of, words_of
 from choices import check_choices
 from client import Client, Hooks
 from decisions import Pressed, check_decisions
-from failpoints import ANSWERED, DECIDED, DELETED, PRESSED, STOPPED, TASKED, Failpoints, points_of
+from failpoints import ANSWERED, DECIDED, DELETED, PRESSED, QUESTIONED, STOPPED, TASKED, Failpoints, points_of
 from inquiries import Ledger, check_inquiries, is_choice, typed_answer, typed_word, word_of_choice
 from killer import BrokenStormError, Killer, end_of
 from model import WORD
@@ -44,6 +44,7 @@ _WEARY = 4
 """How much less people write when a storm lasts longer than it was to."""
 
 _PLANTED_POINTS = {
+    "asked-anew": (QUESTIONED,),
     "forgotten-answers": (ANSWERED,),
     "second-runs": (TASKED,),
     "unkept-decisions": (DECIDED, PRESSED),

@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -53,6 +54,7 @@ from model import choice_in, is_notice
 from notices import Notebook
 from sqlalchemy import Connection
 
+import gateway.access.approvals as approvals_module
 import gateway.access.questions as questions_module
 import gateway.conversations.announcements as announcements_module
 import gateway.pipeline.mailbox as dispatcher_module
@@ -409,6 +411,10 @@ class Victim(Gateway):
     def _plant(self) -> None:
         """Plant a bug that is a function or a part of the gateway."""
         match self.planted:
+            case "asked-anew":
+                # The questions of a turn have other keys in each process, so that none is found again.
+                call = approvals_module.calling
+                approvals_module.calling = SimpleNamespace(get=lambda: f"{call.get()} of {os.getpid()}")
             case "torn-edits":
                 self.parts.branches.__class__ = TornBranches
             case "second-runs":
