@@ -84,7 +84,10 @@ Effects = Callable[["Held", Answer], list[Op]]
 
 _RETRY_SECONDS = 1.0
 """Delay before showing a question again when the platform defers it without a delay."""
-_DELIVERY = Backoff(0.5, 60)
+_DELIVERY = Backoff(0.5, 60, jitter=-0.5)
+"""Random, because limits and outages of platforms recur each minute: an even pause can meet all of them."""
+_MAX_UNEXPECTED = 5
+"""Errors of a channel, of a kind that the contract does not name, after which nothing more is tried."""
 _CLOSED: dict[str, str] = {
     "answered": "this question was answered already",
     "expired": "this question has expired",
@@ -151,6 +154,26 @@ class Held:
         """Return an end of the question."""
         asked = self.question
         return Answer(question_id=asked.id, key=asked.key, state=state, values=tuple(values), by=by)
+
+
+class _Attempts:
+    """The attempts to show one thing on a platform, which count by how they failed."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._unexpected = 0
+
+    def delay(self, error: Exception, question: Question) -> float | None:
+        """Return the delay in seconds until the next attempt after one that failed, or None for no other."""
+        if isinstance(error, PlacementDeferred):
+            # A rate limit is not a failure: it neither counts nor lengthens the backoff.
+            return error.seconds or _RETRY_SECONDS
+        if isinstance(error, PlacementUncertain):
+            self._failures += 1
+            return _DELIVERY.pause(self._failures)
+        log.exception("a channel failed to show a question or its end", session=question.session)
+        self._unexpected += 1
+        return _DELIVERY.pause(self._unexpected) if self._unexpected <= _MAX_UNEXPECTED else None
 
 
 class Claim:
@@ -603,17 +626,16 @@ class Questions:
             await asyncio.wait([worker, held.settled], return_when=asyncio.FIRST_COMPLETED)
             if held.settled.done():
                 return
-        attempt, seconds = 0, 0.0
+        attempts, seconds = _Attempts(), 0.0
         while seconds is not None:
             if seconds:
                 await asyncio.wait([held.settled], timeout=seconds)
             # A button that was pressed shows that the platform has the question.
             if held.settled.done() or held.shown is not None:
                 return
-            attempt += 1
-            seconds = await self._show_once(held, attempt)
+            seconds = await self._show_once(held, attempts)
 
-    async def _show_once(self, held: Held, attempt: int) -> float | None:
+    async def _show_once(self, held: Held, attempts: _Attempts) -> float | None:
         """Show a question through its channel. Returns the delay in seconds until it is shown again."""
         question = held.question
         channel = self._channels.get(question.address.channel)
@@ -621,11 +643,6 @@ class Questions:
             return None
         try:
             shown = await channel.ask_question(question)
-        except PlacementDeferred as deferred:
-            return deferred.seconds or _RETRY_SECONDS
-        except PlacementUncertain:
-            # It may be shown twice then, which is better than a question that no user sees.
-            return _DELIVERY.pause(attempt)
         except PlacementRefused as refused:
             log.warning(
                 "the channel refused to show a question", session=question.session, reason=str(refused)
@@ -634,8 +651,9 @@ class Questions:
             if held.is_open and not (session is not None and session.has_viewers):
                 held.unshown = True
                 await self.withdraw(question.id)
-        except Exception:
-            log.exception("showing a question failed", session=question.session)
+        except Exception as error:  # noqa: BLE001 - a channel is third-party code
+            # It may be shown twice then, which is better than a question that no user sees.
+            return attempts.delay(error, question)
         else:
             if shown is not None:
                 self._note_place(held, shown)
@@ -650,16 +668,17 @@ class Questions:
         # The writer logs its failures. The exception is retrieved only to keep asyncio from logging it.
         self._store.submit(ops).add_done_callback(lambda done: done.exception())
 
-    async def _close(self, held: Held, attempt: int = 1, seconds: float = 0.0) -> None:
+    async def _close(self, held: Held, attempts: _Attempts | None = None, seconds: float = 0.0) -> None:
         """Show the end of a question through its channel; what is not accepted at once is repeated later."""
+        attempts = attempts or _Attempts()
         if held.showing is not None:
             # Its place is known only then.
             await asyncio.wait([held.showing])
         await asyncio.sleep(seconds)
-        again = await self._close_once(held, attempt)
+        again = await self._close_once(held, attempts)
         if again is not None:
             # In a task of its own: the turn that asked goes on after the first attempt.
-            self._spawn(partial(self._close, attempt=attempt + 1, seconds=again), held)
+            self._spawn(partial(self._close, attempts=attempts, seconds=again), held)
             return
         held.closed = True
         if held.spent:
@@ -667,18 +686,16 @@ class Questions:
         elif not held.inbox_id:
             self._write_later((CLOSE, (held.question.id, 1)))
 
-    async def _close_once(self, held: Held, attempt: int) -> float | None:
+    async def _close_once(self, held: Held, attempts: _Attempts) -> float | None:
         """Show the end of a question. Returns the delay in seconds until it is tried again."""
         channel = self._channels.get(held.question.address.channel)
         if isinstance(channel, ShowsAnswers) and held.answer is not None:
             try:
                 await channel.question_closed(held.question, held.answer, held.shown)
-            except PlacementDeferred as deferred:
-                return deferred.seconds or _RETRY_SECONDS
-            except PlacementUncertain:
-                return _DELIVERY.pause(attempt)
-            except Exception:
-                log.exception("showing an answer failed", session=held.question.session)
+            except PlacementRefused as refused:
+                log.info("the channel refused to show an answer", reason=str(refused))
+            except Exception as error:  # noqa: BLE001 - a channel is third-party code
+                return attempts.delay(error, held.question)
         return None
 
     async def _deliver(self, held: Held) -> None:
