@@ -5,7 +5,7 @@ import { t } from "./language.js";
 import { Replay } from "./replay.js";
 import { currentMessage, currentSession, goTo } from "./router.js";
 import "./sidebar.js";
-import { isMissing, isRunning, isTask } from "./state.js";
+import { branchOf, isMissing, isRunning, isTask } from "./state.js";
 import "./status_line.js";
 import { keyName } from "./shortcuts.js";
 import { openShortcuts } from "./shortcuts_dialog.js";
@@ -57,7 +57,7 @@ function draw() {
   for (const log of document.querySelectorAll("tl-task[data-session]")) log.render(threads[log.dataset.session]);
   views.composer.hidden = isMissing(state, current) || isTask(current) || replay !== null;
   const { triggers, status } = contributed;
-  views.composer.render({ session: current, running: isRunning(state, current), commands: server.commands, triggers, completions });
+  views.composer.render({ session: current, branch: branchOf(state, current), running: isRunning(state, current), commands: server.commands, triggers, completions });
   views.status.render(status);
   views.token.render(state.connection);
   views.notice.hidden = state.notice === null;

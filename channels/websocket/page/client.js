@@ -4,6 +4,7 @@
  */
 import { changeSession, deleteSession, editMessage, forkSession, isDenied, listBranches, listChildren, listSessions, regenerateAnswer, showSession, signIn, switchVersion } from "./api.js";
 import { Connection } from "./connection.js";
+import { dropDrafts } from "./drafts.js";
 import { isSessionId, newId } from "./ids.js";
 import { t } from "./language.js";
 import { plainText } from "./message_state.js";
@@ -111,6 +112,7 @@ export class Client {
     const refusal = await deleteSession(session);
     if (refusal) this.notify(refusal);
     else {
+      dropDrafts(session);
       this.#hasChanged(session);
       this.#dispatch({ type: "removed", session });
     }

@@ -5,7 +5,7 @@
 import "./attachments.js";
 import { CommandMenu } from "./command_menu.js";
 import { h } from "./dom.js";
-import { draft, keepDraftFiles, keepDraftText } from "./drafts.js";
+import { draft, keepDraftFiles, keepDraftText, placeOf } from "./drafts.js";
 import { clock } from "./figures.js";
 import { icon } from "./icons.js";
 import { t } from "./language.js";
@@ -26,6 +26,8 @@ export class Composer extends HTMLElement {
   #mentions = new MentionMenu(this.#input, (question) => this.#emit("mention", question));
   #hint = h("p", { class: "hint" });
   #shown = {};
+  /** @type {import("./drafts.js").Place | null} */
+  #place = null;
 
   connectedCallback() {
     if (this.firstChild) return;
@@ -43,20 +45,21 @@ export class Composer extends HTMLElement {
     this.#input.addEventListener("input", () => this.#typed());
     this.#input.addEventListener("keydown", (event) => this.#pressed(event));
     this.#attachments.addEventListener("changed", () => {
-      keepDraftFiles(this.#shown.session ?? null, this.#attachments);
+      if (this.#place) keepDraftFiles(this.#place, this.#attachments);
       this.#showButtons();
     });
     this.#takeFiles();
   }
 
-  /** @param {{session: string | null, running: boolean, commands: object[], triggers: string[], completions: object | null}} props */
+  /** @param {{session: string | null, branch: string | undefined, running: boolean, commands: object[], triggers: string[], completions: object | null}} props */
   render(props) {
     const before = this.#shown;
     this.#shown = props;
     this.#menu.commands = props.commands;
     this.#mentions.triggers = props.triggers;
     if (before.completions !== props.completions) this.#mentions.offer(props.completions);
-    if (before.session !== props.session || !("session" in before)) this.#showDraft(props.session);
+    const place = placeOf(props.session, props.branch);
+    if (this.#place?.session !== place.session || this.#place.branch !== place.branch) this.#showDraft(place);
     if (before.running !== props.running) this.#showButtons();
   }
 
@@ -91,7 +94,7 @@ export class Composer extends HTMLElement {
   }
 
   #typed() {
-    keepDraftText(this.#shown.session ?? null, this.#input.value);
+    if (this.#place) keepDraftText(this.#place, this.#input.value);
     this.#menu.update();
     this.#mentions.update();
     this.#showButtons();
@@ -114,9 +117,10 @@ export class Composer extends HTMLElement {
     this.#showButtons();
   }
 
-  /** Show the draft of a session. */
-  #showDraft(session) {
-    const { text, parts, audio, files } = draft(session);
+  /** Show the draft of a version of a session. */
+  #showDraft(place) {
+    this.#place = place;
+    const { text, parts, audio, files } = draft(place);
     this.#input.value = text;
     this.#attachments.restore({ parts, audio, files });
     this.#typed();

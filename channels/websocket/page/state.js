@@ -137,6 +137,17 @@ export function modelOf(state, session) {
   return sessionInfo(state, session)?.model ?? state.server.model;
 }
 
+/**
+ * Return a name of the version that a session shows, which stays the same when the version gets versions: the last
+ * first message that replaced another one, or "" if none did; undefined while the versions are not known.
+ * @param {State} state @returns {string | undefined}
+ */
+export function branchOf(state, session) {
+  if (session === null) return "";
+  const places = state.branches[session];
+  return places && (Object.entries(places).findLast(([shown, versions]) => versions[0].id !== shown)?.[0] ?? "");
+}
+
 /** @param {State} state @returns {SessionInfo | undefined} */
 export function sessionInfo(state, session) {
   return state.sessions.find((info) => info.id === session);
