@@ -96,6 +96,8 @@ class Route(Struct, frozen=True):
     success: int = 200
     media: str = "application/json"
     """Content type. Beside an ``answer``: the content type of the streamed variant."""
+    takes: str | None = None
+    """Content type of a body that the handler reads itself, as bytes."""
     error_body: type[Struct] = ErrorBody
     also: Mapping[int, type[Struct]] = {}
     errors: tuple[type[TrunklineError], ...] = ()

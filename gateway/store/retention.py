@@ -1,4 +1,4 @@
-"""Retention: removal of settled inbox and outbox rows that no platform repeats any more, and of old rooms."""
+"""Retention: removal of settled inbox and outbox rows that no platform repeats, old rooms and uploads."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gateway.store import schema as t
 from gateway.store.database import Store
 from gateway.store.inbox import FORGET_INBOX
 from gateway.store.outbox import FORGET_OUTBOX
+from gateway.store.uploads import DROP_UPLOAD
 from gateway.store.writes import Write
 
 log = structlog.get_logger("trunkline.retention")
@@ -55,6 +56,7 @@ class Retention:
             (FORGET_OUTBOX, t.outbox, "sent_at", ("final", "removed"), horizon),
             (FORGET_ROOM, t.room, "seen_at", (), rooms),
             (FORGET_FEEDBACK, t.feedback, "at", (), rooms),
+            (DROP_UPLOAD, t.upload, "expires_at", (), now),
             (FORGET_QUESTION, t.question, "settled_at", ("answered", "expired", "withdrawn"), rooms),
         ):
             while ids := await self._find_expired(table, column, states, before):

@@ -4,7 +4,7 @@
  */
 
 const TEXT = "trunkline.draft.text.";
-const FILES = "trunkline.draft.files.";
+const FILES = "trunkline.draft.uploads.";
 /** The version of a session that was shown last: after a reload the versions are known late. */
 const BRANCH = "trunkline.draft.branch.";
 /** Fallback for data that the browser does not store (private mode, quota); lost with the page. */
@@ -12,10 +12,9 @@ const unstored = new Map();
 
 /** @typedef {{session: string | null, branch: string}} Place of a draft; the session of a new chat is null, and `branch` is that of `branchOf` */
 
-/** @param {Place} place @returns {{text: string, parts: object[], audio: object | null, files: object[]}} */
+/** @param {Place} place @returns {{text: string, uploads: import("./attachments.js").Upload[]}} */
 export function draft(place) {
-  const { parts = [], audio = null, files = [] } = JSON.parse(read(FILES, name(place)) || "{}");
-  return { text: read(TEXT, name(place)), parts, audio, files };
+  return { text: read(TEXT, name(place)), uploads: JSON.parse(read(FILES, name(place)) || "[]") };
 }
 
 /** @param {Place} place */
@@ -23,9 +22,9 @@ export function keepDraftText(place, text) {
   keep(TEXT, name(place), text);
 }
 
-/** @param {Place} place @param {{parts: object[], audio: object | null, files: object[], isEmpty: boolean}} attached */
-export function keepDraftFiles(place, { parts, audio, files, isEmpty }) {
-  keep(FILES, name(place), isEmpty ? "" : JSON.stringify({ parts, audio, files }));
+/** @param {Place} place @param {import("./attachments.js").Upload[]} uploads */
+export function keepDraftFiles(place, uploads) {
+  keep(FILES, name(place), uploads.length === 0 ? "" : JSON.stringify(uploads));
 }
 
 /** Return the place of a draft. @param {string | undefined} branch undefined while it is not known @returns {Place} */

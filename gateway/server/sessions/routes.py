@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gateway.access.questions import SERVER
 from gateway.contract.channel import Receipt
-from gateway.contract.client_message import ClientAudio, ClientFile, ClientMessage, ClientMsgId
+from gateway.contract.client_message import ClientAudio, ClientFile, ClientMessage, ClientMsgId, ClientUploads
 from gateway.contract.errors import (
     InvalidPartTypeError,
     InvalidRequestError,
@@ -139,6 +139,7 @@ class NewMessage(Struct, frozen=True):
     parts: Annotated[list[TextPart | ImagePart | FilePart], Meta(max_length=32)] = []
     audio: ClientAudio | None = None
     files: Annotated[list[ClientFile], Meta(max_length=32)] = []
+    uploads: ClientUploads = []
     client_msg_id: ClientMsgId | UnsetType = UNSET
 
 
@@ -600,9 +601,12 @@ class SessionRoutes:
     ) -> AcceptedMessage:
         body = call.body
         client_msg_id = key_of(body.client_msg_id, call.headers.key)
-        message = ClientMessage.checked(client_msg_id, body.text, body.parts, body.audio, body.files)
+        message = ClientMessage.checked(
+            client_msg_id, body.text, body.parts, body.audio, body.files, body.uploads
+        )
         message = await message.read_files(self._host.read_file)
-        receipt = await self._host.accept(CHANNEL, message.inbound(CHANNEL, call.path.id, call.user))
+        inbound = message.inbound(CHANNEL, call.path.id, call.user)
+        receipt = await self._host.accept(CHANNEL, inbound, uploads=message.uploads)
         return accepted(client_msg_id, receipt)
 
     async def _abort(self, call: Call[SessionPath, Nothing, Nothing, None]) -> AbortResult:
