@@ -91,9 +91,9 @@ from gateway.store.inbox import Inbox
 from gateway.store.outbox import Outbox
 from gateway.store.retention import Retention
 from gateway.store.steps import Steps
-from gateway.store.uploads import Uploads
 from gateway.supervisor import Supervisor, watch_health
 from gateway.tables import PluginTables
+from gateway.tables.uploads import Uploads
 from gateway.version import VERSION
 
 log = structlog.get_logger("trunkline")

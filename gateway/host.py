@@ -41,7 +41,7 @@ from gateway.session.feed import Feed
 from gateway.session.frames import Event, LogChanged, MessageFrame
 from gateway.session.log import SessionRow
 from gateway.store.inbox import Inbox
-from gateway.store.uploads import Content, Uploads
+from gateway.tables.uploads import Content, Uploads
 
 _AUDIO = re.compile(r"audio/[a-z0-9.+-]{1,80}")
 

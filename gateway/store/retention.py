@@ -12,11 +12,11 @@ from gateway.store import schema as t
 from gateway.store.database import Store
 from gateway.store.inbox import FORGET_INBOX
 from gateway.store.outbox import FORGET_OUTBOX
-from gateway.store.uploads import DROP_UPLOAD
 from gateway.store.writes import Write
 
 log = structlog.get_logger("trunkline.retention")
 
+FORGET_UPLOAD = Write("delete", 4, t.upload, "id")
 FORGET_ROOM = Write("delete", 74, t.room, "id")
 FORGET_FEEDBACK = Write("delete", 76, t.feedback, "id")
 FORGET_QUESTION = Write("delete", 90, t.question, "id")
@@ -56,7 +56,7 @@ class Retention:
             (FORGET_OUTBOX, t.outbox, "sent_at", ("final", "removed"), horizon),
             (FORGET_ROOM, t.room, "seen_at", (), rooms),
             (FORGET_FEEDBACK, t.feedback, "at", (), rooms),
-            (DROP_UPLOAD, t.upload, "expires_at", (), now),
+            (FORGET_UPLOAD, t.upload, "expires_at", (), now),
             (FORGET_QUESTION, t.question, "settled_at", ("answered", "expired", "withdrawn"), rooms),
         ):
             while ids := await self._find_expired(table, column, states, before):

@@ -19,6 +19,8 @@ import { removeUpload, upload } from "./upload.js";
 const MOST_PLAYED = 525_000;
 /** Most files of a message; the server accepts no more. */
 const MOST_FILES = 32;
+/** Pause before an upload without a connection is tried again. */
+const AGAIN_MS = 10_000;
 
 export class Attachments extends HTMLElement {
   /** Most bytes of a file. */
@@ -115,6 +117,8 @@ export class Attachments extends HTMLElement {
     item.state = lost ? "waiting" : "done";
     item.id = id;
     this.#changed(place, items);
+    // A connection can be cut while the socket stays.
+    if (lost) setTimeout(() => item.state === "waiting" && items.includes(item) && item.again(), AGAIN_MS);
   }
 
   #refuse(place, items, item, reason) {

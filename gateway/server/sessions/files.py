@@ -14,7 +14,7 @@ from gateway.contract.messages import ImagePart
 from gateway.host import Host
 from gateway.server.errors import SlowRequestError, TooLargeError
 from gateway.server.routes import Call, Nothing, Route
-from gateway.store.uploads import Content
+from gateway.tables.uploads import Content
 
 _SECONDS = 600.0
 """Time limit of an upload, and of a pause in it."""

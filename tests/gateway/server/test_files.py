@@ -14,7 +14,7 @@ from gateway.contract.errors import InvalidRequestError, NotFoundError, Overload
 from gateway.contract.messages import FilePart, ImagePart
 from gateway.store import Store
 from gateway.store.retention import Retention
-from gateway.store.uploads import Content, Uploads
+from gateway.tables.uploads import Content, Uploads
 from gateway.testing.served import Served, serving
 from tests.documents import pdf
 from tests.e2e.page_scripts import picture

@@ -17,9 +17,10 @@ from sqlalchemy import func, select
 from gateway.contract.channel import Audio
 from gateway.contract.errors import InvalidRequestError, NotFoundError, OverloadedError
 from gateway.contract.messages import Part, now_ms
+from gateway.store import Op, Store
 from gateway.store import schema as t
-from gateway.store.database import Store
-from gateway.store.writes import Op, OwnStatement, Write
+from gateway.store.retention import FORGET_UPLOAD
+from gateway.store.writes import OwnStatement, Write
 
 _DAY_MS = 86_400_000
 _KEPT_DAYS = 7
@@ -29,7 +30,6 @@ _MOST_MESSAGE_BYTES = 40_000_000
 """Most bytes of the uploads of one message, which is stored as one row."""
 
 _PUT = Write("insert", 3, t.upload, "id owner body size expires_at")
-DROP_UPLOAD = Write("delete", 4, t.upload, "id")
 _DROP_EXPIRED = OwnStatement(2, t.upload, "DELETE FROM upload WHERE expires_at <= ?1")
 
 
@@ -98,7 +98,7 @@ class Uploads:
 
     def use(self, ids: Sequence[str]) -> list[Op]:
         """Return the writes that remove uploads, for the transaction that accepts their message."""
-        return [(DROP_UPLOAD, (upload,)) for upload in ids]
+        return [(FORGET_UPLOAD, (upload,)) for upload in ids]
 
     async def remove(self, owner: str, upload: str) -> None:
         """Remove an upload of a user. Raises NotFoundError."""
