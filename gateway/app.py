@@ -94,6 +94,7 @@ from gateway.store.retention import Retention
 from gateway.store.steps import Steps
 from gateway.supervisor import Supervisor, watch_health
 from gateway.tables import PluginTables
+from gateway.tables.uploads import Uploads
 from gateway.version import VERSION
 
 log = structlog.get_logger("trunkline")
@@ -370,7 +371,8 @@ class Gateway:
         undo = Undo(store, self.channels, intake, deliverer, changes)
         branches, search = Branches(store, inbox, intake, changes), SearchIndex(store)
         own = (titles, forks, Shares(store, settings.share, self.redactor), undo, branches, search)
-        host = self._host(intake, submission, ephemeral, inbox, sessions, questions, access, *own, changes)
+        parts = intake, submission, ephemeral, inbox, sessions, questions, access
+        host = self._host(*parts, *own, changes, Uploads(store))
         return RunningGateway(
             store,
             sessions,
@@ -443,6 +445,7 @@ class Gateway:
         branches: Branches,
         search: SearchIndex,
         changes: ChangeLog,
+        uploads: Uploads,
     ) -> Host:
         token, limits = self.settings.server.token, self.settings.limits
         return Host(
@@ -462,9 +465,12 @@ class Gateway:
             branches=branches,
             search=search,
             auth=Auth(token.get_secret_value() if token else None),
-            limits=HostLimits(limits.frame_bytes, limits.frames_per_second, limits.websocket_queue),
+            limits=HostLimits(
+                limits.frame_bytes, limits.frames_per_second, limits.websocket_queue, limits.upload_bytes
+            ),
             counters=self.counters,
             files=FileReader(),
+            uploads=uploads,
             model=lambda: self.model,
             model_of=self._model_for,
             version=VERSION,

@@ -14,6 +14,7 @@ import structlog
 from msgspec import Struct
 
 from gateway.confinement import Confinement, run_confined
+from gateway.contract.errors import OverloadedError, PartValidationError
 from gateway.contract.messages import FilePart, ImagePart, Part
 from gateway.files.formats import Document, document_kind, is_locked_office_file, picture_type, plain_text
 from gateway.files.worker import Outcome
@@ -71,10 +72,12 @@ class FileReader:
         width: int | None = None,
         height: int | None = None,
         alt_text: str | None = None,
+        strict: bool = False,
     ) -> Part:
         """Return a file as a part: a picture by its content, other files with their text.
 
-        A file without readable text has a note in square brackets as its content. The announced type decides
+        A file without readable text has a note in square brackets as its content; if ``strict``, it raises
+        PartValidationError, or OverloadedError if it may be readable later. The announced type decides
         nothing that the content shows. ``alt_text`` of a picture is its name if not given.
         """
         name = clean_name(name)
@@ -82,11 +85,17 @@ class FileReader:
         picture = picture_type(data)
         if picture is not None:
             return ImagePart(base64.b64encode(data).decode(), picture, alt_text or name, width, height)
-        return FilePart(name, await self._content(name, mime, data))
+        try:
+            return FilePart(name, await self._content(name, mime, data))
+        except (PartValidationError, OverloadedError) as error:
+            if strict:
+                raise
+            return FilePart(name, f"[{error}]")
 
     async def _content(self, name: str, mime: str, data: bytes) -> str:
+        """Return the text of a file. Raises PartValidationError or OverloadedError if there is none."""
         if not data:
-            return f"[{name}: the file is empty]"
+            raise PartValidationError(f"{name}: the file is empty")
         kind = document_kind(name, mime, data)
         if kind is not None:
             return await self._document(name, kind, data)
@@ -95,23 +104,27 @@ class FileReader:
         if text is not None:
             return _clean(text[:most]) + ("\n[cut]" if len(text) > most else "")
         if is_locked_office_file(data):
-            return f"[{name}: {_REASONS[Outcome.LOCKED]}]"
+            raise PartValidationError(f"{name}: {_REASONS[Outcome.LOCKED]}")
         shown = mime if _MIME.fullmatch(mime) else "unknown type"
-        return f"[{shown}, {len(data):,} bytes: this kind of file cannot be read]"
+        raise PartValidationError(f"{shown}, {len(data):,} bytes: this kind of file cannot be read")
 
     async def _document(self, name: str, kind: Document, data: bytes) -> str:
-        """Return the text of a document, or the reason why there is none."""
+        """Return the text of a document. Raises PartValidationError or OverloadedError if there is none."""
         try:
             async with asyncio.timeout(self._limits.wait):
                 await self._slots.acquire()
         except TimeoutError:
-            return f"[{name}: not read, because too many documents are being read; send it again later]"
+            raise OverloadedError(
+                f"{name}: not read, because too many documents are being read; send it again later"
+            ) from None
         output = bytearray()
         try:
             status = await self._extract(kind, data, output)
         except OSError as error:
             log.error("the reader of documents cannot start", reason=str(error))
-            return f"[{name}: PDF and Word documents cannot be read at the moment]"
+            raise PartValidationError(
+                f"{name}: PDF and Word documents cannot be read at the moment"
+            ) from None
         finally:
             self._slots.release()
         text = _clean(output.decode(errors="replace")).strip()[: self._limits.characters]
@@ -120,7 +133,7 @@ class FileReader:
             log.info("a document was not read to its end", kind=kind, size=len(data), reason=reason)
         if text:
             return f"{text}\n[cut{reason and f': {reason}'}]" if status != Outcome.WHOLE else text
-        return f"[{name}: {reason or 'it contains no text; it may be a scan'}]"
+        raise PartValidationError(f"{name}: {reason or 'it contains no text; it may be a scan'}")
 
     async def _extract(self, kind: Document, data: bytes, output: bytearray) -> int | None:
         """Run a worker and add what it writes to ``output``. Return its exit status; None if it was killed

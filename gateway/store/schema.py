@@ -485,6 +485,19 @@ share = Table(
 """Links to conversations: ``digest`` is the SHA-256 of the secret in the link, and ``seq`` the number of the
 last message that is shown."""
 
+upload = Table(
+    "upload",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Index("upload_expires", "expires_at"),
+)
+"""Files that a client sent ahead of their message, until a message uses them or they expire: ``body`` is the
+content as a message has it, and ``size`` the bytes that were received."""
+
 feedback = Table(
     "feedback",
     metadata,

@@ -110,6 +110,10 @@ class Writer:
     async def switch(self, version: str) -> None:
         await self.branches.switch(await self.session(), version)
 
+    async def read(self, version: str) -> list[Message]:
+        """The conversation with a version that is not shown."""
+        return [message for _, message in await self.branches.read(await self.session(), version)]
+
     async def versions(self) -> list[list[str]]:
         """The texts of the versions at each place, the shown one with a star."""
         return [[f"{'*' * one.shown}{one.text}" for one in branch.versions] for branch in await self.list()]
@@ -177,6 +181,33 @@ async def test_a_version_has_versions_of_its_own(tmp_path: Path) -> None:
         assert await writer.versions() == [["*one", "eins"], ["two", "*zwei"]]
         await writer.show("two")
         assert await writer.texts() == ["one", "You said: one", "two", "You said: two"]
+
+
+async def test_a_version_is_read_without_being_shown(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        writer = Writer(chat)
+        await writer.say("one")
+        await writer.say("two")
+        first, second = await writer.find("one"), await writer.find("two")
+        await writer.edit("two", "zwei")
+        await writer.edit("one", "eins")
+        shown = await writer.log()
+        hidden = await writer.branches.read_hidden(await writer.session())
+        assert [version.id for version in hidden] == [first, second]
+        assert hidden[0].after is None
+        assert hidden[1].after == hidden[0].messages[1].id
+        assert [[m.text for m in version.messages] for version in hidden] == [
+            ["one", "You said: one", "zwei", "You said: zwei"],
+            ["two", "You said: two"],
+        ]
+        one = ["one", "You said: one"]
+        assert [m.text for m in await writer.read(first)] == [*one, "zwei", "You said: zwei"]
+        # Also a version inside of one that is not shown.
+        assert [m.text for m in await writer.read(second)] == [*one, "two", "You said: two"]
+        assert await writer.read(await writer.find("eins")) == shown == await writer.log()
+        for version in ("unknown", hidden[0].messages[1].id):
+            with pytest.raises(NotFoundError, match=f"branch: session 's' has no version {version!r}; GET"):
+                await writer.read(version)
 
 
 async def test_a_version_that_is_not_reachable_is_refused(tmp_path: Path) -> None:
@@ -443,6 +474,7 @@ async def test_any_order_of_steps_keeps_every_version(
                     kept = log.index(before)
                     edited = await writer.log()
                     assert edited[:kept] == log[:kept]
+                    assert await writer.read(before.id) == log
                     await writer.switch(before.id)
                     assert await writer.log() == log
                     await writer.switch(edited[kept].id)
