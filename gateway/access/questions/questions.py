@@ -14,18 +14,27 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from contextvars import Context
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-import msgspec
 import structlog
-from msgspec import structs
 from sqlalchemy import Connection, RowMapping, or_, select
 
 from gateway.access.people import THE_OWNER, UserRef
 from gateway.access.policy import Access
+from gateway.access.questions.held import (
+    ACKNOWLEDGE,
+    CLOSE,
+    DROP,
+    DROP_OF_MESSAGE,
+    SHOWN,
+    SPEND,
+    Held,
+    frame_of,
+    masked,
+    read_held,
+)
 from gateway.backoff import Backoff
 from gateway.contract.channel import (
-    Address,
     FollowsSession,
     InboundMessage,
     Placed,
@@ -47,34 +56,19 @@ from gateway.contract.questions import (
     ApprovalRequest,
     AsksQuestions,
     Question,
-    QuestionState,
     ShowsAnswers,
 )
 from gateway.extensions.deadlines import paused
 from gateway.extensions.registry import ChannelRegistry
 from gateway.session import Session, Sessions, Turn, calling, running
-from gateway.session.frames import ApprovalAsked, ApprovalResolved
+from gateway.session.frames import ApprovalResolved
 from gateway.session.redaction import Redactor
 from gateway.store import Inserted, Op, Store
 from gateway.store import schema as t
 from gateway.store.inbox import Entry
-from gateway.store.writes import Write, audit_op
+from gateway.store.writes import audit_op
 
 log = structlog.get_logger("trunkline.questions")
-
-ADD = Write(
-    "insert-new",
-    84,
-    t.question,
-    "id owner key inbox_id subject body state created_at expires_at acknowledged",
-)
-SETTLE = Write("update", 85, t.question, "id state answer answered_by settled_at acknowledged")
-SHOWN = Write("update", 86, t.question, "id shown")
-ACKNOWLEDGE = Write("update", 87, t.question, "id acknowledged")
-CLOSE = Write("update", 87, t.question, "id closed")
-SPEND = Write("update", 87, t.question, "id key inbox_id acknowledged")
-DROP = Write("delete", 88, t.question, "id")
-DROP_OF_MESSAGE = Write("delete", 89, t.question, "inbox_id", key="inbox_id")
 
 SERVER = "api"
 """The channel name of REST messages; their clients can follow the session and answer."""
@@ -93,67 +87,6 @@ _CLOSED: dict[str, str] = {
     "expired": "this question has expired",
     "withdrawn": "this question was withdrawn",
 }
-
-
-class Held:
-    """A question that is open, or whose answer its owner has not taken yet.
-
-    ``inbox_id`` is the message whose turn asked, empty without one; ``subject`` is what a repeated turn finds
-    it by. ``taken``: an answer is being stored, or the question has ended. ``seq`` is its number in the log
-    of its session, ``shown`` its place on the platform, once known.
-    """
-
-    def __init__(self, question: Question, inbox_id: str = "", subject: str = "") -> None:
-        self.question = question
-        self.inbox_id = inbox_id
-        self.subject = subject
-        self.answer: Answer | None = None
-        self.settled: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.stored: asyncio.Future[Inserted] | None = None
-        self.taken = False
-        self.unshown = False
-        """The channel cannot show the whole question."""
-        self.waited_for = False
-        """A turn waits for the answer."""
-        self.dropped = False
-        """Its owner withdrew it, so its end is not delivered."""
-        self.spent = False
-        """Its turn needs it no longer. It is deleted as soon as it is closed."""
-        self.closed = False
-        """The chat shows its outcome."""
-        self.delivering = False
-        self.seq = 0
-        self.shown: Placed | None = None
-        self.showing: asyncio.Task[None] | None = None
-        self.closing: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        # A clock that jumps must neither end a question at once nor keep it open for days, so the stored
-        # times only say how much time is left when a process begins.
-        whole = question.expires_at - question.created_at
-        left = min(max(0, question.expires_at - now_ms()), max(0, whole))
-        self.expires = asyncio.get_running_loop().time() + left / 1000
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether an answer is accepted."""
-        return not self.taken and self.answer is None
-
-    def put(self) -> Op:
-        """Return the write that stores the question."""
-        asked = self.question
-        body = json.dumps(msgspec.to_builtins(asked), default=str)
-        whole = (asked.id, asked.owner, asked.key, self.inbox_id, self.subject, body, "open")
-        return ADD, (*whole, asked.created_at, asked.expires_at, 0)
-
-    def settle(self, answer: Answer, acknowledged: int = 0) -> Op:
-        """Return the write that stores the end of the question."""
-        values = json.dumps(answer.values)
-        return SETTLE, (self.question.id, answer.state, values, answer.by, now_ms(), acknowledged)
-
-    def end(self, state: QuestionState, values: Sequence[str] = (), by: str = "") -> Answer:
-        """Return an end of the question."""
-        asked = self.question
-        return Answer(question_id=asked.id, key=asked.key, state=state, values=tuple(values), by=by)
 
 
 class _Attempts:
@@ -227,7 +160,7 @@ class Questions:
             return list(connection.execute(query).mappings())
 
         for row in await self._store.read(read):
-            held = _held(row)
+            held = read_held(row)
             if row["acknowledged"]:
                 self._unclosed.append(held)
                 continue
@@ -289,7 +222,7 @@ class Questions:
         known = (held for held in self._held.values() if (held.question.owner, held.question.key) == named)
         held = next(known, None)
         if held is None:
-            held = Held(self._masked(question), inbox_id, subject)
+            held = Held(masked(question, self._redactor), inbox_id, subject)
             held.waited_for = bool(inbox_id)
             self._held[question.id] = held
             held.stored = self._store.submit([*ops, held.put()])
@@ -493,7 +426,7 @@ class Questions:
         row = await self._row(t.question.c.owner == question.owner, t.question.c.key == question.key)
         if row is None:
             raise InvalidRequestError(f"the id {question.id!r} of a question is taken; leave it out")
-        return _held(row)
+        return read_held(row)
 
     async def _row(self, *which: Any) -> RowMapping | None:
         query = select(t.question).where(*which)
@@ -506,10 +439,10 @@ class Questions:
         channel if the question is unknown.
         """
         row = await self._row(t.question.c.id == question_id)
-        if row is None or session not in (None, _held(row).question.session):
+        if row is None or session not in (None, read_held(row).question.session):
             return NotFoundError("this question is not open any more", known=False)
         if pressed is not None and row["state"] != "open" and question_id not in self._held:
-            ended = _held(row)
+            ended = read_held(row)
             ended.shown = ended.shown or pressed
             self._spawn(self._close, ended)
         return NotFoundError(_CLOSED.get(row["state"], _CLOSED["answered"]))
@@ -608,7 +541,7 @@ class Questions:
         self.finish(held, end)
 
     def _announce(self, held: Held, session: Session) -> None:
-        frame = _frame(held)
+        frame = frame_of(held)
         session.asked[held.question.id] = frame
         held.seq = session.publish(frame)
 
@@ -723,22 +656,6 @@ class Questions:
             await self._store.write((ACKNOWLEDGE, (held.question.id, now_ms())))
             self._held.pop(held.question.id, None)
 
-    def _masked(self, question: Question) -> Question:
-        """Return a question with the configured secrets masked in all that is shown."""
-        mask = self._redactor.redact_text
-        choices = tuple(
-            structs.replace(one, label=mask(one.text), description=mask(one.description))
-            for one in question.choices
-        )
-        changed: dict[str, Any] = {
-            "title": mask(question.title),
-            "detail": mask(question.detail),
-            "choices": choices,
-        }
-        if isinstance(question, ApprovalRequest):
-            changed["arguments"] = self._redactor.redact_value(dict(question.arguments))
-        return structs.replace(question, **changed)
-
 
 def _is_plain(message: InboundMessage) -> bool:
     """Return whether a message points at no other message; on Slack each one in a thread is a reply to it."""
@@ -762,57 +679,3 @@ def _refusal(question: Question, values: Iterable[str]) -> str:
     given = ", ".join(repr(one) for one in values)
     offered = " or ".join(f'"{choice.value}"' for choice in question.choices)
     return f"{given} is not offered here; answer {offered or 'with a text'}".replace("'", '"')
-
-
-def _frame(held: Held) -> ApprovalAsked:
-    question = held.question
-    loop = asyncio.get_running_loop()
-    left = max(0, round((held.expires - loop.time()) * 1000))
-    if isinstance(question, ApprovalRequest):
-        call = (question.id, question.tool_name, question.arguments, left, question.always, question.reason)
-        return ApprovalAsked(*call)
-    return ApprovalAsked(
-        question.id,
-        "",
-        {},
-        left,
-        title=question.title,
-        detail=question.detail,
-        choices=question.choices,
-        multiple=question.multiple,
-        free_text=question.takes_text,
-    )
-
-
-def _held(row: RowMapping) -> Held:
-    """Return a stored question."""
-    held = Held(_question(row), row["inbox_id"], row["subject"])
-    held.closed = bool(row["closed"])
-    held.spent = bool(row["acknowledged"] and row["subject"])
-    if row["shown"]:
-        held.shown = Placed(*json.loads(row["shown"]))
-    if row["state"] != "open":
-        held.taken = True
-        held.answer = held.end(row["state"], json.loads(row["answer"]), row["answered_by"])
-        held.settled.set_result(held.answer)
-    return held
-
-
-def _question(row: RowMapping) -> Question:
-    if row["body"]:
-        # Not decoded by msgspec at once: arguments of tools may hold lone surrogates.
-        question = msgspec.convert(json.loads(row["body"]), Question | ApprovalRequest)  # type: ignore[call-overload]
-        return structs.replace(cast("Question", question), restored=True)
-    # A decision of a version that did not store questions.
-    return ApprovalRequest(
-        id=row["id"],
-        key=row["key"],
-        owner=row["owner"],
-        address=Address(""),
-        answerers=(),
-        title="",
-        created_at=row["created_at"],
-        expires_at=row["expires_at"],
-        tool_name="",
-        arguments={},
-    )
