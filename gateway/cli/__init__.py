@@ -120,6 +120,15 @@ COMMANDS: Mapping[str, Entry] = {
             "info": Command("models.models:info", "Show limits, abilities, prices and fallbacks of a model"),
         },
     ),
+    "plugin": Group(
+        "Check the plugins",
+        {
+            "doctor": Command(
+                "doctor.command:plugin_doctor",
+                "Check that the enabled plugins load and work, and that no two have one command",
+            ),
+        },
+    ),
     "agents": Group(
         "List the agents",
         {

@@ -2,7 +2,7 @@
 
 In: the calls that a plugin's broker lets through, and decisions of admins. Out: durable grants, rows of the
 audit log, and answers of models. Only ``app`` and the CLI import it; the broker sees the protocols of
-``gateway.contract.services``.
+``gateway.extensions.broker``.
 """
 
 from gateway.plugin_services.actions import Action, PluginActions

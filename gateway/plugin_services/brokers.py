@@ -7,17 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gateway.contract.services import (
-    Announce,
-    Completion,
-    CompletionService,
-    GrantService,
-    NoticeLevel,
-    SessionService,
-)
+from gateway.contract.services import Announce, NoticeLevel, SessionService
 from gateway.events.bus import OwnedEvents
 from gateway.extensions.admission.manifest import Admitted
-from gateway.extensions.broker import Broker, BrokerServices, Gate
+from gateway.extensions.broker import (
+    Broker,
+    BrokerServices,
+    Completion,
+    CompletionService,
+    Gate,
+    GrantService,
+)
 from gateway.extensions.broker.programs import RunsPrograms
 from gateway.extensions.registry import PluginRegistry
 from gateway.plugin_services.actions import PluginActions

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from gateway.contract.errors import BudgetExceededError, OverloadedError
-from gateway.contract.services import Completion
 from gateway.conversations.titles import HiddenTurn
+from gateway.extensions.broker import Completion
+from gateway.extensions.generation import Lease
+from gateway.extensions.registry import PluginRegistry
 from gateway.models import Agents, Models
 from gateway.models.ledger import Ledger, to_usd
 from gateway.pipeline.intake import own_entry
@@ -27,19 +29,22 @@ _MOST_SESSIONS = 10_000
 class _PluginTurn(HiddenTurn):
     """A model call of a plugin, as a turn that nobody sees."""
 
-    def __init__(self, session: Session, entry: Entry, plugin: str, prompt: str, max_tokens: int) -> None:
-        super().__init__(session, entry, session.row.agent or "main", prompt, max_tokens)
+    def __init__(
+        self, session: Session, entry: Entry, plugin: str, prompt: str, lease: Lease, max_tokens: int
+    ) -> None:
+        super().__init__(session, entry, session.row.agent or "main", prompt, lease, max_tokens)
         self.plugin = plugin
 
 
 class PluginCompletions:
-    """Calls models for plugins; see ``gateway.contract.services.CompletionService``.
+    """Calls models for plugins; see ``gateway.extensions.broker.CompletionService``.
 
     ``default_model`` returns the model of the gateway.
     """
 
     def __init__(
         self,
+        registry: PluginRegistry,
         sessions: Sessions,
         models: Models,
         agents: Agents,
@@ -47,6 +52,7 @@ class PluginCompletions:
         ledger: Ledger,
         default_model: Callable[[], str],
     ) -> None:
+        self._registry = registry
         self._default_model = default_model
         self._sessions = sessions
         self._models = models
@@ -95,12 +101,12 @@ class PluginCompletions:
             if running is not None
             else own_entry(found, found.row.channel, found.address, "", f"({plugin})")
         )
-        turn = _PluginTurn(found, entry, plugin, prompt, max(1, min(max_tokens, _MOST_TOKENS)))
-        profile = self._agents.get(turn.agent)
-        route = await self._models.resolve(
-            model or profile.small_model or self._agents.model_of(found.row) or self._default_model()
-        )
-        _, stop = await self._caller.call(turn, route, system, ())
+        with self._registry.lease() as lease:
+            longest = max(1, min(max_tokens, _MOST_TOKENS))
+            turn = _PluginTurn(found, entry, plugin, prompt, lease, longest)
+            small = self._agents.get(turn.agent).small_model
+            name = model or small or self._agents.model_of(found.row) or self._default_model()
+            _, stop = await self._caller.call(turn, await self._models.resolve(name), system, ())
         usage = turn.usage
         cost = None if usage.cost is None else float(usage.cost)
         text = turn.build_message(stop).text

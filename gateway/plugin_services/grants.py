@@ -134,7 +134,7 @@ class PluginGrants:
         self._known.pop(known.id, None)
 
     async def ask(self, plugin: str, grant: str, action: str, session: str) -> Decision | None:
-        """Ask an admin of the session's chat; see ``gateway.contract.services.GrantService``."""
+        """Ask an admin of the session's chat; see ``gateway.extensions.broker.GrantService``."""
         subject = f"{plugin}\n{grant}"
         # Calls that need the same grant wait for one question.
         lock = self._locks.setdefault(subject, asyncio.Lock())

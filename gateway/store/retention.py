@@ -1,4 +1,4 @@
-"""Retention: removal of settled inbox and outbox rows that no platform repeats any more, and of old rooms."""
+"""Retention: removal of settled inbox and outbox rows that no platform repeats, old rooms and uploads."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gateway.store.writes import Write
 
 log = structlog.get_logger("trunkline.retention")
 
+FORGET_UPLOAD = Write("delete", 4, t.upload, "id")
 FORGET_ROOM = Write("delete", 74, t.room, "id")
 FORGET_FEEDBACK = Write("delete", 76, t.feedback, "id")
 FORGET_QUESTION = Write("delete", 90, t.question, "id")
@@ -57,6 +58,7 @@ class Retention:
             (FORGET_ACTION, t.plugin_action, "at", (), horizon),
             (FORGET_ROOM, t.room, "seen_at", (), rooms),
             (FORGET_FEEDBACK, t.feedback, "at", (), rooms),
+            (FORGET_UPLOAD, t.upload, "expires_at", (), now),
             (FORGET_QUESTION, t.question, "settled_at", ("answered", "expired", "withdrawn"), rooms),
         ):
             while ids := await self._find_expired(table, column, states, before):

@@ -13,14 +13,7 @@ import structlog
 from msgspec import Struct
 
 from gateway.contract.errors import InvalidRequestError
-from gateway.contract.services import (
-    CompletionService,
-    EventService,
-    NoticeLevel,
-    SendService,
-    SessionService,
-    SizedTable,
-)
+from gateway.contract.services import EventService, NoticeLevel, SessionService
 from gateway.contract.tool import Tool
 from gateway.extensions.admission.manifest import Admitted
 from gateway.extensions.broker.conversations import CompleteCall, Conversations, MessagesCall, SendCall
@@ -28,6 +21,7 @@ from gateway.extensions.broker.files import Files, PathCall, WriteCall
 from gateway.extensions.broker.gate import Gate
 from gateway.extensions.broker.network import Http, HttpCall
 from gateway.extensions.broker.programs import DockerCall, ExecCall, Programs, RunsPrograms
+from gateway.extensions.broker.services import CompletionService, SendService, SizedTable
 from gateway.extensions.broker.values import KeyCall, ListCall, SecretCall, Secrets, SetCall, Values
 from gateway.extensions.deadlines import Deadline, current
 from gateway.fetching import Network

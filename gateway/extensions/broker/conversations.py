@@ -9,9 +9,10 @@ import msgspec
 from msgspec import Struct
 
 from gateway.contract.errors import InvalidRequestError
-from gateway.contract.services import Completion, CompletionService, SendService, SessionService
+from gateway.contract.services import SessionService
 from gateway.extensions.admission.capabilities import Capabilities
 from gateway.extensions.broker.gate import CapabilityDenied, Gate, Use
+from gateway.extensions.broker.services import Completion, CompletionService, SendService
 
 _MOST_MESSAGES = 200
 _MOST_TEXT = 100_000

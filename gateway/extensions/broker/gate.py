@@ -16,9 +16,9 @@ import structlog
 from msgspec import Struct
 
 from gateway.contract.errors import TrunklineError
-from gateway.contract.services import CapabilityLog, GrantService
 from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.manifest import Admitted
+from gateway.extensions.broker.services import CapabilityLog, GrantService
 
 log = structlog.get_logger("trunkline.plugins")
 

@@ -9,8 +9,8 @@ from typing import Any
 from msgspec import Struct
 
 from gateway.contract.errors import InvalidRequestError, NotFoundError
-from gateway.contract.services import SizedTable
 from gateway.extensions.broker.gate import CapabilityDenied, Gate, Use
+from gateway.extensions.broker.services import SizedTable
 
 _LONGEST_KEY = 256
 """Bytes of a key."""

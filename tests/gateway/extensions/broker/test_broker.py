@@ -24,7 +24,6 @@ from gateway.contract.errors import (
     ToolError,
 )
 from gateway.contract.messages import Message, TextPart
-from gateway.contract.services import Completion
 from gateway.events.bus import BusEvent, EventBus
 from gateway.extensions.admission.capabilities import (
     Capabilities,
@@ -34,7 +33,7 @@ from gateway.extensions.admission.capabilities import (
     NetworkAccess,
 )
 from gateway.extensions.admission.manifest import Admitted, Manifest
-from gateway.extensions.broker import Broker, BrokerServices, CapabilityDenied, Gate, Reply
+from gateway.extensions.broker import Broker, BrokerServices, CapabilityDenied, Completion, Gate, Reply
 from gateway.extensions.deadlines import Limit
 
 
