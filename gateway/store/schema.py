@@ -203,6 +203,7 @@ _PARTIAL_INDEXES = (
     (Index("inbox_refused", inbox.c.session, inbox.c.received_at), "priority = 2"),
     (Index("messages_source", messages.c.source), "source IS NOT NULL"),
     (Index("messages_unindexed", messages.c.id), "indexed < 1"),
+    (Index("messages_cost", messages.c.session_id, messages.c.cost), "cost <> 0"),
     (Index("messages_changed", messages.c.session_id, messages.c.changed), "changed IS NOT NULL"),
     (Index("sessions_unindexed", sessions.c.id), "indexed_title <> title"),
     (Index("sessions_pinned", sessions.c.updated_at), "pinned_at IS NOT NULL"),

@@ -1,4 +1,7 @@
-"""Confined plugins: decisions about their capabilities, their audit log, and what their model calls cost."""
+"""Confined plugins: decisions about their capabilities, their audit log, and what their model calls cost.
+
+Also an index of the costs of messages.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -35,4 +38,13 @@ def upgrade() -> None:
     )
     op.create_index("plugin_action_of", "plugin_action", ["plugin", "at"], unique=False)
     op.create_index("plugin_action_at", "plugin_action", ["at"], unique=False)
+    # A list of sessions adds up the costs of their messages.
+    op.create_index(
+        "messages_cost",
+        "messages",
+        ["session_id", "cost"],
+        unique=False,
+        sqlite_where=sa.text("cost <> 0"),
+        postgresql_where=sa.text("cost <> 0"),
+    )
     op.add_column("spend", sa.Column("plugin", sa.Text(), nullable=False, server_default=""))
