@@ -522,7 +522,8 @@ class Questions:
     ) -> tuple[Held, tuple[str, ...]] | None:
         """Return the question that a message answers, with its answer.
 
-        A reply answers the question it replies to; any other text needs to have one open question only.
+        A reply answers the question it replies to. Any other text answers the only open question of its
+        session in the place where it was written, unless it quotes or replies to something else.
         """
         if not self._held or message.revises is not None or message.parts or message.audio is not None:
             return None
@@ -533,25 +534,36 @@ class Questions:
             and held.question.session == session.id
             and held.question.address.channel == channel
             and message.sender.id in held.question.answerers
+            and self._is_near(held, message)
         ]
-        replied = [h for h in waiting if h.shown and h.shown.platform_id == message.in_reply_to]
-        (held,) = replied or (waiting if len(waiting) == 1 else [None])
-        if held is None or not self._was_seen(held, message):
-            return None
-        values = held.question.read(message.text)
-        return None if values is None else (held, values)
+        held = next((one for one in waiting if _is_reply(one, message)), None)
+        if held is None and _is_plain(message):
+            here = [one for one in waiting if self._is_beside(one, message)]
+            # One that was shown too late for this message counts, too: its place may be known late.
+            held = here[0] if len(here) == 1 and self._was_seen(here[0], message) else None
+        values = None if held is None else held.question.read(message.text)
+        return None if held is None or values is None else (held, values)
+
+    def _is_near(self, held: Held, message: InboundMessage) -> bool:
+        """Return whether a question was asked in the chat of a message, or is shown to all of its session."""
+        asked, place = held.question.address, message.address
+        return self._is_followed(held) or (place.account, place.chat) == (asked.account, asked.chat)
+
+    def _is_beside(self, held: Held, message: InboundMessage) -> bool:
+        """Return whether a question of the same chat was asked in the thread of a message."""
+        return self._is_followed(held) or held.question.address.thread == message.written_in
+
+    def _is_followed(self, held: Held) -> bool:
+        return isinstance(self._channels.get(held.question.address.channel), FollowsSession)
 
     def _was_seen(self, held: Held, message: InboundMessage) -> bool:
         """Return whether the sender could see the question when writing the message.
 
-        The platform's own order (or a reply) proves that. Where it is unknown, no message counts.
+        The platform's own order proves that. Where it is unknown, no message counts.
         """
-        asked, place, shown = held.question.address, message.address, held.shown
-        if isinstance(self._channels.get(asked.channel), FollowsSession):
+        if self._is_followed(held):
             return message.seen >= held.seq > 0
-        if shown is None or (place.account, place.chat) != (asked.account, asked.chat):
-            return False
-        return message.in_reply_to == shown.platform_id or message.order > shown.order > 0
+        return held.shown is not None and message.order > held.shown.order > 0
 
     def _arm(self, held: Held) -> None:
         """Let the question end when its time is up."""
@@ -708,6 +720,18 @@ class Questions:
         if isinstance(question, ApprovalRequest):
             changed["arguments"] = self._redactor.redact_value(dict(question.arguments))
         return structs.replace(question, **changed)
+
+
+def _is_plain(message: InboundMessage) -> bool:
+    """Return whether a message points at no other message; on Slack each one in a thread is a reply to it."""
+    if message.in_reply_to is None:
+        return not message.quotes
+    in_thread = message.in_reply_to == message.written_in
+    return in_thread and all(quote.kind == "reply" for quote in message.quotes)
+
+
+def _is_reply(held: Held, message: InboundMessage) -> bool:
+    return held.shown is not None and held.shown.platform_id == message.in_reply_to
 
 
 _ONLY = {
