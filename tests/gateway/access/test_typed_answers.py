@@ -20,7 +20,8 @@ OPENED = Address("letters", "bot", "room", thread="80", reply_to="80")
 
 def text(address: Address = HERE, **fields: Any) -> InboundMessage:
     """A text of Ada, written after the questions of ``Room``."""
-    message = written("Blue", channel="letters", **{"order": 51, **fields})
+    given: dict[str, Any] = {"channel": "letters", "order": 51, **fields}
+    message = written("Blue", **given)
     return structs.replace(message, address=address)
 
 
