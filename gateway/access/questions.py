@@ -51,7 +51,7 @@ from gateway.contract.questions import (
 )
 from gateway.extensions.deadlines import paused
 from gateway.extensions.registry import ChannelRegistry
-from gateway.session import Session, Sessions, Turn, running
+from gateway.session import Session, Sessions, Turn, calling, running
 from gateway.session.frames import ApprovalAsked, ApprovalResolved
 from gateway.session.redaction import Redactor
 from gateway.store import Inserted, Op, Store
@@ -191,7 +191,8 @@ class Questions:
         """Questions that nobody waits for, and that an earlier process did not close."""
         self._tasks: asyncio.TaskGroup | None = None
         self._stopping = False
-        self._waiting: set[asyncio.Task[Any]] = set()
+        self._waiting: list[asyncio.Task[Any]] = []
+        """The workers of the turns that wait, one for each question: a turn may wait for several."""
 
     async def load(self) -> None:
         """Read an earlier process's questions that are open, not closed, or whose answers were not taken."""
@@ -229,7 +230,7 @@ class Questions:
     def stop(self) -> None:
         """Suspend the turns that wait for a user; after a restart they find their questions again."""
         self._stopping = True
-        for worker in self._waiting:
+        for worker in set(self._waiting):
             worker.cancel()
 
     def opened(self, session: Session) -> None:
@@ -286,7 +287,7 @@ class Questions:
             worker = turn.worker
         held.waited_for = True
         if worker is not None:
-            self._waiting.add(worker)
+            self._waiting.append(worker)
             if self._stopping:
                 worker.cancel()
         try:
@@ -301,7 +302,7 @@ class Questions:
         finally:
             held.waited_for = False
             if worker is not None:
-                self._waiting.discard(worker)
+                self._waiting.remove(worker)
         return answer
 
     async def settle(
@@ -400,10 +401,10 @@ class Questions:
         return DROP_OF_MESSAGE, (inbox_id,)
 
     def used(self, turn: Turn) -> list[Op]:
-        """Return the writes that delete the questions that a call used; commit them with its result."""
-        used = [self._take(question_id) for question_id in turn.questions.unrecorded]
-        turn.questions.unrecorded.clear()
-        return used
+        """Return the writes that delete the questions that the current call used; commit them with its
+        result.
+        """
+        return [self._take(one) for one in turn.questions.unrecorded.pop(calling.get(), ())]
 
     async def drop(self, question_id: str) -> None:
         """Delete a question whose answer was used."""
@@ -521,7 +522,8 @@ class Questions:
     ) -> tuple[Held, tuple[str, ...]] | None:
         """Return the question that a message answers, with its answer.
 
-        A reply answers the question it replies to; any other text needs to have one open question only.
+        A reply answers the question it replies to. Any other text answers the only open question of its
+        session in the place where it was written, unless it quotes or replies to something else.
         """
         if not self._held or message.revises is not None or message.parts or message.audio is not None:
             return None
@@ -532,25 +534,36 @@ class Questions:
             and held.question.session == session.id
             and held.question.address.channel == channel
             and message.sender.id in held.question.answerers
+            and self._is_near(held, message)
         ]
-        replied = [h for h in waiting if h.shown and h.shown.platform_id == message.in_reply_to]
-        (held,) = replied or (waiting if len(waiting) == 1 else [None])
-        if held is None or not self._was_seen(held, message):
-            return None
-        values = held.question.read(message.text)
-        return None if values is None else (held, values)
+        held = next((one for one in waiting if _is_reply(one, message)), None)
+        if held is None and _is_plain(message):
+            here = [one for one in waiting if self._is_beside(one, message)]
+            # One that was shown too late for this message counts, too: its place may be known late.
+            held = here[0] if len(here) == 1 and self._was_seen(here[0], message) else None
+        values = None if held is None else held.question.read(message.text)
+        return None if held is None or values is None else (held, values)
+
+    def _is_near(self, held: Held, message: InboundMessage) -> bool:
+        """Return whether a question was asked in the chat of a message, or is shown to all of its session."""
+        asked, place = held.question.address, message.address
+        return self._is_followed(held) or (place.account, place.chat) == (asked.account, asked.chat)
+
+    def _is_beside(self, held: Held, message: InboundMessage) -> bool:
+        """Return whether a question of the same chat was asked in the thread of a message."""
+        return self._is_followed(held) or held.question.address.thread == message.written_in
+
+    def _is_followed(self, held: Held) -> bool:
+        return isinstance(self._channels.get(held.question.address.channel), FollowsSession)
 
     def _was_seen(self, held: Held, message: InboundMessage) -> bool:
         """Return whether the sender could see the question when writing the message.
 
-        The platform's own order (or a reply) proves that. Where it is unknown, no message counts.
+        The platform's own order proves that. Where it is unknown, no message counts.
         """
-        asked, place, shown = held.question.address, message.address, held.shown
-        if isinstance(self._channels.get(asked.channel), FollowsSession):
+        if self._is_followed(held):
             return message.seen >= held.seq > 0
-        if shown is None or (place.account, place.chat) != (asked.account, asked.chat):
-            return False
-        return message.in_reply_to == shown.platform_id or message.order > shown.order > 0
+        return held.shown is not None and message.order > held.shown.order > 0
 
     def _arm(self, held: Held) -> None:
         """Let the question end when its time is up."""
@@ -707,6 +720,18 @@ class Questions:
         if isinstance(question, ApprovalRequest):
             changed["arguments"] = self._redactor.redact_value(dict(question.arguments))
         return structs.replace(question, **changed)
+
+
+def _is_plain(message: InboundMessage) -> bool:
+    """Return whether a message points at no other message; on Slack each one in a thread is a reply to it."""
+    if message.in_reply_to is None:
+        return not message.quotes
+    in_thread = message.in_reply_to == message.written_in
+    return in_thread and all(quote.kind == "reply" for quote in message.quotes)
+
+
+def _is_reply(held: Held, message: InboundMessage) -> bool:
+    return held.shown is not None and held.shown.platform_id == message.in_reply_to
 
 
 _ONLY = {

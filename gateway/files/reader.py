@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
-import os
 import re
 import signal
 import sys
@@ -15,6 +13,7 @@ from pathlib import Path
 import structlog
 from msgspec import Struct
 
+from gateway.confinement import Confinement, run_confined
 from gateway.contract.messages import FilePart, ImagePart, Part
 from gateway.files.formats import Document, document_kind, is_locked_office_file, picture_type, plain_text
 from gateway.files.worker import Outcome
@@ -24,8 +23,6 @@ log = structlog.get_logger("trunkline.files")
 _WORKER = Path(__file__).with_name("worker.py")
 _MIME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}/[a-z0-9][a-z0-9.+-]{0,80}")
 _LONGEST_NAME = 120
-_CHUNK = 65_536
-_DRAIN_SECONDS = 5.0
 _REASONS = {
     Outcome.WHOLE: "",
     Outcome.CUT: "",
@@ -129,32 +126,9 @@ class FileReader:
         """Run a worker and add what it writes to ``output``. Return its exit status; None if it was killed
         because of a limit."""
         limits = self._limits
-        numbers = (limits.characters, limits.pages, limits.seconds, limits.memory)
-        process = await asyncio.create_subprocess_exec(
-            self._python,
-            "-I",
-            str(_WORKER),
-            kind,
-            *map(str, numbers),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={},
-            cwd="/",
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.timeout(limits.seconds), asyncio.TaskGroup() as tasks:
-                tasks.create_task(_feed(process, data))
-                if not await _collect(process, output, 4 * limits.characters):
-                    _kill(process)
-                return await process.wait()
-        except TimeoutError:
-            return None
-        finally:
-            _kill(process)
-            await _drain(process)
-            await process.wait()
+        most = Confinement(limits.seconds, limits.seconds, limits.memory, 4 * limits.characters)
+        arguments = (kind, str(limits.characters), str(limits.pages))
+        return await run_confined(self._python, _WORKER, arguments, data, most, output)
 
     def _reason(self, status: int | None) -> str:
         """Return why a document was not read; "" if its text was, at least as far as the limits allow."""
@@ -176,36 +150,3 @@ def clean_name(given: str) -> str:
 def _clean(text: str) -> str:
     """Return text that every database stores."""
     return text.replace("\0", "\ufffd")
-
-
-async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(ConnectionError):
-        process.stdin.write(data)
-        await process.stdin.drain()
-    process.stdin.close()
-
-
-async def _collect(process: asyncio.subprocess.Process, output: bytearray, most: int) -> bool:
-    """Read the worker's output to its end. Return False if it is longer than allowed."""
-    assert process.stdout is not None
-    while chunk := await process.stdout.read(_CHUNK):
-        output += chunk
-        if len(output) > most:
-            return False
-    return True
-
-
-async def _drain(process: asyncio.subprocess.Process) -> None:
-    """Read the output of an ended worker to its end: a pipe with unread output would stay open."""
-    assert process.stdout is not None
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            while await process.stdout.read(_CHUNK):
-                pass
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)

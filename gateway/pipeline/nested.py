@@ -10,6 +10,7 @@ crash finds the answer of a run that had ended, and continues another one from i
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import uuid
@@ -48,7 +49,7 @@ from gateway.store.steps import Steps
 MAX_DEPTH = 3
 """Maximum depth of nested runs: a run within a run within a run."""
 MOST_AT_ONCE, MOST_RUNS = 10, 100
-"""Maximum numbers of nested runs for one message: at the same time, and in all."""
+"""Maximum numbers of nested runs for one message: at the same time in one depth, and in all."""
 _DESCRIPTION = 80
 _UNSAFE = re.compile(r"[^\w\s.,:;()'/-]")
 """Characters that could be markup in the chat of a question."""
@@ -136,29 +137,27 @@ class NestedRunner:
             raise ToolError("the task is empty")
         if parent.depth >= MAX_DEPTH:
             raise ToolError(f"runs may be nested {MAX_DEPTH} deep")
-        if root.open_runs >= MOST_AT_ONCE:
-            raise ToolError(f"at most {MOST_AT_ONCE} nested runs may run at once; start this one later")
         if root.runs >= MOST_RUNS:
             raise ToolError(f"one message may start at most {MOST_RUNS} nested runs")
         root.runs += 1
-        root.open_runs += 1
         overrides = self._overrides(task, agent, tools, system_prompt, model)
         description = _plain(description or task)
-        before = calling.get()
+        run_id, before = self._run_id(overrides, agent, session), calling.get()
+        # Of its depth only: a run that waits for those within it must not keep them from beginning.
+        slots = root.run_slots.setdefault(parent.depth, asyncio.Semaphore(MOST_AT_ONCE))
         try:
             # The time of a nested run does not count against the time limit of the tool that started it.
             with paused():
-                run_id = self._run_id(overrides, agent, session)
-                opened = await self._open(run_id, session, agent, description)
-                turn = NestedTurn(parent, opened, run_id, overrides, agent, description)
-                if agent in self._runs.agents.all:
-                    turn.agent = agent
-                try:
-                    return await self._run_once(turn)
-                finally:
-                    opened.pending -= 1
+                async with slots:
+                    opened = await self._open(run_id, session, agent, description)
+                    turn = NestedTurn(parent, opened, run_id, overrides, agent, description)
+                    if agent in self._runs.agents.all:
+                        turn.agent = agent
+                    try:
+                        return await self._run_once(turn)
+                    finally:
+                        opened.pending -= 1
         finally:
-            root.open_runs -= 1
             calling.set(before)
 
     def _run_id(self, overrides: RunOverrides, agent: str, session: str | None) -> str:

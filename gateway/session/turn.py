@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Coroutine
 from contextvars import ContextVar
 from decimal import Decimal
@@ -118,14 +118,14 @@ class TurnQuestions:
     """The questions of one message; nested runs share it with their turn.
 
     ``used`` are the ids of questions whose answers this turn has used, ``unrecorded`` those of them whose
-    call is not recorded yet. ``asked`` is set if stored questions have to be removed when the message is
-    answered. ``numbers`` counts the questions of each kind, for their keys.
+    call is not recorded yet, by the key of the call. ``asked`` is set if stored questions have to be removed
+    when the message is answered. ``numbers`` counts the questions of each kind, for their keys.
     """
 
     def __init__(self, inbox_id: str) -> None:
         self.inbox_id = inbox_id
         self.used: set[str] = set()
-        self.unrecorded: list[str] = []
+        self.unrecorded = defaultdict[str, list[str]](list)
         self.asked = False
         self.numbers: Counter[str] = Counter()
 
@@ -140,8 +140,15 @@ class Turn:
     """The effects of its tools are recorded, so that a crash does not repeat them."""
     purpose = ""
     """The task of a nested run in plain words, for the questions that it asks; empty for others."""
-    runs = open_runs = 0
-    """Numbers of nested runs for its message, at every depth: of all, and of those that still run."""
+    runs = 0
+    """Number of all nested runs for its message, at every depth."""
+    depth = 0
+    start_seq = 0
+    """Number of its ``turn_start``."""
+    delta_count = 0
+    """Number of its deltas."""
+    plans_only = False
+    """Its agent, or that of the turn it belongs to, may only use tools that change nothing."""
 
     def __init__(
         self,
@@ -164,8 +171,8 @@ class Turn:
         self.committed = False
         self.answer_id = self.message_id
         """Id of the answer that its changes of files belong to; a nested run has that of its parent."""
-        self.changed_files: list[str] = []
-        """Paths that tools changed since the last result; nested runs share the list."""
+        self.changed_files = defaultdict[str, list[str]](list)
+        """Paths that tools changed, by the key of the call; nested runs share it."""
         self.ctx = TurnContext(session.id, entry.inbound.sender, session.bus, entry.inbound, agent, role)
         self._clock = clock
         self._started = clock()
@@ -183,15 +190,14 @@ class Turn:
         """Name of the agent that provides its settings."""
         self.model = ""
         """Full name of the model that its calls are meant for; a fallback may answer instead."""
-        self.plans_only = False
-        """Its agent, or that of the turn it belongs to, may only use tools that change nothing."""
-        self.depth = 0
-        self.start_seq = 0
-        """Number of its ``turn_start``."""
         self.part_seqs: dict[int, int] = {}
         """Number of the first delta, by part."""
+        self.last_seqs: dict[int, int] = {}
+        """Number of the last delta, by part: calls and results of tools grow side by side."""
         self.rewrite_seq = 0
         """Number of the last delta that changed shown content instead of adding to it."""
+        self.run_slots: dict[int, asyncio.Semaphore] = {}
+        """Limits of the nested runs at the same time, in a turn that is not nested, by depth."""
         self.children: set[Turn] = set()
         """Running nested runs; they end with the turn."""
         self.injected: tuple[Message, ...] = ()
@@ -199,8 +205,6 @@ class Turn:
         self.steered = entry.interrupted == "steered"
         """The user wrote again during the turn; with ``steer`` the turn ends at its next boundary."""
         self.aborted = False
-        self.delta_count = 0
-        """Number of its deltas."""
         self.first_text_seconds: float | None = None
         """Seconds from the start of the turn to the first text of the answer."""
 
@@ -273,6 +277,7 @@ class Turn:
         index: int | None = getattr(delta, "part_index", None)
         if index is None:
             return
+        self.last_seqs[index] = seq
         if index not in self.part_seqs:
             self.part_seqs[index] = seq
         # A part delta replaces its part; readers that saw the old one cannot continue in the middle.
@@ -310,7 +315,7 @@ class Turn:
             if index == running and isinstance(delta, TextDelta):
                 if rest := delta.content[characters:]:
                     missed.append(msgspec.structs.replace(delta, content=rest))
-            elif index is None or index >= running:
+            elif index is None or index >= running or self.last_seqs[index] > after:
                 missed.append(delta)
         return missed
 
@@ -378,11 +383,13 @@ class Turn:
     def abort(self) -> None:
         """End the turn as soon as possible; its content so far is kept."""
         self.aborted = True
-        for child in self.children:
-            child.abort()
+        # Before its children: a task group that it waits for then cancels them, too, before the first of the
+        # two cancellations reaches them. Later it would interrupt what they do at their end.
         if self._task is not None:
             self._task.cancel()
             self._task = None
+        for child in self.children:
+            child.abort()
 
     async def run_abortable(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Run work that ``abort`` ends; None if it did. A cancellation from elsewhere passes through."""
