@@ -1,10 +1,11 @@
-"""The names for plugins that have HTTP routes or metrics, or change files.
+"""The names for plugins that have HTTP routes or metrics, change files, or run programs.
 
 In: the contract. Out: these names; ``extensions`` checks what plugins return, and ``server`` uses it. Plugins
 import this module.
 """
 
+from gateway.confinement.programs import ProcessService, ProgramAccess, RunningProgram
 from gateway.contract.plugin import ApiCall, ApiRoute, Figure
 from gateway.contract.tool import FileChange
 
-__all__ = ["ApiCall", "ApiRoute", "Figure", "FileChange"]
+__all__ = ["ApiCall", "ApiRoute", "Figure", "FileChange", "ProcessService", "ProgramAccess", "RunningProgram"]
