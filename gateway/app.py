@@ -55,6 +55,7 @@ from gateway.extensions.backends import ProviderRegistry
 from gateway.extensions.contributions import ConsoleUI
 from gateway.extensions.deadlines import is_limited, paused
 from gateway.extensions.loader import BUILTIN_PLUGINS, enabled_channels, load_channel, load_plugin
+from gateway.extensions.process.service import Processes
 from gateway.extensions.registry import AgentSources, ChannelRegistry, PluginRegistry
 from gateway.extensions.scope import Scope, owned
 from gateway.files import FileReader, OutputReader, Snapshots, ToolOutputs
@@ -172,6 +173,8 @@ class Gateway:
         self.providers = ProviderRegistry(self._provider_config)
         self.models = Models(self.providers, ConfiguredModels.of(settings))
         self.profiles = Agents.of(settings, self.models)
+        self.processes = Processes()
+        """Confined processes; the first one that is needed starts what they need."""
         self.registry = PluginRegistry(self._context, lambda name: self.activator.settings(name), self.events)
         self.activator = PluginActivator(self.registry, self.providers, settings.plugins)
         self.supervisors: list[Supervisor] = []
@@ -222,7 +225,7 @@ class Gateway:
         async with AsyncExitStack() as stack:
             store = await self.open_store()
             stack.push_async_callback(_stop_step, "store", store.close)
-            stack.push_async_callback(_stop_step, "providers", self.providers.close)
+            stack.push_async_callback(_stop_step, "providers and processes", self._close_backends)
             self._tables = PluginTables(store)
             # It ends after the plugins, which cancel their tasks. An error of the start is not its own.
             group = self.registry.task_group = await asyncio.TaskGroup().__aenter__()
@@ -492,7 +495,7 @@ class Gateway:
                 limits.frame_bytes, limits.frames_per_second, limits.websocket_queue, limits.upload_bytes
             ),
             counters=self.counters,
-            files=FileReader(),
+            files=FileReader(run=self.processes.run_script),
             uploads=uploads,
             model=lambda: self.model,
             model_of=self._model_for,
@@ -702,6 +705,12 @@ class Gateway:
             ):
                 turn.abort()
 
+    async def _close_backends(self) -> None:
+        try:
+            await self.providers.close()
+        finally:
+            await self.processes.close()
+
     def routes(self) -> list[Any]:
         """Return the routes that channels add to the server."""
         return [
@@ -744,6 +753,7 @@ class Gateway:
             register_mention_provider=partial(scope.add, contributions.add, name, "mention"),
             ui=self._ui_of(name),
             shutdown=self.shutdown,
+            processes=self.processes,
             submit=self._submit,
             announce=None if self._tables is None else partial(self._announce, name),
             questions=None if questions is None else owned(questions, scope, "on_answer"),

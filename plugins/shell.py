@@ -1,8 +1,10 @@
-"""Commands on the gateway's machine, with all its rights: the tool ``shell``.
+"""Commands on the gateway's machine: the tool ``shell``.
 
 In: ``[plugins.shell]`` with ``shell = true`` and ``roots``, and argument vectors of the model, each approved
-by a user or allowed by a rule. Out: the output of the commands, while they run and as their result. No
-command gets the gateway's environment, and none outlives its call. The plugin loader imports it.
+by a user or allowed by a rule. Out: the output of the commands, while they run and as their result. The
+kernel confines commands to the roots, without a network, where it can; elsewhere, or with ``confined =
+false``, they have all rights of the gateway. No command gets the gateway's environment, and none outlives its
+call. The plugin loader imports it.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from gateway import (
     DisplayHints,
     Plugin,
     PluginContext,
+    PluginError,
     SettingsError,
     Tool,
     ToolContext,
@@ -35,6 +38,7 @@ from gateway import (
     ToolOutput,
     tool_from,
 )
+from gateway.api import ProcessService, ProgramAccess, RunningProgram
 
 log = structlog.get_logger("trunkline.shell")
 
@@ -48,6 +52,7 @@ GRACE_SECONDS = 1.0
 _MOST_CHARACTERS = 32_000
 _CHUNK = 65_536
 _ROUNDS = 20
+_SIGNAL_STATUS = 128
 _MARK = "TRUNKLINE_SHELL"
 _KEPT = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER")
 _SET: Mapping[str, str] = {
@@ -75,13 +80,28 @@ class ShellSettings(BaseModel):
 
     shell: bool = Field(
         default=False,
-        description="Offer the tool; commands run with all rights of the gateway; default false",
+        description="Offer the tool, which runs commands on this machine; default false",
     )
     roots: tuple[Path, ...] = Field(
         default=(), description="Folders that commands may run in; the first one is the default"
     )
     seconds: int = Field(
         default=120, ge=1, le=MOST_SECONDS, description="Time limit of a command, if the model does not say"
+    )
+    confined: bool = Field(
+        default=True,
+        description="Let the kernel confine commands to the roots, the programs and a /tmp of their own, "
+        "where it can; false gives them all rights of the gateway; default true",
+    )
+    network: bool = Field(default=False, description="Give confined commands a network; default false")
+    readable: tuple[Path, ...] = Field(
+        default=(), description="Further folders and files that confined commands may read"
+    )
+    processes: int = Field(
+        default=256, ge=1, le=10_000, description="Most processes of a confined command at once; default 256"
+    )
+    memory_mb: int = Field(
+        default=0, ge=0, description="Most memory of a confined command in MB; default 0, which is no limit"
     )
     environment: dict[str, str] = Field(default={}, description="Further variables of all commands, by name")
 
@@ -112,6 +132,7 @@ class Shell(Plugin):
     def __init__(self) -> None:
         self._settings = ShellSettings()
         self._environment: dict[str, str] = {}
+        self._processes: ProcessService | None = None
         self._tool = tool_from(
             self.shell,
             display=DisplayHints(verb="running a command", fields={"command": "argv", "folder": "cwd"}),
@@ -131,9 +152,20 @@ class Shell(Plugin):
         kept = {name: value for name, value in ctx.environ.items() if name in _KEPT}
         self._environment = {**kept, **_SET, **settings.environment}
         self._environment["PATH"] = self._path(self._environment.get("PATH", os.defpath))
+        missing = ["plugins.shell.confined is false"] if not settings.confined else []
+        if ctx.processes is not None and settings.confined:
+            missing = await asyncio.to_thread(ctx.processes.missing_layers)
+            self._processes = ctx.processes if not missing else None
+        roots = [str(root) for root in settings.roots]
+        if self._processes is not None:
+            # Its own /tmp is the only place besides the roots that a command can write to.
+            self._environment |= {"HOME": "/tmp", "TMPDIR": "/tmp", **settings.environment}  # noqa: S108
+            log.info("the tool shell is on: the kernel confines its commands", roots=roots)
+            return
         log.warning(
             "the tool shell is on: commands run with all rights of the gateway, without a sandbox",
-            roots=[str(root) for root in settings.roots],
+            roots=roots,
+            reason="; ".join(missing),
         )
 
     def tools(self) -> Sequence[Tool]:
@@ -166,18 +198,11 @@ class Shell(Plugin):
         # A pipe of our own: asyncio's Process.wait() would wait for every program that holds asyncio's pipe.
         reading, writing = os.pipe()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(planned.program, *planned.arguments),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=writing,
-                stderr=writing,
-                env={**self._environment, _MARK: mark},
-                cwd=planned.folder,
-                start_new_session=True,
-            )
-        except OSError as error:
+            process = await self._start(planned, mark, writing)
+        except (OSError, PluginError) as error:
             os.close(reading)
-            raise ToolError(f"{planned.program} cannot be started: {error.strerror or error}") from None
+            reason = error.strerror or error if isinstance(error, OSError) else error
+            raise ToolError(f"{planned.program} cannot be started: {reason}") from None
         finally:
             os.close(writing)
         output = _Output(context)
@@ -189,9 +214,35 @@ class Shell(Plugin):
             await _end(process, mark, output)
         if not in_time:
             return ToolOutput(f"{output.text()}\n[stopped after {seconds} s]".lstrip(), is_error=True)
+        if isinstance(process, _Confined) and process.problem:
+            return ToolOutput(f"{output.text()}\n[stopped: {process.problem}]".lstrip(), is_error=True)
         code = process.returncode
         ended = "" if code == 0 else f"\n[exit status {code}]"
         return ToolOutput(f"{output.text()}{ended}".lstrip("\n") or "[no output]", is_error=code != 0)
+
+    async def _start(
+        self, planned: Planned, mark: str, output: int
+    ) -> asyncio.subprocess.Process | _Confined:
+        """Start a command, confined if that is possible. Raises OSError or PluginError."""
+        environment = {**self._environment, _MARK: mark}
+        words = (planned.program, *planned.arguments)
+        if self._processes is not None:
+            settings = self._settings
+            access = ProgramAccess(
+                settings.roots, settings.readable, settings.network, settings.processes, settings.memory_mb
+            )
+            program = await self._processes.start_program(words, planned.folder, environment, access, output)
+            if program is not None:
+                return _Confined(program)
+        return await asyncio.create_subprocess_exec(
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=planned.folder,
+            start_new_session=True,
+        )
 
     def _match_key(self, arguments: Mapping[str, Any]) -> str | None:
         """Return the command as permissions compare it; None if it cannot run."""
@@ -246,6 +297,35 @@ class Shell(Plugin):
         )
 
 
+class _Confined:
+    """A confined command, as far as it resembles a process of asyncio."""
+
+    def __init__(self, program: RunningProgram) -> None:
+        self._program = program
+        self.pid = program.pid
+        self.returncode: int | None = None
+
+    @property
+    def problem(self) -> str:
+        """Why the gateway ended it, if it did."""
+        return self._program.problem
+
+    def send(self, number: signal.Signals) -> None:
+        """Ask it to end, or end it and all that it started."""
+        if number == signal.SIGTERM:
+            self._program.terminate()
+        else:
+            self._program.kill()
+
+    async def wait(self) -> int:
+        """Wait for its end. The status is negative for a signal, as that of other processes."""
+        status = await self._program.wait()
+        if status is None:
+            status = -signal.SIGKILL
+        self.returncode = _SIGNAL_STATUS - status if status > _SIGNAL_STATUS else status
+        return self.returncode
+
+
 class _Output:
     """The output of a command: shown while it runs, its beginning and its end kept for the result."""
 
@@ -297,7 +377,7 @@ class _Output:
         return f"{head}\n[{self._dropped} bytes left out]\n{tail}".rstrip()
 
 
-async def _follow(process: asyncio.subprocess.Process, output: _Output, seconds: float) -> bool:
+async def _follow(process: asyncio.subprocess.Process | _Confined, output: _Output, seconds: float) -> bool:
     """Add the output of a command until its program ends. Return False if that takes too long."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds), asyncio.TaskGroup() as tasks:
@@ -309,7 +389,7 @@ async def _follow(process: asyncio.subprocess.Process, output: _Output, seconds:
     return False
 
 
-async def _end(process: asyncio.subprocess.Process, mark: str, output: _Output) -> None:
+async def _end(process: asyncio.subprocess.Process | _Confined, mark: str, output: _Output) -> None:
     """End the command and everything that it started: SIGTERM, then SIGKILL for its group and its mark."""
     try:
         if process.returncode is None:
@@ -325,7 +405,10 @@ async def _end(process: asyncio.subprocess.Process, mark: str, output: _Output) 
         await output.close()
 
 
-def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+def _signal(process: asyncio.subprocess.Process | _Confined, number: signal.Signals) -> None:
+    if isinstance(process, _Confined):
+        process.send(number)
+        return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 

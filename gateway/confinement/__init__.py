@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -32,6 +32,10 @@ class Confinement(Struct, frozen=True):
     memory: int
     output: int
     threads: bool = False
+
+
+RunScript = Callable[[str, Path, Sequence[str], bytes, Confinement, bytearray], Awaitable[int | None]]
+"""``run_confined``, or a function that does the same with more confinement."""
 
 
 async def run_confined(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
+from gateway.confinement.programs import ProcessService
 from gateway.contract.channel import InboundMessage, Sender, SenderRole
 from gateway.contract.errors import TrunklineError
 from gateway.contract.events import AgentEvent
@@ -262,6 +263,8 @@ class PluginContext(Struct, frozen=True, kw_only=True):
     register_mention_provider: Callable[[str, MentionProvider], Unregister]
     ui: UIService | None = None
     shutdown: Callable[[int], None] | None = None
+    processes: ProcessService | None = None
+    """Runs scripts and programs that the kernel confines."""
     submit: Submit | None = None
     announce: Announce | None = None
     questions: QuestionService | None = None

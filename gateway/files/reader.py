@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 from msgspec import Struct
 
-from gateway.confinement import Confinement, run_confined
+from gateway.confinement import Confinement, RunScript, run_confined
 from gateway.contract.errors import OverloadedError, PartValidationError
 from gateway.contract.messages import FilePart, ImagePart, Part
 from gateway.files.formats import Document, document_kind, is_locked_office_file, picture_type, plain_text
@@ -55,11 +55,14 @@ _LIMITS = ReadingLimits()
 class FileReader:
     """Converts the bytes of files to parts. Documents are read by processes that start when needed.
 
-    ``python`` is the interpreter of these processes.
+    ``python`` is the interpreter of these processes, and ``run`` starts them.
     """
 
-    def __init__(self, limits: ReadingLimits = _LIMITS, python: str = sys.executable) -> None:
+    def __init__(
+        self, limits: ReadingLimits = _LIMITS, python: str = sys.executable, run: RunScript = run_confined
+    ) -> None:
         self._limits = limits
+        self._run = run
         self._python = python
         self._slots = asyncio.Semaphore(limits.workers)
 
@@ -141,7 +144,7 @@ class FileReader:
         limits = self._limits
         most = Confinement(limits.seconds, limits.seconds, limits.memory, 4 * limits.characters)
         arguments = (kind, str(limits.characters), str(limits.pages))
-        return await run_confined(self._python, _WORKER, arguments, data, most, output)
+        return await self._run(self._python, _WORKER, arguments, data, most, output)
 
     def _reason(self, status: int | None) -> str:
         """Return why a document was not read; "" if its text was, at least as far as the limits allow."""

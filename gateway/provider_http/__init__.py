@@ -5,7 +5,7 @@ but no vendor. Its public names are for plugins that add a provider, besides tho
 The core's pipeline and server may import its modules; channels may not.
 """
 
-from gateway.confinement import Confinement, run_confined
+from gateway.confinement import Confinement, RunScript, run_confined
 from gateway.contract.deltas import (
     DeltaWriter,
     MetadataDelta,
@@ -104,6 +104,7 @@ __all__ = [
     "RecentEncodings",
     "ReloadsCredentials",
     "RequestSpec",
+    "RunScript",
     "ServerFailedError",
     "SignsIn",
     "Step",

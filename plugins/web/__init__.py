@@ -86,7 +86,10 @@ class Web(Plugin):
     async def activate(self, ctx: PluginContext) -> None:
         """Read the settings. Raises SettingsError if the engine lacks its address or its key."""
         settings = self._settings = ctx.options(WebSettings)
-        self._pages = PageReader(settings.allow)
+        if ctx.processes is None:
+            self._pages = PageReader(settings.allow)
+        else:
+            self._pages = PageReader(settings.allow, run=ctx.processes.run_script)
         if settings.engine is None:
             return
         engine = ENGINES[settings.engine]

@@ -17,7 +17,7 @@ from typing import Literal
 from msgspec import Struct
 
 from gateway import ToolError
-from gateway.provider_http import Confinement, FetchError, Reach, fetch, run_confined
+from gateway.provider_http import Confinement, FetchError, Reach, RunScript, fetch, run_confined
 from plugins.web import converter
 
 Format = Literal["markdown", "text", "html"]
@@ -78,9 +78,13 @@ class PageReader:
     """Reads pages from public addresses, and from the private networks in ``allow``."""
 
     def __init__(
-        self, allow: tuple[IPv4Network | IPv6Network, ...] = (), python: str = sys.executable
+        self,
+        allow: tuple[IPv4Network | IPv6Network, ...] = (),
+        python: str = sys.executable,
+        run: RunScript = run_confined,
     ) -> None:
-        """``python`` is the interpreter of the converters."""
+        """``python`` is the interpreter of the converters, and ``run`` starts them."""
+        self._run = run
         self._allow = allow
         self._python = python
         self._slots = asyncio.Semaphore(_CONVERSIONS)
@@ -114,7 +118,7 @@ class PageReader:
         """Run a converter. Returns its exit status, and its text as far as it came."""
         text = bytearray()
         script, arguments = Path(converter.__file__), (output, charset, url)
-        status = await run_confined(self._python, script, arguments, data, _LIMITS, text)
+        status = await self._run(self._python, script, arguments, data, _LIMITS, text)
         return status, text.decode(errors="replace")
 
 

@@ -30,6 +30,8 @@ from rich.console import Console
 from rich.table import Table
 from search_figures import SEARCH_FIGURES
 
+from plugins import PLUGIN_FIGURES
+
 _ALL = {
     **FIGURES,
     **LIFE_FIGURES,
@@ -37,6 +39,7 @@ _ALL = {
     **CHANNEL_FIGURES,
     **PROVIDER_FIGURES,
     **SEARCH_FIGURES,
+    **PLUGIN_FIGURES,
 }
 RIVAL = TREE / ".venv-bench"
 PLAIN = TREE / ".venv-bench-plain"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,17 +57,27 @@ def text_of(path: Path) -> str:
         return ""
 
 
-async def gone(pid: int) -> None:
-    """Wait until a process has ended; the test's time limit is the limit."""
-    while text_of(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[:1] not in ([], ["Z"]):
+def unique_seconds() -> str:
+    """A time that no other process sleeps: commands see process ids of their own namespace."""
+    return f"1000.{uuid.uuid4().int % 10**9:09}"
+
+
+def sleepers(seconds: str) -> list[str]:
+    """The processes that sleep so long."""
+    paths = Path("/proc").glob("[0-9]*/cmdline")
+    return [path.parent.name for path in paths if f"sleep\0{seconds}" in text_of(path)]
+
+
+async def gone(seconds: str) -> None:
+    """Wait until no process sleeps so long; the test's time limit is the limit."""
+    while sleepers(seconds):
         await asyncio.sleep(0.02)
 
 
-async def pid_in(path: Path) -> int:
-    """The process id that a command writes to a file."""
-    while not text_of(path).endswith("\n"):
+async def sleeping(seconds: str) -> None:
+    """Wait until a process sleeps so long."""
+    while not sleepers(seconds):
         await asyncio.sleep(0.02)
-    return int(text_of(path))
 
 
 async def test_004_t15_a_command_runs_in_the_first_root_and_returns_its_output(tmp_path: Path) -> None:
@@ -146,39 +157,69 @@ async def test_escape_sequences_are_removed(tmp_path: Path) -> None:
         assert found.output == "red end"
 
 
+@pytest.mark.parametrize("confined", [True, False])
 @pytest.mark.parametrize(
-    "start", ["sleep 1000 &", "setsid sleep 1000 &", "set -m; env -i sleep 1000 &", "(sleep 1000; true) &"]
+    "start", ["sleep N &", "setsid sleep N &", "set -m; env -i sleep N &", "(sleep N; true) &"]
 )
-async def test_nothing_that_a_command_starts_outlives_it(tmp_path: Path, start: str) -> None:
+async def test_nothing_that_a_command_starts_outlives_it(tmp_path: Path, start: str, confined: bool) -> None:
     """Neither in its group, nor in another one, nor in another session, although it holds the output open."""
-    async with shelling(tmp_path) as chat:
-        found = await run(chat, "bash", "-c", f"{start} echo $! > pid; echo done")
+    seconds = unique_seconds()
+    async with shelling(tmp_path, confined=confined) as chat:
+        found = await run(chat, "bash", "-c", f"{start.replace('N', seconds)} echo done")
         assert found.output == "done"
-        await gone(await pid_in(tmp_path / "work/pid"))
+        await gone(seconds)
 
 
-async def test_a_command_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> None:
-    async with shelling(tmp_path) as chat:
-        script = "trap '' TERM; sleep 1000 & echo $! > pid; echo begun; wait; sleep 1000"
+@pytest.mark.parametrize("confined", [True, False])
+async def test_a_command_that_takes_too_long_ends_with_its_children(tmp_path: Path, confined: bool) -> None:
+    seconds = unique_seconds()
+    async with shelling(tmp_path, confined=confined) as chat:
+        script = f"trap '' TERM; sleep {seconds} & echo begun; wait; sleep 1000"
         found = await run(chat, "bash", "-c", script, timeout=3)
         assert found.is_error
         assert found.output.endswith("[stopped after 3 s]")
-        await gone(await pid_in(tmp_path / "work/pid"))
+        await gone(seconds)
 
 
-async def test_stop_and_shutdown_end_a_command_with_its_children(tmp_path: Path) -> None:
-    pids: list[int] = []
-    async with shelling(tmp_path, limits={"drain_seconds": 0}) as chat:
-        chat.model.then(use("bash", "-c", "setsid sleep 1000 & echo $! > one; wait"))
+@pytest.mark.parametrize("confined", [True, False])
+async def test_stop_and_shutdown_end_a_command_with_its_children(tmp_path: Path, confined: bool) -> None:
+    one, two = unique_seconds(), unique_seconds()
+    async with shelling(tmp_path, limits={"drain_seconds": 0}, confined=confined) as chat:
+        chat.model.then(use("bash", "-c", f"setsid sleep {one} & wait"))
         await chat.accept("go")
-        pids.append(await pid_in(tmp_path / "work/one"))
+        await sleeping(one)
         assert (await chat.say("/stop")).text == "Stopped."
-        await gone(pids[0])
-        chat.model.then(use("bash", "-c", "sleep 1000 & echo $! > two; wait"))
+        await gone(one)
+        chat.model.then(use("bash", "-c", f"sleep {two} & wait"))
         await chat.accept("go", "other")
-        pids.append(await pid_in(tmp_path / "work/two"))
-    for pid in pids:
-        await gone(pid)
+        await sleeping(two)
+    await gone(two)
+
+
+async def test_a_confined_command_reaches_neither_other_files_nor_a_network(tmp_path: Path) -> None:
+    """Where the kernel cannot confine, commands have all rights, and the log says so."""
+    (tmp_path / "secret").write_text("a secret")
+    async with shelling(tmp_path) as chat:
+        if chat.gateway.processes.missing_layers():
+            pytest.skip("the kernel cannot confine")
+        found = await run(chat, "cat", str(tmp_path / "secret"))
+        assert "No such file" in found.output
+        found = await run(chat, "bash", "-c", "echo > made; touch /usr/made; cat /proc/net/dev | wc -l")
+        assert "Read-only" in found.output or "denied" in found.output
+        assert found.output.endswith("3"), "two lines of headings, and the loopback interface"
+        assert (tmp_path / "work/made").exists()
+        found = await run(chat, "bash", "-c", "kill -9 $$")
+        assert found.output.endswith("[exit status -9]")
+    async with shelling(tmp_path, confined=False) as chat:
+        assert (await run(chat, "cat", str(tmp_path / "secret"))).output == "a secret"
+    async with shelling(tmp_path, readable=[str(tmp_path / "secret")]) as chat:
+        assert (await run(chat, "cat", str(tmp_path / "secret"))).output == "a secret"
+
+
+async def test_the_processes_of_a_confined_command_are_limited(tmp_path: Path) -> None:
+    async with shelling(tmp_path, processes=20) as chat:
+        found = await run(chat, "bash", "-c", "for i in $(seq 100); do sleep 60 & done; wait")
+        assert found.output.endswith("[stopped: it had more than 20 processes]")
 
 
 async def test_004_t21_a_command_asks_and_always_covers_program_and_leading_arguments(tmp_path: Path) -> None:

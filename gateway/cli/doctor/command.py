@@ -63,6 +63,7 @@ def run_checks(config: Path | None) -> Iterator[Finding]:
         machine.python(),
         machine.documents(),
         machine.kernel(),
+        machine.confinement(),
         machine.open_files(),
         machine.clock(),
     )

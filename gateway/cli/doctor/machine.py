@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import asyncio
 import importlib.util
 import platform
 import resource
@@ -11,9 +11,11 @@ import time
 from pathlib import Path
 
 from gateway.cli.doctor.finding import Finding, ok, warn
+from gateway.extensions.process import kernel as confining
+from gateway.extensions.process.attacks import ATTACKS, Outcome, run_attacks
+from gateway.extensions.process.launcher import ConfinementError, Launcher
 
 _ENOUGH_FILES = 4_096
-_CREATE_RULESET, _ASK_VERSION = 444, 1
 _DAY = 86_400.0
 
 
@@ -29,22 +31,55 @@ def kernel() -> Finding:
         return ok(
             "kernel", f"{platform.system()}: no Landlock, seccomp or user namespaces to confine plugins"
         )
-    abi = landlock_abi()
+    abi = confining.landlock_abi()
     features = {
         f"Landlock ABI {abi}" if abi else "Landlock": abi > 0,
         "seccomp": "Seccomp:" in _read("/proc/self/status"),
-        "user namespaces": _has_user_namespaces(),
+        "user namespaces": confining.has_user_namespaces(),
     }
     there = [name for name, has in features.items() if has]
     missing = [f"no {name}" for name, has in features.items() if not has]
     return ok("kernel", f"{platform.release()}: {', '.join([*there, *missing])}")
 
 
-def landlock_abi() -> int:
-    """Return the Landlock ABI of the kernel; 0 without Landlock."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))
-    return max(0, int(version))
+def confinement() -> Finding:
+    """Run the attacks of ``gateway.extensions.process`` in a confined process, and report those that work."""
+    missing = confining.missing(confining.layers(), strict=False)
+    if missing:
+        return warn(
+            "confinement",
+            "the kernel cannot confine plugins, commands and the readers of documents: "
+            "plugins with plugin.yml are refused, the others have fewer limits",
+            "; ".join(missing),
+        )
+    try:
+        outcomes, namespaces = asyncio.run(_attack())
+    except (ConfinementError, OSError) as error:
+        return warn(
+            "confinement", f"no process could be confined: {error}", "see gateway/extensions/README.md"
+        )
+    succeeded = [outcome.name for outcome in outcomes if outcome.name in ATTACKS and not outcome.refused]
+    failed = [outcome for outcome in outcomes if outcome.name not in ATTACKS and outcome.refused]
+    detail = f"{len(ATTACKS) - len(succeeded)} of {len(ATTACKS)} attacks refused, {namespaces} namespaces"
+    if failed:
+        return warn(
+            "confinement",
+            f"{detail}; plugins cannot work: {failed[0].name}: {failed[0].detail}",
+            "check the interpreter: it must be readable by the gateway's user",
+        )
+    if succeeded == ["stat"]:
+        detail += "; plugins can learn that files exist, since the kernel offers them no mount namespace"
+    elif succeeded:
+        return warn("confinement", f"{detail}; possible: {', '.join(succeeded)}", "use only trusted plugins")
+    return ok("confinement", f"{detail}; documents, pages and commands of the tool shell are confined, too")
+
+
+async def _attack() -> tuple[list[Outcome], int]:
+    launcher = Launcher()
+    try:
+        return await run_attacks(launcher), len(launcher.namespaces)
+    finally:
+        await launcher.close()
 
 
 def documents() -> Finding:
@@ -78,13 +113,6 @@ def clock(now: float | None = None) -> Finding:
             "set the clock: times of messages, certificates and prices depend on it",
         )
     return ok("clock", shown)
-
-
-def _has_user_namespaces() -> bool:
-    most = _read("/proc/sys/user/max_user_namespaces").strip()
-    allowed = _read("/proc/sys/kernel/unprivileged_userns_clone").strip()
-    held_back = _read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").strip()
-    return most not in ("", "0") and allowed != "0" and held_back != "1"
 
 
 def _read(path: str) -> str:

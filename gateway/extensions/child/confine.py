@@ -301,13 +301,21 @@ class Confinement:
 
     def _seccomp(self) -> None:
         if self._profile["syscalls"] == "plugin":
-            code = syscalls.plugin_filter(os.getpid())
+            code = self._plugin_filter()
         else:
             code = syscalls.program_filter(self._families())
         self._kernel.call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         array = ctypes.create_string_buffer(code, len(code))
         program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(array))
         self._kernel.call("seccomp", _SECCOMP_SET_FILTER, 0, program)
+
+    def _plugin_filter(self) -> bytes:
+        pid = os.getpid()
+        return (
+            syscalls.plugin_filter(pid, threads=True)
+            if self._profile["threads"]
+            else syscalls.plugin_filter(pid)
+        )
 
     def _families(self) -> tuple[int, ...]:
         """Return the families of sockets: unix ones only where no socket of the machine can be reached."""

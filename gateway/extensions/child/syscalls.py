@@ -5,6 +5,7 @@ Only the standard library: this runs in the process of a plugin, before the plug
 
 from __future__ import annotations
 
+import functools
 import platform
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -104,10 +105,13 @@ _FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 1030, 1032, 1034)
 _IOCTL = (0x541B, 0x5421, 0x5451, 0x5450, 0x5401)  # FIONREAD, FIONBIO, FIOCLEX, FIONCLEX, TCGETS (isatty)
 _PRCTL = (3, 15, 16, 23, 0x53564D41)  # get dumpable, set and get the name, read a capability, name memory
 _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
+_THREAD = 0x3D0F00
+"""The flags with which the C library starts a thread."""
 _NEW_NAMESPACES = 0x7E020000
 """The flags of ``clone`` for new namespaces."""
 
 
+@functools.cache
 def numbers(machine: str = "") -> Number:
     """Return the numbers of the calls on an architecture; this machine's by default.
 
@@ -123,7 +127,8 @@ def numbers(machine: str = "") -> Number:
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
 
 
-def plugin_filter(pid: int, machine: str = "") -> bytes:
+@functools.cache
+def plugin_filter(pid: int, machine: str = "", *, threads: bool = False) -> bytes:
     """Return the filter of the profile ``plugin``: an allow list, without processes, sockets and exec."""
     own = (pid,)
     rules: dict[str, Sequence[Condition]] = dict.fromkeys(_OWN_PROCESS.split(), ())
@@ -139,6 +144,8 @@ def plugin_filter(pid: int, machine: str = "") -> bytes:
         "socketpair": ((0, (_AF_UNIX,)), (1, tuple(_SOCK_STREAM | flags for flags in _SOCK_FLAGS))),
         "sendto": ((4, (0,)),),
     }
+    if threads:
+        rules["clone"] = ((0, (_THREAD,)),)
     return _program(machine, lambda number: _allowed(number, rules), _ERRNO | _EPERM)
 
 

@@ -41,6 +41,7 @@ class Zygote:
         self._control = control
         self._kernel = confine.Kernel()
         self._ids = os.getuid(), os.getgid()
+        confine.syscalls.plugin_filter(1)  # computed once, for all children that are process 1
         self._self = os.pidfd_open(os.getpid())
         self._ended, wakeup = os.pipe()
         os.set_blocking(self._ended, False)

@@ -137,6 +137,7 @@ class Connection:
         self._out: deque[_Outgoing] = deque()
         self._events: deque[_Outgoing] = deque()
         self._writing = False
+        self._flushing = False
         self._last = 0
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._abandoned: set[int] = set()
@@ -216,11 +217,10 @@ class Connection:
         if self._closed is not None:
             return
         event = _Outgoing(self._framed(_Event(method, params)), is_event=True)
-        if self._writing:
-            self._events.append(event)
-            if len(self._events) > MOST_EVENTS:
-                self._events.popleft().data = b""
-                self.dropped += 1
+        self._events.append(event)
+        if len(self._events) > MOST_EVENTS:
+            self._events.popleft().data = b""
+            self.dropped += 1
         self._send(event)
 
     def _framed(self, value: Struct) -> bytes:
@@ -271,13 +271,19 @@ class Connection:
     # Writing.
 
     def _send(self, frame: _Outgoing) -> None:
-        """Send a frame now if nothing waits before it."""
+        """Send a frame at the end of this step of the loop: calls made at once are one system call."""
         if self._closed is not None:
             if frame.fd is not None:
                 os.close(frame.fd)
             return
         self._out.append(frame)
-        if not self._writing:
+        if not self._writing and not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if not self._writing and self._closed is None:
             self._write()
 
     def _write(self) -> None:
@@ -294,15 +300,14 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             if not self._writing:
                 self._writing = True
-                self._events.extend(frame for frame in self._out if frame.is_event)
                 self._loop.add_writer(self._fd, self._write)
             return
         except OSError:
             self.close("its connection is broken")
             return
+        self._events.clear()
         if self._writing:
             self._writing = False
-            self._events.clear()
             self._loop.remove_writer(self._fd)
 
     def _merged(self) -> bytes:
@@ -373,14 +378,14 @@ class Connection:
         del received[:at]
 
     def _take(self, frame: _Frame) -> None:
-        match frame:
-            case _Frame(m=str(method), r=msgspec.UNSET, e=msgspec.UNSET):
-                self._count()
-                self._accept(frame.i, method, frame.p)
-            case _Frame(i=int(number), m=msgspec.UNSET) if (frame.r is UNSET) != (frame.e is UNSET):
-                self._settle(number, frame)
-            case _:
-                raise ProtocolViolation("a frame that is neither a call, a result, an error nor an event")
+        number, is_result, is_error = frame.i, frame.r is not UNSET, frame.e is not UNSET
+        if isinstance(frame.m, str) and not is_result and not is_error:
+            self._count()
+            self._accept(number, frame.m, frame.p)
+        elif isinstance(number, int) and frame.m is UNSET and is_result != is_error:
+            self._settle(number, frame)
+        else:
+            raise ProtocolViolation("a frame that is neither a call, a result, an error nor an event")
 
     def _settle(self, number: int, frame: _Frame) -> None:
         future = self._calls.pop(number, None)

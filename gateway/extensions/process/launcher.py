@@ -49,11 +49,12 @@ _HELP = {
 
 
 class ConfinementError(PluginError):
-    """A process that could not be confined was not started. ``layer`` is the one that is missing."""
+    """A process that was not started. ``layer`` is the missing one, or ``exec`` for the program itself."""
 
     def __init__(self, layer: str, reason: str) -> None:
         advice = _HELP.get(layer, "")
-        super().__init__(f"{layer}: {reason}" + (f"; {advice}" if advice else ""))
+        layer_of = "" if layer == "exec" else f"{layer}: "
+        super().__init__(f"{layer_of}{reason}" + (f"; {advice}" if advice else ""))
         self.layer = layer
 
 
@@ -226,6 +227,11 @@ class Launcher:
     def zygote(self) -> int | None:
         """The zygote's process id; None while there is none."""
         return self._process.pid if self._process is not None and self._control is not None else None
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """The namespaces of new processes, as far as earlier ones have shown."""
+        return self._levels()[self._level]
 
     def missing_layers(self) -> list[str]:
         """Return why nothing can be confined here, each reason with its remedy; [] if it is possible."""

@@ -55,7 +55,8 @@ class ProcessLimits(Struct, frozen=True):
 class Profile(Struct, frozen=True):
     """The confinement of one process.
 
-    ``syscalls`` names the list of system calls. ``network`` leaves out the network namespace. ``devices``
+    ``syscalls`` names the list of system calls, to which ``threads`` adds threads. ``network`` leaves out the
+    network namespace. ``devices``
     adds ``/dev/null`` and its like and ``/proc``; ``tmp_bytes`` is the size of a ``/tmp`` of its own.
     ``without`` switches layers off, by their names in ``child/confine.py`` or ``net namespace`` and so on.
     Only tests use it, to show that an attack can succeed; no setting reaches it.
@@ -64,6 +65,7 @@ class Profile(Struct, frozen=True):
     name: str
     mounts: tuple[Mount, ...]
     syscalls: Literal["plugin", "program"]
+    threads: bool = False
     network: bool = False
     devices: bool = False
     tmp_bytes: int = 0
@@ -112,10 +114,15 @@ class ProgramTarget(Struct, frozen=True, tag_field="kind", tag="program"):
 Target = PluginTarget | ScriptTarget | ProgramTarget
 
 
-def plugin(readable: Iterable[str | Path], limits: ProcessLimits = ProcessLimits()) -> Profile:  # noqa: B008
+def plugin(
+    readable: Iterable[str | Path],
+    limits: ProcessLimits = ProcessLimits(),  # noqa: B008 - frozen
+    *,
+    threads: bool = False,
+) -> Profile:
     """Return the profile ``plugin``: Python code with its own folders; no processes, network or exec."""
     mounts = (*interpreter_mounts(), *(Mount(str(path)) for path in readable))
-    return Profile("plugin", mounts, "plugin", limits=limits)
+    return Profile("plugin", mounts, "plugin", threads=threads, limits=limits)
 
 
 def program(
@@ -156,7 +163,7 @@ def interpreter_mounts() -> Iterator[Mount]:
     yield Mount("/etc/ld.so.cache")
 
 
-def program_mounts(paths: Iterable[str], closed: Sequence[str] = ()) -> Iterator[Mount]:
+def program_mounts(paths: Iterable[str], closed: Sequence[Path] = ()) -> Iterator[Mount]:
     """Yield what programs need to start, for folders of programs and single executables.
 
     It follows links and the interpreters of scripts. Of a folder ``bin`` it adds the libraries beside it,
@@ -166,7 +173,7 @@ def program_mounts(paths: Iterable[str], closed: Sequence[str] = ()) -> Iterator
     for path in paths:
         for found in _chain(path):
             folder = found if os.path.isdir(found) else os.path.dirname(found)  # noqa: PTH112, PTH120
-            if folder in seen or folder == "/" or _is_below(folder, (*_SYSTEM, *closed)):
+            if folder in seen or folder == "/" or _is_below(folder, (*_SYSTEM, *map(str, closed))):
                 continue
             seen.add(folder)
             if os.path.basename(folder) in ("bin", "sbin", "libexec"):  # noqa: PTH119

@@ -1,0 +1,137 @@
+"""Confined processes for the rest of the gateway: scripts that read what others wrote, and programs.
+
+Nothing is started or imported before the first use. Where the kernel cannot confine, scripts keep the limits
+of ``gateway.confinement``, and programs are refused, so that the caller decides.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import structlog
+
+from gateway.confinement import Confinement, run_confined
+
+if TYPE_CHECKING:
+    from gateway.confinement.programs import ProgramAccess, RunningProgram
+    from gateway.extensions.process.launcher import Launcher
+    from gateway.extensions.process.profile import Profile, ScriptTarget
+
+log = structlog.get_logger("trunkline.processes")
+
+_CHILD = Path(__file__).parent.parent / "child"
+_MIB = 1024 * 1024
+_TRANSIENT = ("start", "zygote")
+"""Failures that are no missing layer; after them nothing may run with less confinement."""
+_OPEN_FILES = 64
+_PROGRAM_FILES = 4096
+_PROGRAM_FILE_BYTES = 1 << 40
+
+
+class Processes:
+    """Starts confined processes. ``mode`` is that of a launcher which is made at its first use."""
+
+    def __init__(
+        self, mode: Literal["strict", "standard"] = "standard", launcher: Launcher | None = None
+    ) -> None:
+        self._mode: Literal["strict", "standard"] = mode
+        self._launcher = launcher
+        self._unconfined = False
+
+    @property
+    def launcher(self) -> Launcher:
+        """The launcher of this gateway."""
+        if self._launcher is None:
+            # At its first use, because a gateway that confines nothing shall not pay for it.
+            from gateway.extensions.process.launcher import Launcher
+
+            runtime = "trunkline_plugin.runtime"
+            exists = (_CHILD / "trunkline_plugin" / "runtime.py").exists()
+            self._launcher = Launcher(self._mode, preload=[(_CHILD, runtime)] if exists else [])
+        return self._launcher
+
+    def missing_layers(self) -> list[str]:
+        """Return why nothing can be confined here, each reason with its remedy; [] if it is possible."""
+        return self.launcher.missing_layers()
+
+    async def close(self) -> None:
+        """End all confined processes."""
+        if self._launcher is not None:
+            await self._launcher.close()
+
+    async def run_script(
+        self,
+        python: str,
+        script: Path,
+        arguments: Sequence[str],
+        data: bytes,
+        limits: Confinement,
+        output: bytearray,
+    ) -> int | None:
+        """Run a script as ``run_confined`` does, under the profile ``plugin`` if that is possible here.
+
+        Scripts of another interpreter than the gateway's keep the limits of ``run_confined``.
+        """
+        from gateway.extensions.process.launcher import ConfinementError
+        from gateway.extensions.process.scripts import run_script
+
+        if not self._unconfined and python == sys.executable:
+            profile, target = _script(script, arguments, limits)
+            try:
+                ended = await run_script(self.launcher, profile, target, data, limits.output, limits.seconds)
+            except ConfinementError as error:
+                if error.layer in _TRANSIENT:
+                    raise OSError(str(error)) from None
+                self._unconfined = True
+                log.warning(
+                    "documents and pages are read without confinement by the kernel", reason=str(error)
+                )
+            else:
+                output += ended.output
+                # The first process of a pid namespace gets SIGKILL in place of SIGXCPU.
+                return None if ended.status == -signal.SIGKILL else ended.status
+        return await run_confined(python, script, arguments, data, limits, output)
+
+    async def start_program(
+        self, argv: Sequence[str], cwd: Path, environ: Mapping[str, str], access: ProgramAccess, output: int
+    ) -> RunningProgram | None:
+        """Start a program under the profile ``program``, with the descriptor ``output`` as stdout and stderr.
+
+        None if that is impossible here. Raises ConfinementError if the program cannot be started.
+        """
+        from gateway.extensions.process import profile as profiles
+
+        launcher = self.launcher
+        if launcher.missing_layers():
+            return None
+        writable = [profiles.Mount(str(path), write=True) for path in access.writable]
+        readable = [profiles.Mount(str(path)) for path in access.readable]
+        found = profiles.program_mounts((argv[0], *environ.get("PATH", "").split(":")), access.writable)
+        limits = profiles.ProcessLimits(
+            memory=access.memory_mb * _MIB,
+            files=_PROGRAM_FILES,
+            file_bytes=_PROGRAM_FILE_BYTES,
+            processes=access.processes,
+        )
+        profile = profiles.program(
+            (*found, *readable, *writable), limits, network=access.network, environ=environ
+        )
+        target = profiles.ProgramTarget(tuple(argv), str(cwd), stdout=output, stderr=output)
+        return await launcher.spawn(profile, target)
+
+
+def _script(script: Path, arguments: Sequence[str], limits: Confinement) -> tuple[Profile, ScriptTarget]:
+    """Return profile and target of a script, which sees itself and the installed libraries."""
+    from gateway.extensions.process import profile as profiles
+
+    site = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    profile = profiles.plugin(
+        [script, *site],
+        profiles.ProcessLimits(limits.memory, _OPEN_FILES, 0, cpu_seconds=limits.cpu_seconds),
+        threads=limits.threads,
+    )
+    return profile, profiles.ScriptTarget(str(script), tuple(arguments), tuple(site))
