@@ -27,7 +27,7 @@ _MOST_SESSIONS = 10_000
 
 
 class _PluginTurn(HiddenTurn):
-    """A model call of a plugin, as a turn that nobody sees."""
+    """A model call of a plugin, as a turn that no user sees."""
 
     def __init__(
         self, session: Session, entry: Entry, plugin: str, prompt: str, lease: Lease, max_tokens: int

@@ -689,18 +689,6 @@ def _is_reply(held: Held, message: InboundMessage) -> bool:
     return held.shown is not None and held.shown.platform_id == message.in_reply_to
 
 
-def _is_plain(message: InboundMessage) -> bool:
-    """Return whether a message points at no other message; on Slack each one in a thread is a reply to it."""
-    if message.in_reply_to is None:
-        return not message.quotes
-    in_thread = message.in_reply_to == message.written_in
-    return in_thread and all(quote.kind == "reply" for quote in message.quotes)
-
-
-def _is_reply(held: Held, message: InboundMessage) -> bool:
-    return held.shown is not None and held.shown.platform_id == message.in_reply_to
-
-
 _ONLY = {
     True: "only the user whose message requested this may decide it",
     False: "only the user who was asked may answer this question",
