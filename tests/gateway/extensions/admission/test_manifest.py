@@ -137,7 +137,7 @@ def test_001_31_a_manifest_of_the_original_format_is_read() -> None:
         (MINIMAL + b"schedule: [{name: a, cron: '* * * * *'}]", "needs capabilities.schedule: true"),
         (MINIMAL + b"capabilities: {network: {enabled: true}}", "allowlist: is missing; name the hosts"),
         (MINIMAL + b"capabilities: {network: {enabled: true, allowlist: ['*']}}", '"*" must be a host'),
-        (MINIMAL + b"capabilities: {network: {enabled: true, allowlist: ['http://a/']}}", "without scheme"),
+        (MINIMAL + b"capabilities: {network: {enabled: true, allowlist: ['http://a/']}}", "without a path"),
         (MINIMAL + b"capabilities: {exec: {enabled: true, allowlist: ['*']}}", "after a program"),
         (MINIMAL + b"capabilities: {filesystem: {roots: [/a/../b]}}", "must not contain .."),
         (MINIMAL + b"config: {type: strng}", "config: is not a JSON Schema"),
