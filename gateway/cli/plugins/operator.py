@@ -59,7 +59,7 @@ class Operator:
     ) -> tuple[Grant, ...]:
         """Describe a plugin and ask. Return the grants that are given, of those in ``new``.
 
-        Ends the command if the answer is no, or if nobody can be asked.
+        Ends the command if the answer is no, or if there is no terminal for a question.
         """
         allowed = chosen(manifest, allow)
         given = tuple(grant for grant in new if grant in allowed or not (allow or yes))

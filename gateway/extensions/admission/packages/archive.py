@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 import zlib
 from collections.abc import Iterator
+from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
@@ -53,20 +54,16 @@ def unpack_wheel(wheel: Path, folder: Path, room: Room) -> None:
         raise PluginError(f"{wheel.name} cannot be unpacked: {error}") from None
 
 
-def requirements_of(wheel: Path) -> list[str]:
-    """Return what a wheel requires, without what only its extras require. Raises PluginError."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
+def headers_of(wheel: Path) -> Message:
+    """Return the metadata of a wheel. Raises PluginError."""
     try:
         with ZipFile(wheel) as archive:
             named = [each for each in archive.infolist() if each.filename.endswith(".dist-info/METADATA")]
             if len(named) != 1 or named[0].file_size > _CHUNK:
                 raise PluginError(f"{wheel.name} is not a wheel: it needs one METADATA file")
-            headers = HeaderParser().parsestr(archive.read(named[0]).decode("utf-8"))
-        wanted = [Requirement(line) for line in headers.get_all("Requires-Dist", [])]
-    except (BadZipFile, zlib.error, InvalidRequirement, UnicodeError, OSError, RuntimeError) as error:
+            return HeaderParser().parsestr(archive.read(named[0]).decode("utf-8"))
+    except (BadZipFile, zlib.error, UnicodeError, OSError, RuntimeError) as error:
         raise PluginError(f"{wheel.name} is not a wheel: {error}") from None
-    return [str(each) for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
 
 
 def _checked(archive: ZipFile, wheel: Path) -> Iterator[tuple[ZipInfo, str]]:

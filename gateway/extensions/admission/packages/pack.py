@@ -12,7 +12,7 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission.locations import ENTRY_POINTS, PREFIXES
 from gateway.extensions.admission.manifest import Manifest, read_manifest
-from gateway.extensions.admission.packages.sources import REQUIREMENTS, check_requirements
+from gateway.extensions.admission.packages.dependencies import REQUIREMENTS, parse_requirements
 from gateway.extensions.admission.tree import SITE, files_of
 
 _MOMENT = (1980, 1, 1, 0, 0, 0)
@@ -81,8 +81,7 @@ def _requirements(folder: Path) -> list[str]:
     if not file.is_file():
         return []
     # Hashes are in the lock of who installs it; the metadata of a package has none.
-    text = re.sub(r"\\\n|--hash=\S+", " ", file.read_text(encoding="utf-8"))
-    return check_requirements(text)
+    return [str(each) for each in parse_requirements(file.read_text(encoding="utf-8"))[0]]
 
 
 def _hash(data: bytes) -> str:

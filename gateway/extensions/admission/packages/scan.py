@@ -16,7 +16,7 @@ from msgspec import Struct
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission.fields import invisible
 from gateway.extensions.admission.manifest import Manifest, read_manifest
-from gateway.extensions.admission.packages.sources import REQUIREMENTS, check_requirements
+from gateway.extensions.admission.packages.dependencies import REQUIREMENTS, parse_requirements
 from gateway.extensions.admission.tree import SITE, files_of
 
 LIMITS = (
@@ -95,8 +95,9 @@ def _scan_file(path: str, data: bytes, manifest: Manifest) -> Iterator[ScanFindi
 
 def _requirements(path: str, text: str) -> Iterator[ScanFinding]:
     try:
-        for each in check_requirements(text):
-            yield ScanFinding(path, 0, "dependency", f"{each} has no hash; add --hash=sha256:…")
+        for name, hashes in parse_requirements(text)[1].items():
+            if not hashes:
+                yield ScanFinding(path, 0, "dependency", f"{name} has no hash; add --hash=sha256:…")
     except PluginError as error:
         yield ScanFinding(path, 0, "dependency", str(error))
 

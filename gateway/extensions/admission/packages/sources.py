@@ -6,17 +6,11 @@ runs: packages are wheels, and git neither checks out files nor runs hooks, filt
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import resource
-import shlex
 import shutil
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -24,16 +18,19 @@ from msgspec import Struct
 from gateway.contract.errors import PluginError
 from gateway.extensions.admission.lock import Wheel
 from gateway.extensions.admission.manifest import MANIFEST
-from gateway.extensions.admission.packages.archive import Room, requirements_of, unpack_wheel
-from gateway.extensions.admission.tree import MOST_BYTES, SITE, check_path, files_of
+from gateway.extensions.admission.packages.archive import Room, unpack_wheel
+from gateway.extensions.admission.packages.dependencies import (
+    REQUIREMENTS,
+    Dependencies,
+    parse_requirements,
+)
+from gateway.extensions.admission.packages.program import run_program
+from gateway.extensions.admission.tree import SITE, check_path, files_of
 
-REQUIREMENTS = "requirements.txt"
-"""Dependencies of a folder or repository; those of a package are in its metadata."""
 _GIT = re.compile(r"git\+(https://[\w.-]+(?::\d+)?/[\w./~-]+)@(\w[\w./-]*)")
 _INDEX = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:==([A-Za-z0-9.!+_-]+))?")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _SOURCE_ARCHIVES = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".zip")
-_SECONDS = 600
 _GIT_SETTINGS = (
     "protocol.allow=never",
     "protocol.https.allow=always",
@@ -96,29 +93,40 @@ class Fetcher:
             )
         if path.suffix != ".whl" or not path.is_file():
             raise PluginError(f"{path} is neither a folder nor a wheel; give one of them")
-        wanted = [str(path)] if requirements_of(path) else []
-        if not wanted or wheels:
-            shutil.copyfile(path, self._downloads / path.name)
-        self._download(wanted, [wheel for wheel in wheels if wheel.file != path.name])
-        return self._unpacked(path.name, str(path), wheels)
+        shutil.copyfile(path, self._downloads / path.name)
+        dependencies = Dependencies(self._downloads)
+        others = [wheel for wheel in wheels if wheel.file != path.name]
+        if not wheels:
+            dependencies.resolve(())
+        elif others:
+            dependencies.restore(others)
+        return self._unpacked(path.name, str(path), wheels, dependencies)
 
     def _index(self, source: str, wheels: Sequence[Wheel]) -> Fetched:
-        from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+        from packaging.requirements import Requirement
+        from packaging.utils import canonicalize_name
+        from packaging.version import InvalidVersion, Version
 
         matched = _INDEX.fullmatch(source)
+        try:
+            version = Version(matched[2]) if matched and matched[2] else None
+        except InvalidVersion:
+            matched = version = None
         if matched is None:
             raise PluginError(
                 f"{source!r} is not a source; give NAME or NAME==VERSION of the package index, "
                 "git+https://HOST/REPOSITORY@REF, a folder or a wheel"
             )
-        self._download([source], wheels)
-        name = canonicalize_name(matched[1])
-        for file in sorted(self._downloads.glob("*.whl")):
-            with suppress(InvalidWheelFilename):
-                found, version, _, _ = parse_wheel_filename(file.name)
-                if found == name:
-                    return self._unpacked(file.name, f"{name}=={version}", wheels)
-        raise PluginError(f"the package index has no wheel of {name}")
+        name, dependencies = canonicalize_name(matched[1]), Dependencies(self._downloads)
+        if wheels:
+            dependencies.restore(wheels)
+        else:
+            dependencies.resolve([Requirement(f"{name}=={version}" if version else name)])
+        own = dependencies.find(name)
+        if own is None:
+            raise PluginError(f"the package index has no wheel of {name}")
+        exact = f"{name}=={own.split('-')[1]}"
+        return self._unpacked(own, exact, wheels, dependencies)
 
     def _git(self, source: str, wheels: Sequence[Wheel]) -> Fetched:
         matched = _GIT.fullmatch(source)
@@ -154,11 +162,17 @@ class Fetcher:
             return Fetched(self._folder, source)
         if (self._folder / SITE).exists():
             raise PluginError(f"{SITE} is for the dependencies in {REQUIREMENTS}; remove one of the two")
-        check_requirements(file.read_text(encoding="utf-8", errors="replace"))
-        self._download(["--requirement", str(file)], wheels)
-        return self._dependencies(source, wheels, done=())
+        wanted, hashes = parse_requirements(file.read_text(encoding="utf-8", errors="replace"))
+        dependencies = Dependencies(self._downloads, hashes)
+        if wheels:
+            dependencies.restore(wheels)
+        else:
+            dependencies.resolve(wanted)
+        return self._dependencies(source, wheels, dependencies, own="")
 
-    def _unpacked(self, own: str, source: str, wheels: Sequence[Wheel]) -> Fetched:
+    def _unpacked(
+        self, own: str, source: str, wheels: Sequence[Wheel], dependencies: Dependencies
+    ) -> Fetched:
         """Unpack the plugin's own wheel, which has the manifest in its package, and its dependencies."""
         unpacked = self._staging / "unpacked"
         unpacked.mkdir()
@@ -175,34 +189,21 @@ class Fetcher:
         if package != unpacked:
             # Also below its own name, because its code may import itself by that.
             unpacked.rename(self._folder / SITE)
-        return self._dependencies(source, wheels, done=(own,))
+        return self._dependencies(source, wheels, dependencies, own)
 
-    def _dependencies(self, source: str, wheels: Sequence[Wheel], done: Sequence[str]) -> Fetched:
-        site = self._folder / SITE
-        files = sorted(self._downloads.glob("*.whl"))
-        for file in files:
-            if file.name not in done:
-                site.mkdir(exist_ok=True)
-                unpack_wheel(file, site, self._room)
-        used = tuple(Wheel(file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files)
+    def _dependencies(
+        self, source: str, wheels: Sequence[Wheel], dependencies: Dependencies, own: str
+    ) -> Fetched:
+        """Unpack all wheels but the plugin's own one."""
+        used = dependencies.wheels()
         if wheels and set(used) != set(wheels):
             raise PluginError("the packages differ from those in the lock; run `trunkline plugin update`")
+        site = self._folder / SITE
+        for wheel in used:
+            if wheel.file != own:
+                site.mkdir(exist_ok=True)
+                unpack_wheel(self._downloads / wheel.file, site, self._room)
         return Fetched(self._folder, source, used)
-
-    def _download(self, wanted: Sequence[str], wheels: Sequence[Wheel]) -> None:
-        """Download wheels with pip, which runs no code of them: all that is wanted, or these with hashes."""
-        arguments = ["--only-binary=:all:", "--no-input", "--quiet", "--dest", str(self._downloads)]
-        if wheels:
-            listed = self._staging / "locked.txt"
-            listed.write_text("".join(f"{_pinned(wheel)}\n" for wheel in wheels), encoding="utf-8")
-            arguments += ["--require-hashes", "--no-deps", "--requirement", str(listed)]
-        elif wanted:
-            arguments += wanted
-        else:
-            return
-        # In isolated mode, because a module in the working directory could have the name of one of pip's.
-        argv = [sys.executable, "-I", "-m", "pip", "download", "--disable-pip-version-check", *arguments]
-        _run(argv, self._downloads, None, "pip download")
 
 
 class _Git:
@@ -260,75 +261,5 @@ class _Git:
         if git is None:
             raise PluginError("git is not installed; install it, or give a folder or a wheel")
         settings = [part for setting in _GIT_SETTINGS for part in ("-c", setting)]
-        return _run([git, *settings, *arguments], self._folder, self._environ, f"git {arguments[0]}", stdin)
-
-
-def check_requirements(text: str) -> list[str]:
-    """Return the lines of a requirements file that lack hashes.
-
-    Raises PluginError for anything but packages of the index: addresses and options could bring other code.
-    """
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    unpinned: list[str] = []
-    for line in re.sub(r"\\\n", " ", text).splitlines():
-        words = shlex.split(line, comments=True)
-        if not words:
-            continue
-        plain = [word for word in words if not word.startswith("--hash=sha256:")]
-        try:
-            requirement = Requirement(" ".join(plain))
-        except InvalidRequirement:
-            raise PluginError(f"{REQUIREMENTS}: {line.strip()!r} must be a package like name==1.0") from None
-        if requirement.url is not None:
-            raise PluginError(
-                f"{REQUIREMENTS}: {requirement.name} has an address; name a package of the index"
-            )
-        if len(plain) == len(words):
-            unpinned.append(str(requirement))
-    return unpinned
-
-
-def _pinned(wheel: Wheel) -> str:
-    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
-    try:
-        name, version, _, _ = parse_wheel_filename(wheel.file)
-    except InvalidWheelFilename as error:
-        raise PluginError(f"the lock has a wrong wheel: {error}") from None
-    return f"{name}=={version} --hash=sha256:{wheel.sha256}"
-
-
-def _run(
-    argv: Sequence[str], folder: Path, environ: Mapping[str, str] | None, what: str, stdin: bytes = b""
-) -> bytes:
-    """Run a program. Return its output. Raises PluginError."""
-    try:
-        with subprocess.Popen(  # noqa: S603 - fixed programs, without a shell
-            argv,
-            cwd=folder,
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as process:
-            try:
-                if hasattr(resource, "prlimit"):
-                    # No server may fill the disk.
-                    with suppress(OSError, ValueError):
-                        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (2 * MOST_BYTES, 2 * MOST_BYTES))
-                output, errors = process.communicate(stdin, _SECONDS)
-            except BaseException:
-                process.kill()
-                raise
-    except subprocess.TimeoutExpired:
-        raise PluginError(f"{what} took more than {_SECONDS} s") from None
-    except OSError as error:
-        raise PluginError(f"{what} cannot be started: {error.strerror}") from None
-    if process.returncode:
-        lines = [line for line in errors.decode(errors="replace").splitlines() if line.strip()]
-        said = next(
-            (line for line in lines if line.startswith(("ERROR:", "fatal:"))), lines[-1] if lines else ""
-        )
-        raise PluginError(f"{what} failed: {said.strip()[:300] or 'no output'}")
-    return output
+        argv = [git, *settings, *arguments]
+        return run_program(argv, self._folder, self._environ, f"git {arguments[0]}", stdin)

@@ -28,8 +28,8 @@ from gateway import PluginError
 from gateway.extensions.admission.consent import chosen, describe
 from gateway.extensions.admission.lock import Granted, granted
 from gateway.extensions.admission.packages.archive import Room, unpack_wheel
+from gateway.extensions.admission.packages.dependencies import parse_requirements
 from gateway.extensions.admission.packages.installer import Installer
-from gateway.extensions.admission.packages.sources import check_requirements
 
 if TYPE_CHECKING:
     from conftest import Desk
@@ -263,11 +263,65 @@ def test_a_folder_that_is_not_safe_is_refused(desk: Desk, name: str) -> None:
 )
 def test_requirements_name_only_packages_of_the_index(line: str) -> None:
     with pytest.raises(PluginError, match="requirements"):
-        check_requirements(f"{line}\n")
+        parse_requirements(f"{line}\n")
 
 
-def test_requirements_without_hashes_are_listed() -> None:
-    assert check_requirements("a==1 \\\n  --hash=sha256:00\nb>2  # more\n\n") == ["b>2"]
+def test_requirements_have_hashes_by_name() -> None:
+    found, hashes = parse_requirements(
+        "a==1 \\\n  --hash=sha256:00\nb>2  # more\n\nc; sys_platform == 'none'\n"
+    )
+    assert ([str(each) for each in found], hashes) == (["a==1", "b>2"], {"a": ["00"], "b": [], "c": []})
+
+
+@pytest.mark.parametrize("place", ["requirements", "wheel", "dependency"])
+def test_a_dependency_with_an_address_runs_no_code(desk: Desk, place: str) -> None:
+    marker = desk.cwd / "marker"
+    evil = desk.cwd / "evil-1.0"
+    evil.mkdir()
+    (evil / "setup.py").write_text(f"open({str(marker)!r}, 'w')")
+    requires = f"Requires-Dist: evil @ {evil.as_uri()}\n"
+    environ = index(desk)
+    if place == "requirements":
+        source = desk.plugin(desk.cwd / "source")
+        (source / "requirements.txt").write_text(f"# pip ends this comment \\\n--find-links {evil}\n")
+    elif place == "wheel":
+        source = desk.wheel(PLUGIN, requires=requires)
+    else:
+        source = Path("trunkline-plugin-audit")
+        desk.wheel({"helper/x.py": ""}, package="helper", folder=desk.cwd / "wheels", requires=requires)
+    done = in_process(desk, INSTALL.replace("'trunkline-plugin-audit'", repr(str(source))), environ)
+    assert not marker.exists()
+    if place == "requirements":
+        assert done.returncode == 0, done.stderr
+        assert desk.admission.lock().get("audit").wheels == ()
+    else:
+        assert "evil has an address; only the index is used" in done.stderr
+        assert desk.left() == []
+
+
+def test_versions_are_chosen_that_fit_together(desk: Desk) -> None:
+    environ = index(desk)
+    wheels = desk.cwd / "wheels"
+    old = desk.wheel({"helper/x.py": ""}, package="helper", folder=wheels)
+    new = wheels / "helper-2.0-py3-none-any.whl"
+    shutil.copy(old, new)
+    with zipfile.ZipFile(old) as first, zipfile.ZipFile(new, "w") as second:
+        for entry in first.infolist():
+            text = first.read(entry).decode().replace("\nVersion: 1.0", "\nVersion: 2.0")
+            second.writestr(entry.filename.replace("helper-1.0", "helper-2.0"), text)
+    desk.wheel({"other/x.py": ""}, package="other", folder=wheels, requires="Requires-Dist: helper<2\n")
+    source = desk.plugin(desk.cwd / "source")
+    (source / "requirements.txt").write_text("helper\nother\n")
+    done = in_process(desk, INSTALL.replace("'trunkline-plugin-audit'", repr(str(source))), environ)
+    assert done.returncode == 0, done.stderr
+    assert [wheel.file for wheel in desk.admission.lock().get("audit").wheels] == [
+        "helper-1.0-py3-none-any.whl",
+        "other-1.0-py3-none-any.whl",
+    ]
+    assert sorted(path.name for path in desk.admission.admit("audit").site.iterdir())[0] == "helper"
+    (source / "requirements.txt").write_text("helper>1\nother\n")
+    done = in_process(desk, INSTALL.replace("'trunkline-plugin-audit'", repr(str(source))), environ)
+    assert "pip download failed" in done.stderr
 
 
 def test_a_killed_installation_leaves_files_only_until_the_next_one(desk: Desk) -> None:
