@@ -34,12 +34,12 @@ from gateway.commands.plan import PlanMode
 from gateway.commands.session import Commands
 from gateway.commands.task import Tasks
 from gateway.commands.usage import SpendingCommands
-from gateway.contract.channel import Address, InboundMessage, Responder, ServesHttp
+from gateway.contract.channel import Address, Channel, InboundMessage, Responder, ServesHttp
 from gateway.contract.errors import InvalidStateError, SettingsError
 from gateway.contract.messages import Message
-from gateway.contract.plugin import Plugin, PluginContext
+from gateway.contract.plugin import Plugin, PluginContext, StatusSegment
 from gateway.contract.provider import ProviderConfig, TurnOptions
-from gateway.contract.services import AgentService, UIService
+from gateway.contract.services import AgentService, UIService, Unregister
 from gateway.conversations import Branches, ChangeLog, Forks, SearchIndex, Shares, Titles, Undo
 from gateway.conversations.announcements import Announcements
 from gateway.conversations.chats import Chats
@@ -56,6 +56,7 @@ from gateway.extensions.contributions import ConsoleUI
 from gateway.extensions.deadlines import is_limited, paused
 from gateway.extensions.loader import BUILTIN_PLUGINS, enabled_channels, load_channel, load_plugin
 from gateway.extensions.registry import AgentSources, ChannelRegistry, PluginRegistry
+from gateway.extensions.scope import Scope, owned
 from gateway.files import FileReader, OutputReader, Snapshots, ToolOutputs
 from gateway.host import Host, HostLimits
 from gateway.models import (
@@ -78,9 +79,10 @@ from gateway.pipeline.model_call import ModelCaller
 from gateway.pipeline.runner import Runner
 from gateway.pipeline.submission import Submission
 from gateway.pipeline.tools import ToolRunner
+from gateway.plugin_services import PluginActions, PluginCompletions, PluginGrants
 from gateway.rooms.context import RoomContext
 from gateway.rooms.envelope import Envelopes
-from gateway.session import Session, Sessions
+from gateway.session import OwnedSessions, Session, Sessions
 from gateway.session.dead_letters import DeadLetters
 from gateway.session.log import SessionRow
 from gateway.session.redaction import Redactor
@@ -93,6 +95,7 @@ from gateway.store.retention import Retention
 from gateway.store.steps import Steps
 from gateway.supervisor import Supervisor, watch_health
 from gateway.tables import PluginTables
+from gateway.tables.uploads import Uploads
 from gateway.version import VERSION
 
 log = structlog.get_logger("trunkline")
@@ -135,6 +138,9 @@ class RunningGateway:
     branches: Branches
     search: SearchIndex
     drafts: AgentDrafts
+    grants: PluginGrants
+    actions: PluginActions
+    completions: PluginCompletions
     host: Host
 
 
@@ -160,16 +166,14 @@ class Gateway:
         self.events = EventBus()
         self.activity = ActivityBus(self.events)
         self.counters = Counters()
-        self.agents: AgentService = AgentSources()
-        """The agent registry that plugins receive: the gateway's own, or one that a plugin published."""
-        self._agent_registries: list[AgentService] = [self.agents]
+        self._agent_registries: list[AgentService] = [AgentSources()]
+        """The gateway's own agent registry and those that plugins published; plugins receive the last."""
         self.channels = ChannelRegistry()
         self.providers = ProviderRegistry(self._provider_config)
         self.models = Models(self.providers, ConfiguredModels.of(settings))
         self.profiles = Agents.of(settings, self.models)
         self.registry = PluginRegistry(self._context, lambda name: self.activator.settings(name), self.events)
-        team = settings.teams.plugins
-        self.activator = PluginActivator(self.registry, self.providers, settings.plugins, team)
+        self.activator: PluginActivator = PluginActivator(self.registry, self.providers, settings)
         self.supervisors: list[Supervisor] = []
         self.left_out: dict[str, str] = {}
         """Channels that could not be created, with the reason."""
@@ -188,9 +192,12 @@ class Gateway:
         """Set before plugins are activated, which are given the sessions before the other parts exist."""
         self._parts: RunningGateway | None = None
         self._tables: PluginTables | None = None
+        self._grants: PluginGrants
+        self._actions: PluginActions
         self._opened = asyncio.Event()
         """Set once announcements and questions of plugins are accepted."""
         self._background: list[asyncio.Task[None]] = []
+        self._channel_tasks: dict[str, asyncio.Task[None]] = {}
         self.stop = asyncio.Event()
         self.exit_code = 0
         """The exit status that a plugin requested when it stopped the gateway."""
@@ -234,6 +241,11 @@ class Gateway:
             await access.load()
             self._questions = questions = Questions(store, access, self.channels, sessions, self.redactor)
             await questions.load()
+            self._grants = PluginGrants(
+                store, access, self.channels, sessions, questions, settings.limits.approval_timeout_ms
+            )
+            await self._grants.load()
+            self._actions = PluginActions(store)
             await self._register_plugins(sessions, access, questions)
             await asyncio.to_thread(self._kept.load)
             self._mask_secrets()
@@ -245,6 +257,7 @@ class Gateway:
                 self._background.append(tasks.create_task(store.monitor.run(), name="store monitor"))
                 self._parts = self._assemble(tasks, permissions, store, sessions, access, questions)
                 self._background.append(tasks.create_task(questions.run(), name="questions"))
+                self._background.append(tasks.create_task(self._actions.run(), name="plugin actions"))
                 self._register_channels(self._parts)
                 await self.recover()
                 sessions.post = self._parts.intake.post
@@ -346,7 +359,7 @@ class Gateway:
         tool_runner = self._tool_runner(permissions, approvals, access, changes)
         caller = self._model_caller(tool_runner, spending, access)
         agent = self._agent(tool_runner, store, sessions, caller, access)
-        titles = Titles(sessions, self.models, self.profiles, caller, self.channels, enabled=settings.titles)
+        titles = self._titles(sessions, caller)
         context = RoomContext(access, self.channels, inbox)
         runner = self._runner(store, inbox, access, agent, context, deliverer, titles, questions)
         dispatcher = Dispatcher(tasks, runner, store, inbox, limits.max_attempts, limits.session_inbox)
@@ -370,7 +383,8 @@ class Gateway:
         undo = Undo(store, self.channels, intake, deliverer, changes)
         branches, search = Branches(store, inbox, intake, changes), SearchIndex(store)
         own = (titles, forks, Shares(store, settings.share, self.redactor), undo, branches, search)
-        host = self._host(intake, submission, ephemeral, inbox, sessions, questions, access, *own, changes)
+        parts = intake, submission, ephemeral, inbox, sessions, questions, access
+        host = self._host(*parts, *own, changes, Uploads(store))
         return RunningGateway(
             store,
             sessions,
@@ -385,12 +399,27 @@ class Gateway:
             DeadLetters(store, intake.take_up),
             *own,
             self._drafts(caller, permissions, access),
+            self._grants,
+            self._actions,
+            PluginCompletions(
+                self.registry,
+                sessions,
+                self.models,
+                self.profiles,
+                caller,
+                spending.ledger,
+                lambda: self.model,
+            ),
             host,
         )
 
+    def _titles(self, sessions: Sessions, caller: ModelCaller) -> Titles:
+        parts = (sessions, self.registry, self.models, self.profiles, caller, self.channels)
+        return Titles(*parts, enabled=self.settings.titles)
+
     def _drafts(self, caller: ModelCaller, permissions: Permissions, access: Access) -> AgentDrafts:
         folder, rooms = self.settings.data_dir / FOLDER, access.policy.rooms
-        return AgentDrafts(self.registry, self.models, self.profiles, caller, permissions, rooms, folder)
+        return AgentDrafts(self.models, self.profiles, caller, permissions, rooms, folder)
 
     def _changes(self, store: Store) -> ChangeLog:
         data = self.settings.data_dir.resolve()
@@ -401,7 +430,6 @@ class Gateway:
         self, permissions: Permissions, approvals: Approvals, access: Access, changes: ChangeLog
     ) -> ToolRunner:
         return ToolRunner(
-            self.registry,
             permissions,
             approvals,
             access.policy.rooms,
@@ -440,6 +468,7 @@ class Gateway:
         branches: Branches,
         search: SearchIndex,
         changes: ChangeLog,
+        uploads: Uploads,
     ) -> Host:
         token, limits = self.settings.server.token, self.settings.limits
         return Host(
@@ -459,9 +488,12 @@ class Gateway:
             branches=branches,
             search=search,
             auth=Auth(token.get_secret_value() if token else None),
-            limits=HostLimits(limits.frame_bytes, limits.frames_per_second, limits.websocket_queue),
+            limits=HostLimits(
+                limits.frame_bytes, limits.frames_per_second, limits.websocket_queue, limits.upload_bytes
+            ),
             counters=self.counters,
             files=FileReader(),
+            uploads=uploads,
             model=lambda: self.model,
             model_of=self._model_for,
             version=VERSION,
@@ -496,12 +528,8 @@ class Gateway:
     def _model_caller(self, tool_runner: ToolRunner, spending: Spending, access: Access) -> ModelCaller:
         zone = None if self.settings.timezone is None else ZoneInfo(self.settings.timezone)
         envelopes = Envelopes(access, zone)
-        compactor = Compactor(
-            self.registry, self.profiles, self.models, spending, envelopes, self.settings.history_window
-        )
-        return ModelCaller(
-            self.registry, self.profiles, tool_runner, spending, envelopes, compactor, self.counters
-        )
+        compactor = Compactor(self.profiles, self.models, spending, envelopes, self.settings.history_window)
+        return ModelCaller(self.profiles, tool_runner, spending, envelopes, compactor, self.counters)
 
     def _agent(
         self,
@@ -512,7 +540,6 @@ class Gateway:
         access: Access,
     ) -> Agent:
         return Agent(
-            self.registry,
             sessions,
             self.models,
             self.profiles,
@@ -581,11 +608,11 @@ class Gateway:
     def _conversations(self) -> tuple[Titles, Forks, Shares, Undo]:
         return self.parts.titles, self.parts.forks, self.parts.shares, self.parts.undo
 
-    def _publish_agents(self, registry: AgentService) -> None:
+    def _publish_agents(self, registry: AgentService) -> Unregister:
         """Give this registry to plugins that are activated later; agents of earlier ones remain."""
-        self.agents = registry
-        if registry not in self._agent_registries:
-            self._agent_registries.append(registry)
+        self._agent_registries.append(registry)
+
+        return partial(self._agent_registries.remove, registry)
 
     def _agent_folders(self) -> list[Path]:
         of_plugins = [folder for one in self._agent_registries for folder in one.list()]
@@ -620,14 +647,29 @@ class Gateway:
         parts.access.policy.check()
 
     def _start_channels(self, tasks: asyncio.TaskGroup, intake: Intake) -> None:
+        start = partial(self._start_channel, tasks, intake)
         for channel in self.channels.list():
-            supervisor = Supervisor(channel, intake.receiver(channel.id), self.events)
-            self.supervisors.append(supervisor)
-            self._background.append(tasks.create_task(supervisor.run(), name=f"channel {channel.id}"))
+            start(channel)
+        self.channels.on_add, self.channels.on_remove = start, self._stop_channel
         self._background.append(tasks.create_task(watch_health(self.supervisors), name="channel health"))
+
+    def _start_channel(self, tasks: asyncio.TaskGroup, intake: Intake, channel: Channel) -> None:
+        supervisor = Supervisor(channel, intake.receiver(channel.id), self.events)
+        name = f"channel {channel.id}"
+        # Of a plugin that was replaced: most platforms allow one connection.
+        earlier = [task for task in self._background if task.get_name() == name and not task.done()]
+        self.supervisors.append(supervisor)
+        task = tasks.create_task(_run_after(earlier, supervisor), name=name)
+        self._background.append(task)
+        self._channel_tasks[channel.id] = task
+
+    def _stop_channel(self, channel: Channel) -> None:
+        self.supervisors[:] = [one for one in self.supervisors if one.channel is not channel]
+        self._channel_tasks.pop(channel.id).cancel()
 
     async def stop_background(self) -> None:
         """Cancel the background tasks, channels first. Tasks that do not end in time are cancelled again."""
+        self.channels.on_add = self.channels.on_remove = lambda _channel: None
         # Twice, because a library may swallow the first cancellation.
         for _ in range(2):
             for task in self._background:
@@ -675,9 +717,19 @@ class Gateway:
             return ConsoleUI()
         return QuestionUI(plugin, self._questions, self.settings.limits.approval_timeout_ms)
 
-    def _context(self, registry: PluginRegistry, plugin: Plugin) -> PluginContext:
+    def _context(self, registry: PluginRegistry, plugin: Plugin, scope: Scope) -> PluginContext:
         contributions, name = registry.contributions, plugin.name
         events = OwnedEvents(self.events, name)
+        scope.add(events.open)
+        scope.on_end(events.end)
+
+        def set_status(segments: Sequence[StatusSegment]) -> None:
+            scope.put("status", contributions.set_status, name, segments)
+
+        def publish_agents(published: AgentService) -> None:
+            scope.add(self._publish_agents, published)
+
+        questions = None if self._plugin_questions is None else self._plugin_questions.of(name)
         return PluginContext(
             cwd=str(self.settings.data_dir),
             # Read-only copies: a plugin sees neither the keys of model providers nor what others are set to.
@@ -686,25 +738,25 @@ class Gateway:
             options=partial(self.settings.plugin, self.activator.tables(name)),
             registry=registry,
             get_plugin=registry.get,
-            set_status_line=lambda segments: contributions.set_status(name, segments),
-            register_message_renderer=lambda key, value: contributions.add(name, "renderer", key, value),
-            register_shortcut=lambda key, value: contributions.add(name, "shortcut", key, value),
-            register_mention_provider=lambda key, value: contributions.add(name, "mention", key, value),
+            set_status_line=set_status,
+            register_message_renderer=partial(scope.add, contributions.add, name, "renderer"),
+            register_shortcut=partial(scope.add, contributions.add, name, "shortcut"),
+            register_mention_provider=partial(scope.add, contributions.add, name, "mention"),
             ui=self._ui_of(name),
             shutdown=self.shutdown,
             submit=self._submit,
             announce=None if self._tables is None else partial(self._announce, name),
-            questions=None if self._plugin_questions is None else self._plugin_questions.of(name),
-            tasks=registry.tasks(name),
+            questions=None if questions is None else owned(questions, scope, "on_answer"),
+            tasks=scope.tasks,
             table=None if self._tables is None else partial(self._tables.open, name),
-            providers=self.providers,
+            providers=owned(self.providers, scope, "register", "add_factory"),
             models=self.models,
-            channels=self.channels,
-            sessions=self._sessions,
+            channels=owned(self.channels, scope, "register"),
+            sessions=None if self._sessions is None else OwnedSessions(self._sessions, events),
             activity=self.activity.of_plugin(events),
             events=events,
-            agents=self.agents,
-            set_agents_registry=self._publish_agents,
+            agents=owned(self._agent_registries[-1], scope, "register_source"),
+            set_agents_registry=publish_agents,
         )
 
     async def _announce(
@@ -740,6 +792,12 @@ class Gateway:
         variables = self.providers.variables(provider_id)
         kept = self._kept.get(provider_id)
         return provider_config(self.settings, self._environ, provider_id, variables, kept, self._kept)
+
+
+async def _run_after(earlier: Sequence[asyncio.Task[None]], supervisor: Supervisor) -> None:
+    if earlier:
+        await asyncio.wait(earlier)
+    await supervisor.run()
 
 
 async def _stop_step(part: str, close: Callable[[], Awaitable[None]]) -> None:

@@ -55,7 +55,13 @@ from gateway.contract.channel import (
     Withdrawal,
     feedback_value,
 )
-from gateway.contract.client_message import ClientFiles, ClientMessage, ClientMsgId, ClientParts
+from gateway.contract.client_message import (
+    ClientFiles,
+    ClientMessage,
+    ClientMsgId,
+    ClientParts,
+    ClientUploads,
+)
 from gateway.contract.errors import (
     BackpressureError,
     InvalidRequestError,
@@ -102,6 +108,7 @@ __all__ = [
     "ClientMessage",
     "ClientMsgId",
     "ClientParts",
+    "ClientUploads",
     "Clock",
     "Cursor",
     "Deletes",

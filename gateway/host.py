@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import Struct, structs
 
 from gateway.access import Access
 from gateway.access.questions import Questions
 from gateway.access.tokens import Auth
-from gateway.contract.channel import Attention, Cursor, InboundMessage, Placed, Receipt, Responder, SenderRole
-from gateway.contract.errors import NotFoundError
+from gateway.contract.channel import (
+    Attention,
+    Audio,
+    Cursor,
+    InboundMessage,
+    Placed,
+    Receipt,
+    Responder,
+    SenderRole,
+)
+from gateway.contract.errors import InvalidRequestError, NotFoundError
 from gateway.contract.messages import Message, Part
 from gateway.contract.plugin import CommandContext, MentionCompletion, SlashCommand, StatusSegment
 from gateway.contract.provider import TurnOptions
@@ -29,14 +41,21 @@ from gateway.session.feed import Feed
 from gateway.session.frames import Event, LogChanged, MessageFrame
 from gateway.session.log import SessionRow
 from gateway.store.inbox import Inbox
+from gateway.tables.uploads import Content, Uploads
+
+_AUDIO = re.compile(r"audio/[a-z0-9.+-]{1,80}")
 
 
 class HostLimits(Struct, frozen=True):
-    """Limits of connections: bytes in a frame, frames per second, events buffered for a slow reader."""
+    """Limits of connections: bytes in a frame, frames per second, events buffered for a slow reader.
+
+    ``upload_bytes`` is the size of an uploaded file.
+    """
 
     frame_bytes: int = 1_000_000
     frames_per_second: int = 200
     queue: int = 100
+    upload_bytes: int = 10_000_000
 
 
 class Host:
@@ -64,6 +83,7 @@ class Host:
         limits: HostLimits,
         counters: Counters,
         files: FileReader,
+        uploads: Uploads,
         model: Callable[[], str],
         model_of: Callable[[str, SessionRow | None], str],
         version: str,
@@ -89,6 +109,7 @@ class Host:
         self._search = search
         self._forks = forks
         self._files = files
+        self.uploads = uploads
         self._model = model
         self._model_of = model_of
         self._cwd = cwd
@@ -104,7 +125,7 @@ class Host:
 
     def commands(self) -> Sequence[SlashCommand]:
         """Return the slash commands, sorted by name."""
-        return sorted(self._registry.get_commands().values(), key=lambda command: command.name)
+        return [command for _, (command, _) in sorted(self._registry.current.commands().items())]
 
     async def press(self, key: str) -> bool:
         """Run a plugin's handler for a key such as ``ctrl+t``. Returns whether it handled the key."""
@@ -123,7 +144,7 @@ class Host:
         nor its session is stored or loaded.
         """
         await self._access.confirm(channel, message)
-        role, found = self._access.policy.role(channel, message), self._registry.find_command(command)
+        role, found = self._access.policy.role(channel, message), self._registry.current.find_command(command)
         if role is None or found is None or (found[0].admin and role != "admin"):
             return ()
         if self.attention(channel, message) != "answer":
@@ -155,9 +176,51 @@ class Host:
         """Return the segments that plugins show in the status line."""
         return self._registry.get_status_segments()
 
-    async def accept(self, channel: str, message: InboundMessage, *, fresh: bool = False) -> Receipt:
-        """Commit one message and dispatch it. ``fresh``: its session id was just created."""
-        return (await self._intake.accept(channel, (message,), fresh=fresh))[0]
+    async def accept(
+        self, channel: str, message: InboundMessage, *, fresh: bool = False, uploads: Sequence[str] = ()
+    ) -> Receipt:
+        """Commit one message and dispatch it. ``fresh``: its session id was just created.
+
+        ``uploads`` are ids of files that the sender uploaded. They become parts of the message, and are
+        removed by the transaction that accepts it. Raises InvalidRequestError if one of them is not there.
+        """
+        prepare = None
+        if uploads:
+            found = await self.uploads.read(message.sender.id, uploads)
+            if found is not None:
+                message = _complete(message, found)
+                prepare = partial(self.uploads.use, uploads)
+            # The transaction that removed the uploads accepted the message, if it is a repeated one.
+            elif not await self._inbox.contains(channel, message):
+                raise InvalidRequestError(
+                    f"uploads: one of {', '.join(map(repr, uploads))} is unknown, used by another message or "
+                    "expired; upload the file again with POST /api/files"
+                )
+        return (await self._intake.accept(channel, (message,), fresh=fresh, prepare=prepare))[0]
+
+    async def upload(
+        self,
+        owner: str,
+        name: str,
+        mime_type: str,
+        data: bytes,
+        *,
+        width: int | None = None,
+        height: int | None = None,
+    ) -> tuple[Content, str, int]:
+        """Store a file that a user sends ahead of its message.
+
+        Returns its content, id and time of expiry (ms); it is durable then. Raises PartValidationError or
+        OverloadedError for a file that cannot be read.
+        """
+        if _AUDIO.fullmatch(mime_type):
+            audio = Audio(f"data:{mime_type};base64,{base64.b64encode(data).decode()}", mime_type)
+            content = Content(audio=audio)
+        else:
+            read = self._files.read(name, mime_type, data, width=width, height=height, strict=True)
+            content = Content(part=await read)
+        upload, expires = await self.uploads.put(owner, content, len(data))
+        return content, upload, expires
 
     async def submit(
         self,
@@ -302,7 +365,7 @@ class Host:
         Nothing is stored. Empty without such a command, for an unauthorised user, and for a chat without a
         conversation.
         """
-        found, role = self._registry.find_command(command), await self.role(channel, message)
+        found, role = self._registry.current.find_command(command), await self.role(channel, message)
         if found is None or role is None or (found[0].admin and role != "admin"):
             return ""
         try:
@@ -348,3 +411,15 @@ class Host:
     def live(self, session_id: str) -> Session | None:
         """Return a session if it is in memory."""
         return self.sessions.get(session_id)
+
+
+def _complete(message: InboundMessage, uploads: Sequence[Content]) -> InboundMessage:
+    """Return a message with the content of its uploads."""
+    parts = [one.part for one in uploads if one.part is not None]
+    voices = [one.audio for one in uploads if one.audio is not None]
+    if len(voices) + (message.audio is not None) > 1:
+        raise InvalidRequestError(
+            "uploads: a message can have one voice message; send the others by themselves"
+        )
+    message = structs.replace(message, parts=(*message.parts, *parts))
+    return structs.replace(message, audio=voices[0], kind="audio") if voices else message

@@ -210,7 +210,7 @@ class Connection:
             await asyncio.wait([self._reading])
             self._reading = None
         message = ClientMessage.checked(
-            frame.client_msg_id, frame.text, frame.parts, frame.audio, frame.files
+            frame.client_msg_id, frame.text, frame.parts, frame.audio, frame.files, frame.uploads
         )
         if message.files:
             self._reading = tasks.create_task(self._read_files(message, frame, tasks))
@@ -229,7 +229,9 @@ class Connection:
     async def _accept(self, message: ClientMessage, frame: MessageFrame, tasks: asyncio.TaskGroup) -> None:
         session = frame.session or f"s-{secrets.token_hex(8)}"
         inbound = message.inbound(self._channel, session, self._user, frame.seen)
-        receipt = await self._host.accept(self._channel, inbound, fresh=frame.session is None)
+        receipt = await self._host.accept(
+            self._channel, inbound, fresh=frame.session is None, uploads=message.uploads
+        )
         self._acks.append(ack(frame.client_msg_id, receipt))
         self._flush_soon()
         if receipt.session not in self._followed:
@@ -337,7 +339,12 @@ class Connection:
     def _ready(self) -> Ready:
         commands = tuple(Command(c.name, c.description) for c in self._host.commands())
         return Ready(
-            self._user, self._host.model_of(self._channel), self._host.version, commands, self._channel
+            self._user,
+            self._host.model_of(self._channel),
+            self._host.version,
+            commands,
+            self._channel,
+            self._host.limits.upload_bytes,
         )
 
 

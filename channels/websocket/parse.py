@@ -3,7 +3,8 @@
 ::
 
     {"type":"auth","token":…}
-    {"type":"message","client_msg_id":…,"session"?:…,"text":…,"parts"?:[…],"audio"?:…,"files"?:[…],"seen"?:…}
+    {"type":"message","client_msg_id":…,"session"?:…,"text":…,"parts"?:[…],"audio"?:…,"files"?:[…],"uploads"?:[id,…],
+     "seen"?:…}
     {"type":"abort","session":…}
     {"type":"resume","session":…,"after":…}
     {"type":"show","session":…,"message_id":…}
@@ -20,7 +21,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway.channel import ClientFiles, ClientMsgId, ClientParts, InvalidRequestError
+from gateway.channel import ClientFiles, ClientMsgId, ClientParts, ClientUploads, InvalidRequestError
 
 _Answer = Annotated[str, Meta(max_length=4_000)] | Annotated[list[str], Meta(max_length=25)]
 _Session = Annotated[str, Meta(pattern=r"^[!-~]{1,200}$")]
@@ -44,6 +45,7 @@ class MessageFrame(Struct, frozen=True, tag_field="type", tag="message"):
     parts: ClientParts = []
     audio: Any = None
     files: ClientFiles = []
+    uploads: ClientUploads = []
     seen: Annotated[int, Meta(ge=0, le=2**53)] = 0
 
 

@@ -31,6 +31,8 @@ class Ready(Struct, frozen=True, tag_field="type", tag="ready"):
     commands: tuple[Command, ...]
     channel: str = "websocket"
     """Channel of the sessions that begin on this connection."""
+    upload_bytes: int = 10_000_000
+    """Largest file that the client may upload."""
     protocol: int = 1
 
 

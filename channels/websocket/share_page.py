@@ -15,7 +15,6 @@ from typing import assert_never
 
 from aiohttp import web
 
-from channels.websocket.blocks import render_html
 from channels.websocket.highlight import code_html, language_of
 from gateway import ErrorPart, FilePart, ImagePart, Message, TextPart, ToolCallPart, ToolResultPart
 from gateway.channel import Host, SharedConversation
@@ -107,6 +106,8 @@ def _parts(message: Message) -> Iterator[str]:
 
 
 def _text(content: str, role: str) -> str:
+    from channels.websocket.blocks import render_html  # the Markdown parser, for shared pages only
+
     if role == "user":
         return f'<div class="typed">{escape(content)}</div>'
     return f'<div class="prose">{render_html(content)}</div>'

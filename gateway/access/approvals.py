@@ -94,7 +94,7 @@ class Approvals:
         answer = await self.questions.wait(held)
         turn.questions.used.add(held.question.id)
         if recorded:
-            turn.questions.unrecorded.append(held.question.id)
+            turn.questions.unrecorded[calling.get()].append(held.question.id)
         elif decided_before:
             await self.questions.drop(held.question.id)
         return "unshown" if held.unshown else cast("Outcome", answer.outcome)

@@ -205,6 +205,10 @@ COMMANDS: Mapping[str, Entry] = {
             ),
             "enable": Command("plugins.switching:enable", "Enable a plugin in the settings file"),
             "disable": Command("plugins.switching:disable", "Disable a plugin in the settings file"),
+            "doctor": Command(
+                "doctor.command:plugin_doctor",
+                "Check that the enabled plugins load and work, and that no two have one command",
+            ),
             "new": Command("plugins.authoring:new", "Create a folder with a new plugin"),
             "scan": Command(
                 "plugins.authoring:scan", "Search a plugin's code for what its manifest does not declare"

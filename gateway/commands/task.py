@@ -33,6 +33,7 @@ class Tasks(Plugin):
             # the run of the first one.
             read_only=True,
             idempotent=True,
+            concurrent=True,
             timeout_ms=_LIMIT_MS,
         )
         self._about = self._tool.definition.description
@@ -69,8 +70,8 @@ class Tasks(Plugin):
     ) -> ToolOutput:
         """Give a task to an agent that works on its own, and get its last message as the result.
 
-        Use it for work of many steps whose details this conversation does not need. The user does not see the
-        result: tell what matters of it.
+        Use it for work of many steps whose details this conversation does not need. Several calls in one
+        reply run at the same time. The user does not see the result: tell what matters of it.
         """
         if not prompt.strip() or not description.strip():
             raise ToolError("the description and the prompt must not be empty")

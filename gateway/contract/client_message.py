@@ -24,6 +24,9 @@ ClientMsgId = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x0
 
 ClientParts = Annotated[list[Any], Meta(max_length=32)]
 ClientFiles = Annotated[list[Any], Meta(max_length=32)]
+UploadId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
+ClientUploads = Annotated[list[UploadId], Meta(max_length=32)]
+"""The ids of files that were uploaded ahead of a message."""
 
 _PICTURES = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
 
@@ -46,7 +49,7 @@ class ClientFile(Struct, frozen=True):
 class ClientMessage(Struct, frozen=True):
     """A user's message. Another message with the same ``client_msg_id`` is a duplicate.
 
-    ``files`` become parts by ``read_files``, before the message is accepted.
+    ``files`` become parts by ``read_files``, before the message is accepted, and ``uploads`` by the host.
     """
 
     client_msg_id: str
@@ -54,6 +57,7 @@ class ClientMessage(Struct, frozen=True):
     parts: tuple[Part, ...] = ()
     audio: Audio | None = None
     files: tuple[ClientFile, ...] = ()
+    uploads: tuple[str, ...] = ()
 
     @classmethod
     def checked(
@@ -63,6 +67,7 @@ class ClientMessage(Struct, frozen=True):
         parts: Sequence[object],
         audio: object = None,
         files: Sequence[object] = (),
+        uploads: Sequence[str] = (),
     ) -> ClientMessage:
         """Validate a message; ``audio`` is a ClientAudio and each file a ClientFile, or plain data of one.
 
@@ -70,10 +75,12 @@ class ClientMessage(Struct, frozen=True):
         """
         known = tuple(_part(value) for value in parts)
         sent = tuple(_file(value) for value in files)
-        if not text.strip() and not known and not sent and audio is None:
+        if not (text.strip() or known or sent or uploads) and audio is None:
             raise InvalidRequestError("the message is empty")
         heard = None if audio is None else _audio(audio)
-        return cls(client_msg_id, text.replace("\0", "\ufffd"), known, heard, sent)
+        return cls(
+            client_msg_id, text.replace("\0", "\ufffd"), known, heard, sent, tuple(dict.fromkeys(uploads))
+        )
 
     async def read_files(self, read_file: Callable[..., Awaitable[Part]]) -> ClientMessage:
         """Return the message with its files as parts; ``read_file`` is that of the host."""

@@ -233,9 +233,9 @@ class Answer(Struct, frozen=True, kw_only=True):
 class AsksQuestions(Protocol):
     """Can ask users in the chat; their answers are returned with ``Host.settle``.
 
-    Returns the place of the question. A typed answer counts only if it is a reply to it, or later in the
-    platform's own order; if the place is None or has no order, no typed answer counts. A question may be
-    asked again if it is not known whether it was shown.
+    Returns the place of the question. A typed answer counts only if it is a reply to it, or was written in
+    the same thread and later in the platform's own order; if the place is None or has no order, no typed
+    answer counts. A question may be asked again if it is not known whether it was shown.
     """
 
     async def ask_question(self, question: Question) -> Placed | None: ...

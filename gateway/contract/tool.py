@@ -193,7 +193,8 @@ class Tool(Struct, frozen=True, kw_only=True):
     (the argument vector in shell quoting, its program as an absolute path), or a URL. ``idempotent``:
     repeating a call after a crash is harmless. ``read_only``: a call changes nothing; this is trusted for
     built-in tools only, which then run without an approval if no rule names them. ``timeout_ms`` is the time
-    limit of one call; default: the limit of its plugin (60 s unless set).
+    limit of one call; default: the limit of its plugin (60 s unless set). ``concurrent``: calls next to each
+    other in one reply of a model run at the same time, at most ten.
 
     ``asks`` returns an AskFirst for a call that a user must approve although a rule allows its kind, by
     arguments and the sender's role; ToolError refuses the call. A tool with ``asks`` handles private data: in
@@ -209,6 +210,7 @@ class Tool(Struct, frozen=True, kw_only=True):
     read_only: bool = False
     match_kind: MatchKind = "text"
     asks: Asks | None = None
+    concurrent: bool = False
 
     @property
     def name(self) -> str:
@@ -233,6 +235,7 @@ def tool_from(
     read_only: bool = False,
     match_kind: MatchKind = "text",
     asks: Asks | None = None,
+    concurrent: bool = False,
 ) -> Tool:
     """Make a tool of a typed async function. Raises PluginError if it has no docstring or is not async."""
     # Loaded with the first tool: 60 ms that every `trunkline` command would spend otherwise.
@@ -266,6 +269,7 @@ def tool_from(
         read_only=read_only,
         match_kind=match_kind,
         asks=asks,
+        concurrent=concurrent,
     )
 
 

@@ -5,7 +5,7 @@ and channels, copies of sessions and the words of messages to the store, and ent
 the host and everything above them import it; it imports the pipeline and what is below.
 """
 
-from gateway.conversations.branches import Branch, Branches, Version
+from gateway.conversations.branches import Branch, Branches, HiddenVersion, Version, read_hidden_versions
 from gateway.conversations.changes import ChangedFile, ChangeLog, ChangeSummary, Reverted, read_changes
 from gateway.conversations.export import as_json_lines, as_markdown
 from gateway.conversations.forks import Forks
@@ -26,6 +26,7 @@ __all__ = [
     "ChangedFile",
     "Command",
     "Forks",
+    "HiddenVersion",
     "ModelChoice",
     "NewShare",
     "Reverted",
@@ -42,6 +43,7 @@ __all__ = [
     "as_markdown",
     "one_line",
     "read_changes",
+    "read_hidden_versions",
     "read_shares",
     "search_messages",
 ]

@@ -24,7 +24,7 @@ from gateway.conversations.changes import ChangeLog
 from gateway.conversations.undo import drop_title, is_answer, is_prompt, settled
 from gateway.pipeline.intake import Intake
 from gateway.session import Session
-from gateway.session.log import read_by_id, read_hidden
+from gateway.session.log import read_by_id, read_hidden, read_messages
 from gateway.store import Inserted, Op, Store
 from gateway.store import schema as t
 from gateway.store.inbox import Inbox
@@ -62,6 +62,18 @@ class Branch(Struct, frozen=True):
     """A place at which a conversation has several versions, oldest first; at most one is shown."""
 
     versions: tuple[Version, ...]
+
+
+class HiddenVersion(Struct, frozen=True):
+    """A version that is not shown: the id and the content of its messages.
+
+    ``after`` is the id of the message that it follows, which is shown or in another hidden version; null at
+    the beginning.
+    """
+
+    id: str
+    after: str | None
+    messages: tuple[Message, ...]
 
 
 class _Hidden(NamedTuple):
@@ -107,6 +119,19 @@ class Branches:
         # The messages that are being answered are stored with their answer.
         begun = () if turn is None or turn.committed else tuple(message for _, message in turn.shown)
         return await self._store.read(lambda c: _read_branches(c, session.id, begun))
+
+    async def read(self, session: Session, version: str) -> list[tuple[int, Message]]:
+        """Read the conversation with a version in it, without showing it, in order and with the numbers.
+
+        ``version`` is the id of its first message. Raises NotFoundError.
+        """
+        turn = session.turn
+        begun = () if turn is None or turn.committed else [message.id for _, message in turn.shown]
+        return await self._store.read(lambda c: _read_with(c, session.id, version, begun))
+
+    async def read_hidden(self, session: Session) -> tuple[HiddenVersion, ...]:
+        """Read the versions that are not shown, at every depth."""
+        return await self._store.read(lambda c: read_hidden_versions(c, session.id))
 
     async def edit(self, session: Session, channel: str, message_id: str, new: InboundMessage) -> Receipt:
         """Send a message in place of a user's earlier one, whose files it keeps.
@@ -236,6 +261,22 @@ class Branches:
         await session.show_anew()
 
 
+def read_hidden_versions(connection: Connection, session: str) -> tuple[HiddenVersion, ...]:
+    """Read the versions of a conversation that are not shown and could be, by their places in its order."""
+    stored = _read_stored(connection, session)
+    m = t.messages.c
+    points = select(m.seq, m.id).where(m.session_id == session, m.seq.in_({one.point for one in stored}))
+    ids = {row.seq: row.id for row in connection.execute(points)}
+    return tuple(
+        HiddenVersion(
+            one.id,
+            ids.get(one.point),
+            tuple(message for _, message in read_hidden(connection, session, -one.number)),
+        )
+        for one in stored
+    )
+
+
 def _answered(session: Session, answer_id: str) -> tuple[Message, ...]:
     """Return the users' messages that an answer answers; none if it is not an answer of the log."""
     log = [message for _, message in session.log if is_prompt(message) or is_answer(message)]
@@ -273,14 +314,51 @@ def _count_after(connection: Connection, session: str, point: int) -> int:
     return connection.execute(query).scalar_one()
 
 
-def _read_hidden(connection: Connection, session: str) -> list[_Hidden]:
-    """Read the versions that could be shown: those whose message before them is shown."""
+def _read_stored(connection: Connection, session: str) -> dict[_Hidden, int | None]:
+    """Read the hidden versions that can be reached, at every depth, in the order of their places.
+
+    Returns for each the ``undone`` of the message before it: that of the version that the message is in, None
+    if it is shown.
+    """
     b, m = t.branches.c, t.messages.c
     query = select(b.id, b.point, b.hidden).where(b.session_id == session).order_by(b.point, b.id)
     found = [_Hidden(*row) for row in connection.execute(query)]
-    points = select(m.seq).where(_shown(session), m.seq.in_({one.point for one in found}))
-    shown = {0, *connection.execute(points).scalars()}
-    return [one for one in found if one.point in shown]
+    points = select(m.seq, m.undone).where(m.session_id == session, m.seq.in_({one.point for one in found}))
+    around: dict[int, int | None] = {row.seq: row.undone for row in connection.execute(points)}
+    around[0] = None
+    reached: dict[_Hidden, int | None] = {}
+    numbers: set[int | None] = {None}
+    # A version follows the message before it, so those that a version contains come after it.
+    for one in found:
+        if one.point in around and around[one.point] in numbers:
+            reached[one] = around[one.point]
+            numbers.add(-one.number)
+    return reached
+
+
+def _read_hidden(connection: Connection, session: str) -> list[_Hidden]:
+    """Read the versions that could be shown: those whose message before them is shown."""
+    return [one for one, undone in _read_stored(connection, session).items() if undone is None]
+
+
+def _read_with(
+    connection: Connection, session: str, version: str, begun: Sequence[str]
+) -> list[tuple[int, Message]]:
+    """Read the messages before a version, and those of it. Raises NotFoundError."""
+    stored = _read_stored(connection, session)
+    one = next((held for held in stored if held.id == version), None)
+    if one is None:
+        places = {held.point for held, undone in stored.items() if undone is None}
+        if version not in {*begun, *(_first_after(connection, session, point) for point in places)}:
+            listed = f"GET /api/sessions/{session}/branches lists them"
+            raise NotFoundError(f"branch: session {session!r} has no version {version!r}; {listed}")
+        return read_messages(connection, session)
+    path = read_hidden(connection, session, -one.number)
+    within = {-held.number: held for held in stored}
+    while (undone := stored[one]) is not None:
+        path = [*(m for m in read_hidden(connection, session, undone) if m[0] <= one.point), *path]
+        one = within[undone]
+    return [*read_messages(connection, session, upto=one.point), *path]
 
 
 def _find_version(connection: Connection, session: str, version: str) -> _Hidden | None:

@@ -20,7 +20,7 @@ from gateway.contract.messages import new_id, now_ms
 from gateway.contract.tool import Changing, FileChange, Watching, text_of, unified_diff
 from gateway.events.types import FileDeleted, FileModified
 from gateway.files import SnapshotError, Snapshots, State, Watch, put_state, read_state
-from gateway.session import Turn
+from gateway.session import Turn, calling
 from gateway.store import Store
 from gateway.store import schema as t
 from gateway.store.writes import Op, OwnStatement, Row, Write
@@ -303,7 +303,7 @@ def _cut(text: str) -> str:
 
 
 def _report(turn: Turn, changes: Sequence[FileChange], rows: Sequence[Row]) -> None:
-    turn.changed_files += [change.path for change in changes]
+    turn.changed_files[calling.get()] += [change.path for change in changes]
     diffs = {row[3]: str(row[8]) for row in rows}
     for change in changes:
         event = FileDeleted if change.after is None else FileModified

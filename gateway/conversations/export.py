@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import assert_never
 
@@ -18,6 +18,7 @@ from gateway.contract.messages import (
     ToolCallPart,
     ToolResultPart,
 )
+from gateway.conversations.branches import HiddenVersion
 from gateway.conversations.changes import ChangeSummary
 from gateway.conversations.titles import one_line
 from gateway.session.log import ChildSession, SessionRow
@@ -26,18 +27,62 @@ _NAMES = {"user": "User", "assistant": "Assistant", "system": "System"}
 
 
 def as_markdown(
-    row: SessionRow, messages: Sequence[Message], children: Sequence[ChildSession] = ()
+    row: SessionRow,
+    messages: Sequence[Message],
+    children: Sequence[ChildSession] = (),
+    versions: Sequence[HiddenVersion] = (),
 ) -> Iterator[str]:
-    """Yield the session as Markdown, one heading per message; nested runs are quoted below their calls."""
+    """Yield the session as Markdown, one heading per message; nested runs are quoted below their calls.
+
+    Each version that is not shown follows under a heading of its own. The first message of every version has
+    a line with its number.
+    """
     yield f"# {row.title or row.id}\n\nSession `{row.id}`, {row.messages} messages, ${row.cost:.4f}\n"
     if row.parent is not None:
         yield f"Fork of session `{row.parent}` after message `{row.parent_message}`\n"
-    yield from _messages(messages, children)
+    labels = _labels(messages, versions)
+    yield from _messages(messages, children, labels)
+    known = {message.id: message for message in _every(messages, versions)}
+    for version in versions:
+        before = known.get(version.after or "")
+        where = "from the beginning" if before is None else f"after {_heading(before)}"
+        yield f"\n---\n\n# {labels[version.id]}, {where}\n"
+        yield from _messages(version.messages, children, labels)
 
 
-def _messages(messages: Sequence[Message], children: Sequence[ChildSession]) -> Iterator[str]:
+def _labels(messages: Sequence[Message], versions: Sequence[HiddenVersion]) -> dict[str, str]:
+    """Return the number of each version among those of its place, by the id of its first message."""
+    # What follows the place of a version, in the log or the version that the place is in, is a version, too.
+    next_of = {
+        before and before.id: message
+        for log in (messages, *(version.messages for version in versions))
+        for before, message in zip((None, *log), log, strict=False)
+        if before is not None or log is messages
+    }
+    labels: dict[str, str] = {}
+    for after in {version.after for version in versions}:
+        firsts = [version.messages[0] for version in versions if version.after == after and version.messages]
+        firsts += [next_of[after]] if after in next_of else []
+        ordered = sorted(firsts, key=lambda message: (message.created_at, message.id))
+        labels |= {one.id: f"Version {n} of {len(ordered)}" for n, one in enumerate(ordered, 1)}
+    return labels
+
+
+def _every(messages: Sequence[Message], versions: Sequence[HiddenVersion]) -> Iterator[Message]:
+    yield from messages
+    for version in versions:
+        yield from version.messages
+
+
+def _heading(message: Message) -> str:
+    return f"{_author(message)}, {_moment(message.created_at)}"
+
+
+def _messages(
+    messages: Sequence[Message], children: Sequence[ChildSession], labels: Mapping[str, str]
+) -> Iterator[str]:
     for message in messages:
-        pieces: list[str] = []
+        pieces = [f"*{labels[message.id]}*"] if message.id in labels else []
         left = [child for child in children if child.session.parent_message == message.id]
         for part in message.parts:
             pieces.append(_part(part))
@@ -48,7 +93,7 @@ def _messages(messages: Sequence[Message], children: Sequence[ChildSession]) -> 
         # A tool that itself calls tools has no part for each of its calls.
         pieces += map(_child, left)
         body = "\n\n".join(filter(None, pieces))
-        yield f"\n## {_author(message)}, {_moment(message.created_at)}\n\n{body}\n"
+        yield f"\n## {_heading(message)}\n\n{body}\n"
 
 
 def _child(child: ChildSession) -> str:
@@ -56,7 +101,7 @@ def _child(child: ChildSession) -> str:
     head = f"**Task session** {one_line(row.title)}\n\nSession `{row.id}`, {row.messages} messages"
     if child.omitted:
         head += f"; {child.omitted} earlier ones are not in this export"
-    return _quoted("\n".join([head, *_messages(child.messages, child.children)]).rstrip("\n"))
+    return _quoted("\n".join([head, *_messages(child.messages, child.children, {})]).rstrip("\n"))
 
 
 def _author(message: Message) -> str:
@@ -71,15 +116,20 @@ def as_json_lines(
     messages: Sequence[Message],
     changes: ChangeSummary,
     children: Sequence[ChildSession] = (),
+    versions: Sequence[HiddenVersion] | None = None,
 ) -> Iterator[str]:
-    """Yield the session as one JSON object, one message or nested run per line.
+    """Yield the session as one JSON object, one message, version or nested run per line.
 
-    Its keys are ``session``, ``messages``, ``children`` and ``changes``.
+    Its keys are ``session``, ``messages``, ``versions`` (unless it is None), ``children`` and ``changes``.
     """
     encode = msgspec.json.Encoder().encode
     yield f'{{"session": {encode(row).decode()},\n"messages": ['
     for index, message in enumerate(messages):
         yield f"{',' if index else ''}\n{encode(message).decode()}"
+    if versions is not None:
+        yield '\n],\n"versions": ['
+        for index, version in enumerate(versions):
+            yield f"{',' if index else ''}\n{encode(version).decode()}"
     yield '\n],\n"children": ['
     for index, child in enumerate(children):
         yield f"{',' if index else ''}\n{encode(child).decode()}"

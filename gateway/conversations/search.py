@@ -23,10 +23,17 @@ from sqlalchemy import Connection, RowMapping, TextClause, func, select, text
 
 from gateway.contract.errors import StoreError
 from gateway.contract.messages import Message
-from gateway.session.log import SessionFilter, SessionRow, read_by_id, read_messages, read_sessions
+from gateway.session.log import (
+    SessionFilter,
+    SessionRow,
+    read_by_id,
+    read_messages,
+    read_sessions,
+    read_unindexed,
+)
 from gateway.store import Op, Store
 from gateway.store import schema as t
-from gateway.store.writes import OwnStatement, Write
+from gateway.store.writes import BulkStatement, Write
 
 log = structlog.get_logger("trunkline.search")
 
@@ -54,22 +61,18 @@ _SNIPPET, _LEAD = 200, 60
 
 _PUT_WORDS = (
     "INSERT INTO search (n, session_id, message_id, words) "
-    "SELECT CAST(?1 AS BIGINT), CAST(?2 AS TEXT), CAST(?3 AS TEXT), {words} WHERE {exists} "
+    "SELECT n, {id}, {words} FROM given WHERE EXISTS (SELECT 1 FROM {table} WHERE {row}) "
     "ON CONFLICT DO NOTHING"
 )
 # Checked in the transaction: a message that was deleted or replaced since it was read leaves no words.
-_MESSAGE_EXISTS = (
-    "CAST(?2 AS TEXT) IS NULL AND "
-    "EXISTS (SELECT 1 FROM messages WHERE id = CAST(?3 AS TEXT) "
-    "AND seq = CAST(?5 AS BIGINT) AND indexed = CAST(?6 AS INTEGER))"
-)
-_SESSION_EXISTS = (
-    "CAST(?3 AS TEXT) IS NULL AND "
-    "EXISTS (SELECT 1 FROM sessions WHERE id = CAST(?2 AS TEXT) AND title = CAST(?5 AS TEXT))"
-)
-_WORDS = {"sqlite": "?4", "postgresql": "to_tsvector('simple', CAST(?4 AS TEXT))"}
-_MARK_MESSAGE = OwnStatement(
-    82, t.messages, "UPDATE messages SET indexed = 1 WHERE id = ?1 AND seq = ?2 AND indexed = ?3"
+_MESSAGE = "messages.id = given.id AND messages.seq = given.seq AND messages.indexed = given.indexed"
+_SESSION = "sessions.id = given.id AND sessions.title = given.title"
+_WORDS = {"sqlite": "words", "postgresql": "to_tsvector('simple', words)"}
+_MARK_MESSAGE = BulkStatement(
+    82,
+    t.messages,
+    {"id": "TEXT", "seq": "BIGINT", "indexed": "INTEGER"},
+    f"UPDATE messages SET indexed = 1 FROM given WHERE {_MESSAGE}",  # noqa: S608 - no values
 )
 _MARK_TITLE = Write("update", 82, t.sessions, "id indexed_title")
 _DROP_TITLE = Write("delete", 80, t.search, "session_id", key="session_id")
@@ -78,8 +81,9 @@ _FIND = {
     "sqlite": "SELECT s.n, s.session_id, s.message_id FROM search_words w JOIN search s ON s.n = w.rowid "
     "WHERE w.search_words MATCH :query AND w.rowid < :before ORDER BY w.rowid DESC LIMIT :limit",
     "postgresql": "SELECT n, session_id, message_id FROM search "
-    "WHERE words @@ to_tsquery('simple', :query) AND n < :before ORDER BY n DESC LIMIT :limit",
+    "WHERE words @@ to_tsquery('simple', :query) AND n < :before ORDER BY n + 0 DESC LIMIT :limit",
 }
+"""The sum keeps PostgreSQL from reading all rows in order: it takes the beginning of a word for frequent."""
 _FIND_NEWEST = (
     "SELECT n, session_id, message_id FROM "
     "(SELECT * FROM search WHERE n < :before ORDER BY n DESC LIMIT :newest) newest "
@@ -99,14 +103,6 @@ class Term(NamedTuple):
 
     words: tuple[str, ...]
     prefix: bool
-
-
-class Unindexed(NamedTuple):
-    """A message that the index does not have, with its columns ``seq`` and ``indexed``."""
-
-    message: Message
-    seq: int
-    indexed: int
 
 
 class SearchHit(Struct, frozen=True):
@@ -134,8 +130,9 @@ class SearchPage(Struct, frozen=True):
 
 def words_of(given: str) -> list[str]:
     """Return the words of a text without case and accents."""
-    parts = unicodedata.normalize("NFKD", given.casefold())
-    whole = unicodedata.normalize("NFC", _ACCENTS.sub("", parts))
+    whole = given.casefold()
+    if not whole.isascii():
+        whole = unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFKD", whole)))
     return [word[:_LONGEST_WORD] for word in _WORD.findall(whole)]
 
 
@@ -249,8 +246,19 @@ class SearchIndex:
     def __init__(self, store: Store) -> None:
         self._store = store
         words = _WORDS[store.engine.dialect.name]
-        self._put_message = OwnStatement(81, t.search, _PUT_WORDS.format(words=words, exists=_MESSAGE_EXISTS))
-        self._put_title = OwnStatement(81, t.search, _PUT_WORDS.format(words=words, exists=_SESSION_EXISTS))
+        columns = {"n": "BIGINT", "id": "TEXT", "words": "TEXT"}
+        self._put_message = BulkStatement(
+            81,
+            t.search,
+            {**columns, "seq": "BIGINT", "indexed": "INTEGER"},
+            _PUT_WORDS.format(id="NULL, id", words=words, table="messages", row=_MESSAGE),
+        )
+        self._put_title = BulkStatement(
+            81,
+            t.search,
+            {**columns, "title": "TEXT"},
+            _PUT_WORDS.format(id="id, NULL", words=words, table="sessions", row=_SESSION),
+        )
 
     async def find(self, query: str, limit: int = 50, before: int = _LAST) -> SearchPage:
         """Find the newest messages and titles; see ``search_messages``."""
@@ -285,15 +293,19 @@ class SearchIndex:
             await asyncio.sleep(_SECONDS)
 
     async def catch_up(self) -> int:
-        """Index everything that is committed and not indexed. Return the number of messages."""
-        done, reported = 0, 0
-        while True:
+        """Index everything that is committed and not indexed. Return the number of messages.
+
+        What is committed in the meantime is left to the next call: a transaction for a few messages costs
+        about as much as one for all of them.
+        """
+        done, reported, full = 0, 0, True
+        while full:
             titles = await self._store.read(_unindexed_titles)
-            found = await self._store.read(_unindexed)
-            if not found and not titles:
-                break
-            await self._add(found, titles)
+            found = await self._store.read(lambda c: read_unindexed(c, _BATCH))
+            if found or titles:
+                await self._add(found, titles)
             done += len(found)
+            full = _BATCH in (len(found), len(titles))
             if done - reported >= _REPORTED:
                 reported = done
                 left = await self._store.read(_count_unindexed)
@@ -302,20 +314,20 @@ class SearchIndex:
             log.info("indexed all messages for the search", indexed=done)
         return done
 
-    async def _add(self, found: Sequence[Unindexed], titles: Sequence[RowMapping]) -> None:
+    async def _add(self, found: Sequence[tuple[int, int, Message]], titles: Sequence[RowMapping]) -> None:
         taken = await self._store.read(lambda c: _taken(c, found, titles))
         ops: list[Op] = []
         for row in titles:
             words = " ".join(words_of(row["title"]))
             n = _number(row["created_at"], row["id"], taken)
             ops.append((_DROP_TITLE, (row["id"],)))
-            ops.append((self._put_title, (n, row["id"], None, words, row["title"])))
+            ops.append((self._put_title, (n, row["id"], words, row["title"])))
             ops.append((_MARK_TITLE, (row["id"], row["title"])))
-        for message, seq, indexed in found:
+        for seq, indexed, message in found:
             said = message.text[:_LONGEST_TEXT] if _is_searched(message) else ""
             if words := " ".join(words_of(said)):
                 n = _number(message.created_at, message.id, taken)
-                ops.append((self._put_message, (n, None, message.id, words, seq, indexed)))
+                ops.append((self._put_message, (n, message.id, words, seq, indexed)))
             ops.append((_MARK_MESSAGE, (message.id, seq, indexed)))
         await self._store.write(*ops)
 
@@ -338,21 +350,15 @@ def _first_number(created_at: int, row_id: str) -> int:
     return (created_at << 21) | (crc32(row_id.encode()) & 0xFFFFF)
 
 
-def _taken(connection: Connection, found: Sequence[Unindexed], titles: Sequence[RowMapping]) -> set[int]:
+def _taken(
+    connection: Connection, found: Sequence[tuple[int, int, Message]], titles: Sequence[RowMapping]
+) -> set[int]:
     """Return the numbers in the index at and after those that the rows would get."""
-    wanted = [_first_number(message.created_at, message.id) for message, _, _ in found]
+    wanted = [_first_number(message.created_at, message.id) for _, _, message in found]
     wanted += [_first_number(row["created_at"], row["id"]) for row in titles]
-    numbers = [n + i for n in wanted for i in range(4)]
-    query = select(t.search.c.n).where(t.search.c.n.in_(numbers))
-    return set(connection.execute(query).scalars())
-
-
-def _unindexed(connection: Connection) -> list[Unindexed]:
-    m = t.messages.c
-    query = select(m.id, m.seq, m.indexed).where(text("indexed < 1")).order_by(m.id.desc()).limit(_BATCH)
-    # Before the texts: a text that is replaced in the meantime belongs to another number.
-    state = {row.id: (row.seq, row.indexed) for row in connection.execute(query)}
-    return [Unindexed(message, *state[i]) for i, message in read_by_id(connection, list(state)).items()]
+    # As text: so many parameters cost more than the query.
+    numbers = ", ".join(str(n + i) for n in wanted for i in range(4))
+    return set(connection.execute(text(f"SELECT n FROM search WHERE n IN ({numbers})")).scalars())  # noqa: S608
 
 
 def _unindexed_titles(connection: Connection) -> Sequence[RowMapping]:

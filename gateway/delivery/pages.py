@@ -50,7 +50,8 @@ from gateway.store.outbox import Outbox, Page, make_nonce
 
 log = structlog.get_logger("trunkline.delivery")
 
-_BACKOFF = Backoff(0.25, 60)
+_BACKOFF = Backoff(0.25, 60, jitter=-0.5)
+"""Random, because limits and outages of platforms recur each minute: an even pause can meet all of them."""
 _MAX_INLINE_COST = 2_000
 """Cost up to which a message is paginated on the event loop: characters, and more for markup."""
 _COSTLY, _EXTRA_COST = "*_~[`|\n", 9

@@ -14,7 +14,7 @@ from gateway.contract.plugin import Plugin
 from gateway.extensions.backends import ProviderRegistry
 from gateway.extensions.loader import SHIPPED_PLUGINS
 from gateway.extensions.registry import PluginRegistry
-from gateway.settings import PluginSettings, PluginsSettings, TeamPlugins
+from gateway.settings import PluginSettings, Settings
 
 log = structlog.get_logger("trunkline")
 
@@ -28,19 +28,13 @@ class PluginActivator:
     ``failed`` maps each failed plugin to its error; ``provider_owner`` maps each provider to its plugin.
     """
 
-    def __init__(
-        self,
-        registry: PluginRegistry,
-        providers: ProviderRegistry,
-        settings: PluginsSettings,
-        team: TeamPlugins | None = None,
-    ) -> None:
+    def __init__(self, registry: PluginRegistry, providers: ProviderRegistry, settings: Settings) -> None:
         self.failed: dict[str, str] = {}
         self.provider_owner: dict[str, str] = {}
         self._registry = registry
         self._providers = providers
-        self._settings = settings
-        self._team = team or TeamPlugins()
+        self._settings = settings.plugins
+        self._team = settings.teams.plugins
         self._names: dict[str, str] = {}
         self._required_failures: dict[str, PluginError] = {}
         self._skipped: dict[str, Plugin | None] = {}

@@ -109,8 +109,8 @@ class Hook:
 
     __slots__ = ("_allowed", "_function", "_limit", "label")
 
-    def __init__(self, plugin: Plugin, name: str, seconds: float) -> None:
-        self._limit = Limit(plugin.name, name, seconds)
+    def __init__(self, plugin: Plugin, name: str, limit: Limit) -> None:
+        self._limit = limit
         self.label = f"plugin {plugin.name!r} failed in {name}"
         self._function: Callable[..., Any] = getattr(plugin, name)
         self._allowed = _ALLOWED.get(name)
@@ -129,16 +129,14 @@ class Hook:
 
 
 class Hooks:
-    """The composed hooks of a list of plugins. A plugin without an override adds no call.
+    """The composed hooks of a list of plugins, each with a function that returns the time limit of a hook.
 
-    ``seconds`` returns the time limit of a plugin's hooks.
+    A plugin without an override adds no call.
     """
 
-    def __init__(
-        self, plugins: Sequence[Plugin] = (), seconds: Callable[[Plugin], float] = lambda _plugin: 2.0
-    ) -> None:
+    def __init__(self, plugins: Sequence[tuple[Plugin, Callable[[str], Limit]]] = ()) -> None:
         self._hooks = {
-            name: tuple(Hook(plugin, name, seconds(plugin)) for plugin in plugins if overrides(plugin, name))
+            name: tuple(Hook(one, name, limit(name)) for one, limit in plugins if overrides(one, name))
             for name in HOOKS
         }
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
-import os
 import re
 import signal
 import sys
@@ -15,6 +13,8 @@ from pathlib import Path
 import structlog
 from msgspec import Struct
 
+from gateway.confinement import Confinement, run_confined
+from gateway.contract.errors import OverloadedError, PartValidationError
 from gateway.contract.messages import FilePart, ImagePart, Part
 from gateway.files.formats import Document, document_kind, is_locked_office_file, picture_type, plain_text
 from gateway.files.worker import Outcome
@@ -24,8 +24,6 @@ log = structlog.get_logger("trunkline.files")
 _WORKER = Path(__file__).with_name("worker.py")
 _MIME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}/[a-z0-9][a-z0-9.+-]{0,80}")
 _LONGEST_NAME = 120
-_CHUNK = 65_536
-_DRAIN_SECONDS = 5.0
 _REASONS = {
     Outcome.WHOLE: "",
     Outcome.CUT: "",
@@ -74,10 +72,12 @@ class FileReader:
         width: int | None = None,
         height: int | None = None,
         alt_text: str | None = None,
+        strict: bool = False,
     ) -> Part:
         """Return a file as a part: a picture by its content, other files with their text.
 
-        A file without readable text has a note in square brackets as its content. The announced type decides
+        A file without readable text has a note in square brackets as its content; if ``strict``, it raises
+        PartValidationError, or OverloadedError if it may be readable later. The announced type decides
         nothing that the content shows. ``alt_text`` of a picture is its name if not given.
         """
         name = clean_name(name)
@@ -85,11 +85,17 @@ class FileReader:
         picture = picture_type(data)
         if picture is not None:
             return ImagePart(base64.b64encode(data).decode(), picture, alt_text or name, width, height)
-        return FilePart(name, await self._content(name, mime, data))
+        try:
+            return FilePart(name, await self._content(name, mime, data))
+        except (PartValidationError, OverloadedError) as error:
+            if strict:
+                raise
+            return FilePart(name, f"[{error}]")
 
     async def _content(self, name: str, mime: str, data: bytes) -> str:
+        """Return the text of a file. Raises PartValidationError or OverloadedError if there is none."""
         if not data:
-            return f"[{name}: the file is empty]"
+            raise PartValidationError(f"{name}: the file is empty")
         kind = document_kind(name, mime, data)
         if kind is not None:
             return await self._document(name, kind, data)
@@ -98,23 +104,27 @@ class FileReader:
         if text is not None:
             return _clean(text[:most]) + ("\n[cut]" if len(text) > most else "")
         if is_locked_office_file(data):
-            return f"[{name}: {_REASONS[Outcome.LOCKED]}]"
+            raise PartValidationError(f"{name}: {_REASONS[Outcome.LOCKED]}")
         shown = mime if _MIME.fullmatch(mime) else "unknown type"
-        return f"[{shown}, {len(data):,} bytes: this kind of file cannot be read]"
+        raise PartValidationError(f"{shown}, {len(data):,} bytes: this kind of file cannot be read")
 
     async def _document(self, name: str, kind: Document, data: bytes) -> str:
-        """Return the text of a document, or the reason why there is none."""
+        """Return the text of a document. Raises PartValidationError or OverloadedError if there is none."""
         try:
             async with asyncio.timeout(self._limits.wait):
                 await self._slots.acquire()
         except TimeoutError:
-            return f"[{name}: not read, because too many documents are being read; send it again later]"
+            raise OverloadedError(
+                f"{name}: not read, because too many documents are being read; send it again later"
+            ) from None
         output = bytearray()
         try:
             status = await self._extract(kind, data, output)
         except OSError as error:
             log.error("the reader of documents cannot start", reason=str(error))
-            return f"[{name}: PDF and Word documents cannot be read at the moment]"
+            raise PartValidationError(
+                f"{name}: PDF and Word documents cannot be read at the moment"
+            ) from None
         finally:
             self._slots.release()
         text = _clean(output.decode(errors="replace")).strip()[: self._limits.characters]
@@ -123,38 +133,15 @@ class FileReader:
             log.info("a document was not read to its end", kind=kind, size=len(data), reason=reason)
         if text:
             return f"{text}\n[cut{reason and f': {reason}'}]" if status != Outcome.WHOLE else text
-        return f"[{name}: {reason or 'it contains no text; it may be a scan'}]"
+        raise PartValidationError(f"{name}: {reason or 'it contains no text; it may be a scan'}")
 
     async def _extract(self, kind: Document, data: bytes, output: bytearray) -> int | None:
         """Run a worker and add what it writes to ``output``. Return its exit status; None if it was killed
         because of a limit."""
         limits = self._limits
-        numbers = (limits.characters, limits.pages, limits.seconds, limits.memory)
-        process = await asyncio.create_subprocess_exec(
-            self._python,
-            "-I",
-            str(_WORKER),
-            kind,
-            *map(str, numbers),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={},
-            cwd="/",
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.timeout(limits.seconds), asyncio.TaskGroup() as tasks:
-                tasks.create_task(_feed(process, data))
-                if not await _collect(process, output, 4 * limits.characters):
-                    _kill(process)
-                return await process.wait()
-        except TimeoutError:
-            return None
-        finally:
-            _kill(process)
-            await _drain(process)
-            await process.wait()
+        most = Confinement(limits.seconds, limits.seconds, limits.memory, 4 * limits.characters)
+        arguments = (kind, str(limits.characters), str(limits.pages))
+        return await run_confined(self._python, _WORKER, arguments, data, most, output)
 
     def _reason(self, status: int | None) -> str:
         """Return why a document was not read; "" if its text was, at least as far as the limits allow."""
@@ -176,36 +163,3 @@ def clean_name(given: str) -> str:
 def _clean(text: str) -> str:
     """Return text that every database stores."""
     return text.replace("\0", "\ufffd")
-
-
-async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(ConnectionError):
-        process.stdin.write(data)
-        await process.stdin.drain()
-    process.stdin.close()
-
-
-async def _collect(process: asyncio.subprocess.Process, output: bytearray, most: int) -> bool:
-    """Read the worker's output to its end. Return False if it is longer than allowed."""
-    assert process.stdout is not None
-    while chunk := await process.stdout.read(_CHUNK):
-        output += chunk
-        if len(output) > most:
-            return False
-    return True
-
-
-async def _drain(process: asyncio.subprocess.Process) -> None:
-    """Read the output of an ended worker to its end: a pipe with unread output would stay open."""
-    assert process.stdout is not None
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            while await process.stdout.read(_CHUNK):
-                pass
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)

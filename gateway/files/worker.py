@@ -1,13 +1,12 @@
 """Extractor of the text of one document, in a process of its own, because documents may attack their parser.
 
-``reader.py`` runs this file by its path in an isolated interpreter. The document comes on stdin, its text
-goes to stdout as UTF-8 while it is extracted, and the exit status is an ``Outcome``. The arguments are the
-document's kind, and the limits: characters, pages, seconds of CPU, bytes of memory.
+``reader.py`` runs this file with ``run_confined``. The document comes on stdin, its text goes to stdout as
+UTF-8 while it is extracted, and the exit status is an ``Outcome``. The arguments are the document's kind, and
+the most characters and pages.
 """
 
 from __future__ import annotations
 
-import resource
 import sys
 from collections.abc import Callable, Iterator
 from enum import IntEnum
@@ -17,7 +16,6 @@ from typing import Any
 MAX_UNPACKED = 100_000_000
 """Sum of the sizes of the files in a Word document, which is a ZIP archive, in bytes."""
 _MAX_ENTRIES = 10_000
-_OPEN_FILES = 64
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _SKIPPED = (
     "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback",
@@ -52,8 +50,7 @@ class Stopped(Exception):
 def main(arguments: list[str]) -> Outcome:
     """Extract the text of the document on stdin. Return the outcome."""
     kind = arguments[0]
-    characters, pages, seconds, memory = map(int, arguments[1:])
-    limit_resources(seconds, memory)
+    characters, pages = map(int, arguments[1:])
     try:
         data = sys.stdin.buffer.read()
         written = 0
@@ -72,27 +69,6 @@ def main(arguments: list[str]) -> Outcome:
     except Exception:  # noqa: BLE001 - parsers raise anything for damaged documents
         return Outcome.UNREADABLE
     return Outcome.WHOLE
-
-
-def limit_resources(seconds: int, memory: int) -> None:
-    """Limit this process: CPU time, memory, open files; no new processes, written files and core dumps."""
-    limits = (
-        (resource.RLIMIT_CPU, seconds),
-        (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_NOFILE, _OPEN_FILES),
-        (resource.RLIMIT_NPROC, 0),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-    )
-    for name, value in limits:
-        hard = resource.getrlimit(name)[1]
-        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        try:
-            resource.setrlimit(name, (most, most))
-        except (ValueError, OSError):
-            # macOS refuses a limit of the address space below what every process has reserved.
-            if sys.platform.startswith("linux"):
-                raise
 
 
 def _pdf(data: bytes, pages: int) -> Iterator[str]:

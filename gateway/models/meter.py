@@ -222,6 +222,7 @@ class Spending:
             agent=turn.ctx.agent,
             provider=route.provider.id,
             model=route.model,
+            plugin=turn.plugin,
         )
         return Meter(self.ledger, self._prices, caller, messages, options, self._clock())
 

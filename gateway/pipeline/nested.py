@@ -10,6 +10,7 @@ crash finds the answer of a run that had ended, and continues another one from i
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import uuid
@@ -48,7 +49,7 @@ from gateway.store.steps import Steps
 MAX_DEPTH = 3
 """Maximum depth of nested runs: a run within a run within a run."""
 MOST_AT_ONCE, MOST_RUNS = 10, 100
-"""Maximum numbers of nested runs for one message: at the same time, and in all."""
+"""Maximum numbers of nested runs for one message: at the same time in one depth, and in all."""
 _DESCRIPTION = 80
 _UNSAFE = re.compile(r"[^\w\s.,:;()'/-]")
 """Characters that could be markup in the chat of a question."""
@@ -136,29 +137,27 @@ class NestedRunner:
             raise ToolError("the task is empty")
         if parent.depth >= MAX_DEPTH:
             raise ToolError(f"runs may be nested {MAX_DEPTH} deep")
-        if root.open_runs >= MOST_AT_ONCE:
-            raise ToolError(f"at most {MOST_AT_ONCE} nested runs may run at once; start this one later")
         if root.runs >= MOST_RUNS:
             raise ToolError(f"one message may start at most {MOST_RUNS} nested runs")
         root.runs += 1
-        root.open_runs += 1
         overrides = self._overrides(task, agent, tools, system_prompt, model)
         description = _plain(description or task)
-        before = calling.get()
+        run_id, before = self._run_id(overrides, agent, session), calling.get()
+        # Of its depth only: a run that waits for those within it must not keep them from beginning.
+        slots = root.run_slots.setdefault(parent.depth, asyncio.Semaphore(MOST_AT_ONCE))
         try:
             # The time of a nested run does not count against the time limit of the tool that started it.
             with paused():
-                run_id = self._run_id(overrides, agent, session)
-                opened = await self._open(run_id, session, agent, description)
-                turn = NestedTurn(parent, opened, run_id, overrides, agent, description)
-                if agent in self._runs.agents.all:
-                    turn.agent = agent
-                try:
-                    return await self._run_once(turn)
-                finally:
-                    opened.pending -= 1
+                async with slots:
+                    opened = await self._open(run_id, session, agent, description)
+                    turn = NestedTurn(parent, opened, run_id, overrides, agent, description)
+                    if agent in self._runs.agents.all:
+                        turn.agent = agent
+                    try:
+                        return await self._run_once(turn)
+                    finally:
+                        opened.pending -= 1
         finally:
-            root.open_runs -= 1
             calling.set(before)
 
     def _run_id(self, overrides: RunOverrides, agent: str, session: str | None) -> str:
@@ -238,7 +237,7 @@ class NestedRunner:
         session.begin(turn, ())
         session.has_read_others = parent.holds_others_content
         # Registered with its parent, whose abort ends it, too.
-        parent.children.add(turn)
+        parent.add_child(turn)
         if parent.aborted:
             turn.abort()
         self._runs.activity.emit("task_started", agent, turn.overrides.task)
@@ -255,7 +254,7 @@ class NestedRunner:
             if turn.aborted and not turn.committed:
                 await self._runs.commit(turn, "cancelled")
             session.finish(turn)
-            parent.children.discard(turn)
+            parent.remove_child(turn)
             parent.usage.add_nested(turn.usage)
             turn.report_step("invocation_end", {"outcome": outcome})
             self._runs.activity.emit("task_completed" if outcome == "done" else "task_error", agent, outcome)
@@ -283,7 +282,7 @@ class NestedTurn(Turn):
             late=False,
             interrupted=None,
         )
-        super().__init__(session, entry, agent=parent.agent)
+        super().__init__(session, entry, agent=parent.agent, lease=parent.lease)
         self.parent = parent
         self.purpose = f'{parent.purpose} Task "{description}".'.strip()
         self.overrides = overrides

@@ -21,7 +21,7 @@ from msgspec import Struct
 from gateway.access.approvals import Approvals, Outcome
 from gateway.access.permissions import Permissions, rule_to_add
 from gateway.access.rooms import Rooms
-from gateway.contract.deltas import PartDelta
+from gateway.contract.deltas import PartDelta, ToolResultStart
 from gateway.contract.deltas import ToolResultDelta as ResultDelta
 from gateway.contract.deltas import ToolResultEnd as ResultEnd
 from gateway.contract.errors import CATCHABLE, ToolError, is_cancellation_requested
@@ -50,8 +50,8 @@ from gateway.contract.tool import (
 )
 from gateway.events.bus import ActivityBus
 from gateway.extensions.deadlines import paused
-from gateway.extensions.registry import PluginRegistry
 from gateway.files import ToolOutputs
+from gateway.pipeline.nested import MOST_AT_ONCE
 from gateway.session import Turn, calling
 from gateway.store.steps import Steps, make_key
 
@@ -68,6 +68,16 @@ _OTHERS = "This conversation holds content from outside, such as a web page, whi
 _MOST_REPEATS = 2
 """Number of identical calls in a row that a model may make before a user is asked."""
 _MOST_LISTED = 20
+
+
+class _BegunCall:
+    """A call whose result has its place in the answer; its output, once there is one."""
+
+    def __init__(self, call: ToolCallPart, number: int, start: ToolResultStart) -> None:
+        self.call = call
+        self.number = number
+        self.start = start
+        self.output: ToolOutput | None = None
 
 
 class CallServices(Struct, frozen=True):
@@ -95,7 +105,10 @@ class ToolCalls:
     async def run(
         self, turn: Turn, tools: Sequence[Tool], parts: Sequence[Part], calls: Sequence[ToolCallPart]
     ) -> list[ToolOutput]:
-        """Run calls one after another. ``parts`` is the whole output of the model that contains them."""
+        """Run calls in order; those next to each other whose tools are ``concurrent`` at the same time.
+
+        ``parts`` is the whole output of the model that contains them. Returns the outputs in call order.
+        """
         by_name = {tool.name: tool for tool in reversed(tools)}
         step = turn.steps_written
         if turn.durable:
@@ -103,12 +116,17 @@ class ToolCalls:
             # the steps only if this count says that there are some.
             turn.steps_written = step + 1 + len(calls)
             await self._steps.record(turn.entry.id, step, parts, calls)
-        return [await self._run(turn, by_name, call, number) for number, call in enumerate(calls, step + 1)]
+        outputs: list[ToolOutput] = []
+        begun: list[_BegunCall] = []
+        for number, call in enumerate(calls, step + 1):
+            outputs += await self._add(turn, by_name, begun, call, number)
+        return [*outputs, *await self._finish(turn, by_name, begun)]
 
     async def resume(self, turn: Turn, tools: Sequence[Tool]) -> None:
         """Restore the steps of an attempt that a crash ended, and run the calls that it had not begun."""
         calls: dict[str, ToolCallPart] = {}
         by_name = {tool.name: tool for tool in reversed(tools)}
+        begun: list[_BegunCall] = []
         for step in await self._steps.load(turn.entry.id):
             turn.steps_written = step.number + 1
             for part in step.parts:
@@ -117,10 +135,11 @@ class ToolCalls:
                 if isinstance(part, ToolCallPart):
                     calls[make_key(turn.entry.id, part.tool_call_id)] = part
             if step.state == "called":
-                await self._run(turn, by_name, calls[step.key], step.number)
+                await self._add(turn, by_name, begun, calls[step.key], step.number)
             elif step.state == "intent":
                 # The tool may have had its effect before the crash: running it again could do it twice.
                 await self._report_unknown(turn, calls[step.key], step.number)
+        await self._finish(turn, by_name, begun)
 
     async def recall(self, turn: Turn) -> None:
         """Show the steps of an earlier attempt without running any tool, unless they were restored already.
@@ -140,14 +159,59 @@ class ToolCalls:
                 call_id = calls[step.key].tool_call_id
                 turn.emit_part(ToolResultPart(call_id, OUTCOME_UNKNOWN, is_error=True))
 
-    async def _run(
-        self, turn: Turn, tools: Mapping[str, Tool], call: ToolCallPart, number: int
-    ) -> ToolOutput:
+    async def _add(
+        self,
+        turn: Turn,
+        tools: Mapping[str, Tool],
+        begun: list[_BegunCall],
+        call: ToolCallPart,
+        number: int,
+    ) -> list[ToolOutput]:
+        """Begin a call: add it to ``begun``, or run it at once, after those, if it must run alone.
+
+        Returns the outputs of the calls that ended.
+        """
         tool = _find_tool(tools, call.tool_name)
+        alone = tool is None or not tool.concurrent
+        outputs = await self._finish(turn, tools, begun) if alone else []
         title = tool.display.verb if tool is not None else None
-        calling.set(make_key(turn.entry.id, call.tool_call_id))
+        # The results get their places here, in the order of the calls, whichever of them ends first.
         start = turn.writer.result(call.tool_call_id, title, _display_hints(tool))
         turn.emit(start)
+        begun.append(_BegunCall(call, number, start))
+        return [*outputs, *await self._finish(turn, tools, begun)] if alone else []
+
+    async def _finish(
+        self, turn: Turn, tools: Mapping[str, Tool], begun: list[_BegunCall]
+    ) -> list[ToolOutput]:
+        """Run the begun calls at the same time, and clear the list. Returns their outputs in order."""
+        calls, slots = begun.copy(), asyncio.Semaphore(MOST_AT_ONCE)
+        begun.clear()
+
+        async def run(call: _BegunCall) -> None:
+            async with slots:
+                call.output = await self._run(turn, tools, call)
+
+        try:
+            if len(calls) == 1:
+                await run(calls[0])
+            else:
+                async with asyncio.TaskGroup() as tasks:
+                    for call in calls:
+                        tasks.create_task(run(call))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        finally:
+            for call in calls:
+                if call.output is None:
+                    self._show_aborted(turn, call)
+        if calls:
+            turn.notify_messages()
+        return [call.output for call in calls if call.output is not None]
+
+    async def _run(self, turn: Turn, tools: Mapping[str, Tool], begun: _BegunCall) -> ToolOutput:
+        call, number, start = begun.call, begun.number, begun.start
+        calling.set(make_key(turn.entry.id, call.tool_call_id))
 
         def show(text: str) -> None:
             turn.emit(ResultDelta(turn.message_id, start.part_index, call.tool_call_id, text))
@@ -161,31 +225,18 @@ class ToolCalls:
 
         nest = self._nest(turn, call.tool_call_id)
         services = CallServices(begin, show, nest, self._inner_calls(turn, tools, call, nest.sessions))
-        try:
-            output, took_ms = await self._runner.run(turn, tools, call, services)
-        except asyncio.CancelledError:
-            # The progress that readers saw is replaced: a model must not mistake it for the result.
-            stopped = ToolResultPart(
-                call.tool_call_id,
-                ABORTED,
-                title,
-                ResultMetadata(changed_files=_count_changes(turn)),
-                is_error=True,
-                display=start.display,
-            )
-            turn.emit(PartDelta(turn.message_id, start.part_index, stopped))
-            raise
+        output, took_ms = await self._runner.run(turn, tools, call, services)
         metadata = msgspec.structs.replace(
             output.metadata or ResultMetadata(),
             duration_ms=took_ms,
             untrusted=turn.session.has_read_others,
-            changed_files=_count_changes(turn),
+            changed_files=_count_changes(turn, call),
             sessions=tuple(nest.sessions),
         )
         result = ToolResultPart(
             call.tool_call_id,
             output.content,
-            output.title or title,
+            output.title or start.title,
             metadata,
             output.attachments,
             is_error=output.is_error,
@@ -195,6 +246,19 @@ class ToolCalls:
             await self._steps.report(turn.entry.id, number, result, *self._runner.approvals.used(turn))
         self._show_result(turn, start.part_index, result, took_ms)
         return output
+
+    def _show_aborted(self, turn: Turn, begun: _BegunCall) -> None:
+        """Replace the progress that readers saw: a model must not mistake it for the result."""
+        call, start = begun.call, begun.start
+        aborted = ToolResultPart(
+            call.tool_call_id,
+            ABORTED,
+            start.title,
+            ResultMetadata(changed_files=_count_changes(turn, call)),
+            is_error=True,
+            display=start.display,
+        )
+        turn.emit(PartDelta(turn.message_id, start.part_index, aborted))
 
     def _inner_calls(
         self, turn: Turn, tools: Mapping[str, Tool], outer: ToolCallPart, sessions: list[str]
@@ -225,7 +289,6 @@ class ToolCalls:
         turn.emit(ResultEnd(turn.message_id, index, call_id, result.is_error, took_ms, result.metadata))
         if turn.assembler.parts_from(index)[0][1] != result:
             turn.emit(PartDelta(turn.message_id, index, result))
-        turn.notify_messages()
 
     async def _report_unknown(self, turn: Turn, call: ToolCallPart, number: int) -> None:
         unknown = ToolResultPart(call.tool_call_id, OUTCOME_UNKNOWN, is_error=True)
@@ -241,7 +304,6 @@ class ToolRunner:
 
     def __init__(
         self,
-        registry: PluginRegistry,
         permissions: Permissions,
         approvals: Approvals,
         rooms: Rooms,
@@ -250,7 +312,6 @@ class ToolRunner:
         changing: Callable[[Turn], Changing],
         watching: Callable[[Turn], Watching],
     ) -> None:
-        self._registry = registry
         self._permissions = permissions
         self.approvals = approvals
         self._rooms = rooms
@@ -304,22 +365,23 @@ class ToolRunner:
     async def _call(
         self, turn: Turn, tools: Mapping[str, Tool], part: ToolCallPart, services: CallServices
     ) -> ToolOutput:
-        hooks = self._registry.get_hooks()
         named = _find_tool(tools, part.tool_name)
         name = part.tool_name if named is None else named.name
         original = ToolCall(part.tool_call_id, name, part.arguments)
         if part.invalid_arguments is not None:
-            content = await hooks.after_tool_exec(original, "Error: Invalid JSON arguments", turn.ctx)
+            content = await turn.plugins.hooks.after_tool_exec(
+                original, "Error: Invalid JSON arguments", turn.ctx
+            )
             return _shown(ToolOutput(content, is_error=True), services.show)
         call = await self._prepared(turn, tools, original)
         if isinstance(call, ToolBlock):
-            content = await hooks.after_tool_exec(original, call.content, turn.ctx)
+            content = await turn.plugins.hooks.after_tool_exec(original, call.content, turn.ctx)
             return _shown(ToolOutput(content, is_error=call.is_error), services.show)
         tool = tools[call.name]
         await services.begin(tool)
         progress = _Progress(services.show, self._outputs.most_bytes)
         output = await self._execute(turn, tool, call, progress, services)
-        changed = await hooks.after_tool_exec(call, output.content, turn.ctx)
+        changed = await turn.plugins.hooks.after_tool_exec(call, output.content, turn.ctx)
         session = turn.session
         shortened = await self._outputs.shorten(changed, session.id, session.redactor.redact_text)
         output = msgspec.structs.replace(output, content=shortened)
@@ -333,7 +395,7 @@ class ToolRunner:
         allowed = await self._permitted(turn, tools, call)
         if isinstance(allowed, ToolBlock):
             return allowed
-        rewritten = await self._registry.get_hooks().before_tool_exec(call, turn.ctx)
+        rewritten = await turn.plugins.hooks.before_tool_exec(call, turn.ctx)
         if isinstance(rewritten, ToolBlock) or rewritten == call:
             return rewritten
         # The permission covered the original arguments only: a rewritten call needs one of its own.
@@ -343,7 +405,7 @@ class ToolRunner:
         tool = tools.get(call.name)
         if tool is None:
             return ToolBlock(_unknown_tool(call.name, tools))
-        built_in = self._registry.is_built_in(tool)
+        built_in = turn.plugins.is_built_in(tool)
         action = self._permissions.decide(tool, call.arguments, turn.ctx.role, built_in=built_in)
         if action == "deny":
             return ToolBlock(f"Error: Tool '{call.name}' denied by the permissions.")
@@ -384,7 +446,7 @@ class ToolRunner:
             watching=self._watching(turn),
         )
         try:
-            limit = self._registry.limit_of(tool)
+            limit = turn.plugins.limit_of(tool)
             return as_output(await limit.call(tool.execute, call.arguments, context))
         except ToolError as error:
             return ToolOutput(f"Error: {error}", is_error=True)
@@ -499,11 +561,9 @@ def _truncated(text: str, limit: int) -> str:
     return text if len(whole) <= limit else whole[:limit].decode(errors="ignore") + "\n[output cut here]"
 
 
-def _count_changes(turn: Turn) -> int:
-    """Return the number of files that tools changed since the last call of this."""
-    count = len(set(turn.changed_files))
-    turn.changed_files.clear()
-    return count
+def _count_changes(turn: Turn, call: ToolCallPart) -> int:
+    """Return the number of files that a call changed."""
+    return len(set(turn.changed_files.pop(make_key(turn.entry.id, call.tool_call_id), ())))
 
 
 def _show_nothing(text: str) -> None:

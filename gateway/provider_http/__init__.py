@@ -5,6 +5,7 @@ but no vendor. Its public names are for plugins that add a provider, besides tho
 The core's pipeline and server may import its modules; channels may not.
 """
 
+from gateway.confinement import Confinement, run_confined
 from gateway.contract.deltas import (
     DeltaWriter,
     MetadataDelta,
@@ -83,6 +84,7 @@ __all__ = [
     "AuthFailedError",
     "Authorizer",
     "BearerAuthorizer",
+    "Confinement",
     "ContentFilterError",
     "DeltaParseError",
     "DeltaWriter",
@@ -134,6 +136,7 @@ __all__ = [
     "output_text",
     "part_as_text",
     "raise_stream_error",
+    "run_confined",
     "split_steps",
     "wire_id",
 ]

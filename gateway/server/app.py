@@ -23,7 +23,7 @@ from gateway.server.guard import Guard
 from gateway.server.openai.routes import OpenAiRoutes
 from gateway.server.openapi import describe_routes
 from gateway.server.routes import Binder, PlainCall, PluginRoutes, Route
-from gateway.server.sessions import SearchRoutes, SessionRoutes
+from gateway.server.sessions import BranchRoutes, FileRoutes, SearchRoutes, SessionRoutes
 from gateway.server.status import DeadLetterRoutes, StatusRoutes
 
 _HANDLERS_SECONDS = 1.0
@@ -51,6 +51,8 @@ class Api:
         parts = self._gateway.parts
         return [
             *SessionRoutes(parts.host, parts.search, self._selection).routes(),
+            *BranchRoutes(parts.host).routes(),
+            *FileRoutes(parts.host).routes(),
             *SearchRoutes(parts.search).routes(),
             *self._events.routes(),
             *self._bus.routes(),

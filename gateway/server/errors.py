@@ -17,7 +17,7 @@ from gateway.contract.errors import InvalidRequestError, UnauthorizedError
 
 
 class TooLargeError(InvalidRequestError):
-    """A request body with more bytes than ``limits.frame_bytes``."""
+    """A request body with more bytes than ``limits.frame_bytes``, or ``limits.upload_bytes`` for a file."""
 
     status = 413
 

@@ -137,6 +137,8 @@ def _operation(
         operation["parameters"] = parameters
     if types.body is not None:
         operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": schemas[types.body]}}}
+    if route.takes is not None:
+        operation["requestBody"] = {"required": True, "content": {route.takes: {}}}
     if route.open:
         operation["security"] = []
     return operation
@@ -184,7 +186,7 @@ def _content(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _errors(route: Route, has_parameters: bool) -> list[type[TrunklineError]]:
     errors = list(route.errors)
-    has_body = route.signature.body is not None
+    has_body = route.signature.body is not None or route.takes is not None
     if has_parameters or has_body:
         errors.append(InvalidRequestError)
     if has_body:

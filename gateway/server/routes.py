@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from types import NoneType
-from typing import Any, Generic, Literal, TypeVar, cast, get_args, get_type_hints
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 import structlog
@@ -96,6 +96,8 @@ class Route(Struct, frozen=True):
     success: int = 200
     media: str = "application/json"
     """Content type. Beside an ``answer``: the content type of the streamed variant."""
+    takes: str | None = None
+    """Content type of a body that the handler reads itself, as bytes."""
     error_body: type[Struct] = ErrorBody
     also: Mapping[int, type[Struct]] = {}
     errors: tuple[type[TrunklineError], ...] = ()
@@ -268,7 +270,16 @@ def _convert(kind: type[Struct], given: Mapping[str, str], where: str) -> Struct
     try:
         return msgspec.convert(dict(given), kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"{where}: {error}") from None
+        raise InvalidRequestError(f"{where}: {error}{_choices(kind, str(error))}") from None
+
+
+def _choices(kind: type[Struct], error: str) -> str:
+    """Return the values that the parameter in an error may have, if it is one of a few."""
+    named = re.search(r"^Invalid enum value .* at `\$\.([^`]+)`$", error)
+    field = named and next((one for one in msgspec.structs.fields(kind) if one.encode_name == named[1]), None)
+    hint = field.type if field else None
+    choices = get_args(get_args(hint)[0] if get_origin(hint) is Annotated else hint)
+    return f"; use {' or '.join(map(str, choices))}" if choices else ""
 
 
 def _query(request: web.Request) -> Mapping[str, str]:

@@ -18,6 +18,7 @@ from sqlalchemy import (
     func,
     literal,
     select,
+    text,
     tuple_,
 )
 
@@ -420,6 +421,17 @@ def read_by_id(connection: Connection, ids: Sequence[str]) -> dict[str, Message]
     rows = connection.execute(select(t.messages).where(t.messages.c.id.in_(ids))).mappings().all()
     parts = _read_parts(connection, [row["id"] for row in rows])
     return {row["id"]: _message(row, parts.get(row["id"], ())) for row in rows}
+
+
+def read_unindexed(connection: Connection, most: int) -> list[tuple[int, int, Message]]:
+    """Read the newest messages that the search index does not have, with the columns ``seq`` and ``indexed``.
+
+    These are read before the texts: a text that is replaced in the meantime belongs to another number.
+    """
+    query = select(t.messages).where(text("indexed < 1")).order_by(t.messages.c.id.desc()).limit(most)
+    rows = connection.execute(query).mappings().all()
+    parts = _read_parts(connection, [row["id"] for row in rows])
+    return [(row["seq"], row["indexed"], _message(row, parts.get(row["id"], ()))) for row in rows]
 
 
 def read_changed(connection: Connection, session_id: str, after: int) -> list[tuple[int, Message]]:

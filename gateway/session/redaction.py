@@ -152,26 +152,34 @@ class DeltaRedactor:
                 yield from self._redact_text(delta)
             case ToolCallStart() | ToolCallDelta():
                 # Parallel calls interleave: text held back of another call stays until that call continues.
-                yield from self._release(*(i for i, d in self._held.items() if isinstance(d, ToolCallDelta)))
+                yield from self._release(*self._of(ToolCallDelta))
                 if isinstance(delta, ToolCallStart):
                     yield delta
                 else:
                     yield from self._redact_fragment(delta, "arguments_delta")
             case ToolResultDelta():
-                yield from self._release(delta.part_index)
+                yield from self._release(*self._of(ToolResultDelta))
                 yield from self._redact_fragment(delta, "content")
             case PartDelta():
                 # A whole part may replace one with held-back text, so that text must go out first.
-                yield from self.flush()
+                yield from self._release(*(self._of(ToolResultDelta) - {delta.part_index}))
                 part = self._redactor.redact_part(delta.part)
                 if isinstance(part, TextPart):
                     self._lengths[delta.part_index] = len(part.content)
                 yield delta if part is delta.part else structs.replace(delta, part=part)
-            case ToolResultStart() | ToolResultEnd() | Complete():
+            case ToolResultStart() | ToolResultEnd():
+                # Other tools may be running beside this one, and go on with their text.
+                yield from self._release(*(self._of(ToolResultDelta) - {delta.part_index}))
+                yield delta
+            case Complete():
                 yield from self.flush()
                 yield delta
             case _:
                 assert_never(delta)
+
+    def _of(self, kind: type) -> set[int]:
+        """Return the parts with held-back text of a kind."""
+        return {index for index, delta in self._held.items() if isinstance(delta, kind)}
 
     def flush(self) -> Iterator[Delta]:
         """Yield the text held back, at the end of a stream: no secret followed."""

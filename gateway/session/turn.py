@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from decimal import Decimal
 from typing import Any, TypeVar, cast
@@ -25,6 +26,7 @@ from gateway.contract.deltas import (
     Tokens,
     deltas_of,
 )
+from gateway.contract.errors import InvalidStateError
 from gateway.contract.events import AgentEvent, AgentEventMapper, MessagesEvent
 from gateway.contract.messages import (
     Message,
@@ -39,6 +41,7 @@ from gateway.contract.messages import (
 from gateway.contract.plugin import TurnContext
 from gateway.contract.provider import TurnOptions
 from gateway.events.types import AgentProgress
+from gateway.extensions.generation import Generation, Lease
 from gateway.session.frames import Frame, TurnStart
 from gateway.session.session import Session
 from gateway.store.inbox import Entry
@@ -118,14 +121,14 @@ class TurnQuestions:
     """The questions of one message; nested runs share it with their turn.
 
     ``used`` are the ids of questions whose answers this turn has used, ``unrecorded`` those of them whose
-    call is not recorded yet. ``asked`` is set if stored questions have to be removed when the message is
-    answered. ``numbers`` counts the questions of each kind, for their keys.
+    call is not recorded yet, by the key of the call. ``asked`` is set if stored questions have to be removed
+    when the message is answered. ``numbers`` counts the questions of each kind, for their keys.
     """
 
     def __init__(self, inbox_id: str) -> None:
         self.inbox_id = inbox_id
         self.used: set[str] = set()
-        self.unrecorded: list[str] = []
+        self.unrecorded = defaultdict[str, list[str]](list)
         self.asked = False
         self.numbers: Counter[str] = Counter()
 
@@ -134,14 +137,24 @@ class Turn:
     """One run of the agent for one accepted message.
 
     ``emit`` passes every delta to the assembler and to the session's readers. ``clock`` returns seconds.
+    ``lease`` is its hold on the plugins, which nested runs share; None for a turn that calls no plugin.
     """
 
     durable = True
     """The effects of its tools are recorded, so that a crash does not repeat them."""
     purpose = ""
     """The task of a nested run in plain words, for the questions that it asks; empty for others."""
-    runs = open_runs = 0
-    """Numbers of nested runs for its message, at every depth: of all, and of those that still run."""
+    plugin = ""
+    """The plugin whose own model call it is; empty for all turns of messages."""
+    runs = 0
+    """Number of all nested runs for its message, at every depth."""
+    depth = 0
+    start_seq = 0
+    """Number of its ``turn_start``."""
+    delta_count = 0
+    """Number of its deltas."""
+    plans_only = False
+    """Its agent, or that of the turn it belongs to, may only use tools that change nothing."""
 
     def __init__(
         self,
@@ -150,9 +163,9 @@ class Turn:
         clock: Callable[[], float] = time.monotonic,
         role: SenderRole = "user",
         agent: str = "main",
+        lease: Lease | None = None,
     ) -> None:
-        self.session = session
-        self.entry = entry
+        self.session, self.entry, self.lease = session, entry, lease
         self.message_id = entry.answer_id
         self.writer = DeltaWriter(self.message_id)
         self.assembler = Assembler(session.id, self.message_id)
@@ -164,11 +177,10 @@ class Turn:
         self.committed = False
         self.answer_id = self.message_id
         """Id of the answer that its changes of files belong to; a nested run has that of its parent."""
-        self.changed_files: list[str] = []
-        """Paths that tools changed since the last result; nested runs share the list."""
+        self.changed_files = defaultdict[str, list[str]](list)
+        """Paths that tools changed, by the key of the call; nested runs share it."""
         self.ctx = TurnContext(session.id, entry.inbound.sender, session.bus, entry.inbound, agent, role)
-        self._clock = clock
-        self._started = clock()
+        self._clock, self._started = clock, clock()
         # The first report is due at once.
         self._metadata_at = -_METADATA_SECONDS + self._started
         self._task: asyncio.Task[object] | None = None
@@ -183,15 +195,14 @@ class Turn:
         """Name of the agent that provides its settings."""
         self.model = ""
         """Full name of the model that its calls are meant for; a fallback may answer instead."""
-        self.plans_only = False
-        """Its agent, or that of the turn it belongs to, may only use tools that change nothing."""
-        self.depth = 0
-        self.start_seq = 0
-        """Number of its ``turn_start``."""
         self.part_seqs: dict[int, int] = {}
         """Number of the first delta, by part."""
+        self.last_seqs: dict[int, int] = {}
+        """Number of the last delta, by part: calls and results of tools grow side by side."""
         self.rewrite_seq = 0
         """Number of the last delta that changed shown content instead of adding to it."""
+        self.run_slots: dict[int, asyncio.Semaphore] = {}
+        """Limits of the nested runs at the same time, in a turn that is not nested, by depth."""
         self.children: set[Turn] = set()
         """Running nested runs; they end with the turn."""
         self.injected: tuple[Message, ...] = ()
@@ -199,8 +210,6 @@ class Turn:
         self.steered = entry.interrupted == "steered"
         """The user wrote again during the turn; with ``steer`` the turn ends at its next boundary."""
         self.aborted = False
-        self.delta_count = 0
-        """Number of its deltas."""
         self.first_text_seconds: float | None = None
         """Seconds from the start of the turn to the first text of the answer."""
 
@@ -208,6 +217,34 @@ class Turn:
     def root(self) -> Turn:
         """The turn of the user's message: itself, or the one that this nested run works for."""
         return self
+
+    @property
+    def plugins(self) -> Generation:
+        """The plugins that this turn uses now. Raises InvalidStateError without a lease."""
+        if self.lease is None:
+            raise InvalidStateError("the turn has no lease of plugins")
+        return self.lease.generation
+
+    def add_child(self, child: Turn) -> None:
+        """Add a running nested run."""
+        # The first one takes the place of this turn, which waits for it.
+        if self.lease is not None and self.children:
+            self.lease.branches += 1
+        self.children.add(child)
+
+    def remove_child(self, child: Turn) -> None:
+        """Remove a nested run that ended."""
+        self.children.discard(child)
+        if self.lease is not None and self.children:
+            self.lease.branches -= 1
+
+    def pinned(self) -> AbstractContextManager[None]:
+        """Mark that a command or an agent loop of a plugin runs; see ``Lease.pinned``."""
+        return nullcontext() if self.lease is None else self.lease.pinned()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Mark that this turn, or one of its nested runs, waits for a person."""
+        return nullcontext() if self.lease is None else self.lease.waiting()
 
     @property
     def is_repeated(self) -> bool:
@@ -273,6 +310,7 @@ class Turn:
         index: int | None = getattr(delta, "part_index", None)
         if index is None:
             return
+        self.last_seqs[index] = seq
         if index not in self.part_seqs:
             self.part_seqs[index] = seq
         # A part delta replaces its part; readers that saw the old one cannot continue in the middle.
@@ -310,7 +348,7 @@ class Turn:
             if index == running and isinstance(delta, TextDelta):
                 if rest := delta.content[characters:]:
                     missed.append(msgspec.structs.replace(delta, content=rest))
-            elif index is None or index >= running:
+            elif index is None or index >= running or self.last_seqs[index] > after:
                 missed.append(delta)
         return missed
 
@@ -378,11 +416,13 @@ class Turn:
     def abort(self) -> None:
         """End the turn as soon as possible; its content so far is kept."""
         self.aborted = True
-        for child in self.children:
-            child.abort()
+        # Before its children: a task group that it waits for then cancels them, too, before the first of the
+        # two cancellations reaches them. Later it would interrupt what they do at their end.
         if self._task is not None:
             self._task.cancel()
             self._task = None
+        for child in self.children:
+            child.abort()
 
     async def run_abortable(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Run work that ``abort`` ends; None if it did. A cancellation from elsewhere passes through."""

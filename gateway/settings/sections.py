@@ -210,6 +210,13 @@ class Limits(Section):
         gt=0,
         description="Largest frame or request body of a client, in bytes; default 1000000",
     )
+    upload_bytes: int = Field(
+        default=10_000_000,
+        gt=0,
+        le=20_000_000,
+        description="Largest file that a client uploads with POST /api/files, in bytes; default 10000000, at "
+        "most 20000000",
+    )
     frames_per_second: int = Field(
         default=200, gt=0, description="Frames per second from one connection; default 200"
     )

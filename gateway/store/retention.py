@@ -1,4 +1,4 @@
-"""Retention: removal of settled inbox and outbox rows that no platform repeats any more, and of old rooms."""
+"""Retention: removal of settled inbox and outbox rows that no platform repeats, old rooms and uploads."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from gateway.store.writes import Write
 
 log = structlog.get_logger("trunkline.retention")
 
+FORGET_UPLOAD = Write("delete", 4, t.upload, "id")
 FORGET_ROOM = Write("delete", 74, t.room, "id")
 FORGET_FEEDBACK = Write("delete", 76, t.feedback, "id")
 FORGET_QUESTION = Write("delete", 90, t.question, "id")
+FORGET_ACTION = Write("delete", 93, t.plugin_action, "id")
 
 _DAY_MS = 86_400_000
 _ROOM_DAYS = 365
@@ -53,8 +55,10 @@ class Retention:
         for write, table, column, states, before in (
             (FORGET_INBOX, t.inbox, "received_at", ("done", "merged"), horizon),
             (FORGET_OUTBOX, t.outbox, "sent_at", ("final", "removed"), horizon),
+            (FORGET_ACTION, t.plugin_action, "at", (), horizon),
             (FORGET_ROOM, t.room, "seen_at", (), rooms),
             (FORGET_FEEDBACK, t.feedback, "at", (), rooms),
+            (FORGET_UPLOAD, t.upload, "expires_at", (), now),
             (FORGET_QUESTION, t.question, "settled_at", ("answered", "expired", "withdrawn"), rooms),
         ):
             while ids := await self._find_expired(table, column, states, before):

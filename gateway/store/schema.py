@@ -60,18 +60,6 @@ sessions = Table(
     Column("call_id", Text),
     Index("sessions_updated", "updated_at"),
     Index("sessions_channel_updated", "channel", "updated_at"),
-    Index(
-        "sessions_pinned",
-        "updated_at",
-        sqlite_where=text("pinned_at IS NOT NULL"),
-        postgresql_where=text("pinned_at IS NOT NULL"),
-    ),
-    Index(
-        "sessions_root",
-        "root",
-        sqlite_where=text("root IS NOT NULL"),
-        postgresql_where=text("root IS NOT NULL"),
-    ),
 )
 """``seq`` is the highest durable number. ``context_from`` is the number up to which the model gets no
 message, because of /new or of a summary.
@@ -210,25 +198,25 @@ inbox = Table(
 steered if the sender wrote again while the answer was being made: a restart continues accordingly.
 """
 
-_inbox_open = Index("inbox_open", inbox.c.session, inbox.c.ord)
-_inbox_refused = Index("inbox_refused", inbox.c.session, inbox.c.received_at)
-_messages_source = Index("messages_source", messages.c.source)
-_messages_unindexed = Index("messages_unindexed", messages.c.id)
-_sessions_unindexed = Index("sessions_unindexed", sessions.c.id)
-_messages_changed = Index("messages_changed", messages.c.session_id, messages.c.changed)
+_PARTIAL_INDEXES = (
+    (Index("inbox_open", inbox.c.session, inbox.c.ord), "state = 'new'"),
+    (Index("inbox_refused", inbox.c.session, inbox.c.received_at), "priority = 2"),
+    (Index("messages_source", messages.c.source), "source IS NOT NULL"),
+    (Index("messages_unindexed", messages.c.id), "indexed < 1"),
+    (Index("messages_changed", messages.c.session_id, messages.c.changed), "changed IS NOT NULL"),
+    (Index("sessions_unindexed", sessions.c.id), "indexed_title <> title"),
+    (Index("sessions_pinned", sessions.c.updated_at), "pinned_at IS NOT NULL"),
+    (Index("sessions_root", sessions.c.root), "root IS NOT NULL"),
+)
 
 
 def set_partial_indexes(dialect: str) -> None:
-    """Add the partial indexes for one kind of database.
+    """Add the conditions of the partial indexes for one kind of database.
 
     SQLAlchemy loads a whole dialect as soon as one of its options is named.
     """
-    _inbox_open.dialect_options[dialect]["where"] = text("state = 'new'")
-    _inbox_refused.dialect_options[dialect]["where"] = text("priority = 2")
-    _messages_source.dialect_options[dialect]["where"] = text("source IS NOT NULL")
-    _messages_unindexed.dialect_options[dialect]["where"] = text("indexed < 1")
-    _sessions_unindexed.dialect_options[dialect]["where"] = text("indexed_title <> title")
-    _messages_changed.dialect_options[dialect]["where"] = text("changed IS NOT NULL")
+    for index, where in _PARTIAL_INDEXES:
+        index.dialect_options[dialect]["where"] = text(where)
 
 
 outbox = Table(
@@ -419,11 +407,12 @@ spend = Table(
     Column("cached_tokens", BigInteger, nullable=False),
     Column("cache_write_tokens", BigInteger, nullable=False),
     Column("nano_usd", BigInteger),
+    Column("plugin", Text, nullable=False, server_default=""),
     Index("spend_at", "at"),
     Index("spend_session", "session"),
 )
 """Model calls. ``state`` is reserved (running, or cut off by a crash), estimated or counted; ``nano_usd`` is
-a billionth of a US dollar, and null if no price is known."""
+a billionth of a US dollar, and null if no price is known. ``plugin`` is empty unless one made the call."""
 
 allowance = Table(
     "allowance",
@@ -450,6 +439,40 @@ approval_grant = Table(
     UniqueConstraint("session", "channel", "user_id", "tool", "matches", name="approval_grant_call"),
 )
 """Permanent approvals: of one user, in one session, for calls that match exactly this text."""
+
+plugin_grant = Table(
+    "plugin_grant",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("plugin", Text, nullable=False),
+    Column("capability", Text, nullable=False),
+    Column("allowed", BigInteger, nullable=False),
+    Column("decided_by", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    UniqueConstraint("plugin", "capability", name="plugin_grant_of"),
+)
+"""Decisions about capabilities of confined plugins that were made after the installation: 1 allows, 0 refuses
+for good."""
+
+plugin_action = Table(
+    "plugin_action",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("at", BigInteger, nullable=False),
+    Column("plugin", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("content", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("value", Text, nullable=False),
+    Column("arguments", Text, nullable=False),
+    Column("allowed", BigInteger, nullable=False),
+    Column("risk", BigInteger, nullable=False),
+    Column("microseconds", BigInteger, nullable=False),
+    Index("plugin_action_of", "plugin", "at"),
+    Index("plugin_action_at", "at"),
+)
+"""Audit log of confined plugins. ``content`` is the hash of the plugin's files, ``arguments`` a digest,
+``risk`` 50 to 100."""
 
 question = Table(
     "question",
@@ -496,6 +519,19 @@ share = Table(
 )
 """Links to conversations: ``digest`` is the SHA-256 of the secret in the link, and ``seq`` the number of the
 last message that is shown."""
+
+upload = Table(
+    "upload",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Index("upload_expires", "expires_at"),
+)
+"""Files that a client sent ahead of their message, until a message uses them or they expire: ``body`` is the
+content as a message has it, and ``size`` the bytes that were received."""
 
 feedback = Table(
     "feedback",

@@ -11,7 +11,7 @@ both) are stored as U+FFFD.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Literal, NamedTuple
 
@@ -117,6 +117,28 @@ class OwnStatement(Write):
         """Yield the statement for each row."""
         text = self._own if dialect.name == "sqlite" else self._own.replace("?", "$")
         yield from (Statement(text, flatten([row])) for row in rows)
+
+
+class BulkStatement(Write):
+    """A statement of its own for many rows, which it reads from ``given``.
+
+    ``columns`` are those of ``given``, each with its SQL type, which PostgreSQL cannot infer.
+    """
+
+    def __init__(self, rank: int, table: Table, columns: Mapping[str, str], text: str) -> None:
+        super().__init__("insert", rank, table, " ".join(columns))
+        self._types = columns.values()
+        self._own = text
+
+    def _build(self, dialect: Dialect, rows: int) -> str:
+        numbers = count(1)
+        marks = ", ".join(f"({', '.join(self._placeholders(dialect, numbers))})" for _ in range(rows))
+        return f"WITH given ({', '.join(self.columns)}) AS (VALUES {marks}) {self._own}"
+
+    def _placeholders(self, dialect: Dialect, numbers: Iterator[int]) -> list[str]:
+        if dialect.name != "postgresql":
+            return ["?"] * len(self.columns)
+        return [f"CAST(${next(numbers)} AS {kind})" for kind in self._types]
 
 
 def split(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:

@@ -72,6 +72,10 @@ class ScriptedModel:
         """Set the next replies."""
         self._next.extend(replies)
 
+    def forget(self) -> None:
+        """Drop the replies that were not asked for."""
+        self._next.clear()
+
     async def initialize(self, config: ProviderConfig) -> None:
         """Do nothing."""
 

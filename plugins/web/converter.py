@@ -1,13 +1,12 @@
 """Converter of one HTML page to Markdown or text, in a process of its own, because pages may attack it.
 
-``pages.py`` runs this file by its path in an isolated interpreter. The page comes on stdin, its text goes to
-stdout as UTF-8, and the exit status is one of the numbers below. The arguments are the format, the charset,
-the page's address, and the limits: seconds of CPU and bytes of memory.
+``pages.py`` runs this file with ``run_confined``. The page comes on stdin, its text goes to stdout as UTF-8,
+and the exit status is one of the numbers below. The arguments are the format, the charset, and the page's
+address.
 """
 
 from __future__ import annotations
 
-import resource
 import sys
 from html.parser import HTMLParser
 
@@ -16,8 +15,7 @@ MISSING = 10
 FLAT = 11
 """The page is nested too deep for Markdown; its text follows without headings and links."""
 
-_OPEN_FILES = 64
-_CHARACTERS = 5_000_000
+CHARACTERS = 5_000_000
 """Longest text; nested quotes and lists grow with each level."""
 _HIDDEN = frozenset(("script", "style", "noscript", "template", "svg", "head", "iframe", "object"))
 _LINES = frozenset(
@@ -52,8 +50,7 @@ class _Text(HTMLParser):
 
 def main(arguments: list[str]) -> int:
     """Convert the page on stdin. Return the exit status."""
-    output, charset, address = arguments[:3]
-    limit_resources(*map(int, arguments[3:]))
+    output, charset, address = arguments
     page = sys.stdin.buffer.read().decode(charset, errors="replace")
     status, text = CONVERTED, ""
     if output == "markdown":
@@ -64,28 +61,8 @@ def main(arguments: list[str]) -> int:
         status = CONVERTED if text.strip() else FLAT
     if not text.strip():
         text = _plain(page)
-    sys.stdout.buffer.write(text[:_CHARACTERS].encode(errors="replace"))
+    sys.stdout.buffer.write(text[:CHARACTERS].encode(errors="replace"))
     return status
-
-
-def limit_resources(seconds: int, memory: int) -> None:
-    """Limit this process: CPU time, memory, open files; no written files and core dumps."""
-    limits = (
-        (resource.RLIMIT_CPU, seconds),
-        (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_NOFILE, _OPEN_FILES),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-    )
-    for name, value in limits:
-        hard = resource.getrlimit(name)[1]
-        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        try:
-            resource.setrlimit(name, (most, most))
-        except (ValueError, OSError):
-            # macOS refuses a limit of the address space below what every process has reserved.
-            if sys.platform.startswith("linux"):
-                raise
 
 
 def _markdown(page: str, address: str) -> str:

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import contextlib
-import os
 import re
-import signal
 import sys
 from ipaddress import IPv4Network, IPv6Network
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
 from gateway import ToolError
-from gateway.provider_http import FetchError, Reach, fetch
+from gateway.provider_http import Confinement, FetchError, Reach, fetch, run_confined
 from plugins.web import converter
 
 Format = Literal["markdown", "text", "html"]
@@ -28,10 +26,15 @@ PAGE_BYTES = 5_000_000
 """Largest page, in bytes."""
 CONVERSION_SECONDS = 30
 """Time limit of a conversion, in seconds of the clock; half of it is the limit of CPU time."""
+_LIMITS = Confinement(
+    seconds=CONVERSION_SECONDS,
+    cpu_seconds=CONVERSION_SECONDS // 2,
+    memory=1024 * 1024 * 1024,
+    output=4 * converter.CHARACTERS,
+    threads=True,
+)
 
-_MEMORY = 1024 * 1024 * 1024
 _CONVERSIONS = 2
-_CHUNK = 65_536
 _HTML = ("text/html", "application/xhtml+xml")
 _TEXT = re.compile(
     r"text/[\w.+-]+|application/(?:[\w.-]+\+)?(?:json|xml|yaml)|application/(?:x-)?(?:javascript|ndjson|toml|yaml)"
@@ -107,29 +110,12 @@ class PageReader:
         note = "It is nested too deep for Markdown, so this is its plain text." if status else ""
         return Page(found.url, text.removeprefix("\ufeff"), note)
 
-    async def _convert(self, output: Format, charset: str, url: str, data: bytes) -> tuple[int, str]:
+    async def _convert(self, output: Format, charset: str, url: str, data: bytes) -> tuple[int | None, str]:
         """Run a converter. Returns its exit status, and its text as far as it came."""
-        limits = (str(CONVERSION_SECONDS // 2), str(_MEMORY))
-        process = await asyncio.create_subprocess_exec(
-            *(self._python, "-I", converter.__file__, output, charset, url, *limits),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={},
-            cwd="/",
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.timeout(CONVERSION_SECONDS):
-                written, _ = await process.communicate(data)
-                return await process.wait(), written.decode(errors="replace")
-        except TimeoutError:
-            return -signal.SIGKILL, ""
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if process.returncode is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        text = bytearray()
+        script, arguments = Path(converter.__file__), (output, charset, url)
+        status = await run_confined(self._python, script, arguments, data, _LIMITS, text)
+        return status, text.decode(errors="replace")
 
 
 def charset_of(data: bytes, declared: str, *, is_html: bool) -> str:

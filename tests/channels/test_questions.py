@@ -79,6 +79,10 @@ class Desk(ABC):
         """Write as Ada."""
 
     @abstractmethod
+    def threads(self) -> list[Callable[[str], Any]]:
+        """Open two threads of one room, which share a session. Each function writes in one of them as Ada."""
+
+    @abstractmethod
     def prompts(self, *, room: bool = False) -> list[tuple[Any, list[str]]]:
         """Return the messages with buttons, and the labels of these."""
 
@@ -104,6 +108,12 @@ class Telegram(Desk):
     def say(self, text: str, *, room: bool = False, reply_to: Any = None) -> Any:
         said = f"@fake_bot {text}" if room and not text.startswith("/") else text
         return self.platform.fake.say(self._chat(room), said, "Ada", reply_to=reply_to)
+
+    def threads(self) -> list[Callable[[str], Any]]:
+        fake = self.platform.fake
+        forum = fake.group("Forum", "Ada", forum=True, admin=True)
+        topics = [fake.topic(forum, name, "Ada") for name in ("News", "Talk")]
+        return [lambda text, at=at: fake.say(forum, f"@fake_bot {text}", "Ada", thread=at) for at in topics]
 
     def prompts(self, *, room: bool = False) -> list[tuple[Any, list[str]]]:
         found = [one for one in self.platform.fake.messages(self._chat(room)) if one.buttons]
@@ -135,6 +145,11 @@ class Discord(Desk):
     def say(self, text: str, *, room: bool = False, reply_to: Any = None) -> Any:
         said = f"{self.platform.fake.mention} {text}" if room else text
         return self.platform.fake.say(self._chat(room), said, reply_to=reply_to)
+
+    def threads(self) -> list[Callable[[str], Any]]:
+        fake = self.platform.fake
+        keys = [fake.start_thread("general", name) for name in ("news", "talk")]
+        return [lambda text, at=at: fake.say(at, f"{fake.mention} {text}") for at in keys]
 
     def _messages(self, room: bool) -> list[DiscordMessage]:
         fake = self.platform.fake
@@ -181,6 +196,11 @@ class Slack(Desk):
     def say(self, text: str, *, room: bool = False, reply_to: Any = None) -> Any:
         said = f"@trunkline {text}" if room else text
         return self.platform.fake.say(self._chat(room), said, thread=reply_to)
+
+    def threads(self) -> list[Callable[[str], Any]]:
+        fake = self.platform.fake
+        roots = [fake.say("general", name) for name in ("news", "talk")]
+        return [lambda text, at=at: fake.say("general", f"@trunkline {text}", thread=at) for at in roots]
 
     def prompts(self, *, room: bool = False) -> list[tuple[Any, list[str]]]:
         found: list[tuple[Any, list[str]]] = []
@@ -300,6 +320,8 @@ async def test_a_question_that_ended_shows_it_and_takes_no_answer(
         await until(late)
         expected = {"expires": "This question has expired.", "is withdrawn": "This question was withdrawn."}
         assert late() == expected[end]
+        desk.say("Red")
+        await until(lambda: models.requests)
     assert [answer.state for answer in painter.ended] == (["expired"] if end == "expires" else [])
 
 
@@ -383,6 +405,26 @@ async def test_several_choices_and_free_texts_are_typed(desk: Desk, tmp_path: Pa
             assert painter.ended[-1].values == values
             await until(lambda: not desk.prompts())
         assert not models.requests, "an answer is no message to the model"
+
+
+async def test_a_text_of_another_thread_is_no_answer(desk: Desk, tmp_path: Path) -> None:
+    """Though both threads continue one session."""
+    asking = Reply((Use("question", json.dumps({"questions": QUESTIONS[:1]})),), "tools")
+    async with opened(desk) as models:
+        settings = {**desk.platform.settings(), "envelope": "off", "session_strategy": "chat"}
+        async with running(desk, models, tmp_path, channels={desk.name: settings}) as gateway:
+            here, there = desk.threads()
+            models.then(asking, Reply((Say("Blue, then."),)), Reply((Say("A message, too."),)))
+            here("go")
+            await until(lambda: any(held.shown for held in gateway.parts.questions._held.values()))
+            [held] = gateway.parts.questions._held.values()
+            there("blue")
+            await until(lambda: gateway.counters.accepted.total() == 2)
+            assert held.is_open
+            here("blue")
+            await until(lambda: len(models.requests) == 3)
+            assert held.answer is not None
+            assert held.answer.values == ("2",)
 
 
 @pytest.mark.usefixtures("dovecot_path")

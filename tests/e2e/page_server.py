@@ -8,6 +8,7 @@ keeps a log, so that resuming works as it does for real.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -65,6 +66,11 @@ class PageServer:
         self.turns: dict[str, Turn] = {}
         self.ignore_messages = False
         self.swallow_acks = 0
+        self.uploads: dict[str, Frame] = {}
+        """The files that pages uploaded, by id; each with ``name``, ``mime_type`` and ``data``."""
+        self.uploading = asyncio.Event()
+        """Cleared by a test to hold uploads after their bytes arrived."""
+        self.uploading.set()
         self.sockets: dict[web.WebSocketResponse, set[str]] = {}
         self.port = 0
         self._tasks: asyncio.TaskGroup
@@ -76,13 +82,15 @@ class PageServer:
     @asynccontextmanager
     async def running(self, port: int = 0) -> AsyncIterator[PageServer]:
         """Listen until the block is left; ``port`` 0 takes a free one."""
-        app = web.Application()
+        app = web.Application(client_max_size=20_000_000)
         app.router.add_get("/", self._index)
         app.router.add_get("/page/{name}", self._file)
         app.router.add_get("/ws", self._socket)
         app.router.add_get("/api/sessions", self._sessions)
         app.router.add_get("/api/sessions/{id}", self._session)
         app.router.add_get("/api/sessions/{id}/branches", self._branches)
+        app.router.add_post("/api/files", self._upload)
+        app.router.add_delete("/api/files/{id}", self._remove_upload)
         app.router.add_post("/api/browser", self._remember)
         app.router.add_delete("/api/sessions/{id}", self._delete)
         app.on_response_prepare.append(_add_policy)
@@ -225,7 +233,7 @@ class PageServer:
         self.swallow_acks -= 1
         if self.swallow_acks < 0:
             await socket.send_json(ack)
-        await self.emit(session, _user_message(ack, frame))
+        await self.emit(session, self._user_message(ack, frame))
         earlier = self.turns.get(session)
         turn = self.turns[session] = Turn(self, frame, session, ack["answer_id"])
         self._tasks.create_task(self._play(turn, ack["message_id"], earlier.over if earlier else None))
@@ -250,6 +258,34 @@ class PageServer:
         if request.match_info["id"] not in self.titles:
             raise web.HTTPNotFound
         return web.json_response(self._info(request.match_info["id"]))
+
+    async def _upload(self, request: web.Request) -> web.Response:
+        data = await request.read()
+        await self.uploading.wait()
+        name = request.query["name"]
+        if name.startswith("refuse"):
+            refusal = {"error_name": "PartValidationError", "message": "this kind of file cannot be read"}
+            return web.json_response(refusal | {"retryable": False}, status=400)
+        upload = f"{len(self.uploads):032x}"
+        kind = request.headers.get("Content-Type", "")
+        self.uploads[upload] = {**request.query, "mime_type": kind, "data": data}
+        return web.json_response({"id": upload}, status=201)
+
+    async def _remove_upload(self, request: web.Request) -> web.Response:
+        del self.uploads[request.match_info["id"]]
+        return web.Response(status=204)
+
+    def _user_message(self, ack: Frame, frame: Frame) -> Frame:
+        text = [{"type": "text", "content": frame["text"]}] if frame["text"] else []
+        files = [_part(self.uploads[upload]) for upload in frame.get("uploads", [])]
+        message = {
+            "id": ack["message_id"],
+            "session_id": ack["session"],
+            "role": "user",
+            "parts": [*text, *frame.get("parts", []), *files],
+            "created_at": 0,
+        }
+        return {"type": "message", "message": message}
 
     async def _branches(self, _request: web.Request) -> web.Response:
         return web.json_response({"branches": []})
@@ -300,17 +336,11 @@ def stored(turn: Turn, parts: list[Frame], **metadata: Any) -> Frame:
     return {"type": "message", "message": message | {"created_at": 0, "metadata": metadata}, "html": html}
 
 
-def _user_message(ack: Frame, frame: Frame) -> Frame:
-    text = [{"type": "text", "content": frame["text"]}] if frame["text"] else []
-    parts = [*text, *frame.get("parts", [])]
-    message = {
-        "id": ack["message_id"],
-        "session_id": ack["session"],
-        "role": "user",
-        "parts": parts,
-        "created_at": 0,
-    }
-    return {"type": "message", "message": message}
+def _part(upload: Frame) -> Frame:
+    if not upload["mime_type"].startswith("image/"):
+        return {"type": "file", "path": upload["name"]}
+    data = base64.b64encode(upload["data"]).decode()
+    return {"type": "image", "data": data, "mime_type": upload["mime_type"], "alt_text": upload["name"]}
 
 
 async def _add_policy(request: web.Request, response: web.StreamResponse) -> None:

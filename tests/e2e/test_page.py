@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from playwright.async_api import Browser, expect
 
@@ -215,22 +217,91 @@ async def test_pictures_are_attached_shown_and_sent(browser: Browser) -> None:
         await expect(questions(page).get_by_role("img", name="field.png")).to_be_visible()
         await expect(page.locator("tl-attachments")).to_be_hidden()
         (sent,) = [frame for frame in server.received if frame["type"] == "message"]
-        (part,) = sent["parts"]
-        assert (part["type"], part["mime_type"], part["width"], part["height"]) == (
-            "image",
-            "image/png",
-            40,
-            20,
+        (file_id,) = sent["uploads"]
+        held = server.uploads[file_id]
+        assert (held["mime_type"], held["width"], held["height"]) == ("image/png", "40", "20")
+        assert held["data"] == file["buffer"]
+
+
+async def test_what_cannot_be_attached_is_said_on_its_chip_and_not_sent(browser: Browser) -> None:
+    server = PageServer(answering("Nice."))
+    async with server.running(), chat(browser, server.url, expected="status of 400") as page:
+        large = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"text" * 3_000_000}
+        other = {"name": "refuse.bin", "mimeType": "application/x-thing", "buffer": b"x"}
+        good = {"name": "plan.txt", "mimeType": "text/plain", "buffer": b"the plan"}
+        await page.locator("input[type=file]").set_input_files([large, other, good])  # type: ignore[list-item]
+        chips = page.locator("tl-chip")
+        await expect(chips.nth(0).get_by_role("alert")).to_have_text(
+            "notes.txt is too large: a file may have 10 MB."
         )
+        await expect(chips.nth(1).get_by_role("alert")).to_have_text("this kind of file cannot be read")
+        await expect(chips.nth(2)).to_have_attribute("data-state", "done")
+        await expect(chips.nth(2).get_by_role("alert")).to_have_count(0)
+        await page.get_by_role("button", name="Remove refuse.bin").click()
+        await expect(chips).to_have_count(2)
+        await say(page, "look")
+        (sent,) = [frame for frame in server.received if frame["type"] == "message"]
+        assert [server.uploads[one]["name"] for one in sent["uploads"]] == ["plan.txt"]
 
 
-async def test_what_cannot_be_attached_is_said_and_not_sent(browser: Browser) -> None:
+async def test_uploads_show_their_progress_and_can_be_removed(browser: Browser) -> None:
+    server = PageServer(answering("Nice."))
+    server.uploading.clear()
+    async with server.running(), chat(browser, server.url) as page:
+        files: Any = [
+            {"name": name, "mimeType": "text/plain", "buffer": b"text" * 100_000}
+            for name in ("a.txt", "b.txt")
+        ]
+        await page.locator("input[type=file]").set_input_files(files)
+        progress = page.get_by_role("progressbar", name="Uploading a.txt")
+        await expect(progress).to_have_js_property("value", 1)
+        await page.get_by_role("button", name="Remove b.txt").click()
+        await expect(page.locator("tl-chip")).to_have_count(1)
+        # A message waits for its files. Another draft does not, and has none of them.
+        await message_field(page).fill("look")
+        await message_field(page).press("Enter")
+        await expect(page.get_by_text("The message is sent when its files are uploaded.")).to_be_visible()
+        await expect(message_field(page)).to_have_value("look")
+        assert [frame for frame in server.received if frame["type"] == "message"] == []
+        server.uploading.set()
+        await expect(words(questions(page))).to_contain_text("look")
+        await expect(page.locator("tl-attachments")).to_be_hidden()
+        (sent,) = [frame for frame in server.received if frame["type"] == "message"]
+        assert [server.uploads[one]["name"] for one in sent["uploads"]] == ["a.txt"]
+
+
+async def test_an_upload_goes_on_while_another_conversation_is_open(browser: Browser) -> None:
     server = PageServer(answering("Nice."))
     async with server.running(), chat(browser, server.url) as page:
-        file = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"text" * 200_000}
-        await page.locator("input[type=file]").set_input_files([file])  # type: ignore[list-item]
-        await expect(page.get_by_role("alert")).to_contain_text("notes.txt does not fit")
-        await expect(page.locator("tl-attachments")).to_be_hidden()
+        await say(page, "first talk")
+        await expect(words(answers(page))).to_have_text("Nice.")
+        server.uploading.clear()
+        file: Any = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"text"}
+        await page.locator("input[type=file]").set_input_files([file])
+        await expect(page.locator("tl-chip")).to_have_count(1)
+        await page.get_by_role("link", name="New chat").click()
+        await expect(page.locator("tl-chip")).to_have_count(0)
+        server.uploading.set()
+        await page.get_by_role("link", name="first talk").click()
+        await expect(page.locator("tl-chip")).to_have_attribute("data-state", "done")
+        # It is in the draft then.
+        await page.reload()
+        await expect(page.locator("tl-chip")).to_have_text("a.txt")
+
+
+async def test_a_message_stays_if_one_of_its_files_is_refused_meanwhile(browser: Browser) -> None:
+    server = PageServer(answering("Nice."))
+    server.uploading.clear()
+    async with server.running(), chat(browser, server.url, expected="status of 400") as page:
+        file: Any = {"name": "refuse.bin", "mimeType": "application/x-thing", "buffer": b"x"}
+        await page.locator("input[type=file]").set_input_files([file])
+        await message_field(page).fill("look")
+        await message_field(page).press("Enter")
+        server.uploading.set()
+        await expect(page.locator("tl-chip").get_by_role("alert")).to_be_visible()
+        await expect(page.get_by_text("The message is sent when")).to_be_hidden()
+        await expect(message_field(page)).to_have_value("look")
+        assert [frame for frame in server.received if frame["type"] == "message"] == []
 
 
 async def test_sessions_are_listed_opened_and_deleted_after_a_question(browser: Browser) -> None:
@@ -338,7 +409,7 @@ async def test_a_session_that_still_answers_says_why_it_stays(browser: Browser) 
         await expect(page.get_by_role("alert")).to_be_hidden()
 
 
-async def test_a_picture_too_large_for_a_frame_is_made_smaller(browser: Browser) -> None:
+async def test_a_large_picture_is_made_smaller(browser: Browser) -> None:
     server = PageServer(answering("Nice."))
     async with server.running(), chat(browser, server.url) as page:
         file = {"name": "photo.png", "mimeType": "image/png", "buffer": picture(1600, 1200, noise=True)}
@@ -346,10 +417,10 @@ async def test_a_picture_too_large_for_a_frame_is_made_smaller(browser: Browser)
         await expect(page.get_by_role("button", name="Remove photo.png")).to_be_visible()
         await say(page, "look")
         await expect(words(answers(page))).to_have_text("Nice.")
-        (part,) = next(frame["parts"] for frame in server.received if frame["type"] == "message")
-        assert part["mime_type"] == "image/jpeg"
-        assert len(part["data"]) <= 700_000
-        assert part["width"] * 3 == part["height"] * 4
+        (held,) = server.uploads.values()
+        assert held["mime_type"] == "image/jpeg"
+        assert len(held["data"]) <= 525_000
+        assert int(held["width"]) * 3 == int(held["height"]) * 4
 
 
 async def test_a_picture_can_be_dropped_on_the_page(browser: Browser) -> None:
@@ -385,5 +456,8 @@ async def test_files_can_be_pasted(browser: Browser) -> None:
         await say(page, "look")
         await expect(words(answers(page))).to_have_text("Nice.")
         (sent,) = (frame for frame in server.received if frame["type"] == "message")
-        assert [part["mime_type"] for part in sent["parts"]] == ["image/png"]
-        assert [file["name"] for file in sent["files"]] == ["table.csv"]
+        held = [server.uploads[one] for one in sent["uploads"]]
+        assert [(one["name"], one["mime_type"]) for one in held] == [
+            ("shot.png", "image/png"),
+            ("table.csv", "text/csv"),
+        ]

@@ -18,7 +18,7 @@ from gateway.testing.fake_models.script import titling
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import serving
 from tests.documents import pdf
-from tests.e2e.page_browser import act, answers, chat, connection, questions, say, words
+from tests.e2e.page_browser import act, answers, chat, connection, message_field, questions, say, words
 from tests.e2e.page_scripts import picture
 
 ROOT = Path(__file__).parents[2]
@@ -118,7 +118,7 @@ async def test_documents_and_source_code_are_read_and_kept(browser: Browser, tmp
         report = {"name": "report.pdf", "mimeType": "application/pdf", "buffer": pdf(*pages)}
         source = {"name": "sum.py", "mimeType": "text/x-python", "buffer": b"total = 6 * 7"}
         await page.locator("input[type=file]").set_input_files([report, source])  # type: ignore[list-item]
-        await expect(page.locator(".thumbnail")).to_have_count(2)
+        await expect(page.locator("tl-chip[data-state=done]")).to_have_count(2, timeout=_SLOW_MS)
         await page.reload()
         await page.get_by_role("button", name="Remove sum.py").click()
         await page.locator("input[type=file]").set_input_files([source])  # type: ignore[list-item]
@@ -131,6 +131,29 @@ async def test_documents_and_source_code_are_read_and_kept(browser: Browser, tmp
         box = await questions(page).bounding_box()
         assert box is not None
         assert box["height"] < 700
+
+
+async def test_an_uploaded_file_survives_a_kill_before_its_message(browser: Browser, tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/"
+    async with gateway(tmp_path, port) as process, chat(browser, url) as page:
+        source = {"name": "sum.py", "mimeType": "text/x-python", "buffer": b"total = 6 * 7"}
+        await page.locator("input[type=file]").set_input_files([source])  # type: ignore[list-item]
+        await expect(page.locator("tl-chip")).to_have_attribute("data-state", "done")
+        process.kill()
+        await process.wait()
+        await expect(connection(page)).not_to_have_text("Connected")
+        # A file that is attached without a connection is uploaded when there is one.
+        late = {"name": "late.txt", "mimeType": "text/plain", "buffer": b"late text"}
+        await page.locator("input[type=file]").set_input_files([late])  # type: ignore[list-item]
+        await expect(page.locator("tl-chip").nth(1)).to_have_attribute("data-state", "waiting")
+        await message_field(page).fill("read these")
+        await message_field(page).press("Enter")
+        async with gateway(tmp_path, port):
+            await expect(answers(page)).to_have_attribute("data-status", "done", timeout=_SLOW_MS)
+            await page.reload()
+            await expect(questions(page)).to_contain_text("total = 6 * 7")
+            await expect(questions(page)).to_contain_text("late text")
 
 
 async def test_004_t10_a_title_appears_on_the_page_as_soon_as_it_is_made(

@@ -172,7 +172,7 @@ async def test_a_draft_survives_a_reload_and_stays_with_its_session(browser: Bro
         await message_field(page).fill("half a thought")
         await page.locator("input[type=file]").set_input_files([file])  # type: ignore[list-item]
         attached = page.get_by_role("button", name="Remove field.png")
-        await expect(attached).to_be_visible()
+        await expect(page.locator("tl-chip")).to_have_attribute("data-state", "done")
         await page.reload()
         await expect(message_field(page)).to_have_value("half a thought")
         await expect(attached).to_be_visible()

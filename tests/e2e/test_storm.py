@@ -23,6 +23,7 @@ FEW = ("--channels", "websocket,line")
 KINDS = {
     "none": ("--seconds", "6"),
     "ack-before-commit": ("--seconds", "6", "--drain", "5", *FEW),
+    "asked-anew": ("--seconds", "8", "--rate", "6", "--drain", "30", "--channels", "websocket"),
     "blind-resend": (
         "--seconds",
         "10",
@@ -51,6 +52,8 @@ KINDS = {
     ),
     "mixed-accounts": ("--seconds", "2", "--rate", "3", "--drain", "5", "--channels", "discord"),
     "no-recovery": ("--seconds", "5", "--drain", "5", *FEW),
+    "second-runs": ("--seconds", "8", "--rate", "6", "--drain", "40", "--channels", "websocket"),
+    "torn-edits": ("--seconds", "8", "--rate", "4", "--drain", "30", "--channels", "websocket"),
     "trusted-clock": ("--seconds", "12", "--drain", "12", *FEW),
     "unkept-decisions": ("--seconds", "8", "--drain", "20", "--channels", "websocket,discord.one"),
     "unwritten-signals": ("--seconds", "10", "--drain", "20", "--rate", "14", *FEW),
@@ -194,6 +197,18 @@ def test_a_gateway_that_forgets_what_people_allowed_is_found_out(storms: dict[st
 
 def test_a_gateway_that_forgets_what_it_accepted_is_found_out(storms: dict[str, Storm]) -> None:
     assert storms["no-recovery"].finds(lambda found: found.count("lost") > 0 and found.count("orphan") > 0)
+
+
+def test_a_gateway_whose_repeated_turn_asks_once_more_is_found_out(storms: dict[str, Storm]) -> None:
+    assert storms["asked-anew"].finds(lambda found: found.says("was asked about", kind="duplicate"))
+
+
+def test_a_gateway_that_begins_a_task_anew_after_a_crash_is_found_out(storms: dict[str, Storm]) -> None:
+    assert storms["second-runs"].finds(lambda found: found.says("the call", "runs", kind="duplicate"))
+
+
+def test_a_gateway_that_hides_what_an_edit_replaces_too_late_is_found_out(storms: dict[str, Storm]) -> None:
+    assert storms["torn-edits"].finds(lambda found: found.says("shows also", kind="duplicate"))
 
 
 def test_a_gateway_that_waits_for_the_hour_that_its_clock_was_ahead_is_found_out(

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 from playwright.async_api import Browser, expect
 
-from gateway.testing.fake_models.script import Gate, Reply, Say, Use
+from gateway.testing.fake_models.script import Gate, Reply, Say, Use, UseTogether
 from gateway.testing.fake_models.server import FakeModels
 from gateway.testing.served import serving
 from tests.e2e.gateway_process import ROOT, GatewayProcess
@@ -30,6 +30,8 @@ async def note(text: str) -> str:
     """Write a note."""
     with (HERE / "notes").open("a") as notes:
         notes.write(text + "\\n")
+    while (HERE / f"wait-in-{text}").exists():
+        await asyncio.sleep(0.01)
     if (HERE / f"die-in-{text}").exists():
         (HERE / f"die-in-{text}").unlink()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -42,6 +44,8 @@ class Notes(Plugin):
         return [tool_from(note)]
 
     async def after_tool_exec(self, call, result, ctx):
+        if call.name == "task":
+            (HERE / "wait-in-two").unlink(missing_ok=True)
         if call.name == "task" and (HERE / "die-after-task").exists():
             (HERE / "die-after-task").unlink()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -148,6 +152,40 @@ async def test_004_t05_an_unfinished_task_goes_on_from_its_recorded_steps(
             results = [part for part in answer["message"]["parts"] if part["type"] == "tool_result"]
             assert [part["output"].split(":")[0] for part in results] == ["noted", "Error"]
             assert "Its outcome is unknown" in results[1]["output"]
+
+
+async def test_a_kill_between_parallel_tasks_repeats_neither(tmp_path: Path) -> None:
+    """The gateway dies in one of two parallel tasks, after the other one has ended."""
+    (tmp_path / "notes.py").write_text(PLUGIN)
+    (tmp_path / "die-in-two").touch()
+    (tmp_path / "wait-in-two").touch()
+    async with FakeModels() as models:
+        models.then(
+            Reply((UseTogether((task("first", "call_0"), task("second", "call_1"))),), "tools"),
+            Reply((note("one"),), "tools"),
+            Reply((note("two"),), "tools"),
+            Reply((Say("One is noted."),)),
+            Reply((Say("Two, I think."),)),
+            Reply((Say("All done."),)),
+        )
+        async with GatewayProcess(tmp_path, models.openai_url, SETTINGS) as gateway:
+            assert await gateway.start()
+            async with gateway.client() as client:
+                await client.say("go")
+                assert await gateway.ended() == -signal.SIGKILL
+            assert await gateway.start()
+            await _answered(gateway)
+            assert sorted((tmp_path / "notes").read_text().split()) == ["one", "two"]
+            assert len(models.requests) == 6
+            async with aiohttp.ClientSession() as http, http.get(f"{gateway.url}/api/sessions") as response:
+                [session] = (await response.json())["sessions"]
+            found = (await read(gateway.url, f"{session['id']}/children"))["children"]
+            assert [child["messages"] for child in found] == [2, 2]
+            log = (await read(gateway.url, f"{session['id']}/messages"))["messages"]
+            parts = [part for part in log[-1]["message"]["parts"] if part["type"] == "tool_result"]
+            assert [part["tool_call_id"] for part in parts] == ["call_0", "call_1"]
+            texts = sorted(part["output"].split("\n")[0] for part in parts)
+            assert texts == ["One is noted.", "Two, I think."]
 
 
 async def _shown(gateway: GatewayProcess, session: str) -> str:

@@ -32,10 +32,15 @@ Rooms = Mapping[str, Mapping[str, Sequence[Stands]]]
 
 
 def check(
-    record: Record, clients: Sequence[Client], persons: Sequence[Person], rooms: Rooms, effects: Path
-) -> Verdict:
+    verdict: Verdict,
+    record: Record,
+    clients: Sequence[Client],
+    persons: Sequence[Person],
+    rooms: Rooms,
+    effects: Path,
+) -> None:
     """Compare what was promised with what there is."""
-    verdict = Verdict(channel="websocket")
+    verdict.channel = "websocket"
     for client in clients:
         log = record.logs.get(client.session, [])
         stopped = _stopped(verdict, client, log, last_asked(effects.with_name("asked")))
@@ -73,7 +78,6 @@ def check(
     _check_summaries(verdict, record)
     _check_rows(verdict, record)
     _check_effects(verdict, effects)
-    return verdict
 
 
 def _log_of(verdict: Verdict, record: Record, person: Person) -> list[Message]:

@@ -16,9 +16,10 @@ from typing import Any
 import aiohttp
 import msgspec
 from files import text_of_file
-from model import BELL, FILE, TOOL, word_in
+from model import ASK, BELL, FILE, GIVE, TOOL, choice_in, is_long, word_in
 
 _AGAIN = 0.03
+_ALLOW = "once"
 _LEAVES = 0.004
 """How likely a client loses its own connection with any frame it reads."""
 _STOPS = 0.06
@@ -27,6 +28,10 @@ _RINGS = 0.06
 """How likely somebody asks for what they are asked about in turn."""
 _TOOLS = 0.25
 """How likely they ask for that, or for a tool that is not asked about."""
+_GIVES = 0.06
+"""How likely they ask for what an agent works on, in a run of its own."""
+_ASKS = 0.06
+"""How likely they want to be asked by the model first."""
 _BY_HTTP = 0.5
 """How likely they allow it over HTTP."""
 
@@ -157,7 +162,8 @@ class Client:
     """One websocket client with one session. ``files`` is how likely its messages are about files.
 
     ``decided`` has the words for which it allowed a tool and was told so, each with the question's id;
-    ``asked_again`` those about which it was asked once more after that.
+    ``chosen`` those for which it so answered the model; ``asked_again`` those about which it was asked once
+    more after that.
     """
 
     def __init__(self, number: int, url: str, dice: random.Random, hooks: Hooks, files: float) -> None:
@@ -172,9 +178,10 @@ class Client:
         self._hooks = hooks
         self._news = asyncio.Event()
         self._files = files
-        self._allowed: list[str] = []
-        self._to_decide: list[tuple[str, str]] = []
+        self._allowed: list[tuple[str, str]] = []
+        self._to_decide: list[tuple[str, str, str]] = []
         self.decided: dict[str, str] = {}
+        self.chosen: dict[str, str] = {}
         self.asked_again: list[str] = []
         self.stops: list[Stop] = []
         self._to_stop = False
@@ -243,20 +250,20 @@ class Client:
             stop.at = time.monotonic()
             self._hooks.stopped()
 
-    async def _decide(self, word: str, approval: str) -> None:
-        """Allow what is asked about, and hear that this is acknowledged."""
+    async def _decide(self, word: str, approval: str, decision: str) -> None:
+        """Answer what is asked, and hear that this is acknowledged."""
         base = self._url.removesuffix("/ws")
         url = f"{base}/api/sessions/{self.session}/approvals/{approval}"
         try:
             async with (
                 aiohttp.ClientSession() as http,
-                http.post(url, json={"decision": "once"}) as response,
+                http.post(url, json={"decision": decision}) as response,
             ):
                 acknowledged = response.status == 200
         except (aiohttp.ClientError, ConnectionError):
             return
         if acknowledged:
-            self.decided[word] = approval
+            (self.decided if decision == _ALLOW else self.chosen)[word] = approval
             self._hooks.decided()
 
     async def _send(self, socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -271,7 +278,8 @@ class Client:
                     await socket.send_json(frame | {"session": self.session, "parts": parts})
                     at += 1
                 while self._allowed:
-                    word = {"type": "approval", "approval_id": self._allowed.pop(), "decision": "once"}
+                    approval, decision = self._allowed.pop()
+                    word = {"type": "approval", "approval_id": approval, "decision": decision}
                     await socket.send_json(word | {"session": self.session})
                 await self._news.wait()
         except (aiohttp.ClientError, ConnectionError):
@@ -289,7 +297,10 @@ class Client:
                 self.refusals.append(f"{frame['error_name']}: {frame['message']}")
             case "approval_request":
                 self.view.take(frame)
-                self._asked(word_in(str(frame["arguments"])), frame["approval_id"])
+                if word := choice_in(frame.get("title", "")):
+                    self._asked(word, frame["approval_id"], frame["choices"][0]["value"])
+                else:
+                    self._asked(word_in(str(frame["arguments"])), frame["approval_id"], _ALLOW)
             case "turn_start":
                 self.view.take(frame)
                 self._hooks.began()
@@ -299,14 +310,14 @@ class Client:
             case _:
                 pass
 
-    def _asked(self, word: str, approval: str) -> None:
-        """Allow it: over HTTP, which tells when that is durable, or over the socket, which does not."""
-        if self.decided.get(word, approval) != approval:
+    def _asked(self, word: str, approval: str, decision: str) -> None:
+        """Answer it: over HTTP, which tells when that is durable, or over the socket, which does not."""
+        if (self.decided | self.chosen).get(word, approval) != approval:
             self.asked_again.append(word)
         if self._hooks.wants_decision() or self._dice.random() < _BY_HTTP:
-            self._to_decide.append((word, approval))
+            self._to_decide.append((word, approval, decision))
         else:
-            self._allowed.append(approval)
+            self._allowed.append((approval, decision))
             self._news.set()
 
 
@@ -331,8 +342,11 @@ def thought(
         wish = BELL
     elif chance < _TOOLS:
         wish = TOOL
+    elif chance < _TOOLS + files:
+        wish = FILE
     else:
-        wish = FILE if chance < _TOOLS + files else "please"
+        wish = GIVE if chance > 1 - _GIVES and not is_long(word) else "please"
+        wish = ASK if asks and 1 - _GIVES - _ASKS < chance < 1 - _GIVES else wish
     return Sent(word, f"{word}, {wish}", file)
 
 

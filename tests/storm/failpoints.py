@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SUMMARIZED = "before the commit of a summary"
+TASKED = "in the middle of a task"
+RETURNED = "after the commit of a task's answer"
 _EVERYWHERE = (
     "before the accept commit",
     "accepted, before the ack",
@@ -25,6 +27,8 @@ _EVERYWHERE = (
     "before recovery",
     "after recovery",
     "after the claim",
+    TASKED,
+    RETURNED,
     "in the middle of a summary",
     SUMMARIZED,
     "after the commit of a summary",
@@ -43,9 +47,22 @@ PLACED = "after placing a notice, before its commit"
 ASKED = "after the commit of an inquiry"
 ANSWERED = "after the commit of an answer"
 TAKEN = "after an answer was taken"
-_OF_INQUIRIES = (ASKED, ANSWERED, TAKEN)
+EDITING = "before the commit of an edit"
+EDITED = "after the commit of an edit"
+SWITCHED = "after a switch was acknowledged"
+QUESTIONED = "after the commit of a model's question"
+_OF_INQUIRIES = (QUESTIONED, ASKED, ANSWERED, TAKEN)
 _OF_NOTICES = (TOLD, KEPT, RENEWED, INTENDED, REPLACED, PLACED)
-_ON_WEBSOCKETS = ("after the ack", "after turn_start", STOPPED, DECIDED)
+_ON_WEBSOCKETS = (
+    "after the ack",
+    "after turn_start",
+    STOPPED,
+    DECIDED,
+    QUESTIONED,
+    EDITING,
+    EDITED,
+    SWITCHED,
+)
 _IN_ROOMS = (
     "before sending the answer",
     BETWEEN,
@@ -56,7 +73,7 @@ _IN_ROOMS = (
 def points_of(channels: Sequence[str]) -> tuple[str, ...]:
     """The instants that there are with these channels."""
     platforms = [name for name in channels if name != "websocket"]
-    return (
+    points = (
         *_EVERYWHERE,
         *(_ON_WEBSOCKETS if "websocket" in channels else ()),
         *((*_IN_ROOMS, *_OF_NOTICES) if platforms else ()),
@@ -64,6 +81,7 @@ def points_of(channels: Sequence[str]) -> tuple[str, ...]:
         *((PRESSED, *_OF_INQUIRIES) if any(name != "line" for name in platforms) else ()),
         *map(placed_on, platforms),
     )
+    return tuple(dict.fromkeys(points))
 
 
 def placed_on(platform: str) -> str:

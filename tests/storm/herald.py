@@ -53,9 +53,9 @@ class Herald(Plugin):
         if address["channel"].startswith("telegram") and ctx.inbound.address.group:
             return Pass()  # Telegram takes 20 messages a minute in a group: the calm would take minutes
         # An attempt that is repeated tells it, or asks, once more.
-        if key is not None and address["channel"] != "websocket":
+        if key is not None and address["channel"] not in ("websocket", "api"):
             await self._tell(key, address, 1)
-        if asks is not None and address["channel"] not in ("websocket", "line"):
+        if asks is not None and address["channel"] not in ("websocket", "api", "line"):
             await self._ask(asks, Inquiry(address, ctx.sender.id))
         return Pass()
 

@@ -19,7 +19,7 @@ from verdict import Verdict
 LEFT, RIGHT = "left", "right"
 """The answers: that of the first button, and that of people who type."""
 OWNER = "plugin:herald"
-_KEY = re.compile(r"\ba\d+y\d+\b")
+_KEY = re.compile(r"\b[ab]\d+y\d+\b")
 _ONE_IN = 7
 _TYPED = 9_000
 """What is added to the number of a message for the word of a typed answer."""
@@ -41,9 +41,19 @@ def inquiry_for(word: str) -> str | None:
 
 
 def inquiry_in(text: str) -> str | None:
-    """Return the key of the inquiry that a text asks."""
+    """Return the key of the inquiry, or of the model's question, that a text asks."""
     found = _KEY.search(text)
     return found[0] if found else None
+
+
+def is_choice(key: str) -> bool:
+    """Return whether a key is that of a question of the model, and not of the herald."""
+    return key.startswith("b")
+
+
+def word_of_choice(key: str) -> str:
+    """Return the word of the message about which the model asks."""
+    return key.replace("b", "q").replace("y", "x")
 
 
 def title_of(key: str) -> str:

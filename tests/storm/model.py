@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-from failpoints import Failpoints
+from failpoints import TASKED, Failpoints
 
 from gateway.testing.fake_models.script import Cut, Gate, ModelRequest, Move, Pause, Refusal, Reply, Say, Use
 from gateway.testing.fake_models.server import FakeModels
@@ -30,11 +30,18 @@ TOOL = "use the tool"
 BELL = "ring the bell"
 """What people ask for that the gateway asks them about in turn."""
 FILE = "send the file"
-TOOLS = {TOOL: "note", BELL: "ring", FILE: "hand_over"}
+GIVE = "give it to an agent"
+ASK = "ask me first"
+TOOLS = {TOOL: "note", BELL: "ring", FILE: "hand_over", GIVE: "task", ASK: "question"}
+CHOSEN = "Way: left"
+"""What the model gets if the first button of its question is pressed."""
+_TASK = 28_000
+"""What is added to the number of a message for the word of its task, which is as slow and as long."""
+_CHOICE = re.compile(r"\bWhich way, b(\d+)y(\d+)\?")
 _PIECE = re.compile(r"(Answer to|part \d of|end of|Notice \d of) (q\d+x\d+|n\d+y\d+t?)")
 _NOTICE = re.compile(r"Notice \d of n\d+y\d+")
 _QUESTION = re.compile(
-    r"May (?:I (?:use|run) )?`?ring\b|\bWhich way, a\d+y\d+|^[✓✗⌛✅] .*\bring\b"
+    r"May (?:I (?:use|run) )?`?ring\b|\bWhich way, [ab]\d+y\d+|^[✓✗⌛✅] .*\bring\b"
     r"|request has expired|[Tt]his question (?:was|has|is)\b"
 )
 _TOOL_LINES = re.compile(r"(?:[✓✗⏳] .+(?:\n|$))+")
@@ -93,7 +100,8 @@ def is_said(text: str) -> bool:
     return bool(pieces(text)) or _BLOWS in text or _TOOL_LINES.fullmatch(rest) is not None
 
 
-def _is_long(word: str) -> bool:
+def is_long(word: str) -> bool:
+    """Return whether one message of a platform does not hold the answer to a word."""
     return _number(word) % 7 == 3
 
 
@@ -104,6 +112,28 @@ def is_slow(word: str) -> bool:
 
 def _number(word: str) -> int:
     return int(word.partition("x")[2] or 0)
+
+
+def task_word(word: str) -> str:
+    """Return the word of the task that a message is given to an agent with."""
+    return f"{word.partition('x')[0]}x{_number(word) + _TASK}"
+
+
+def choice_in(text: str) -> str:
+    """Return the word of the message about which the model asks with a text; empty for none."""
+    found = _CHOICE.search(text)
+    return f"q{found[1]}x{found[2]}" if found else ""
+
+
+def _arguments(tool: str, word: str) -> dict[str, object]:
+    if tool == TOOLS[ASK]:
+        # Without the word itself: what the bot asks is no answer.
+        title = f"Which way, {word.replace('q', 'b').replace('x', 'y')}?"
+        options = [{"label": "left"}, {"label": "right"}]
+        return {"questions": [{"question": title, "header": "Way", "options": options, "custom": False}]}
+    if tool == TOOLS[GIVE]:
+        return {"description": "Look it up", "prompt": f"{task_word(word)}, {TOOL}", "agent": "general"}
+    return {"word": word}
 
 
 class Tripwire(asyncio.Event):
@@ -143,7 +173,7 @@ class Model:
             asked_about.write(f"{time.monotonic()} {word}\n")
         tool = next((tool for wish, tool in TOOLS.items() if wish in asked.user_text), None)
         if tool is not None and not asked.results:
-            arguments = json.dumps({"word": word})
+            arguments = json.dumps(_arguments(tool, word))
             reply = Reply((Use(tool, arguments, f"call_{self._dice.getrandbits(32):08x}"),), "tools")
         else:
             reply = Reply(tuple(self._moves(word)))
@@ -153,12 +183,13 @@ class Model:
         moves: list[Move] = []
         slowness = _SLOWNESS if is_slow(word) else 1
         for number, piece in enumerate(_PIECES):
-            padding = f",{_PADDING}\n\n" if _is_long(word) and piece != _PIECES[-1] else ", "
+            padding = f",{_PADDING}\n\n" if is_long(word) and piece != _PIECES[-1] else ", "
             moves += [Pause(self._dice.uniform(1, 12) * slowness), Say(f"{piece} {word}{padding}")]
             if number == 0:
                 moves.append(Gate(Tripwire(self._reach, "at the model's first byte")))
             if number == 4:
-                moves.append(Gate(Tripwire(self._reach, "in mid-stream")))
+                point = TASKED if _number(word) >= _TASK else "in mid-stream"
+                moves.append(Gate(Tripwire(self._reach, point)))
         return moves
 
     def _spoilt(self, reply: Reply) -> Reply | Refusal:

@@ -79,3 +79,9 @@ class Outcome:
     """How many notices were announced."""
     inquiries: int = 0
     """How many inquiries were asked."""
+    choices: int = 0
+    """How many questions the model asked."""
+    tasks: int = 0
+    """How many nested runs there were."""
+    changes: int = 0
+    """How many edits, repetitions and switches of versions were made."""

@@ -31,9 +31,12 @@ class Record:
     context: Sequence[tuple[str, str]]
     """The session of each message of context, and the name of what it quotes."""
     hidden: Mapping[str, Mapping[int, Sequence[Message]]]
-    """What is undone, by session and the number of that."""
+    """What is undone, by session and the number of that; it is negative for versions that are not shown."""
     numbers: dict[str, int]
     """Where each message stands in its log."""
+    tasks: Sequence[Mapping[str, Any]]
+    """The sessions of nested runs."""
+    branches: Sequence[Mapping[str, Any]]
     inbox: Sequence[Mapping[str, Any]]
     outbox: Sequence[Mapping[str, Any]]
     steps: int
@@ -71,12 +74,19 @@ class Record:
                 ],
                 hidden={session: _read_hidden(c, session) for session in numbered},
                 numbers={m.id: number for log in numbered.values() for number, m in log},
+                tasks=[row for row in _rows(c, t.sessions) if row["root"] is not None],
+                branches=_rows(c, t.branches),
                 inbox=_rows(c, t.inbox),
                 outbox=_rows(c, t.outbox),
                 steps=len(_rows(c, t.turn_step)),
                 questions=_rows(c, t.question),
                 dead=[f"{row['inbox_id']}: {row['reason']}" for row in _rows(c, t.dead_letter)],
             )
+
+    def take_out(self, session: str) -> list[Message]:
+        """Return the log of a session that has checks of its own, and remove it from the others."""
+        self.summaries = {name: found for name, found in self.summaries.items() if name != session}
+        return self.logs.pop(session, [])
 
     def taken_back(self, words: Iterable[str]) -> set[str]:
         """The ids of answers to these words that were ended and not placed."""
@@ -110,10 +120,11 @@ class Record:
 
 def _read_hidden(connection: Connection, session: str) -> dict[int, Sequence[Message]]:
     m, found = t.messages.c, dict[int, list[str]]()
-    query = select(m.undone, m.id).where(m.session_id == session, m.undone.is_not(None))
+    query = select(m.undone, m.id).where(m.session_id == session, m.undone.is_not(None)).order_by(m.seq)
     for number, message_id in connection.execute(query):
         found.setdefault(number, []).append(message_id)
-    return {number: [*read_by_id(connection, ids).values()] for number, ids in found.items()}
+    hidden = {number: read_by_id(connection, ids) for number, ids in found.items()}
+    return {number: [hidden[number][id_] for id_ in ids] for number, ids in found.items()}
 
 
 def _rows(connection: Connection, table: Any) -> list[Mapping[str, Any]]:

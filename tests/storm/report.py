@@ -103,6 +103,9 @@ def _figures(outcomes: Sequence[Outcome]) -> Table:
         "summaries": lambda o: o.summaries,
         "notices": lambda o: o.notices,
         "inquiries": lambda o: o.inquiries,
+        "questions of the model": lambda o: o.choices,
+        "tasks": lambda o: o.tasks,
+        "edits and switches": lambda o: o.changes,
         "calm until all was answered": lambda o: f"{o.drain_seconds:.1f} s",
     }
     for name, figure in rows.items():
@@ -161,6 +164,9 @@ def summary(outcomes: Sequence[Outcome], seed: int) -> dict[str, object]:
                 "summaries": outcome.summaries,
                 "notices": outcome.notices,
                 "inquiries": outcome.inquiries,
+                "choices": outcome.choices,
+                "tasks": outcome.tasks,
+                "changes": outcome.changes,
                 "failpoints": outcome.hits,
                 "drain_seconds": round(outcome.drain_seconds, 1),
                 **outcome.verdict.counts,

@@ -29,6 +29,7 @@ from storm import Storm
 CHANNELS = ("websocket", *PLATFORMS)
 PLANTED = (
     "ack-before-commit",
+    "asked-anew",
     "blind-resend",
     "both-wordings",
     "forgotten-answers",
@@ -37,6 +38,8 @@ PLANTED = (
     "loose-files",
     "mixed-accounts",
     "no-recovery",
+    "second-runs",
+    "torn-edits",
     "trusted-clock",
     "unkept-decisions",
     "unwritten-signals",
@@ -48,16 +51,19 @@ EXAMPLE = "postgresql://user:password@host/name"
 PASSED, FAILED, UNTRIED = 0, 1, 2
 
 DESCRIPTION = """\
-Start a gateway, let people write to it (twelve over websockets; six on each platform, alone with the bot,
-in groups, threads and topics; two bots on Telegram, polling and by webhook; two bots on Discord; two apps
-in Slack, by socket and by HTTP), who send files and ask for some, allow tools when they are asked, stop
-answers, and change and delete what they wrote; let a plugin announce notices and ask in their chats; keep
-only four messages of a chat in memory; kill it with SIGKILL once or twice a second, at random and at
-exact instants, start it at once again with a clock that is right or an hour off, make a tenth of all
-calls to model and platforms fail, and histories for a quarter of the time, and then account for every
-message: was it answered once, whole, in order, in its last wording, in its place, and does everybody see
-that? Did its files arrive, and those of its answer? Did what was stopped, deleted or allowed stay so? Is
-each notice there once, in its newest wording? Did the plugin get each answer, once?"""
+Start a gateway, let people write to it (twelve over websockets; six on each platform, alone with the
+bot, in groups, threads and topics; two bots on Telegram, polling and by webhook; two bots on Discord;
+two apps in Slack, by socket and by HTTP), who send files and ask for some, allow tools when they are
+asked, stop answers, and change and delete what they wrote; let editors change messages and switch
+between versions over HTTP, the model ask people and give tasks to agents, a plugin announce notices and
+ask in chats; keep only four messages of a chat in memory; kill it with SIGKILL once or twice a second,
+at random and at exact instants, start it at once again with a clock that is right or an hour off, make
+a tenth of all calls to model and platforms fail, and histories for a quarter of the time, and then
+account for every message: was it answered once, whole, in order, in its last wording, in its place, and
+does everybody see that? Did its files arrive, and those of its answer? Did what was stopped, deleted or
+allowed stay so? Is each notice there once, in its newest wording? Did the plugin and the model get each
+answer, once? Is the version shown that was chosen last, and are the others there? Did each task run
+once?"""
 
 EPILOG = f"""\
 The exit status is 0 if nothing was lost, doubled, left over or out of order, and enough was killed to say

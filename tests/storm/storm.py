@@ -9,7 +9,7 @@ import random
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ import aiohttp
 import msgspec
 from chat_platform import Platform, Question
 from checker import check, check_deletions, lines_of, words_of
+from choices import check_choices
 from client import Client, Hooks
 from decisions import Pressed, check_decisions
-from failpoints import ANSWERED, DECIDED, DELETED, PRESSED, STOPPED, Failpoints, points_of
-from inquiries import Ledger, check_inquiries, typed_answer, typed_word
+from failpoints import ANSWERED, DECIDED, DELETED, PRESSED, QUESTIONED, STOPPED, TASKED, Failpoints, points_of
+from inquiries import Ledger, check_inquiries, is_choice, typed_answer, typed_word, word_of_choice
 from killer import BrokenStormError, Killer, end_of
 from model import WORD
 from notices import Notebook, check_notices
@@ -29,7 +30,9 @@ from person import Person, name_of
 from plan import Outcome, Plan, Progress
 from record import Record
 from sqlalchemy import Engine, create_engine, func, select
+from tasks import check_tasks
 from verdict import Verdict
+from versions import EDITORS, Editor, check_versions
 from world import World, environment
 
 from gateway.store import schema as t
@@ -41,7 +44,9 @@ _WEARY = 4
 """How much less people write when a storm lasts longer than it was to."""
 
 _PLANTED_POINTS = {
+    "asked-anew": (QUESTIONED,),
     "forgotten-answers": (ANSWERED,),
+    "second-runs": (TASKED,),
     "unkept-decisions": (DECIDED, PRESSED),
     "unwritten-signals": (STOPPED, DELETED),
 }
@@ -82,7 +87,10 @@ class Storm:
         self._platforms: list[Platform] = []
         self._clients: list[Client] = []
         self._persons: list[Person] = []
+        self._editors: list[Editor] = []
         self._pressed = Pressed()
+        self._chosen: set[str] = set()
+        """The words for which the model's question was answered in a room, as the gateway acknowledged."""
         self._port = _free_port()
         self._begun = time.monotonic()
 
@@ -129,9 +137,14 @@ class Storm:
                 transcript.write_bytes(await platform.transcript(http))
             record = Record.read(engine)
             (self._directory / "record.json").write_bytes(msgspec.json.encode(record, enc_hook=str))
-            verdict = check(record, self._clients, self._persons, rooms, self._directory / "effects")
+            verdict = Verdict()
+            check_versions(verdict, record, self._editors)
+            tasks = check_tasks(verdict, record, self._clients, self._persons)
+            check(verdict, record, self._clients, self._persons, rooms, self._directory / "effects")
             effects = words_of(self._directory / "effects")
             check_decisions(verdict, record, self._clients, self._persons, self._pressed, effects)
+            asked = lines_of(self._directory / "questions")
+            choices = check_choices(verdict, record, self._clients, self._persons, self._chosen, asked)
             check_notices(verdict, record, self._notebook.read())
             check_inquiries(verdict, record, self._ledger.read(), self._persons)
             deletions = {
@@ -145,6 +158,8 @@ class Storm:
         outcome = self._outcome(engine, verdict, drained, seconds, status)
         outcome.inquiries = len(self._ledger.read())
         outcome.notices = sum(map(len, record.notices.values()))
+        outcome.tasks, outcome.choices = tasks, choices
+        outcome.changes = sum(editor.changes for editor in self._editors)
         outcome.summaries = sum(len(found) for _, found in record.summaries.values())
         return outcome
 
@@ -173,6 +188,9 @@ class Storm:
         for number in range(CLIENTS if own else 0):
             client = Client(number, f"{self._server}/ws", self._die(), hooks, self.plan.files)
             self._clients.append(client)
+        for number in range(EDITORS if own else 0):
+            armed, reach = self._failpoints.armed, self._failpoints.reach
+            self._editors.append(Editor(number, self._server, self._die(), armed, reach))
         for platform in self._platforms:
             await self._settle(platform, http)
 
@@ -249,25 +267,37 @@ class Storm:
             return zeal / self.plan.rate * (1 if self._elapsed < self.plan.seconds else _WEARY)
 
         self.progress.phase = "storm"
-        async with asyncio.TaskGroup() as tasks:
-            for writer in (*self._clients, *self._persons):
-                tasks.create_task(writer.write(pace, self._is_over))
-            await self._killer.rage(self._is_over, self._lacks_failpoints)
-        self.progress.phase = "drain"
+        async with asyncio.TaskGroup() as editing:
+            # They end with a change that is complete, which may take until the calm.
+            edits = [editing.create_task(editor.write(self._is_over)) for editor in self._editors]
+            async with asyncio.TaskGroup() as tasks:
+                for writer in (*self._clients, *self._persons):
+                    tasks.create_task(writer.write(pace, self._is_over))
+                await self._killer.rage(self._is_over, self._lacks_failpoints)
+            self.progress.phase = "drain"
+            begun = time.monotonic()
+            await self._killer.relent()
+            drained = await self._drain(engine, edits)
+            for edit in edits:
+                edit.cancel()
+        return drained, time.monotonic() - begun
+
+    async def _drain(self, engine: Engine, edits: Sequence[asyncio.Task[None]]) -> bool:
+        """Wait until everything is answered. Returns whether it was in time."""
         begun = time.monotonic()
-        await self._killer.relent()
         while time.monotonic() - begun < self.plan.drain:
             if (
                 all(client.satisfied for client in self._clients)
+                and all(edit.done() for edit in edits)
                 and self._is_accepted(engine)
                 and self._is_settled(engine)
                 and self._notebook.is_complete
                 and self._ledger.is_complete
                 and self._is_settled(engine)
             ):
-                return True, time.monotonic() - begun
+                return True
             await asyncio.sleep(0.2)
-        return False, time.monotonic() - begun
+        return False
 
     @property
     def _elapsed(self) -> float:
@@ -318,7 +348,7 @@ class Storm:
                 for question, person in await self._open_questions(http):
                     if question.inquiry is None:
                         self._pressed.see(person.platform.name, [question])
-                    elif person.can_type and self._dice.random() < _TYPES:
+                    elif not is_choice(question.inquiry) and person.can_type and self._dice.random() < _TYPES:
                         key = question.inquiry
                         tasks.create_task(person.type(http, typed_word(key), typed_answer(key)))
                         continue
@@ -338,6 +368,8 @@ class Storm:
                     asked = await platform.questions(http)
                     self._pressed.see(platform.name, [one for one in asked if one.inquiry is None])
                     self._pressed.decide(platform.name, question)
+                elif is_choice(question.inquiry):
+                    self._chosen.add(word_of_choice(question.inquiry))
                 self._failpoints.reach(PRESSED)
 
     async def _open_questions(self, http: aiohttp.ClientSession) -> list[tuple[Question, Person]]:

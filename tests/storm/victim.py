@@ -18,22 +18,30 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+from choices import OWNER as CHOICES
 from failpoints import (
     ANSWERED,
     ASKED,
     BETWEEN,
     DECIDED,
+    EDITED,
+    EDITING,
     INTENDED,
     KEPT,
     PLACED,
     PRESSED,
+    QUESTIONED,
     RENEWED,
     REPLACED,
+    RETURNED,
     SUMMARIZED,
     TAKEN,
     TOLD,
@@ -42,10 +50,11 @@ from failpoints import (
 from files import file_for
 from herald import Herald
 from inquiries import LEFT, OWNER, RIGHT, Ledger
-from model import is_notice
+from model import choice_in, is_notice
 from notices import Notebook
 from sqlalchemy import Connection
 
+import gateway.access.approvals as approvals_module
 import gateway.access.questions as questions_module
 import gateway.conversations.announcements as announcements_module
 import gateway.pipeline.mailbox as dispatcher_module
@@ -65,18 +74,23 @@ from gateway.channel import (
 )
 from gateway.contract.channel import Deletes
 from gateway.contract.errors import StoreError
+from gateway.conversations.branches import Branches
 from gateway.logs import set_up_logs
 from gateway.pipeline.intake import Intake
 from gateway.pipeline.mailbox import Dispatcher
+from gateway.pipeline.nested import NestedRunner
 from gateway.server import Server
+from gateway.session import Session
 from gateway.session.log import DROP_PARTS, PUT_MESSAGE
 from gateway.settings import LogSettings, Settings
 from gateway.store import Inserted, LockedDatabase, Op, Store
+from gateway.store import schema as t
 from gateway.store.drivers import Driver, driver_of
 from gateway.store.inbox import ACCEPT, CLAIM, Backlog, Entry
 from gateway.store.inbox import SETTLE as SETTLE_ENTRY
 from gateway.store.outbox import INTEND, PUT_ANNOUNCEMENT, Announcement, find_announcement
-from gateway.store.writes import Statement
+from gateway.store.steps import DROP_STEPS
+from gateway.store.writes import Row, Statement, Write
 from gateway.testing.polling_channel import PollingChannel
 
 AHEAD = (
@@ -102,6 +116,8 @@ class TrippedStore(Store):
     """A store with failpoints around its commits."""
 
     failpoints: Failpoints
+    questions: Path
+    """The file that gets the word of each question of the model that was stored."""
 
     def __init__(self, base: LockedDatabase, on_fatal: Callable[[BaseException], None]) -> None:
         writer_module.driver_of = self._open_driver
@@ -122,10 +138,17 @@ class TrippedStore(Store):
             self.failpoints.reach(SUMMARIZED)
         self._notices.update(str(row[1]) for write, row in ops if write is INTEND and is_notice(str(row[9])))
         done = self.submit_whole(ops)
+        asked = {row[0]: choice_in(str(row[5])) for write, row in ops if write is ADD and row[1] == CHOICES}
+        if asked:
+            done.add_done_callback(partial(self._note_asked, asked))
         point = _after_commit(ops)
         if point is not None:
             done.add_done_callback(lambda _: self.failpoints.reach(point))
         return done
+
+    def _note_asked(self, asked: Mapping[Any, str], done: asyncio.Future[Inserted]) -> None:
+        with self.questions.open("a") as questions:
+            questions.writelines(f"{word}\n" for id_, word in asked.items() if id_ in done.result())
 
     async def written(self, *ops: Op) -> Inserted:
         """The same, awaited."""
@@ -157,6 +180,7 @@ _IN_COMMITS = {
     "before the accept commit": "INSERT INTO inbox",
     "before the final commit": "INSERT INTO messages",
     TOLD: "INSERT INTO announcement",
+    EDITING: "INSERT INTO branches",
     "placed and answered, before the commit": "UPDATE outbox",
     BETWEEN: "UPDATE outbox",
 }
@@ -310,6 +334,14 @@ class UnkeptClaim(HeldClaim):
         super().__init__(questions, held, answer, [op for op in ops if op[0] is not SETTLE])
 
 
+class TornBranches(Branches):
+    """The planted bug: what an edit or a switch replaces is hidden by a commit of its own, later on."""
+
+    def _hide(self, session: Session, tail: Any) -> list[Op]:
+        asyncio.get_running_loop().call_later(0.5, self._store.submit, super()._hide(session, tail))
+        return []
+
+
 class Amnesiac(Dispatcher):
     """The planted bug: it queues nothing of an earlier process."""
 
@@ -353,7 +385,7 @@ class Victim(Gateway):
 
     async def open_store(self) -> Store:
         kind = HastyStore if self.planted == "ack-before-commit" else TrippedStore
-        kind.failpoints = self.failpoints
+        kind.failpoints, kind.questions = self.failpoints, Path(self.settings.data_dir) / "questions"
         return kind.open(self.settings.store_url, self.settings.durability, self._on_fatal)
 
     async def recover(self) -> None:
@@ -369,19 +401,34 @@ class Victim(Gateway):
         claim = UnkeptClaim if self.planted == "unkept-decisions" else HeldClaim
         claim.failpoints, claim.decided = self.failpoints, Path(self.settings.data_dir) / "decided"
         questions_module.Claim = claim
-        if self.planted == "trusted-clock":
-            dispatcher_module.seconds_until_due = lambda entry, now, _longest: (
-                max(0, entry.not_before - now) / 1000
-            )
-        if self.planted == "forgotten-answers":
-            Questions.deliver = lambda self: None
-        if self.planted == "forgotten-keys":
-            announcements_module.find_announcement = find_begun
+        self._plant()
         self.failpoints.reach("before recovery")
         if self.planted == "no-recovery":
             self.parts.dispatcher.__class__ = Amnesiac
         await super().recover()
         self.failpoints.reach("after recovery")
+
+    def _plant(self) -> None:
+        """Plant a bug that is a function or a part of the gateway."""
+        match self.planted:
+            case "asked-anew":
+                # The questions of a turn have other keys in each process, so that none is found again.
+                call = approvals_module.calling
+                approvals_module.calling = SimpleNamespace(get=lambda: f"{call.get()} of {os.getpid()}")
+            case "torn-edits":
+                self.parts.branches.__class__ = TornBranches
+            case "second-runs":
+                NestedRunner._run_id = lambda *_: str(uuid.uuid4())
+            case "trusted-clock":
+                dispatcher_module.seconds_until_due = lambda entry, now, _longest: (
+                    max(0, entry.not_before - now) / 1000
+                )
+            case "forgotten-answers":
+                Questions.deliver = lambda self: None
+            case "forgotten-keys":
+                announcements_module.find_announcement = find_begun
+            case _:
+                pass
 
 
 class Pier(Plugin):
@@ -419,6 +466,7 @@ class Pier(Plugin):
         return ToolOutput(await self.note(word, context), attachments=(file_for(word),))
 
 
+_ASKING = {OWNER: ASKED, CHOICES: QUESTIONED}
 _ANSWERS = (json.dumps([LEFT]), json.dumps([RIGHT]))
 
 
@@ -428,21 +476,26 @@ def _after_commit(ops: Sequence[Op]) -> str | None:
         return KEPT if ACCEPT in writes else RENEWED
     if any(write is INTEND and is_notice(str(row[9])) for write, row in ops):
         return REPLACED if DROP_PARTS in writes else INTENDED
-    if any(write is ADD and row[1] == OWNER for write, row in ops):
-        return ASKED
+    if added := next((row[1] for write, row in ops if write is ADD and row[1] in _ASKING), None):
+        return _ASKING[str(added)]
     if any(write is SETTLE and row[2] in _ANSWERS for write, row in ops):
         return ANSWERED
     if ACCEPT in writes:
-        return "accepted, before the ack"
+        is_edit = any(write.table is t.branches for write in writes)
+        return EDITED if is_edit else "accepted, before the ack"
     if INTEND in writes:
         return "before sending the answer"
-    if any(write is PUT_MESSAGE and SUMMARY in str(row[5]) for write, row in ops):
-        return "after the commit of a summary"
     if PUT_MESSAGE in writes:
-        return "after the final commit"
-    if CLAIM in writes:
-        return "after the claim"
-    return None
+        return _after_message(next(row for write, row in ops if write is PUT_MESSAGE), writes)
+    return "after the claim" if CLAIM in writes else None
+
+
+def _after_message(row: Row, writes: Collection[Write]) -> str | None:
+    if SUMMARY in str(row[5]):
+        return "after the commit of a summary"
+    if str(row[1]).startswith("task-"):
+        return RETURNED if DROP_STEPS in writes else None
+    return "after the final commit"
 
 
 def compose(given: Mapping[str, Any]) -> Victim:

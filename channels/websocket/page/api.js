@@ -105,10 +105,10 @@ export async function listChoices() {
   return { models: models?.models ?? null, agents: agents?.agents ?? null };
 }
 
-/** Let the browser download a session. @param {"markdown" | "json"} format */
-export function downloadSession(id, format) {
+/** Let the browser download a session. @param {"markdown" | "json"} format @param {"shown" | "all"} branch its versions */
+export function downloadSession(id, format, branch) {
   const link = document.createElement("a");
-  link.href = `/api/sessions/${encodeURIComponent(id)}/export?format=${format}`;
+  link.href = `/api/sessions/${encodeURIComponent(id)}/export?format=${format}&branch=${branch}`;
   link.download = "";
   link.click();
 }

@@ -5,7 +5,7 @@ import { t } from "./language.js";
 import { Replay } from "./replay.js";
 import { currentMessage, currentSession, goTo } from "./router.js";
 import "./sidebar.js";
-import { isMissing, isRunning, isTask } from "./state.js";
+import { branchOf, isMissing, isRunning, isTask } from "./state.js";
 import "./status_line.js";
 import { keyName } from "./shortcuts.js";
 import { openShortcuts } from "./shortcuts_dialog.js";
@@ -57,7 +57,7 @@ function draw() {
   for (const log of document.querySelectorAll("tl-task[data-session]")) log.render(threads[log.dataset.session]);
   views.composer.hidden = isMissing(state, current) || isTask(current) || replay !== null;
   const { triggers, status } = contributed;
-  views.composer.render({ session: current, running: isRunning(state, current), commands: server.commands, triggers, completions });
+  views.composer.render({ session: current, branch: branchOf(state, current), running: isRunning(state, current), online: state.connection === "online", uploadBytes: server.upload_bytes, commands: server.commands, triggers, completions });
   views.status.render(status);
   views.token.render(state.connection);
   views.notice.hidden = state.notice === null;
@@ -73,8 +73,8 @@ function showTarget(thread) {
   } else requested ||= client.showMessage(target);
 }
 
-function send({ text, parts, audio, files }) {
-  const session = client.send(text, parts, audio, files);
+function send({ text, uploads }) {
+  const session = client.send(text, uploads);
   target = null;
   views.thread.follow();
   if (session !== client.state.current) goTo(session);
@@ -144,7 +144,7 @@ function leaveRemoved() {
 /** Select the agent or model of a session. A new chat has no session yet: it begins with the command. */
 function pick(id, change) {
   if (client.state.sessions.some((info) => info.id === id)) client.change(id, change);
-  else for (const [kind, name] of Object.entries(change)) if (name !== null) send({ text: `/${kind} ${name}`, parts: [], audio: null, files: [] });
+  else for (const [kind, name] of Object.entries(change)) if (name !== null) send({ text: `/${kind} ${name}`, uploads: [] });
 }
 
 const deeds = {

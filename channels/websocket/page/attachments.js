@@ -1,103 +1,166 @@
 /**
- * `<tl-attachments>`: attachments of the message that is being written: pictures, one recording, and other files,
- * which the server reads. Sends `changed`.
+ * `<tl-attachments>`: files of the message that is being written, as chips. Each is uploaded at once; the message
+ * names the uploads. An upload goes on while another draft is shown. Sends `changed`.
+ *
+ * @typedef {import("./file_chip.js").Item} Item
+ * @typedef {import("./drafts.js").Place} Place
+ * @typedef {{id: string, name: string, mime_type: string, preview: string}} Upload
  */
-import { attachmentView } from "./attachment_view.js";
-import { base64, fits } from "./base64.js";
-import { h } from "./dom.js";
+import { h, reconcile } from "./dom.js";
+import { draft, keepDraftFiles } from "./drafts.js";
 import { size } from "./figures.js";
-import { icon } from "./icons.js";
+import "./file_chip.js";
+import { newId } from "./ids.js";
 import { t } from "./language.js";
-import { pictureFrom } from "./picture_file.js";
+import { dataUrl, isPicture, pictureFrom } from "./picture_file.js";
+import { removeUpload, upload } from "./upload.js";
 
-/** Most base64 characters of all attachments of a message; a websocket frame may have at most 1 MB. */
-const BUDGET = 700_000;
+/** Most bytes of a recording that the chip plays: drafts keep it. */
+const MOST_PLAYED = 525_000;
+/** Most files of a message; the server accepts no more. */
+const MOST_FILES = 32;
+/** Pause before an upload without a connection is tried again. */
+const AGAIN_MS = 10_000;
 
 export class Attachments extends HTMLElement {
-  /** @type {object[]} image parts */
-  parts = [];
-  /** @type {{mime_type: string, data: string, name: string} | null} */
-  audio = null;
-  /** @type {{name: string, mime_type: string, data: string}[]} documents and text files */
-  files = [];
+  /** Most bytes of a file. */
+  most = 10_000_000;
+  /** The files of each draft that was shown. @type {Map<string, Item[]>} */
+  #lists = new Map();
+  /** @type {Item[]} */
+  #items = [];
+  #place = null;
 
+  /** The files that are uploaded. @returns {Upload[]} */
+  get uploads() {
+    return uploaded(this.#items);
+  }
+
+  /** Return whether there is nothing that could be sent. */
   get isEmpty() {
-    return this.parts.length === 0 && this.audio === null && this.files.length === 0;
+    return this.#items.every(({ state }) => state === "refused");
   }
 
-  /** Remaining base64 characters. */
-  get left() {
-    return BUDGET - [...this.parts, ...this.files, ...(this.audio ? [this.audio] : [])].reduce((sum, held) => sum + held.data.length, 0);
+  /** Return whether a file is not uploaded yet. */
+  get isPending() {
+    return this.#items.some(isPending);
   }
 
-  /** Add files. @param {File[]} files @returns {Promise<string>} which files could not be added and why, or "" */
-  async add(files) {
-    const refusals = [];
-    for (const file of files) refusals.push(await this.#addOne(file));
-    this.#show();
-    return refusals.filter(Boolean).join(" ");
+  get hasRecording() {
+    return this.#items.some(isRecording);
   }
 
+  get refusals() {
+    return this.#items.filter(({ state }) => state === "refused").length;
+  }
+
+  /** Show the files of a draft. @param {Place} place */
+  show(place) {
+    this.#place = place;
+    const name = JSON.stringify(place);
+    if (!this.#lists.has(name)) this.#lists.set(name, draft(place).uploads.map((held) => ({ ...held, key: held.id, state: "done", progress: 1 })));
+    this.#items = this.#lists.get(name);
+    this.#draw();
+  }
+
+  /** Add files. @param {File[]} files */
+  add(files) {
+    const place = this.#place;
+    const items = this.#items;
+    for (const file of files) {
+      const item = { key: newId(), name: file.name, mime_type: file.type, preview: "", state: "preparing", progress: 0 };
+      if (items.length >= MOST_FILES) refuse(item, t("file.too_many", { name: file.name, count: MOST_FILES }));
+      else if (file.type.startsWith("audio/") && items.some(isRecording)) refuse(item, t("file.second_recording", { name: file.name }));
+      items.push(item);
+      if (item.state === "preparing") this.#start(place, items, item, file);
+    }
+    this.#changed(place, items);
+  }
+
+  /** Forget the files, which a message has now. */
   clear() {
-    this.restore({ parts: [], audio: null, files: [] });
+    this.#items.length = 0;
+    this.#changed(this.#place, this.#items);
   }
 
-  /** Show the attachments of a draft. */
-  restore({ parts, audio, files }) {
-    this.parts = parts;
-    this.audio = audio;
-    this.files = files;
-    this.#show();
+  /** Try the uploads again that wait for the connection. */
+  resume() {
+    for (const items of this.#lists.values()) for (const item of items) if (item.state === "waiting") item.again();
   }
 
-  async #addOne(file) {
-    if (file.type.startsWith("audio/")) return this.#addAudio(file);
-    if (!file.type.startsWith("image/") || file.type.startsWith("image/svg")) return this.#addFile(file);
-    const { part, refusal } = await pictureFrom(file, this.left);
-    if (refusal === "unreadable") return t("file.unreadable", { name: file.name });
-    if (refusal) return tooLarge(file);
-    this.parts = [...this.parts, part];
-    return "";
+  async #start(place, items, item, file) {
+    let sent = { blob: file };
+    if (isPicture(file)) {
+      sent = await pictureFrom(file);
+      if (sent === null) return this.#refuse(place, items, item, t("file.unreadable", { name: file.name }));
+    } else if (file.type.startsWith("audio/") && file.size <= MOST_PLAYED) sent = { blob: file, preview: await dataUrl(file) };
+    const { blob, preview = "", width, height } = sent;
+    if (blob.size > this.most) return this.#refuse(place, items, item, t("file.too_large", { name: file.name, size: size(this.most) }));
+    item.preview = preview;
+    item.mime_type = blob.type.split(";")[0];
+    item.again = () => this.#upload(place, items, item, blob, { name: file.name || t("file.attachment"), ...(width ? { width, height } : {}) });
+    if (items.includes(item)) await item.again();
   }
 
-  async #addAudio(file) {
-    if (this.audio !== null) return t("file.second_recording", { name: file.name });
-    if (!fits(file, this.left)) return tooLarge(file);
-    this.audio = { mime_type: file.type.split(";")[0], data: await base64(file), name: file.name };
-    return "";
+  async #upload(place, items, item, blob, query) {
+    item.state = "uploading";
+    item.progress = 0;
+    const running = upload(blob, query, (share) => {
+      item.progress = share;
+      if (items === this.#items) this.#draw();
+    });
+    item.abort = running.abort;
+    this.#changed(place, items);
+    const { id, refusal, lost } = await running.done;
+    if (!items.includes(item)) return id && removeUpload(id);
+    if (refusal) return this.#refuse(place, items, item, refusal);
+    item.state = lost ? "waiting" : "done";
+    item.id = id;
+    this.#changed(place, items);
+    // A connection can be cut while the socket stays.
+    if (lost) setTimeout(() => item.state === "waiting" && items.includes(item) && item.again(), AGAIN_MS);
   }
 
-  async #addFile(file) {
-    if (!fits(file, this.left)) return tooLarge(file);
-    this.files = [...this.files, { name: file.name, mime_type: file.type, data: await base64(file) }];
-    return "";
+  #refuse(place, items, item, reason) {
+    refuse(item, reason);
+    this.#changed(place, items);
   }
 
-  #show() {
-    this.hidden = this.isEmpty;
-    const pictures = this.parts.map((part) => this.#thumbnail(part, part.alt_text, () => (this.parts = this.parts.filter((held) => held !== part))));
-    const recording = this.audio && this.#thumbnail(this.audio, this.audio.name, () => (this.audio = null));
-    const files = this.files.map((file) => this.#thumbnail(file, file.name, () => (this.files = this.files.filter((held) => held !== file))));
-    this.replaceChildren(...pictures, ...(recording ? [recording] : []), ...files);
+  #remove(item) {
+    this.#items.splice(this.#items.indexOf(item), 1);
+    item.abort?.();
+    if (item.id) removeUpload(item.id);
+    this.#changed(this.#place, this.#items);
+  }
+
+  #changed(place, items) {
+    keepDraftFiles(place, uploaded(items));
+    if (items === this.#items) this.#draw();
+  }
+
+  #draw() {
+    this.hidden = this.#items.length === 0;
+    reconcile(this, this.#items, ({ key }) => key, () => h("tl-chip"), (chip, item) => chip.render(item, () => this.#remove(item)));
     this.dispatchEvent(new CustomEvent("changed"));
-  }
-
-  #thumbnail(held, name, drop) {
-    const dropped = () => {
-      drop();
-      this.#show();
-    };
-    return h(
-      "span",
-      { class: "thumbnail" },
-      attachmentView(held),
-      h("button", { type: "button", "aria-label": t("file.remove", { name }), onclick: dropped }, icon("cross")),
-    );
   }
 }
 
-function tooLarge({ name }) {
-  return t("file.too_large", { name, size: size(BUDGET) });
+function refuse(item, reason) {
+  item.state = "refused";
+  item.reason = reason;
+}
+
+function isPending({ state }) {
+  return state !== "done" && state !== "refused";
+}
+
+function isRecording({ mime_type, state }) {
+  return mime_type.startsWith("audio/") && state !== "refused";
+}
+
+/** @param {Item[]} items @returns {Upload[]} */
+function uploaded(items) {
+  return items.filter(({ state }) => state === "done").map(({ id, name, mime_type, preview }) => ({ id, name, mime_type, preview }));
 }
 
 customElements.define("tl-attachments", Attachments);

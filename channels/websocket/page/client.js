@@ -4,6 +4,7 @@
  */
 import { changeSession, deleteSession, editMessage, forkSession, isDenied, listBranches, listChildren, listSessions, regenerateAnswer, showSession, signIn, switchVersion } from "./api.js";
 import { Connection } from "./connection.js";
+import { dropDrafts } from "./drafts.js";
 import { isSessionId, newId } from "./ids.js";
 import { t } from "./language.js";
 import { plainText } from "./message_state.js";
@@ -11,6 +12,8 @@ import { Outbox } from "./outbox.js";
 import { initialState, isTask, reduce, sessionInfo } from "./state.js";
 
 const TRY_AGAIN_MS = 2_000;
+/** Most characters of files in a frame, which may have 1 MB. */
+const MOST_INLINE = 700_000;
 
 export class Client {
   #outbox = new Outbox();
@@ -49,10 +52,10 @@ export class Client {
   }
 
   /** Send a message; the outbox keeps it until the server confirms it. @returns {string} its session */
-  send(text, parts, audio = null, files = []) {
+  send(text, uploads = [], parts = []) {
     const session = this.state.current ?? newId();
     const seen = this.state.threads[session]?.seq ?? 0;
-    const entry = { client_msg_id: newId(), session, text, parts, audio, files, seen, at: Date.now() };
+    const entry = { client_msg_id: newId(), session, text, parts, uploads, seen, at: Date.now() };
     this.#outbox.put(entry);
     this.#showOutbox();
     if (this.state.connection === "online") this.#transmit(entry);
@@ -62,7 +65,7 @@ export class Client {
   /** Send a refused message again, with a new id. */
   retry(entry) {
     this.discard(entry.client_msg_id);
-    this.send(entry.text, entry.parts, entry.audio, entry.files);
+    this.send(entry.text, entry.uploads, entry.parts);
   }
 
   /** Send the question of a failed answer again, as a new message. */
@@ -74,7 +77,9 @@ export class Client {
     const text = plainText(question);
     const parts = question.parts.filter((part) => part.type === "image" || part.type === "file").map(({ html, ...part }) => part);
     if (text.endsWith("[voice message]")) return this.notify(t("ask.recording"));
-    this.send(text, parts);
+    // A frame has room for small files alone; the server has the others.
+    if (JSON.stringify(parts).length > MOST_INLINE) return this.regenerate(answerId);
+    this.send(text, [], parts);
   }
 
   discard(clientMsgId) {
@@ -111,6 +116,7 @@ export class Client {
     const refusal = await deleteSession(session);
     if (refusal) this.notify(refusal);
     else {
+      dropDrafts(session);
       this.#hasChanged(session);
       this.#dispatch({ type: "removed", session });
     }
@@ -274,10 +280,9 @@ export class Client {
     this.#connection.send({ type: "resume", session, after: this.state.threads[session]?.seq ?? 0 });
   }
 
-  #transmit({ client_msg_id, session, text, parts, audio, files = [], seen = 0 }) {
+  #transmit({ client_msg_id, session, text, parts, uploads = [], seen = 0 }) {
     this.#subscribed.add(session);
-    const spoken = audio ? { audio: { mime_type: audio.mime_type, data: audio.data } } : {};
-    this.#connection.send({ type: "message", client_msg_id, session, text, seen, ...(parts.length ? { parts } : {}), ...(files.length ? { files } : {}), ...spoken });
+    this.#connection.send({ type: "message", client_msg_id, session, text, seen, ...(parts.length ? { parts } : {}), ...(uploads.length ? { uploads: uploads.map(({ id }) => id) } : {}) });
   }
 
   #acknowledged(ack) {

@@ -1,11 +1,12 @@
 /**
- * `<tl-composer>`: input for messages. Sends `send` {text, parts, audio, files}, `stop` and `notice` events.
+ * `<tl-composer>`: input for messages. Sends `send` {text, uploads}, `stop` and `notice` events. A message whose
+ * files are being uploaded is sent when they are.
  * Enter or Ctrl+Enter sends, as chosen; Shift+Enter breaks the line; Escape stops the answer.
  */
 import "./attachments.js";
 import { CommandMenu } from "./command_menu.js";
 import { h } from "./dom.js";
-import { draft, keepDraftFiles, keepDraftText } from "./drafts.js";
+import { draft, keepDraftText, placeOf } from "./drafts.js";
 import { clock } from "./figures.js";
 import { icon } from "./icons.js";
 import { t } from "./language.js";
@@ -25,13 +26,18 @@ export class Composer extends HTMLElement {
   #menu = new CommandMenu(this.#input);
   #mentions = new MentionMenu(this.#input, (question) => this.#emit("mention", question));
   #hint = h("p", { class: "hint" });
+  #waits = h("p", { class: "waits", role: "status", hidden: true }, t("composer.waits"));
+  /** The number of refused files when the user sent the message that waits for its files; null if none does. */
+  #sent = null;
   #shown = {};
+  /** @type {import("./drafts.js").Place | null} */
+  #place = null;
 
   connectedCallback() {
     if (this.firstChild) return;
     const attach = h("button", { type: "button", class: "round quiet", "aria-label": t("composer.attach"), title: t("composer.attach_what") }, icon("attach"));
     const row = h("div", { class: "row" }, attach, this.#record, this.#elapsed, this.#input, this.#stop, this.#send);
-    const form = h("form", { "aria-label": t("composer.placeholder") }, this.#menu.element, this.#mentions.element, this.#attachments, row, this.#files);
+    const form = h("form", { "aria-label": t("composer.placeholder") }, this.#menu.element, this.#mentions.element, this.#attachments, this.#waits, row, this.#files);
     this.append(form, this.#hint);
     document.addEventListener("sendkey", () => this.#showSendKey());
     this.#showSendKey();
@@ -42,22 +48,22 @@ export class Composer extends HTMLElement {
     this.#stop.addEventListener("click", () => this.#emit("stop"));
     this.#input.addEventListener("input", () => this.#typed());
     this.#input.addEventListener("keydown", (event) => this.#pressed(event));
-    this.#attachments.addEventListener("changed", () => {
-      keepDraftFiles(this.#shown.session ?? null, this.#attachments);
-      this.#showButtons();
-    });
+    this.#attachments.addEventListener("changed", () => this.#attachmentsChanged());
     this.#takeFiles();
   }
 
-  /** @param {{session: string | null, running: boolean, commands: object[], triggers: string[], completions: object | null}} props */
+  /** @param {{session: string | null, branch: string | undefined, running: boolean, online: boolean, uploadBytes: number, commands: object[], triggers: string[], completions: object | null}} props */
   render(props) {
     const before = this.#shown;
     this.#shown = props;
     this.#menu.commands = props.commands;
     this.#mentions.triggers = props.triggers;
     if (before.completions !== props.completions) this.#mentions.offer(props.completions);
-    if (before.session !== props.session || !("session" in before)) this.#showDraft(props.session);
+    const place = placeOf(props.session, props.branch);
+    if (this.#place?.session !== place.session || this.#place.branch !== place.branch) this.#showDraft(place);
     if (before.running !== props.running) this.#showButtons();
+    this.#attachments.most = props.uploadBytes;
+    if (props.online && !before.online) this.#attachments.resume();
   }
 
   focusInput() {
@@ -74,13 +80,29 @@ export class Composer extends HTMLElement {
   #submit(event) {
     event.preventDefault();
     const text = this.#input.value.trim();
-    const { parts, audio, files, isEmpty } = this.#attachments;
+    const { uploads, isEmpty, isPending, refusals } = this.#attachments;
     if (!text && isEmpty) return;
+    this.#wait(isPending ? refusals : null);
+    if (isPending) return;
     this.#input.value = "";
     this.#attachments.clear();
     this.#typed();
     this.#input.focus();
-    this.#emit("send", { text, parts, audio, files });
+    this.#emit("send", { text, uploads });
+  }
+
+  /** Send the message that waits for its files, unless one of them was refused since. */
+  #attachmentsChanged() {
+    this.#showButtons();
+    if (this.#sent === null) return;
+    const { isPending, refusals } = this.#attachments;
+    if (refusals > this.#sent) this.#wait(null);
+    else if (!isPending) this.querySelector("form").requestSubmit();
+  }
+
+  #wait(refusals) {
+    this.#sent = refusals;
+    this.#waits.hidden = refusals === null;
   }
 
   #pressed(event) {
@@ -91,7 +113,7 @@ export class Composer extends HTMLElement {
   }
 
   #typed() {
-    keepDraftText(this.#shown.session ?? null, this.#input.value);
+    if (this.#place) keepDraftText(this.#place, this.#input.value);
     this.#menu.update();
     this.#mentions.update();
     this.#showButtons();
@@ -114,32 +136,32 @@ export class Composer extends HTMLElement {
     this.#showButtons();
   }
 
-  /** Show the draft of a session. */
-  #showDraft(session) {
-    const { text, parts, audio, files } = draft(session);
-    this.#input.value = text;
-    this.#attachments.restore({ parts, audio, files });
+  /** Show the draft of a version of a session. */
+  #showDraft(place) {
+    this.#place = place;
+    this.#wait(null);
+    this.#input.value = draft(place).text;
+    this.#attachments.show(place);
     this.#typed();
   }
 
-  async #attach(source) {
+  #attach(source) {
     const files = [...source.files];
     if (source === this.#files) this.#files.value = "";
-    const refusal = await this.#attachments.add(files);
-    if (refusal) this.#emit("notice", refusal);
+    this.#attachments.add(files);
   }
 
   async #recordOrStop() {
     if (this.#recorder.isRecording) return this.#recorder.stop();
-    const refusal = this.#attachments.audio ? t("composer.one_recording") : await this.#recorder.start((this.#attachments.left / 4) * 3);
+    const refusal = this.#attachments.hasRecording ? t("composer.one_recording") : await this.#recorder.start(this.#attachments.most);
     if (refusal) this.#emit("notice", refusal);
     this.#showRecording();
   }
 
-  async #recorded(blob, full) {
+  #recorded(blob, full) {
     this.#showRecording();
-    const refusal = await this.#attachments.add([new File([blob], t("composer.voice"), { type: blob.type })]);
-    if (refusal || full) this.#emit("notice", refusal || t("composer.full"));
+    this.#attachments.add([new File([blob], t("composer.voice"), { type: blob.type })]);
+    if (full) this.#emit("notice", t("composer.full"));
     this.#input.focus();
   }
 

@@ -3,11 +3,11 @@
  * conversations scroll like ten. Sends `more`, and for a row `rename` {id, title}, `pin` {id, pinned} and
  * `delete` {id}.
  */
-import { downloadSession } from "./api.js";
 import { confirmed } from "./confirm_dialog.js";
 import { renderRow } from "./conversation_row.js";
 import { grouped } from "./dates.js";
 import { h, reconcile } from "./dom.js";
+import { exportEntries } from "./export_menu.js";
 import { t } from "./language.js";
 import { openMenu } from "./menu.js";
 import { openShareDialog } from "./share_dialog.js";
@@ -110,8 +110,7 @@ export class ConversationList extends HTMLElement {
       { label: t("list.rename"), icon: "edit", keys: "F2", act: () => this.#startRename(info) },
       { label: t(info.pinned ? "list.unpin" : "list.pin"), icon: "pin", act: () => this.#emit("pin", { id, pinned: !info.pinned }) },
       { label: t("share.menu"), icon: "share", act: () => openShareDialog(id, info.title || titleOf(this.#state, id)) },
-      { label: t("export.markdown"), icon: "download", act: () => downloadSession(id, "markdown") },
-      { label: t("export.json"), icon: "download", act: () => downloadSession(id, "json") },
+      ...exportEntries(id, this.#state.branches[id]),
       { label: t("list.delete"), icon: "trash", keys: "Del", danger: true, act: () => this.#ask(info) },
     ]);
   }

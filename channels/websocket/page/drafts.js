@@ -1,31 +1,61 @@
 /**
- * Drafts of messages, one per session; they survive a reload of the tab. Text and attachments are stored
- * separately, so that a keystroke does not store the pictures again.
+ * Drafts of messages, one for each version of a session; they survive a reload of the tab. Text and attachments
+ * are stored separately, so that a keystroke does not store the attachments again.
  */
 
 const TEXT = "trunkline.draft.text.";
-const FILES = "trunkline.draft.files.";
+const FILES = "trunkline.draft.uploads.";
+/** The version of a session that was shown last: after a reload the versions are known late. */
+const BRANCH = "trunkline.draft.branch.";
 /** Fallback for data that the browser does not store (private mode, quota); lost with the page. */
 const unstored = new Map();
 
-/** @param {string | null} session null is a new chat @returns {{text: string, parts: object[], audio: object | null, files: object[]}} */
-export function draft(session) {
-  const { parts = [], audio = null, files = [] } = JSON.parse(read(FILES, session) || "{}");
-  return { text: read(TEXT, session), parts, audio, files };
+/** @typedef {{session: string | null, branch: string}} Place of a draft; the session of a new chat is null, and `branch` is that of `branchOf` */
+
+/** @param {Place} place @returns {{text: string, uploads: import("./attachments.js").Upload[]}} */
+export function draft(place) {
+  return { text: read(TEXT, name(place)), uploads: JSON.parse(read(FILES, name(place)) || "[]") };
 }
 
-/** @param {string | null} session */
-export function keepDraftText(session, text) {
-  keep(TEXT, session, text);
+/** @param {Place} place */
+export function keepDraftText(place, text) {
+  keep(TEXT, name(place), text);
 }
 
-/** @param {string | null} session @param {{parts: object[], audio: object | null, files: object[], isEmpty: boolean}} attached */
-export function keepDraftFiles(session, { parts, audio, files, isEmpty }) {
-  keep(FILES, session, isEmpty ? "" : JSON.stringify({ parts, audio, files }));
+/** @param {Place} place @param {import("./attachments.js").Upload[]} uploads */
+export function keepDraftFiles(place, uploads) {
+  keep(FILES, name(place), uploads.length === 0 ? "" : JSON.stringify(uploads));
 }
 
-function read(kind, session) {
-  const key = kind + (session ?? "");
+/** Return the place of a draft. @param {string | undefined} branch undefined while it is not known @returns {Place} */
+export function placeOf(session, branch) {
+  if (branch === undefined) return { session, branch: read(BRANCH, session) };
+  if (session !== null) keep(BRANCH, session, branch);
+  return { session, branch };
+}
+
+/** Remove the drafts of all versions of a session. */
+export function dropDrafts(session) {
+  for (const kind of [TEXT, FILES, BRANCH]) {
+    for (const key of keys()) if (key === kind + session || key.startsWith(`${kind}${session} `)) keep("", key, "");
+  }
+}
+
+/** Ids have no spaces. */
+function name({ session, branch }) {
+  return branch ? `${session} ${branch}` : (session ?? "");
+}
+
+function keys() {
+  try {
+    return [...unstored.keys(), ...Object.keys(sessionStorage)];
+  } catch {
+    return [...unstored.keys()];
+  }
+}
+
+function read(kind, owner) {
+  const key = kind + owner;
   try {
     return unstored.get(key) ?? sessionStorage.getItem(key) ?? "";
   } catch {
@@ -33,8 +63,8 @@ function read(kind, session) {
   }
 }
 
-function keep(kind, session, value) {
-  const key = kind + (session ?? "");
+function keep(kind, owner, value) {
+  const key = kind + owner;
   unstored.delete(key);
   try {
     if (value) sessionStorage.setItem(key, value);

@@ -29,7 +29,8 @@ export function usageLine({ input_tokens, output_tokens, cost: usd }) {
 
 /** @param {number} bytes */
 export function size(bytes) {
-  return bytes < 1_000 ? `${bytes} B` : `${Math.round(bytes / 1_000)} kB`;
+  if (bytes < 1_000) return `${bytes} B`;
+  return bytes < 1_000_000 ? `${Math.round(bytes / 1_000)} kB` : `${Number((bytes / 1_000_000).toFixed(1))} MB`;
 }
 
 /** Return seconds as minutes and seconds: 1:05. */

@@ -47,10 +47,17 @@ export function askingNotice(questionId) {
 
 /** Return a user message that the server has accepted but not sent yet. @returns {Message} */
 export function acceptedMessage(id, entry, queued) {
-  const text = entry.text || (entry.audio ? "[voice message]" : "");
-  const files = (entry.files ?? []).map(({ name }) => ({ type: "file", path: name }));
+  const { uploads = [] } = entry;
+  const text = entry.text || (uploads.some(({ mime_type }) => mime_type.startsWith("audio/")) ? "[voice message]" : "");
+  const files = uploads.filter(({ mime_type }) => !mime_type.startsWith("audio/")).map(shownUpload);
   const wire = { id, role: "user", created_at: entry.at, parts: [...(text ? [{ type: "text", content: text }] : []), ...entry.parts, ...files] };
   return { ...storedMessage(wire), queued };
+}
+
+/** Return the part that shows an upload until the server sends the real one. */
+function shownUpload({ name, preview }) {
+  const [, mime_type, data] = /^data:([^;,]+);base64,(.+)$/.exec(preview) ?? [];
+  return data ? { type: "image", mime_type, data, alt_text: name } : { type: "file", path: name };
 }
 
 /**

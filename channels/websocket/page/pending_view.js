@@ -14,7 +14,7 @@ export class PendingView extends HTMLElement {
     this.dataset.id = entry.client_msg_id;
     this.setAttribute("role", "article");
     this.setAttribute("aria-label", t("who.user"));
-    const attached = [...entry.parts, ...(entry.audio ? [entry.audio] : []), ...(entry.files ?? [])];
+    const attached = [...entry.parts, ...(entry.uploads ?? [])];
     const pictures = attached.map((part) => h("div", { class: "part-image" }, attachmentView(part)));
     const typed = entry.text && h("div", { class: "typed" }, entry.text);
     this.replaceChildren(h("div", { class: "body" }, typed, ...pictures), this.#footer(entry));

@@ -2,7 +2,7 @@
 import { t } from "./language.js";
 
 const KINDS = ["audio/webm;codecs=opus", "audio/ogg;codecs=opus", "audio/mp4"];
-/** Enough for speech; three minutes fit into a websocket frame. */
+/** Enough for speech; 10 MB are 55 minutes. */
 const BITS_PER_SECOND = 24_000;
 const PIECE_MS = 250;
 const REFUSALS = {

@@ -9,8 +9,7 @@
  * @property {string} session
  * @property {string} text
  * @property {object[]} parts
- * @property {{mime_type: string, data: string, name: string} | null} [audio] a voice message
- * @property {{name: string, mime_type: string, data: string}[]} [files] files that the server reads
+ * @property {import("./attachments.js").Upload[]} uploads files that the server has
  * @property {number} at when it was written
  * @property {string} [failed] why the server refused it
  * @typedef {object} State
@@ -21,7 +20,7 @@
  * @property {readonly SessionInfo[]} sessions newest first
  * @property {{scope: "own" | "all" | "unnamed", next: string | null, loading: boolean}} listing what the list shows, and where its next page begins
  * @property {readonly OutboxEntry[]} outbox in order of writing
- * @property {{user: string, model: string, version: string, channel: string, commands: {name: string, description: string}[]}} server
+ * @property {{user: string, model: string, version: string, channel: string, upload_bytes: number, commands: {name: string, description: string}[]}} server
  * @property {{status: object[], shortcuts: string[], triggers: string[]}} contributed contributions of plugins
  * @property {object | null} completions completions of the mention that is being typed
  * @property {string | null} notice message for the user
@@ -45,7 +44,7 @@ export function initialState() {
     sessions: [],
     listing: { scope: "own", next: null, loading: false },
     outbox: [],
-    server: { user: "", model: "", version: "", channel: "websocket", commands: [] },
+    server: { user: "", model: "", version: "", channel: "websocket", upload_bytes: 10_000_000, commands: [] },
     contributed: { status: [], shortcuts: [], triggers: [] },
     completions: null,
     notice: null,
@@ -135,6 +134,17 @@ export function isTask(session) {
 /** Return the model that answers in a session. @param {State} state */
 export function modelOf(state, session) {
   return sessionInfo(state, session)?.model ?? state.server.model;
+}
+
+/**
+ * Return a name of the version that a session shows, which stays the same when the version gets versions: the last
+ * first message that replaced another one, or "" if none did; undefined while the versions are not known.
+ * @param {State} state @returns {string | undefined}
+ */
+export function branchOf(state, session) {
+  if (session === null) return "";
+  const places = state.branches[session];
+  return places && (Object.entries(places).findLast(([shown, versions]) => versions[0].id !== shown)?.[0] ?? "");
 }
 
 /** @param {State} state @returns {SessionInfo | undefined} */

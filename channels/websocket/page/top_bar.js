@@ -2,8 +2,8 @@
  * `<tl-bar>`: title, agent, model and cost of the session, state of the connection, replay, the theme switch and a
  * menu. Sends `menu`, `replay` and `pick` {id, change}.
  */
-import { downloadSession } from "./api.js";
 import { h } from "./dom.js";
+import { exportEntries } from "./export_menu.js";
 import { usageLine } from "./figures.js";
 import { icon } from "./icons.js";
 import { t } from "./language.js";
@@ -59,8 +59,7 @@ export class TopBar extends HTMLElement {
     const { current } = this.#state;
     openMenu(this.#actions, [
       { label: t("share.menu"), icon: "share", act: () => openShareDialog(current, titleOf(this.#state, current)) },
-      { label: t("export.markdown"), icon: "download", act: () => downloadSession(current, "markdown") },
-      { label: t("export.json"), icon: "download", act: () => downloadSession(current, "json") },
+      ...exportEntries(current, this.#state.branches[current]),
     ]);
   }
 

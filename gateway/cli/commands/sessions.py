@@ -32,11 +32,13 @@ from gateway.contract.errors import InvalidRequestError, StoreError, TrunklineEr
 from gateway.contract.messages import Message, ToolResultPart, now_ms
 from gateway.conversations import (
     ChangeSummary,
+    HiddenVersion,
     Share,
     Shares,
     as_json_lines,
     as_markdown,
     read_changes,
+    read_hidden_versions,
     read_shares,
     search_messages,
 )
@@ -247,6 +249,10 @@ def export(
     kind: Annotated[
         Literal["markdown", "json"], typer.Option("--format", help="Format of the export.")
     ] = "markdown",
+    branch: Annotated[
+        Literal["shown", "all"],
+        typer.Option("--branch", help="The version of the conversation that is shown, or all versions."),
+    ] = "shown",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     config: File = None,
 ) -> None:
@@ -255,25 +261,27 @@ def export(
     \b
     Examples:
       trunkline sessions export s-1f2e3d4c5b6a7988 > talk.md
-      trunkline sessions export s-1f2e3d4c5b6a7988 talk.json --format json
+      trunkline sessions export s-1f2e3d4c5b6a7988 talk.json --format json --branch all
     """
     row, messages, changes = _read(settings_from(config), session)
-    children = _child_sessions(settings_from(config), row, messages)
+    hidden = _hidden_versions(settings_from(config), row) if branch == "all" else None
+    every = [*messages, *(message for version in hidden or () for message in version.messages)]
+    children = _child_sessions(settings_from(config), row, every)
     if kind == "json":
-        pieces = as_json_lines(row, messages, changes, children)
+        pieces = as_json_lines(row, messages, changes, children, hidden)
     else:
-        pieces = as_markdown(row, messages, children)
+        pieces = as_markdown(row, messages, children, hidden or ())
     if to is None:
         for piece in pieces:
             typer.echo(piece, nl=False)
         return
     try:
-        write(to, pieces, len(messages) + 1, replace=force)
+        write(to, pieces, len(every) + 1, replace=force)
     except FileExistsError:
         fail(f"{to} exists; --force replaces it")
     except OSError as error:
         fail(f"cannot write {to}: {error.strerror}")
-    typer.echo(f"{len(messages)} messages written to {to}", err=True)
+    typer.echo(f"{len(every)} messages written to {to}", err=True)
 
 
 def share(
@@ -438,6 +446,11 @@ def _child_sessions(
 ) -> tuple[ChildSession, ...]:
     with _reading(settings) as connection:
         return read_child_sessions(connection, row, messages)
+
+
+def _hidden_versions(settings: Settings, row: SessionRow) -> tuple[HiddenVersion, ...]:
+    with _reading(settings) as connection:
+        return read_hidden_versions(connection, row.id)
 
 
 def _shares(settings: Settings, session: str | None) -> Sequence[Share]:

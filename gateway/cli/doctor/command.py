@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import typer
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from gateway.cli.doctor import machine, network, store
 from gateway.cli.doctor.finding import Finding, fail, ok
+from gateway.cli.doctor.plugins import check_plugins
 from gateway.cli.doctor.startup import mask_secrets
 from gateway.cli.options import FAILED, AsJson, File
 from gateway.cli.output import echo_json, plain
@@ -32,7 +33,10 @@ def doctor(as_json: AsJson = False, config: File = None) -> None:
       trunkline doctor
       trunkline doctor --config /etc/trunkline/trunkline.toml --json
     """
-    findings = list(run_checks(config))
+    _finish([*run_checks(config)], as_json)
+
+
+def _finish(findings: list[Finding], as_json: bool) -> None:
     if as_json:
         echo_json(findings)
     else:
@@ -40,15 +44,21 @@ def doctor(as_json: AsJson = False, config: File = None) -> None:
     raise typer.Exit(FAILED if any(finding.status == "fail" for finding in findings) else 0)
 
 
+def plugin_doctor(as_json: AsJson = False, config: File = None) -> None:
+    """Check that the enabled plugins load and work, and that no two have one command.
+
+    It changes nothing and shows no secret. Exit status 1 when a check fails.
+
+    \b
+    Examples:
+      trunkline plugin doctor
+    """
+    _finish([*_run_on_settings(config, check_plugins)], as_json)
+
+
 def run_checks(config: Path | None) -> Iterator[Finding]:
     """Run all checks, the settings first: without them only the machine can be checked."""
-    try:
-        settings = load_settings(config, refresh=True)
-    except SettingsError as error:
-        yield fail("settings", str(error), "correct the settings; `trunkline config schema` lists every key")
-    else:
-        yield ok("settings", f"{len(settings.entries)} set, others have defaults")
-        yield from mask_secrets(_check_gateway(settings), settings)
+    yield from _run_on_settings(config, _check_gateway)
     yield from (
         machine.python(),
         machine.documents(),
@@ -56,6 +66,18 @@ def run_checks(config: Path | None) -> Iterator[Finding]:
         machine.open_files(),
         machine.clock(),
     )
+
+
+def _run_on_settings(
+    config: Path | None, check: Callable[[Settings], Iterable[Finding]]
+) -> Iterator[Finding]:
+    try:
+        settings = load_settings(config, refresh=True)
+    except SettingsError as error:
+        yield fail("settings", str(error), "correct the settings; `trunkline config schema` lists every key")
+    else:
+        yield ok("settings", f"{len(settings.entries)} set, others have defaults")
+        yield from mask_secrets(check(settings), settings)
 
 
 def _check_gateway(settings: Settings) -> Iterator[Finding]:

@@ -7,10 +7,10 @@ import errno
 import os
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from gateway.app import Gateway
+from gateway.cli.doctor import plugins as plugin_checks
 from gateway.cli.doctor import settings as settings_checks
 from gateway.cli.doctor.finding import Finding, fail, ok, warn
 from gateway.cli.doctor.startup import check_model
@@ -23,7 +23,6 @@ from gateway.contract.errors import (
     SettingsError,
     TrunklineError,
 )
-from gateway.contract.plugin import Plugin
 from gateway.models import MAIN, Profile, Route, default_model
 from gateway.settings import Settings
 from gateway.settings.secrets import without_passwords
@@ -52,32 +51,6 @@ def listener(settings: Settings) -> Iterator[Finding]:
         detail = str(state.get("detail") or "works")
         advice = "see the log: trunkline logs"
         yield ok(f"channel {name}", detail) if state.get("ok") else fail(f"channel {name}", detail, advice)
-
-
-async def plugins(gateway: Gateway) -> AsyncGenerator[Finding]:
-    """Check that the enabled plugins load and find no problem, and list their providers."""
-    provider_owner = gateway.activator.provider_owner
-    for name in gateway.settings.plugins.enabled:
-        if name in gateway.activator.failed:
-            advice = "correct it, or remove it from plugins.enabled"
-            yield fail(f"plugin {name}", gateway.activator.failed[name], advice)
-        elif problem := await _problem(gateway.registry.get(Path(name).stem)):
-            yield fail(f"plugin {name}", problem, f"correct [plugins.{Path(name).stem}] or what it names")
-        else:
-            providers = ", ".join(provider for provider, plugin in provider_owner.items() if plugin == name)
-            yield ok(f"plugin {name}", f"loads, with providers {providers}" if providers else "loads")
-
-
-async def _problem(plugin: Plugin | None) -> str:
-    if plugin is None:
-        return ""
-    try:
-        async with asyncio.timeout(_SECONDS):
-            return await plugin.find_problem()
-    except TimeoutError:
-        return f"its check took more than {_SECONDS:g} s"
-    except Exception as error:  # noqa: BLE001 - code of plugins may raise anything
-        return f"its check failed: {type(error).__name__}: {error}"
 
 
 async def providers(gateway: Gateway) -> AsyncGenerator[Finding]:
@@ -128,7 +101,7 @@ def routes(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[
 async def _routes(settings: Settings, environ: Mapping[str, str]) -> list[Finding]:
     async with idle_gateway(settings, environ) as gateway:
         gateway.model = settings.model or await default_model(environ, gateway.providers)
-        findings = [finding async for finding in plugins(gateway)]
+        findings = [finding async for finding in plugin_checks.plugins(gateway)]
         findings += [*_channels(gateway), *_permissions(gateway)]
         findings += [*settings_checks.plugin_tables(settings), *settings_checks.durations(settings)]
         findings += [finding async for finding in providers(gateway)]

@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Page, expect
 
 from gateway.testing.served import serving
 from tests.e2e.page_browser import act, answers, chat, say, session_of
-from tests.e2e.page_scripts import answering, asking_leave, every_part
+from tests.e2e.page_scripts import answering, asking_leave, every_part, picture
 from tests.e2e.page_server import PageServer
 
 ANSWER = (
@@ -69,6 +69,42 @@ async def test_axe_finds_nothing_in_tools_errors_and_approvals(browser: Browser,
         await say(page, "Ask me")
         await expect(page.get_by_role("group", name="Approval for shell")).to_be_visible()
         assert await violations(page, axe) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("device", [{}, PHONE], ids=["desktop", "phone"])
+async def test_axe_finds_nothing_in_files_that_are_uploaded_or_refused(
+    browser: Browser, axe: str, scheme: Any, device: dict[str, Any]
+) -> None:
+    server = PageServer(answering("Hi."))
+    async with (
+        server.running(),
+        chat(
+            browser,
+            server.url,
+            bypass_csp=True,
+            color_scheme=scheme,
+            expected="status of 400",
+            **device,
+        ) as page,
+    ):
+        files: list[Any] = [
+            {"name": "plan.txt", "mimeType": "text/plain", "buffer": b"x"},
+            {"name": "refuse.bin", "mimeType": "application/x-thing", "buffer": b"x"},
+            {"name": "field.png", "mimeType": "image/png", "buffer": picture(40, 20)},
+        ]
+        await page.locator("input[type=file]").set_input_files(files)
+        await expect(page.locator("tl-chip[data-state=done]")).to_have_count(2)
+        await expect(page.locator("tl-chip[data-state=refused]")).to_have_count(1)
+        server.uploading.clear()
+        files = [{"name": "a report with quite a long name.txt", "mimeType": "text/plain", "buffer": b"x"}]
+        await page.locator("input[type=file]").set_input_files(files)
+        await expect(page.get_by_role("progressbar")).to_be_visible()
+        assert await violations(page, axe) == []
+        width = "document.documentElement.scrollWidth <= innerWidth"
+        assert await page.evaluate(width)
+        server.uploading.set()
+        await expect(page.locator("tl-chip[data-state=done]")).to_have_count(3)
 
 
 @pytest.mark.parametrize("address", ["", "#/s/never-was"])

@@ -12,7 +12,7 @@ from playwright.async_api import Browser, Locator, Page, expect
 from gateway.testing.fake_models.script import Gate, Reply, Say
 from gateway.testing.served import serving
 from tests.channels.websocket.test_page_axe import PHONE, violations
-from tests.e2e.page_browser import answers, chat, message_field, questions, say, words
+from tests.e2e.page_browser import act, answers, chat, message_field, questions, say, words
 
 pytestmark = pytest.mark.slow
 
@@ -91,6 +91,88 @@ async def test_the_last_message_is_edited_by_the_keyboard(tmp_path: Path, browse
         await field.fill("uno")
         await page.keyboard.press("Enter")
         await expect_talk(page, "uno", "You said: uno")
+
+
+async def test_each_version_has_a_draft_of_its_own(tmp_path: Path, browser: Browser) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        await say(page, "one")
+        await expect_talk(page, "one", "You said: one")
+        await message_field(page).fill("draft of one")
+        await edit(page, 0, "eins")
+        await expect_talk(page, "eins", "You said: eins")
+        # The draft stays with the version in which it was written.
+        await expect(message_field(page)).to_have_value("")
+        await message_field(page).fill("draft of eins")
+        await versions(page).get_by_role("button", name="Previous version").click()
+        await expect(message_field(page)).to_have_value("draft of one")
+        await page.get_by_role("region", name="Messages").focus()
+        await page.keyboard.press("]")
+        await expect(message_field(page)).to_have_value("draft of eins")
+        await page.reload()
+        await expect(message_field(page)).to_have_value("draft of eins")
+        # A version that gets versions keeps its draft.
+        await edit(page, 0, "uno")
+        await expect_talk(page, "uno", "You said: uno")
+        await expect(message_field(page)).to_have_value("")
+        await expect(versions(page)).to_have_text(place(3, 3))
+        await page.get_by_role("region", name="Messages").focus()
+        await page.keyboard.press("[")
+        await expect(message_field(page)).to_have_value("draft of eins")
+        await page.keyboard.press("[")
+        await expect(message_field(page)).to_have_value("draft of one")
+        # A deleted conversation leaves no draft.
+        await act(page, "one", "Delete…")
+        await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        await expect(page.get_by_role("heading", name="What can I do for you?")).to_be_visible()
+        kept = await page.evaluate("Object.keys(sessionStorage).filter((key) => key.includes('draft'))")
+        assert kept == []
+
+
+async def test_a_version_inside_of_a_version_has_a_draft_of_its_own(tmp_path: Path, browser: Browser) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        await say(page, "one")
+        await expect_talk(page, "one", "You said: one")
+        await edit(page, 0, "eins")
+        await expect_talk(page, "eins", "You said: eins")
+        await say(page, "two")
+        await expect_talk(page, "eins", "You said: eins", "two", "You said: two")
+        await message_field(page).fill("draft of two")
+        await edit(page, 1, "zwei")
+        await expect_talk(page, "eins", "You said: eins", "zwei", "You said: zwei")
+        await expect(message_field(page)).to_have_value("")
+        await message_field(page).fill("draft of zwei")
+        await versions(page).nth(1).get_by_role("button", name="Previous version").click()
+        await expect(message_field(page)).to_have_value("draft of two")
+        await versions(page).nth(0).get_by_role("button", name="Previous version").click()
+        await expect(message_field(page)).to_have_value("")
+        await page.get_by_role("region", name="Messages").focus()
+        await page.keyboard.press("]")
+        await expect(message_field(page)).to_have_value("draft of two")
+        await page.keyboard.press("]")
+        await expect(message_field(page)).to_have_value("draft of zwei")
+
+
+@pytest.mark.parametrize(("choice", "end"), [("as Markdown", "md"), ("as JSON", "json")])
+async def test_all_versions_are_downloaded(tmp_path: Path, browser: Browser, choice: str, end: str) -> None:
+    async with serving(tmp_path) as served, chat(browser, served.url) as page:
+        await say(page, "one")
+        await expect_talk(page, "one", "You said: one")
+        menu = page.get_by_role("button", name="Actions for this conversation")
+        await menu.click()
+        await expect(page.get_by_role("menuitem", name="Export")).to_have_count(2)
+        await page.keyboard.press("Escape")
+        await edit(page, 0, "eins")
+        await expect_talk(page, "eins", "You said: eins")
+        await expect(versions(page)).to_have_text(place(2, 2))
+        for branch, held in ((f"Export {choice}", False), (f"Export all versions {choice}", True)):
+            await menu.click()
+            async with page.expect_download() as coming:
+                await page.get_by_role("menuitem", name=branch, exact=True).click()
+            download = await coming.value
+            assert download.suggested_filename.endswith(f".{end}")
+            text = (await download.path()).read_text()
+            assert "You said: eins" in text
+            assert ("You said: one" in text) is held
 
 
 async def test_an_edit_during_an_answer_is_refused_and_kept(tmp_path: Path, browser: Browser) -> None:

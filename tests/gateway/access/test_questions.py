@@ -232,6 +232,37 @@ async def test_a_question_and_its_end_are_shown_though_the_platform_fails_at_fir
     assert (len(room.asked), len(room.closed), room.to_ask, room.to_close) == (1, 1, [], [])
 
 
+class Busy(Troubled):
+    """A platform that asks to wait a dozen times, as one does that still signs in, and then fails once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_ask = [*(PlacementDeferred("not signed in", 0.001) for _ in range(12)), PlacementUncertain()]
+        self.to_close = [*(PlacementDeferred("busy", 0.001) for _ in range(12)), PlacementUncertain()]
+
+
+async def test_a_platform_that_asks_to_wait_does_not_lengthen_the_pause_after_a_failure(
+    tmp_path: Path,
+) -> None:
+    """Else a question would be shown a minute after one failure: the pause after seven of them."""
+    room = Busy()
+    async with chatting(tmp_path, Brings(room)) as chat, asyncio.timeout(20):
+        asked = (await questions_of(chat).ask(colour())).question
+        await room.until_asked()
+        await chat.host.settle(asked.id, "red", channel="letters", user="ada")
+        assert await room.until_closed() == (asked.id, "red", Placed("m1", 50))
+
+
+async def test_an_error_that_the_contract_does_not_name_is_no_end_of_showing(tmp_path: Path) -> None:
+    room = Troubled()
+    room.to_ask, room.to_close = [RuntimeError("session is closed")], [RuntimeError("session is closed")]
+    async with chatting(tmp_path, Brings(room)) as chat:
+        asked = (await questions_of(chat).ask(colour())).question
+        await room.until_asked()
+        await chat.host.settle(asked.id, "red", channel="letters", user="ada")
+        assert await room.until_closed() == (asked.id, "red", Placed("m1", 50))
+
+
 class Stuck(Room):
     """A platform that shows no end of a question for now."""
 

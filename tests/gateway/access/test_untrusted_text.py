@@ -100,7 +100,7 @@ async def test_a_rule_that_denies_stays_and_nothing_runs_unattended(tmp_path: Pa
 async def test_a_built_in_tool_that_only_reads_runs_without_asking(tmp_path: Path) -> None:
     async with chatting(tmp_path) as chat:
         [tool] = [tool for tool in chat.gateway.registry.get_tools() if tool.read_only][:1]
-        assert chat.gateway.registry.is_built_in(tool)
+        assert chat.gateway.registry.current.is_built_in(tool)
         chat.model.then(Reply((Use(tool.name, "{}"),), "tools"), Reply((Say("Done."),)))
         answer = await chat.say("go", before=(context(trusted=False),))
         assert answer.text == "Done."

@@ -8,12 +8,15 @@ import socket
 import sqlite3
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from gateway.cli import app
 from gateway.cli.doctor.machine import clock
+from gateway.cli.doctor.plugins import OWN_COMMANDS
 from gateway.cli.doctor.store import durability, schema
 from gateway.settings import Settings
+from gateway.testing.chat import chatting
 from gateway.testing.fake_models.server import FakeModels
 from tests.gateway.cli.processes import gateway, trunkline
 
@@ -40,6 +43,40 @@ def test_a_fresh_home_is_well_but_for_the_demo(tmp_path: Path) -> None:
     assert "→ set ANTHROPIC_API_KEY or OPENAI_API_KEY" in done.stdout
     assert done.stdout.splitlines()[-1].endswith(" failed")
     assert not (tmp_path / "data").exists(), "it changes nothing"
+
+
+PLUGIN = """
+from gateway import Plugin, SlashCommand
+
+class Named(Plugin):
+    name = "{name}"
+
+    def commands(self):
+        return [SlashCommand(name, name, None) for name in {commands}]
+
+plugin = Named()
+"""
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["plugin", "doctor"]])
+def test_commands_that_two_plugins_have_are_found(tmp_path: Path, command: list[str]) -> None:
+    for name, commands in {"one": ["same", "own"], "two": ["same", "help"]}.items():
+        (tmp_path / f"{name}.py").write_text(PLUGIN.format(name=name, commands=commands))
+    config = tmp_path / "own.toml"
+    config.write_text('plugins.enabled = ["one.py", "two.py", "./nothing"]\n')
+    runner = CliRunner(env={"TRUNKLINE_DATA_DIR": str(tmp_path / "data")})
+    done = runner.invoke(app, [*command, "--json", "--config", str(config)])
+    found = [(each["name"], each["status"], each["detail"]) for each in json.loads(done.stdout)]
+    assert ("plugin one.py", "ok", "loads") in found
+    assert ("plugin two", "warn", "/same is that of the plugin one, which comes first") in found
+    assert ("plugin two", "warn", "/help is that of the gateway itself, which comes first") in found
+    assert [name for name, status, _ in found if status == "fail"] == ["plugin ./nothing"]
+    assert done.exit_code == 1
+
+
+async def test_the_doctor_knows_the_commands_of_the_gateway(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        assert sorted(command.name for command in chat.host.commands()) == sorted(OWN_COMMANDS)
 
 
 def test_a_running_gateway_is_asked_for_its_channels(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from gateway.contract.errors import InvalidRequestError, InvalidStateError, NotF
 from gateway.contract.messages import ImagePart, Message
 from gateway.conversations import Branch, Command, search_messages
 from gateway.session import Session
+from gateway.session.compaction import is_summary
 from gateway.session.frames import LogChanged, MessageFrame, Replayed
 from gateway.store import schema as t
 from gateway.testing.chat import Chat, chatting, written
@@ -26,42 +27,71 @@ PICTURE = ImagePart("iVBORw0KGgo=", "image/png")
 
 
 class Writer:
-    """Someone who writes, edits and switches in the session ``s``."""
+    """Someone who writes, edits and switches in the session ``s``, or in a fork of it."""
 
     def __init__(self, chat: Chat) -> None:
         self.chat = chat
         self.branches = chat.host.branches
         self.keys = 0
+        self.name = "s"
+        self.read: dict[str, str] = {}
+        """What a client has read of the session, until its event ``at``."""
+        self.at = 0
 
     async def session(self) -> Session:
-        return await self.chat.gateway.parts.sessions.find("s")
+        return await self.chat.gateway.parts.sessions.find(self.name)
 
     async def log(self) -> list[Message]:
         """The log as it is stored; it is the log in memory, too."""
-        stored = await self.chat.gateway.parts.sessions.read("s")
+        stored = await self.chat.gateway.parts.sessions.read(self.name)
         session = await self.session()
         assert list(session.log) == stored
         assert session.row.messages == len(stored)
-        seen = [message.id for message in session.model_view()]
-        assert seen == [m.id for seq, m in stored if m.for_model and seq > session.row.context_from]
+        seen = [message.id for message in session.model_view() if not is_summary(message)]
+        left = [message for seq, message in stored if message.for_model and seq > session.row.context_from]
+        assert seen == [message.id for message in left if not is_summary(message)]
         return [message for _, message in stored]
 
     async def texts(self) -> list[str]:
         return [message.text for message in await self.log()]
 
     async def say(self, text: str, **fields: Any) -> None:
-        await self.chat.say(text, **fields)
+        await self.chat.say(text, self.name, **fields)
+
+    async def compact(self) -> None:
+        self.chat.model.then(Reply((Say("A summary."),)))
+        await self.say("/compact")
+        # Where nothing could be summarized, the model was not asked.
+        self.chat.model.forget()
+
+    async def fork(self) -> None:
+        shown = [message.parts for message in await self.log()]
+        self.name = (await self.chat.host.fork(self.name, "ada")).id
+        assert [message.parts for message in await self.log()] == shown
+        self.read, self.at = {}, 0
+
+    async def look(self) -> None:
+        """Read what was missed since the last look, as a client that connects again."""
+        watcher = await self.chat.watch(self.name, after=self.at)
+        await watcher.until(lambda frame: isinstance(frame, Replayed))
+        for event in watcher.events:
+            if isinstance(event.frame, LogChanged):
+                self.read.clear()
+            elif isinstance(event.frame, MessageFrame):
+                self.read[event.frame.message.id] = event.frame.message.text
+            self.at = event.seq
+        assert self.read == {message.id: message.text for message in await self.log()}
 
     async def find(self, text: str) -> str:
         return next(message.id for message in (await self.session()).messages() if message.text == text)
 
     def _new(self, text: str, key: str | None) -> Any:
         self.keys += 1
-        return written(text, dedup_key=key or f"branch:{self.keys}")
+        return written(text, self.name, dedup_key=key or f"branch:{self.keys}")
 
     async def edit(self, old: str, new: str, key: str | None = None) -> Receipt:
         receipt = await self.begin_edit(old, new, key)
-        await self.chat.answer(receipt.answer_id)
+        await self.chat.answer(receipt.answer_id, self.name)
         return receipt
 
     async def begin_edit(self, old: str, new: str, key: str | None = None) -> Receipt:
@@ -71,7 +101,7 @@ class Writer:
     async def regenerate(self, answer: str) -> Receipt:
         found = await self.find(answer)
         receipt = await self.branches.regenerate(await self.session(), "api", found, self._new("", None))
-        await self.chat.answer(receipt.answer_id)
+        await self.chat.answer(receipt.answer_id, self.name)
         return receipt
 
     async def list(self) -> tuple[Branch, ...]:
@@ -79,6 +109,10 @@ class Writer:
 
     async def switch(self, version: str) -> None:
         await self.branches.switch(await self.session(), version)
+
+    async def read(self, version: str) -> list[Message]:
+        """The conversation with a version that is not shown."""
+        return [message for _, message in await self.branches.read(await self.session(), version)]
 
     async def versions(self) -> list[list[str]]:
         """The texts of the versions at each place, the shown one with a star."""
@@ -147,6 +181,33 @@ async def test_a_version_has_versions_of_its_own(tmp_path: Path) -> None:
         assert await writer.versions() == [["*one", "eins"], ["two", "*zwei"]]
         await writer.show("two")
         assert await writer.texts() == ["one", "You said: one", "two", "You said: two"]
+
+
+async def test_a_version_is_read_without_being_shown(tmp_path: Path) -> None:
+    async with chatting(tmp_path) as chat:
+        writer = Writer(chat)
+        await writer.say("one")
+        await writer.say("two")
+        first, second = await writer.find("one"), await writer.find("two")
+        await writer.edit("two", "zwei")
+        await writer.edit("one", "eins")
+        shown = await writer.log()
+        hidden = await writer.branches.read_hidden(await writer.session())
+        assert [version.id for version in hidden] == [first, second]
+        assert hidden[0].after is None
+        assert hidden[1].after == hidden[0].messages[1].id
+        assert [[m.text for m in version.messages] for version in hidden] == [
+            ["one", "You said: one", "zwei", "You said: zwei"],
+            ["two", "You said: two"],
+        ]
+        one = ["one", "You said: one"]
+        assert [m.text for m in await writer.read(first)] == [*one, "zwei", "You said: zwei"]
+        # Also a version inside of one that is not shown.
+        assert [m.text for m in await writer.read(second)] == [*one, "two", "You said: two"]
+        assert await writer.read(await writer.find("eins")) == shown == await writer.log()
+        for version in ("unknown", hidden[0].messages[1].id):
+            with pytest.raises(NotFoundError, match=f"branch: session 's' has no version {version!r}; GET"):
+                await writer.read(version)
 
 
 async def test_a_version_that_is_not_reachable_is_refused(tmp_path: Path) -> None:
@@ -382,7 +443,7 @@ async def test_branches_on_postgresql_are_the_same(tmp_path: Path, postgres_url:
         assert await writer.texts() == ["one", "You said: one"]
 
 
-STEPS = ("say", "edit", "regenerate", "switch", "undo", "redo", "/new")
+STEPS = ("say", "edit", "regenerate", "switch", "undo", "redo", "/new", "compact", "fork", "look")
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -413,6 +474,7 @@ async def test_any_order_of_steps_keeps_every_version(
                     kept = log.index(before)
                     edited = await writer.log()
                     assert edited[:kept] == log[:kept]
+                    assert await writer.read(before.id) == log
                     await writer.switch(before.id)
                     assert await writer.log() == log
                     await writer.switch(edited[kept].id)
@@ -425,11 +487,16 @@ async def test_any_order_of_steps_keeps_every_version(
                     await getattr(chat.host.undo, step)(await writer.session(), Command(""))
                 elif step == "/new":
                     await writer.say("/new")
+                elif step in ("compact", "look") or (step == "fork" and log):
+                    await getattr(writer, step)()
             except InvalidStateError:
                 assert await writer.log() == log
         before = await writer.log()
         listed = await writer.list()
+        view = (await writer.session()).model_view()
     async with chatting(directory) as chat:
-        writer = Writer(chat)
+        writer.chat, writer.branches = chat, chat.host.branches
         assert await writer.log() == before
+        assert (await writer.session()).model_view() == view
+        await writer.look()
         assert await writer.list() == listed

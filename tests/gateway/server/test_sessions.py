@@ -542,6 +542,83 @@ async def test_004_t09_messages_are_edited_and_answered_anew_and_versions_switch
         assert (status, refused["error_name"]) == (400, "InvalidRequestError")
 
 
+async def edited(served: Served, session: str, old: str, new: str) -> dict[str, str]:
+    """Send another text in place of a message, by its id, and wait for its answer."""
+    url = f"/api/sessions/{session}/messages/{old}/edit"
+    _, accepted = await served.ask("POST", url, json={"text": new})
+    await served.idle(session)
+    return accepted
+
+
+async def test_messages_of_another_version_are_read_without_showing_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        first = await answered(served, "s", "one")
+        second = await edited(served, "s", first["message_id"], "eins")
+        url = "/api/sessions/s/messages"
+        _, shown = await served.ask("GET", url)
+        status, other = await served.ask("GET", url, params={"branch": first["message_id"]})
+        assert status == 200
+        assert [one["message"]["id"] for one in other["messages"]] == [
+            first["message_id"],
+            first["answer_id"],
+        ]
+        last = {"branch": first["message_id"], "last": 1}
+        _, newest = await served.ask("GET", url, params=last)
+        assert newest["messages"] == other["messages"][1:]
+        _, later = await served.ask("GET", url, params=last | {"after": other["messages"][1]["seq"]})
+        assert later["messages"] == []
+        assert (await served.ask("GET", url, params={"branch": second["message_id"]}))[1] == shown
+        assert (await served.ask("GET", url))[1] == shown
+        status, refused = await served.ask("GET", url, params={"branch": "unknown"})
+        assert (status, refused["message"]) == (
+            404,
+            "branch: session 's' has no version 'unknown'; GET /api/sessions/s/branches lists them",
+        )
+        status, refused = await served.ask("GET", url, params={"branch": ""})
+        assert (status, "`$.branch`" in refused["message"]) == (400, True)
+        _, described = await served.ask("GET", "/openapi.json")
+        names = [
+            one["name"] for one in described["paths"]["/api/sessions/{id}/messages"]["get"]["parameters"]
+        ]
+        assert "branch" in names
+
+
+async def test_an_export_contains_all_versions_if_asked(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        first = await answered(served, "s", "one")
+        second = await answered(served, "s", "two")
+        third = await edited(served, "s", second["message_id"], "zwei")
+        await edited(served, "s", first["message_id"], "eins")
+        url = "/api/sessions/s/export"
+        _, told = await served.ask("GET", url, params={"format": "json", "branch": "all"})
+        assert [one["id"] for one in told["messages"]] == [
+            one["message"]["id"]
+            for one in (await served.ask("GET", "/api/sessions/s/messages"))[1]["messages"]
+        ]
+        outer, inner = told["versions"]
+        assert (outer["id"], outer["after"]) == (first["message_id"], None)
+        assert [one["id"] for one in outer["messages"]][2:] == [third["message_id"], third["answer_id"]]
+        assert (inner["id"], inner["after"]) == (second["message_id"], first["answer_id"])
+        _, plain = await served.ask("GET", url, params={"format": "json"})
+        assert plain == {key: value for key, value in told.items() if key != "versions"}
+        async with served.http.get(f"{served.url}{url}?branch=all") as response:
+            text = await response.text()
+        shown, one, two = text.split("\n---\n")
+        assert "*Version 2 of 2*\n\neins" in shown
+        assert one.startswith("\n# Version 1 of 2, from the beginning\n")
+        assert "*Version 1 of 2*\n\none" in one
+        assert "*Version 2 of 2*\n\nzwei" in one
+        assert two.startswith("\n# Version 1 of 2, after Assistant, ")
+        assert "*Version 1 of 2*\n\ntwo" in two
+        async with served.http.get(f"{served.url}{url}") as response:
+            assert "Version" not in await response.text()
+        status, refused = await served.ask("GET", url, params={"branch": "other"})
+        assert (status, refused["message"]) == (
+            400,
+            "the query: Invalid enum value 'other' - at `$.branch`; use shown or all",
+        )
+
+
 async def test_the_model_and_the_agent_of_a_session_are_selected(tmp_path: Path) -> None:
     agents = {"small": {"model": "openai/fake-other", "description": "Answers briefly"}}
     settings: dict[str, Any] = {"agents": agents, "aliases": {"quick": "openai/fake-large"}}

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from gateway import Message, Plugin, TextDelta, Tool, ToolContext, ToolResultPart, tool_from
 from gateway.contract.assembler import Assembler
-from gateway.contract.deltas import Complete, DeltaWriter, ToolCallDelta
+from gateway.contract.deltas import (
+    Complete,
+    Delta,
+    DeltaWriter,
+    PartDelta,
+    ToolCallDelta,
+    ToolResultDelta,
+    ToolResultEnd,
+)
 from gateway.contract.messages import TextPart, ToolCallPart
 from gateway.contract.provider import ApiKey
 from gateway.models.credentials import CredentialStore
@@ -79,6 +87,21 @@ def test_calls_that_come_interleaved_keep_what_is_theirs() -> None:
     assert isinstance(second, ToolCallPart)
     assert first.arguments == {"url": f"https://evil.example/?k={MASK}"}
     assert second.arguments == {"word": "sk"}
+
+
+def test_results_that_come_interleaved_keep_what_is_theirs() -> None:
+    redaction, writer, shown = Redactor([KEY]).start_message(), DeltaWriter("m"), Assembler("s", "m")
+    assert redaction is not None
+    deltas: list[Delta] = [writer.result("a"), writer.result("b")]
+    deltas += [ToolResultDelta("m", at, call, KEY[:9]) for at, call in enumerate("ab")]
+    # Another result begins, and one ends, while the beginning of a secret is held back.
+    deltas += [writer.result("c"), ToolResultDelta("m", 2, "c", "x"), ToolResultEnd("m", 1, "b", False, 1)]
+    deltas += [PartDelta("m", 1, ToolResultPart("b", "done")), ToolResultDelta("m", 0, "a", KEY[9:])]
+    for delta in (*deltas, ToolResultEnd("m", 0, "a", False, 1)):
+        for each in redaction.redact(delta):
+            shown.apply(each)
+    outputs = [part.output for part in shown.message().parts if isinstance(part, ToolResultPart)]
+    assert outputs == [MASK, "done", "x"]
 
 
 @pytest.mark.parametrize("spelled", [TOKEN, quote(TOKEN, safe=""), "sssk%2babc%2fdef%3d%3dghijk"])

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from gateway.contract.errors import InvalidRequestError, StoreError
 from gateway.store import Store
 from gateway.store import schema as t
-from gateway.store.writes import Row, Write
+from gateway.store.writes import BulkStatement, Row, Write
 
 INSERT = Write("insert", 10, t.cursor, "channel account shard value", key="channel account shard")
 NEW = Write("insert-new", 11, t.cursor, "channel account shard value", key="channel account shard")
@@ -43,6 +43,15 @@ async def test_of_several_changes_to_one_row_the_last_counts(store: Store):
     assert await rows(store) == {"a": "4"}
     await store.write(*((UPDATE, row("a", str(n))) for n in range(9)))
     assert await rows(store) == {"a": "8"}
+
+
+async def test_a_bulk_statement_reads_many_rows_with_their_types(store: Store):
+    columns = {"channel": "TEXT", "value": "BIGINT"}
+    added = "UPDATE cursor SET value = CAST(given.value + 1 AS TEXT) FROM given"
+    add = BulkStatement(13, t.cursor, columns, f"{added} WHERE cursor.channel = given.channel")
+    await store.write(*((INSERT, row(str(n), "")) for n in range(70)))
+    await store.write(*((add, (str(n), n)) for n in range(69)))
+    assert await rows(store) == {**{str(n): str(n + 1) for n in range(69)}, "69": ""}
 
 
 async def test_insert_new_tells_which_rows_went_in(store: Store):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
 from typing import Annotated, Any, Literal, cast
-from urllib.parse import quote
 
 import msgspec
-from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gateway.access.questions import SERVER
 from gateway.contract.channel import Receipt
-from gateway.contract.client_message import ClientAudio, ClientFile, ClientMessage, ClientMsgId
+from gateway.contract.client_message import ClientAudio, ClientFile, ClientMessage, ClientMsgId, ClientUploads
 from gateway.contract.errors import (
     InvalidPartTypeError,
     InvalidRequestError,
@@ -25,7 +21,6 @@ from gateway.contract.errors import (
 from gateway.contract.messages import FilePart, ImagePart, Message, TextPart, new_id, now_ms, part_from
 from gateway.conversations import (
     LONGEST_TITLE,
-    Branch,
     ChangeSummary,
     Command,
     NewShare,
@@ -33,8 +28,6 @@ from gateway.conversations import (
     SearchPage,
     Selection,
     Share,
-    as_json_lines,
-    as_markdown,
     one_line,
 )
 from gateway.host import Host
@@ -47,10 +40,6 @@ CHANNEL = SERVER
 """The channel id of messages received by HTTP. No such channel runs: clients read the answers."""
 
 _MAX_SEQ = 2**53
-_EXPORTS = {
-    "markdown": (as_markdown, "text/markdown", "md"),
-    "json": (as_json_lines, "application/json", "json"),
-}
 SessionId = Annotated[str, Meta(pattern=r"^[!-~]{1,200}$", description="The session's id")]
 
 
@@ -88,6 +77,15 @@ class MessageQuery(Struct, frozen=True):
 
     after: Annotated[int, Meta(ge=0, le=_MAX_SEQ, description="Only messages with a higher seq")] = 0
     last: Annotated[int, Meta(ge=1, le=1000, description="Only the newest so many")] = 200
+    branch: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1, max_length=64, description="The version with this id, by default the shown one"
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
 class SearchQuery(Struct, frozen=True):
@@ -98,12 +96,6 @@ class SearchQuery(Struct, frozen=True):
     cursor: (
         Annotated[str, Meta(pattern=r"^[0-9]{1,19}$", description="``next`` of the last page")] | UnsetType
     ) = UNSET
-
-
-class ExportQuery(Struct, frozen=True):
-    """The format of an export."""
-
-    format: Literal["markdown", "json"] = "markdown"
 
 
 class RecordQuery(Struct, frozen=True):
@@ -147,26 +139,8 @@ class NewMessage(Struct, frozen=True):
     parts: Annotated[list[TextPart | ImagePart | FilePart], Meta(max_length=32)] = []
     audio: ClientAudio | None = None
     files: Annotated[list[ClientFile], Meta(max_length=32)] = []
+    uploads: ClientUploads = []
     client_msg_id: ClientMsgId | UnsetType = UNSET
-
-
-class EditedMessage(Struct, frozen=True, forbid_unknown_fields=True):
-    """The new text of a message. Its files are kept."""
-
-    text: str
-    client_msg_id: ClientMsgId | UnsetType = UNSET
-
-
-class ShownVersion(Struct, frozen=True, forbid_unknown_fields=True):
-    """The version to show, by the id of its first message."""
-
-    message_id: Annotated[str, Meta(min_length=1, max_length=64)]
-
-
-class BranchList(Struct, frozen=True):
-    """The places at which a session has several versions, in the order of the conversation."""
-
-    branches: tuple[Branch, ...]
 
 
 class SessionChange(Struct, frozen=True, forbid_unknown_fields=True):
@@ -373,7 +347,6 @@ class SessionRoutes:
             *self._read_routes(),
             *self._write_routes(),
             *self._undo_routes(),
-            *self._branch_routes(),
             *self._share_routes(),
         ]
 
@@ -395,46 +368,6 @@ class SessionRoutes:
                 "Show what was undone last again, unless a message was answered since.",
                 self._redo,
                 errors=(NotFoundError, InvalidStateError),
-            ),
-        ]
-
-    def _branch_routes(self) -> list[Route]:
-        one, errors = "/api/sessions/{id}", (NotFoundError, InvalidStateError)
-        message = f"{one}/messages/{{message_id}}"
-        return [
-            Route(
-                "POST",
-                f"{message}/edit",
-                "editMessage",
-                "Send another message in its place; what followed it is kept as a version.",
-                self._edit,
-                success=202,
-                errors=(*errors, OverloadedError),
-            ),
-            Route(
-                "POST",
-                f"{message}/regenerate",
-                "regenerateAnswer",
-                "Ask for another answer in its place; the old one is kept as a version.",
-                self._regenerate,
-                success=202,
-                errors=(*errors, OverloadedError),
-            ),
-            Route(
-                "GET",
-                f"{one}/branches",
-                "listBranches",
-                "List the versions of a session.",
-                self._branches,
-                errors=errors[:1],
-            ),
-            Route(
-                "PUT",
-                f"{one}/branch",
-                "switchBranch",
-                "Show another version of a session.",
-                self._switch,
-                errors=errors,
             ),
         ]
 
@@ -462,7 +395,7 @@ class SessionRoutes:
         ]
 
     async def _share(self, call: Call[SessionPath, Nothing, Nothing, ShareRequest]) -> NewShare:
-        session, days = await self._existing(call.path.id), call.body.days
+        session, days = await existing(self._host, call.path.id), call.body.days
         return await self._host.shares.create(session, call.user, days if isinstance(days, int) else None)
 
     async def _shares(self, call: Call[SessionPath, Nothing, Nothing, None]) -> ShareList:
@@ -482,17 +415,8 @@ class SessionRoutes:
                 "GET",
                 f"{one}/messages",
                 "listMessages",
-                "List the messages of a session, oldest first.",
+                "List the messages of a session, or of one of its versions, oldest first.",
                 self._messages,
-                errors=gone,
-            ),
-            Route(
-                "GET",
-                f"{one}/export",
-                "exportSession",
-                "Download a session with those of its tasks as Markdown, or as JSON with all data.",
-                self._export,
-                media="text/markdown",
                 errors=gone,
             ),
             Route(
@@ -605,46 +529,33 @@ class SessionRoutes:
         return SessionList([self._info(row, self._host.live(row.id)) for row in shown], more)
 
     async def _show(self, call: Call[SessionPath, Nothing, Nothing, None]) -> SessionInfo:
-        session = await self._existing(call.path.id)
+        session = await existing(self._host, call.path.id)
         return self._info(session.row, session)
 
     async def _messages(self, call: Call[SessionPath, MessageQuery, Nothing, None]) -> MessageList:
-        session = await self._existing(call.path.id)
-        found = await self._host.sessions.read(session.id, call.query.after, call.query.last)
+        session = await existing(self._host, call.path.id)
+        asked = call.query
+        if isinstance(asked.branch, str):
+            whole = await self._host.branches.read(session, asked.branch)
+            found = [one for one in whole if one[0] > asked.after][-asked.last :]
+        else:
+            found = await self._host.sessions.read(session.id, asked.after, asked.last)
         return MessageList([LoggedMessage(seq, message) for seq, message in found])
 
-    async def _export(self, call: Call[SessionPath, ExportQuery, Nothing, None]) -> web.Response:
-        session = await self._existing(call.path.id)
-        found = await self._host.sessions.read(session.id)
-        messages = [message for _, message in found]
-        children = await self._host.sessions.child_sessions(session, messages)
-        if call.query.format == "json":
-            changes = await self._host.changes.read(session.id)
-            pieces = as_json_lines(session.row, messages, changes, children)
-            kind, end = "application/json", "json"
-        else:
-            pieces, kind, end = as_markdown(session.row, messages, children), "text/markdown", "md"
-        # In a thread: a conversation may have thousands of messages.
-        body = await asyncio.to_thread(lambda: "".join(pieces).encode())
-        name = re.sub(r"[^\w-]+", "-", session.row.title or session.id).strip("-")[:60] or "conversation"
-        disposition = f"attachment; filename*=UTF-8''{quote(name)}.{end}"
-        headers = {"Content-Disposition": disposition, "Cache-Control": "no-store"}
-        return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
-
     async def _children(self, call: Call[SessionPath, Nothing, Nothing, None]) -> ChildList:
-        rows = await self._host.sessions.children(await self._existing(call.path.id))
+        rows = await self._host.sessions.children(await existing(self._host, call.path.id))
         return ChildList([self._info(row, self._host.live(row.id)) for row in rows])
 
     async def _errors(self, call: Call[SessionPath, RecordQuery, Nothing, None]) -> ErrorList:
-        session = await self._existing(call.path.id)
+        session = await existing(self._host, call.path.id)
         return ErrorList(*await self._host.sessions.errors(session.id, call.query.last))
 
     async def _tool_calls(self, call: Call[SessionPath, RecordQuery, Nothing, None]) -> ToolCallList:
-        session = await self._existing(call.path.id)
+        session = await existing(self._host, call.path.id)
         return ToolCallList(await self._host.sessions.tool_calls(session.id, call.query.last))
 
     async def _changes(self, call: Call[SessionPath, ChangeQuery, Nothing, None]) -> ChangeSummary:
-        session, answer = await self._existing(call.path.id), call.query.answer
+        session, answer = await existing(self._host, call.path.id), call.query.answer
         return await self._host.changes.read(session.id, answer if isinstance(answer, str) else None)
 
     async def _change(self, call: Call[SessionPath, Nothing, Nothing, SessionChange]) -> SessionInfo:
@@ -654,7 +565,7 @@ class SessionRoutes:
         title = one_line(change.title) if isinstance(change.title, str) else None
         if title == "":
             raise InvalidRequestError("the body: $.title must contain a visible character")
-        session = await self._existing(call.path.id)
+        session = await existing(self._host, call.path.id)
         if title is not None:
             session = await self._host.rename(call.path.id, title)
         if not isinstance(change.model, UnsetType):
@@ -666,77 +577,46 @@ class SessionRoutes:
         return self._info(session.row, session)
 
     async def _fork(self, call: Call[SessionPath, Nothing, Nothing, NewFork]) -> SessionInfo:
-        await self._existing(call.path.id)
+        await existing(self._host, call.path.id)
         message = call.body.message_id
         fork = await self._host.fork(call.path.id, call.user, message if isinstance(message, str) else None)
         return self._info(fork.row, fork)
 
     async def _undo(self, call: Call[SessionPath, Nothing, RepeatHeaders, None]) -> UndoResult:
-        session, key = await self._existing(call.path.id), call.headers.key
+        session, key = await existing(self._host, call.path.id), call.headers.key
         change = await self._host.undo.undo(session, Command(key if isinstance(key, str) else ""))
         return UndoResult(change.messages, change.turns, change.remains, change.kept)
 
     async def _redo(self, call: Call[SessionPath, Nothing, RepeatHeaders, None]) -> UndoResult:
-        session, key = await self._existing(call.path.id), call.headers.key
+        session, key = await existing(self._host, call.path.id), call.headers.key
         change = await self._host.undo.redo(session, Command(key if isinstance(key, str) else ""))
         return UndoResult(change.messages, change.turns, change.remains, change.kept)
 
-    async def _edit(
-        self, call: Call[MessagePath, Nothing, IdempotencyHeaders, EditedMessage]
-    ) -> AcceptedMessage:
-        session, body = await self._existing(call.path.id), call.body
-        client_msg_id = _client_msg_id(body.client_msg_id, call.headers.key)
-        new = ClientMessage(client_msg_id, body.text.replace("\0", "\ufffd"))
-        inbound = new.inbound(CHANNEL, session.id, call.user)
-        edit = self._host.branches.edit
-        return _accepted(client_msg_id, await edit(session, CHANNEL, call.path.message_id, inbound))
-
-    async def _regenerate(
-        self, call: Call[MessagePath, Nothing, IdempotencyHeaders, None]
-    ) -> AcceptedMessage:
-        session = await self._existing(call.path.id)
-        client_msg_id = _client_msg_id(UNSET, call.headers.key)
-        inbound = ClientMessage(client_msg_id, "").inbound(CHANNEL, session.id, call.user)
-        again = self._host.branches.regenerate
-        return _accepted(client_msg_id, await again(session, CHANNEL, call.path.message_id, inbound))
-
-    async def _branches(self, call: Call[SessionPath, Nothing, Nothing, None]) -> BranchList:
-        return BranchList(await self._host.branches.list(await self._existing(call.path.id)))
-
-    async def _switch(self, call: Call[SessionPath, Nothing, Nothing, ShownVersion]) -> BranchList:
-        session = await self._existing(call.path.id)
-        await self._host.branches.switch(session, call.body.message_id)
-        return BranchList(await self._host.branches.list(session))
-
     async def _delete(self, call: Call[SessionPath, Nothing, Nothing, None]) -> None:
-        await self._existing(call.path.id)
+        await existing(self._host, call.path.id)
         await self._host.sessions.delete(call.path.id)
 
     async def _post(
         self, call: Call[SessionPath, Nothing, IdempotencyHeaders, NewMessage]
     ) -> AcceptedMessage:
         body = call.body
-        client_msg_id = _client_msg_id(body.client_msg_id, call.headers.key)
-        message = ClientMessage.checked(client_msg_id, body.text, body.parts, body.audio, body.files)
+        client_msg_id = key_of(body.client_msg_id, call.headers.key)
+        message = ClientMessage.checked(
+            client_msg_id, body.text, body.parts, body.audio, body.files, body.uploads
+        )
         message = await message.read_files(self._host.read_file)
-        receipt = await self._host.accept(CHANNEL, message.inbound(CHANNEL, call.path.id, call.user))
-        return _accepted(client_msg_id, receipt)
+        inbound = message.inbound(CHANNEL, call.path.id, call.user)
+        receipt = await self._host.accept(CHANNEL, inbound, uploads=message.uploads)
+        return accepted(client_msg_id, receipt)
 
     async def _abort(self, call: Call[SessionPath, Nothing, Nothing, None]) -> AbortResult:
-        await self._existing(call.path.id)
+        await existing(self._host, call.path.id)
         return AbortResult(await self._host.abort(call.path.id))
 
     async def _approve(self, call: Call[ApprovalPath, Nothing, Nothing, ApprovalDecision]) -> ApprovalResult:
         approval_id, decision = call.path.approval_id, call.body.decision
         await self._host.settle(approval_id, decision, session=call.path.id)
         return ApprovalResult(approval_id, decision)
-
-    async def _existing(self, session_id: str) -> Session:
-        """Return a session. Raises NotFoundError for one that holds nothing but a refused message."""
-        session = await self._host.sessions.find(session_id)
-        if not session.saved:
-            raise NotFoundError(f"no session {session_id!r}")
-        return session
 
     def _info(self, row: SessionRow, live: Session | None) -> SessionInfo:
         row = row if live is None else live.row
@@ -757,6 +637,14 @@ class SessionRoutes:
         )
 
 
+async def existing(host: Host, session_id: str) -> Session:
+    """Return a session. Raises NotFoundError for one that holds nothing but a refused message."""
+    session = await host.sessions.find(session_id)
+    if not session.saved:
+        raise NotFoundError(f"no session {session_id!r}")
+    return session
+
+
 def _status(live: Session | None) -> Status | Literal["waiting"]:
     if live is None:
         return "idle"
@@ -775,7 +663,8 @@ def _check_parts(body: bytes) -> None:
             raise type(error)(f"the body: $.parts[{index}]: {error}") from None
 
 
-def _accepted(client_msg_id: str, receipt: Receipt) -> AcceptedMessage:
+def accepted(client_msg_id: str, receipt: Receipt) -> AcceptedMessage:
+    """Return the response for a message that is durable."""
     return AcceptedMessage(
         client_msg_id,
         receipt.message_id,
@@ -787,7 +676,7 @@ def _accepted(client_msg_id: str, receipt: Receipt) -> AcceptedMessage:
     )
 
 
-def _client_msg_id(in_body: str | UnsetType, in_header: str | UnsetType) -> str:
+def key_of(in_body: str | UnsetType, in_header: str | UnsetType) -> str:
     """Return the id of a message. Raises InvalidRequestError if body and header differ."""
     given = {value for value in (in_body, in_header) if isinstance(value, str)}
     if len(given) > 1:

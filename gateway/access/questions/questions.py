@@ -11,20 +11,30 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import nullcontext
 from contextvars import Context
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-import msgspec
 import structlog
-from msgspec import structs
 from sqlalchemy import Connection, RowMapping, or_, select
 
 from gateway.access.people import THE_OWNER, UserRef
 from gateway.access.policy import Access
+from gateway.access.questions.held import (
+    ACKNOWLEDGE,
+    CLOSE,
+    DROP,
+    DROP_OF_MESSAGE,
+    SHOWN,
+    SPEND,
+    Held,
+    frame_of,
+    masked,
+    read_held,
+)
 from gateway.backoff import Backoff
 from gateway.contract.channel import (
-    Address,
     FollowsSession,
     InboundMessage,
     Placed,
@@ -46,34 +56,19 @@ from gateway.contract.questions import (
     ApprovalRequest,
     AsksQuestions,
     Question,
-    QuestionState,
     ShowsAnswers,
 )
 from gateway.extensions.deadlines import paused
 from gateway.extensions.registry import ChannelRegistry
-from gateway.session import Session, Sessions, Turn, running
-from gateway.session.frames import ApprovalAsked, ApprovalResolved
+from gateway.session import Session, Sessions, Turn, calling, running
+from gateway.session.frames import ApprovalResolved
 from gateway.session.redaction import Redactor
 from gateway.store import Inserted, Op, Store
 from gateway.store import schema as t
 from gateway.store.inbox import Entry
-from gateway.store.writes import Write, audit_op
+from gateway.store.writes import audit_op
 
 log = structlog.get_logger("trunkline.questions")
-
-ADD = Write(
-    "insert-new",
-    84,
-    t.question,
-    "id owner key inbox_id subject body state created_at expires_at acknowledged",
-)
-SETTLE = Write("update", 85, t.question, "id state answer answered_by settled_at acknowledged")
-SHOWN = Write("update", 86, t.question, "id shown")
-ACKNOWLEDGE = Write("update", 87, t.question, "id acknowledged")
-CLOSE = Write("update", 87, t.question, "id closed")
-SPEND = Write("update", 87, t.question, "id key inbox_id acknowledged")
-DROP = Write("delete", 88, t.question, "id")
-DROP_OF_MESSAGE = Write("delete", 89, t.question, "inbox_id", key="inbox_id")
 
 SERVER = "api"
 """The channel name of REST messages; their clients can follow the session and answer."""
@@ -83,7 +78,10 @@ Effects = Callable[["Held", Answer], list[Op]]
 
 _RETRY_SECONDS = 1.0
 """Delay before showing a question again when the platform defers it without a delay."""
-_DELIVERY = Backoff(0.5, 60)
+_DELIVERY = Backoff(0.5, 60, jitter=-0.5)
+"""Random, because limits and outages of platforms recur each minute: an even pause can meet all of them."""
+_MAX_UNEXPECTED = 5
+"""Errors of a channel, of a kind that the contract does not name, after which nothing more is tried."""
 _CLOSED: dict[str, str] = {
     "answered": "this question was answered already",
     "expired": "this question has expired",
@@ -91,65 +89,24 @@ _CLOSED: dict[str, str] = {
 }
 
 
-class Held:
-    """A question that is open, or whose answer its owner has not taken yet.
+class _Attempts:
+    """The attempts to show one thing on a platform, which count by how they failed."""
 
-    ``inbox_id`` is the message whose turn asked, empty without one; ``subject`` is what a repeated turn finds
-    it by. ``taken``: an answer is being stored, or the question has ended. ``seq`` is its number in the log
-    of its session, ``shown`` its place on the platform, once known.
-    """
+    def __init__(self) -> None:
+        self._failures = 0
+        self._unexpected = 0
 
-    def __init__(self, question: Question, inbox_id: str = "", subject: str = "") -> None:
-        self.question = question
-        self.inbox_id = inbox_id
-        self.subject = subject
-        self.answer: Answer | None = None
-        self.settled: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.stored: asyncio.Future[Inserted] | None = None
-        self.taken = False
-        self.unshown = False
-        """The channel cannot show the whole question."""
-        self.waited_for = False
-        """A turn waits for the answer."""
-        self.dropped = False
-        """Its owner withdrew it, so its end is not delivered."""
-        self.spent = False
-        """Its turn needs it no longer. It is deleted as soon as it is closed."""
-        self.closed = False
-        """The chat shows its outcome."""
-        self.delivering = False
-        self.seq = 0
-        self.shown: Placed | None = None
-        self.showing: asyncio.Task[None] | None = None
-        self.closing: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        # A clock that jumps must neither end a question at once nor keep it open for days, so the stored
-        # times only say how much time is left when a process begins.
-        whole = question.expires_at - question.created_at
-        left = min(max(0, question.expires_at - now_ms()), max(0, whole))
-        self.expires = asyncio.get_running_loop().time() + left / 1000
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether an answer is accepted."""
-        return not self.taken and self.answer is None
-
-    def put(self) -> Op:
-        """Return the write that stores the question."""
-        asked = self.question
-        body = json.dumps(msgspec.to_builtins(asked), default=str)
-        whole = (asked.id, asked.owner, asked.key, self.inbox_id, self.subject, body, "open")
-        return ADD, (*whole, asked.created_at, asked.expires_at, 0)
-
-    def settle(self, answer: Answer, acknowledged: int = 0) -> Op:
-        """Return the write that stores the end of the question."""
-        values = json.dumps(answer.values)
-        return SETTLE, (self.question.id, answer.state, values, answer.by, now_ms(), acknowledged)
-
-    def end(self, state: QuestionState, values: Sequence[str] = (), by: str = "") -> Answer:
-        """Return an end of the question."""
-        asked = self.question
-        return Answer(question_id=asked.id, key=asked.key, state=state, values=tuple(values), by=by)
+    def delay(self, error: Exception, question: Question) -> float | None:
+        """Return the delay in seconds until the next attempt after one that failed, or None for no other."""
+        if isinstance(error, PlacementDeferred):
+            # A rate limit is not a failure: it neither counts nor lengthens the backoff.
+            return error.seconds or _RETRY_SECONDS
+        if isinstance(error, PlacementUncertain):
+            self._failures += 1
+            return _DELIVERY.pause(self._failures)
+        log.exception("a channel failed to show a question or its end", session=question.session)
+        self._unexpected += 1
+        return _DELIVERY.pause(self._unexpected) if self._unexpected <= _MAX_UNEXPECTED else None
 
 
 class Claim:
@@ -177,6 +134,8 @@ class Questions:
     ) -> None:
         self.handler_of: Callable[[str], Handler | None] = lambda _owner: None
         """Returns the handler for the answers to an owner's questions."""
+        self.handlers: dict[str, Handler] = {}
+        """The handlers of the gateway's own owners."""
         self.effects: dict[str, Effects] = {}
         """For each owner, what is committed together with an answer."""
         self.announcing: Callable[[str], asyncio.Task[None] | None] = lambda _session: None
@@ -191,7 +150,8 @@ class Questions:
         """Questions that nobody waits for, and that an earlier process did not close."""
         self._tasks: asyncio.TaskGroup | None = None
         self._stopping = False
-        self._waiting: set[asyncio.Task[Any]] = set()
+        self._waiting: list[asyncio.Task[Any]] = []
+        """The workers of the turns that wait, one for each question: a turn may wait for several."""
 
     async def load(self) -> None:
         """Read an earlier process's questions that are open, not closed, or whose answers were not taken."""
@@ -202,7 +162,7 @@ class Questions:
             return list(connection.execute(query).mappings())
 
         for row in await self._store.read(read):
-            held = _held(row)
+            held = read_held(row)
             if row["acknowledged"]:
                 self._unclosed.append(held)
                 continue
@@ -229,7 +189,7 @@ class Questions:
     def stop(self) -> None:
         """Suspend the turns that wait for a user; after a restart they find their questions again."""
         self._stopping = True
-        for worker in self._waiting:
+        for worker in set(self._waiting):
             worker.cancel()
 
     def opened(self, session: Session) -> None:
@@ -264,7 +224,7 @@ class Questions:
         known = (held for held in self._held.values() if (held.question.owner, held.question.key) == named)
         held = next(known, None)
         if held is None:
-            held = Held(self._masked(question), inbox_id, subject)
+            held = Held(masked(question, self._redactor), inbox_id, subject)
             held.waited_for = bool(inbox_id)
             self._held[question.id] = held
             held.stored = self._store.submit([*ops, held.put()])
@@ -286,11 +246,11 @@ class Questions:
             worker = turn.worker
         held.waited_for = True
         if worker is not None:
-            self._waiting.add(worker)
+            self._waiting.append(worker)
             if self._stopping:
                 worker.cancel()
         try:
-            with paused():
+            with paused(), turn.waiting() if turn is not None else nullcontext():
                 answer = await asyncio.shield(held.settled)
                 if held.closing is not None:
                     await asyncio.wait([held.closing])
@@ -301,7 +261,7 @@ class Questions:
         finally:
             held.waited_for = False
             if worker is not None:
-                self._waiting.discard(worker)
+                self._waiting.remove(worker)
         return answer
 
     async def settle(
@@ -348,6 +308,21 @@ class Questions:
         """Return an open question, or None."""
         held = self._held.get(question_id)
         return held.question if held is not None and held.is_open else None
+
+    def find(self, question_id: str) -> Held | None:
+        """Return a question that is open, or whose owner has not taken its end yet."""
+        return self._held.get(question_id)
+
+    def find_open(self, owner: str, subject: str) -> Held | None:
+        """Return the open question of an owner about a subject, or None."""
+        return next(
+            (
+                held
+                for held in self._held.values()
+                if held.is_open and held.question.owner == owner and held.subject == subject
+            ),
+            None,
+        )
 
     def may_answer(self, channel: str, session: Session, message: InboundMessage) -> bool:
         """Return whether a typed message is the answer to its sender's question."""
@@ -400,10 +375,10 @@ class Questions:
         return DROP_OF_MESSAGE, (inbox_id,)
 
     def used(self, turn: Turn) -> list[Op]:
-        """Return the writes that delete the questions that a call used; commit them with its result."""
-        used = [self._take(question_id) for question_id in turn.questions.unrecorded]
-        turn.questions.unrecorded.clear()
-        return used
+        """Return the writes that delete the questions that the current call used; commit them with its
+        result.
+        """
+        return [self._take(one) for one in turn.questions.unrecorded.pop(calling.get(), ())]
 
     async def drop(self, question_id: str) -> None:
         """Delete a question whose answer was used."""
@@ -468,7 +443,7 @@ class Questions:
         row = await self._row(t.question.c.owner == question.owner, t.question.c.key == question.key)
         if row is None:
             raise InvalidRequestError(f"the id {question.id!r} of a question is taken; leave it out")
-        return _held(row)
+        return read_held(row)
 
     async def _row(self, *which: Any) -> RowMapping | None:
         query = select(t.question).where(*which)
@@ -481,10 +456,10 @@ class Questions:
         channel if the question is unknown.
         """
         row = await self._row(t.question.c.id == question_id)
-        if row is None or session not in (None, _held(row).question.session):
+        if row is None or session not in (None, read_held(row).question.session):
             return NotFoundError("this question is not open any more", known=False)
         if pressed is not None and row["state"] != "open" and question_id not in self._held:
-            ended = _held(row)
+            ended = read_held(row)
             ended.shown = ended.shown or pressed
             self._spawn(self._close, ended)
         return NotFoundError(_CLOSED.get(row["state"], _CLOSED["answered"]))
@@ -521,7 +496,8 @@ class Questions:
     ) -> tuple[Held, tuple[str, ...]] | None:
         """Return the question that a message answers, with its answer.
 
-        A reply answers the question it replies to; any other text needs to have one open question only.
+        A reply answers the question it replies to. Any other text answers the only open question of its
+        session in the place where it was written, unless it quotes or replies to something else.
         """
         if not self._held or message.revises is not None or message.parts or message.audio is not None:
             return None
@@ -532,25 +508,36 @@ class Questions:
             and held.question.session == session.id
             and held.question.address.channel == channel
             and message.sender.id in held.question.answerers
+            and self._is_near(held, message)
         ]
-        replied = [h for h in waiting if h.shown and h.shown.platform_id == message.in_reply_to]
-        (held,) = replied or (waiting if len(waiting) == 1 else [None])
-        if held is None or not self._was_seen(held, message):
-            return None
-        values = held.question.read(message.text)
-        return None if values is None else (held, values)
+        held = next((one for one in waiting if _is_reply(one, message)), None)
+        if held is None and _is_plain(message):
+            here = [one for one in waiting if self._is_beside(one, message)]
+            # One that was shown too late for this message counts, too: its place may be known late.
+            held = here[0] if len(here) == 1 and self._was_seen(here[0], message) else None
+        values = None if held is None else held.question.read(message.text)
+        return None if held is None or values is None else (held, values)
+
+    def _is_near(self, held: Held, message: InboundMessage) -> bool:
+        """Return whether a question was asked in the chat of a message, or is shown to all of its session."""
+        asked, place = held.question.address, message.address
+        return self._is_followed(held) or (place.account, place.chat) == (asked.account, asked.chat)
+
+    def _is_beside(self, held: Held, message: InboundMessage) -> bool:
+        """Return whether a question of the same chat was asked in the thread of a message."""
+        return self._is_followed(held) or held.question.address.thread == message.written_in
+
+    def _is_followed(self, held: Held) -> bool:
+        return isinstance(self._channels.get(held.question.address.channel), FollowsSession)
 
     def _was_seen(self, held: Held, message: InboundMessage) -> bool:
         """Return whether the sender could see the question when writing the message.
 
-        The platform's own order (or a reply) proves that. Where it is unknown, no message counts.
+        The platform's own order proves that. Where it is unknown, no message counts.
         """
-        asked, place, shown = held.question.address, message.address, held.shown
-        if isinstance(self._channels.get(asked.channel), FollowsSession):
+        if self._is_followed(held):
             return message.seen >= held.seq > 0
-        if shown is None or (place.account, place.chat) != (asked.account, asked.chat):
-            return False
-        return message.in_reply_to == shown.platform_id or message.order > shown.order > 0
+        return held.shown is not None and message.order > held.shown.order > 0
 
     def _arm(self, held: Held) -> None:
         """Let the question end when its time is up."""
@@ -571,7 +558,7 @@ class Questions:
         self.finish(held, end)
 
     def _announce(self, held: Held, session: Session) -> None:
-        frame = _frame(held)
+        frame = frame_of(held)
         session.asked[held.question.id] = frame
         held.seq = session.publish(frame)
 
@@ -589,17 +576,16 @@ class Questions:
             await asyncio.wait([worker, held.settled], return_when=asyncio.FIRST_COMPLETED)
             if held.settled.done():
                 return
-        attempt, seconds = 0, 0.0
+        attempts, seconds = _Attempts(), 0.0
         while seconds is not None:
             if seconds:
                 await asyncio.wait([held.settled], timeout=seconds)
             # A button that was pressed shows that the platform has the question.
             if held.settled.done() or held.shown is not None:
                 return
-            attempt += 1
-            seconds = await self._show_once(held, attempt)
+            seconds = await self._show_once(held, attempts)
 
-    async def _show_once(self, held: Held, attempt: int) -> float | None:
+    async def _show_once(self, held: Held, attempts: _Attempts) -> float | None:
         """Show a question through its channel. Returns the delay in seconds until it is shown again."""
         question = held.question
         channel = self._channels.get(question.address.channel)
@@ -607,11 +593,6 @@ class Questions:
             return None
         try:
             shown = await channel.ask_question(question)
-        except PlacementDeferred as deferred:
-            return deferred.seconds or _RETRY_SECONDS
-        except PlacementUncertain:
-            # It may be shown twice then, which is better than a question that no user sees.
-            return _DELIVERY.pause(attempt)
         except PlacementRefused as refused:
             log.warning(
                 "the channel refused to show a question", session=question.session, reason=str(refused)
@@ -620,8 +601,9 @@ class Questions:
             if held.is_open and not (session is not None and session.has_viewers):
                 held.unshown = True
                 await self.withdraw(question.id)
-        except Exception:
-            log.exception("showing a question failed", session=question.session)
+        except Exception as error:  # noqa: BLE001 - a channel is third-party code
+            # It may be shown twice then, which is better than a question that no user sees.
+            return attempts.delay(error, question)
         else:
             if shown is not None:
                 self._note_place(held, shown)
@@ -636,16 +618,17 @@ class Questions:
         # The writer logs its failures. The exception is retrieved only to keep asyncio from logging it.
         self._store.submit(ops).add_done_callback(lambda done: done.exception())
 
-    async def _close(self, held: Held, attempt: int = 1, seconds: float = 0.0) -> None:
+    async def _close(self, held: Held, attempts: _Attempts | None = None, seconds: float = 0.0) -> None:
         """Show the end of a question through its channel; what is not accepted at once is repeated later."""
+        attempts = attempts or _Attempts()
         if held.showing is not None:
             # Its place is known only then.
             await asyncio.wait([held.showing])
         await asyncio.sleep(seconds)
-        again = await self._close_once(held, attempt)
+        again = await self._close_once(held, attempts)
         if again is not None:
             # In a task of its own: the turn that asked goes on after the first attempt.
-            self._spawn(partial(self._close, attempt=attempt + 1, seconds=again), held)
+            self._spawn(partial(self._close, attempts=attempts, seconds=again), held)
             return
         held.closed = True
         if held.spent:
@@ -653,23 +636,21 @@ class Questions:
         elif not held.inbox_id:
             self._write_later((CLOSE, (held.question.id, 1)))
 
-    async def _close_once(self, held: Held, attempt: int) -> float | None:
+    async def _close_once(self, held: Held, attempts: _Attempts) -> float | None:
         """Show the end of a question. Returns the delay in seconds until it is tried again."""
         channel = self._channels.get(held.question.address.channel)
         if isinstance(channel, ShowsAnswers) and held.answer is not None:
             try:
                 await channel.question_closed(held.question, held.answer, held.shown)
-            except PlacementDeferred as deferred:
-                return deferred.seconds or _RETRY_SECONDS
-            except PlacementUncertain:
-                return _DELIVERY.pause(attempt)
-            except Exception:
-                log.exception("showing an answer failed", session=held.question.session)
+            except PlacementRefused as refused:
+                log.info("the channel refused to show an answer", reason=str(refused))
+            except Exception as error:  # noqa: BLE001 - a channel is third-party code
+                return attempts.delay(error, held.question)
         return None
 
     async def _deliver(self, held: Held) -> None:
         """Call the owner's handler until it returns, then keep the answer no longer."""
-        handler = self.handler_of(held.question.owner)
+        handler = self._handler_of(held.question.owner)
         if handler is None or held.delivering or held.answer is None:
             return
         held.delivering = True
@@ -686,27 +667,26 @@ class Questions:
                 failures += 1
                 log.exception("an owner failed to take an answer", owner=held.question.owner)
             await asyncio.sleep(_DELIVERY.pause(failures))
-            handler = self.handler_of(held.question.owner)
+            handler = self._handler_of(held.question.owner)
         held.delivering = False
         if handler is not None:
             await self._store.write((ACKNOWLEDGE, (held.question.id, now_ms())))
             self._held.pop(held.question.id, None)
 
-    def _masked(self, question: Question) -> Question:
-        """Return a question with the configured secrets masked in all that is shown."""
-        mask = self._redactor.redact_text
-        choices = tuple(
-            structs.replace(one, label=mask(one.text), description=mask(one.description))
-            for one in question.choices
-        )
-        changed: dict[str, Any] = {
-            "title": mask(question.title),
-            "detail": mask(question.detail),
-            "choices": choices,
-        }
-        if isinstance(question, ApprovalRequest):
-            changed["arguments"] = self._redactor.redact_value(dict(question.arguments))
-        return structs.replace(question, **changed)
+    def _handler_of(self, owner: str) -> Handler | None:
+        return self.handlers.get(owner) or self.handler_of(owner)
+
+
+def _is_plain(message: InboundMessage) -> bool:
+    """Return whether a message points at no other message; on Slack each one in a thread is a reply to it."""
+    if message.in_reply_to is None:
+        return not message.quotes
+    in_thread = message.in_reply_to == message.written_in
+    return in_thread and all(quote.kind == "reply" for quote in message.quotes)
+
+
+def _is_reply(held: Held, message: InboundMessage) -> bool:
+    return held.shown is not None and held.shown.platform_id == message.in_reply_to
 
 
 _ONLY = {
@@ -719,57 +699,3 @@ def _refusal(question: Question, values: Iterable[str]) -> str:
     given = ", ".join(repr(one) for one in values)
     offered = " or ".join(f'"{choice.value}"' for choice in question.choices)
     return f"{given} is not offered here; answer {offered or 'with a text'}".replace("'", '"')
-
-
-def _frame(held: Held) -> ApprovalAsked:
-    question = held.question
-    loop = asyncio.get_running_loop()
-    left = max(0, round((held.expires - loop.time()) * 1000))
-    if isinstance(question, ApprovalRequest):
-        call = (question.id, question.tool_name, question.arguments, left, question.always, question.reason)
-        return ApprovalAsked(*call)
-    return ApprovalAsked(
-        question.id,
-        "",
-        {},
-        left,
-        title=question.title,
-        detail=question.detail,
-        choices=question.choices,
-        multiple=question.multiple,
-        free_text=question.takes_text,
-    )
-
-
-def _held(row: RowMapping) -> Held:
-    """Return a stored question."""
-    held = Held(_question(row), row["inbox_id"], row["subject"])
-    held.closed = bool(row["closed"])
-    held.spent = bool(row["acknowledged"] and row["subject"])
-    if row["shown"]:
-        held.shown = Placed(*json.loads(row["shown"]))
-    if row["state"] != "open":
-        held.taken = True
-        held.answer = held.end(row["state"], json.loads(row["answer"]), row["answered_by"])
-        held.settled.set_result(held.answer)
-    return held
-
-
-def _question(row: RowMapping) -> Question:
-    if row["body"]:
-        # Not decoded by msgspec at once: arguments of tools may hold lone surrogates.
-        question = msgspec.convert(json.loads(row["body"]), Question | ApprovalRequest)  # type: ignore[call-overload]
-        return structs.replace(cast("Question", question), restored=True)
-    # A decision of a version that did not store questions.
-    return ApprovalRequest(
-        id=row["id"],
-        key=row["key"],
-        owner=row["owner"],
-        address=Address(""),
-        answerers=(),
-        title="",
-        created_at=row["created_at"],
-        expires_at=row["expires_at"],
-        tool_name="",
-        arguments={},
-    )
