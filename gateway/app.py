@@ -176,7 +176,7 @@ class Gateway:
         self.processes = Processes()
         """Confined processes; the first one that is needed starts what they need."""
         self.registry = PluginRegistry(self._context, lambda name: self.activator.settings(name), self.events)
-        self.activator = PluginActivator(self.registry, self.providers, settings.plugins)
+        self.activator: PluginActivator = PluginActivator(self.registry, self.providers, settings)
         self.supervisors: list[Supervisor] = []
         self.left_out: dict[str, str] = {}
         """Channels that could not be created, with the reason."""

@@ -196,7 +196,9 @@ def test_broad_excepts_say_why() -> None:
 
 def test_connections_are_opened_in_few_places() -> None:
     """Only ``fetching`` opens addresses that messages name; others open those of the settings."""
-    opens = re.compile(r"ClientSession\(|start_connection\(|urlopen\(|http\.client|import requests|httpx")
+    opens = re.compile(
+        r"ClientSession\(|start_connection\(|urlopen\(|http\.client|import requests|(import|from) httpx"
+    )
     places = {str(p.relative_to(ROOT)) for p in SOURCES if opens.search(p.read_text())}
     tools = ("/fake/", "gateway/testing/", "gateway/cli/")
     assert {place for place in places if not any(part in place for part in tools)} == {
