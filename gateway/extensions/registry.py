@@ -160,7 +160,7 @@ class PluginRegistry:
         self._refuse_duplicates(plugin)
         context = self._context(self, plugin)
         self._plugins[plugin.name], self._contexts[plugin.name] = plugin, context
-        if built_in:
+        if built_in and not plugin.asks_by_default:
             self._built_in.add(plugin.name)
         self._compose()
         limit = Limit(plugin.name, "activate", self._settings(plugin.name).activate_timeout_ms / 1000)
@@ -236,6 +236,18 @@ class PluginRegistry:
         owner = next(names, "")
         timeout_ms = tool.timeout_ms or self._settings(owner).tool_timeout_ms
         return Limit(owner, f"tool {tool.name}", timeout_ms / 1000)
+
+    def owner_of(self, tool: Tool) -> Plugin | None:
+        """Return the plugin that offers a tool of this name, or None."""
+        return next(
+            (p for p in self._tool_plugins if any(each.name == tool.name for each in _offered(p, p.tools))),
+            None,
+        )
+
+    def asks_by_default(self, tool: Tool) -> bool:
+        """Return whether only a rule that names a tool allows it without an approval."""
+        owner = self.owner_of(tool)
+        return owner is not None and owner.asks_by_default
 
     def is_built_in(self, tool: Tool) -> bool:
         """Return whether a plugin that comes with Trunkline offers exactly this tool.
@@ -327,7 +339,7 @@ class PluginRegistry:
     def _compose(self) -> None:
         # Tools are listed for every model call; most plugins have none.
         self._tool_plugins = [plugin for plugin in self.list() if overrides(plugin, "tools")]
-        self._hooks = Hooks(self.list(), self._hook_seconds)
+        self._hooks = Hooks(self.list(), self._hook_seconds, lambda p: self._settings(p.name).on_failure)
 
     async def collect_figures(self) -> tuple[Mapping[str, Sequence[Figure]], Sequence[str]]:
         """Return the metrics of all plugins by full name, and the plugins that failed to give theirs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Literal
 
 from pydantic import Field, JsonValue
 
@@ -38,6 +39,13 @@ class PluginSettings(OpenSection):
     )
     activate_timeout_ms: Milliseconds = Field(
         default=5_000, gt=0, description="Timeout of the activation, in ms; default 5000"
+    )
+    on_failure: Literal["open", "closed"] | None = Field(
+        default=None,
+        description=(
+            "What a failing hook does: closed blocks what it was called for, open changes nothing; "
+            "default: closed where it decides or protects, open elsewhere"
+        ),
     )
 
 

@@ -1,7 +1,7 @@
 """Capabilities: what a plugin declares that it needs, as grants that can be given and revoked one by one.
 
-A grant is a text: ``llm``, or ``network:api.example.org`` for one value of a capability. A capability that the
-manifest does not declare can never be granted; one that is declared can be used once it was granted.
+A grant is a text: ``llm``, or ``network:api.example.org`` for one value of a capability. A capability that
+the manifest does not declare can never be granted; one that is declared can be used once it was granted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ class LlmAccess(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Capabilities(Struct, frozen=True, forbid_unknown_fields=True):
-    """All that a manifest declares. ``storage_mb`` bounds the plugin's durable values."""
+    """All that a manifest declares. ``storage_mb`` bounds the plugin's durable values.
+
+    ``messages_last`` is the number of newest messages that a hook gets; 0 is all of them.
+    """
 
     filesystem: FilesystemAccess = FilesystemAccess()
     network: NetworkAccess = NetworkAccess()
@@ -64,6 +67,7 @@ class Capabilities(Struct, frozen=True, forbid_unknown_fields=True):
     schedule: bool = False
     routes: Literal["none", "token", "public"] = "none"
     docker: bool = False
+    messages_last: int = 0
 
     def grants(self) -> Iterator[Grant]:
         """Yield each grant that the plugin can be given, in the order of this class."""
