@@ -34,12 +34,12 @@ from gateway.commands.plan import PlanMode
 from gateway.commands.session import Commands
 from gateway.commands.task import Tasks
 from gateway.commands.usage import SpendingCommands
-from gateway.contract.channel import Address, InboundMessage, Responder, ServesHttp
+from gateway.contract.channel import Address, Channel, InboundMessage, Responder, ServesHttp
 from gateway.contract.errors import InvalidStateError, SettingsError
 from gateway.contract.messages import Message
-from gateway.contract.plugin import Plugin, PluginContext
+from gateway.contract.plugin import Plugin, PluginContext, StatusSegment
 from gateway.contract.provider import ProviderConfig, TurnOptions
-from gateway.contract.services import AgentService, UIService
+from gateway.contract.services import AgentService, UIService, Unregister
 from gateway.conversations import Branches, ChangeLog, Forks, SearchIndex, Shares, Titles, Undo
 from gateway.conversations.announcements import Announcements
 from gateway.conversations.chats import Chats
@@ -56,6 +56,7 @@ from gateway.extensions.contributions import ConsoleUI
 from gateway.extensions.deadlines import is_limited, paused
 from gateway.extensions.loader import BUILTIN_PLUGINS, enabled_channels, load_channel, load_plugin
 from gateway.extensions.registry import AgentSources, ChannelRegistry, PluginRegistry
+from gateway.extensions.scope import Scope, owned
 from gateway.files import FileReader, OutputReader, Snapshots, ToolOutputs
 from gateway.host import Host, HostLimits
 from gateway.models import (
@@ -80,7 +81,7 @@ from gateway.pipeline.submission import Submission
 from gateway.pipeline.tools import ToolRunner
 from gateway.rooms.context import RoomContext
 from gateway.rooms.envelope import Envelopes
-from gateway.session import Session, Sessions
+from gateway.session import OwnedSessions, Session, Sessions
 from gateway.session.dead_letters import DeadLetters
 from gateway.session.log import SessionRow
 from gateway.session.redaction import Redactor
@@ -160,9 +161,8 @@ class Gateway:
         self.events = EventBus()
         self.activity = ActivityBus(self.events)
         self.counters = Counters()
-        self.agents: AgentService = AgentSources()
-        """The agent registry that plugins receive: the gateway's own, or one that a plugin published."""
-        self._agent_registries: list[AgentService] = [self.agents]
+        self._agent_registries: list[AgentService] = [AgentSources()]
+        """The gateway's own agent registry and those that plugins published; plugins receive the last."""
         self.channels = ChannelRegistry()
         self.providers = ProviderRegistry(self._provider_config)
         self.models = Models(self.providers, ConfiguredModels.of(settings))
@@ -190,6 +190,7 @@ class Gateway:
         self._opened = asyncio.Event()
         """Set once announcements and questions of plugins are accepted."""
         self._background: list[asyncio.Task[None]] = []
+        self._channel_tasks: dict[str, asyncio.Task[None]] = {}
         self.stop = asyncio.Event()
         self.exit_code = 0
         """The exit status that a plugin requested when it stopped the gateway."""
@@ -345,7 +346,7 @@ class Gateway:
         tool_runner = self._tool_runner(permissions, approvals, access, changes)
         caller = self._model_caller(tool_runner, spending, access)
         agent = self._agent(tool_runner, store, sessions, caller, access)
-        titles = Titles(sessions, self.models, self.profiles, caller, self.channels, enabled=settings.titles)
+        titles = self._titles(sessions, caller)
         context = RoomContext(access, self.channels, inbox)
         runner = self._runner(store, inbox, access, agent, context, deliverer, titles, questions)
         dispatcher = Dispatcher(tasks, runner, store, inbox, limits.max_attempts, limits.session_inbox)
@@ -387,9 +388,13 @@ class Gateway:
             host,
         )
 
+    def _titles(self, sessions: Sessions, caller: ModelCaller) -> Titles:
+        parts = (sessions, self.registry, self.models, self.profiles, caller, self.channels)
+        return Titles(*parts, enabled=self.settings.titles)
+
     def _drafts(self, caller: ModelCaller, permissions: Permissions, access: Access) -> AgentDrafts:
         folder, rooms = self.settings.data_dir / FOLDER, access.policy.rooms
-        return AgentDrafts(self.registry, self.models, self.profiles, caller, permissions, rooms, folder)
+        return AgentDrafts(self.models, self.profiles, caller, permissions, rooms, folder)
 
     def _changes(self, store: Store) -> ChangeLog:
         data = self.settings.data_dir.resolve()
@@ -400,7 +405,6 @@ class Gateway:
         self, permissions: Permissions, approvals: Approvals, access: Access, changes: ChangeLog
     ) -> ToolRunner:
         return ToolRunner(
-            self.registry,
             permissions,
             approvals,
             access.policy.rooms,
@@ -495,12 +499,8 @@ class Gateway:
     def _model_caller(self, tool_runner: ToolRunner, spending: Spending, access: Access) -> ModelCaller:
         zone = None if self.settings.timezone is None else ZoneInfo(self.settings.timezone)
         envelopes = Envelopes(access, zone)
-        compactor = Compactor(
-            self.registry, self.profiles, self.models, spending, envelopes, self.settings.history_window
-        )
-        return ModelCaller(
-            self.registry, self.profiles, tool_runner, spending, envelopes, compactor, self.counters
-        )
+        compactor = Compactor(self.profiles, self.models, spending, envelopes, self.settings.history_window)
+        return ModelCaller(self.profiles, tool_runner, spending, envelopes, compactor, self.counters)
 
     def _agent(
         self,
@@ -511,7 +511,6 @@ class Gateway:
         access: Access,
     ) -> Agent:
         return Agent(
-            self.registry,
             sessions,
             self.models,
             self.profiles,
@@ -580,11 +579,11 @@ class Gateway:
     def _conversations(self) -> tuple[Titles, Forks, Shares, Undo]:
         return self.parts.titles, self.parts.forks, self.parts.shares, self.parts.undo
 
-    def _publish_agents(self, registry: AgentService) -> None:
+    def _publish_agents(self, registry: AgentService) -> Unregister:
         """Give this registry to plugins that are activated later; agents of earlier ones remain."""
-        self.agents = registry
-        if registry not in self._agent_registries:
-            self._agent_registries.append(registry)
+        self._agent_registries.append(registry)
+
+        return partial(self._agent_registries.remove, registry)
 
     def _agent_folders(self) -> list[Path]:
         of_plugins = [folder for one in self._agent_registries for folder in one.list()]
@@ -619,14 +618,29 @@ class Gateway:
         parts.access.policy.check()
 
     def _start_channels(self, tasks: asyncio.TaskGroup, intake: Intake) -> None:
+        start = partial(self._start_channel, tasks, intake)
         for channel in self.channels.list():
-            supervisor = Supervisor(channel, intake.receiver(channel.id), self.events)
-            self.supervisors.append(supervisor)
-            self._background.append(tasks.create_task(supervisor.run(), name=f"channel {channel.id}"))
+            start(channel)
+        self.channels.on_add, self.channels.on_remove = start, self._stop_channel
         self._background.append(tasks.create_task(watch_health(self.supervisors), name="channel health"))
+
+    def _start_channel(self, tasks: asyncio.TaskGroup, intake: Intake, channel: Channel) -> None:
+        supervisor = Supervisor(channel, intake.receiver(channel.id), self.events)
+        name = f"channel {channel.id}"
+        # Of a plugin that was replaced: most platforms allow one connection.
+        earlier = [task for task in self._background if task.get_name() == name and not task.done()]
+        self.supervisors.append(supervisor)
+        task = tasks.create_task(_run_after(earlier, supervisor), name=name)
+        self._background.append(task)
+        self._channel_tasks[channel.id] = task
+
+    def _stop_channel(self, channel: Channel) -> None:
+        self.supervisors[:] = [one for one in self.supervisors if one.channel is not channel]
+        self._channel_tasks.pop(channel.id).cancel()
 
     async def stop_background(self) -> None:
         """Cancel the background tasks, channels first. Tasks that do not end in time are cancelled again."""
+        self.channels.on_add = self.channels.on_remove = lambda _channel: None
         # Twice, because a library may swallow the first cancellation.
         for _ in range(2):
             for task in self._background:
@@ -674,9 +688,19 @@ class Gateway:
             return ConsoleUI()
         return QuestionUI(plugin, self._questions, self.settings.limits.approval_timeout_ms)
 
-    def _context(self, registry: PluginRegistry, plugin: Plugin) -> PluginContext:
+    def _context(self, registry: PluginRegistry, plugin: Plugin, scope: Scope) -> PluginContext:
         contributions, name = registry.contributions, plugin.name
         events = OwnedEvents(self.events, name)
+        scope.add(events.open)
+        scope.on_end(events.end)
+
+        def set_status(segments: Sequence[StatusSegment]) -> None:
+            scope.put("status", contributions.set_status, name, segments)
+
+        def publish_agents(published: AgentService) -> None:
+            scope.add(self._publish_agents, published)
+
+        questions = None if self._plugin_questions is None else self._plugin_questions.of(name)
         return PluginContext(
             cwd=str(self.settings.data_dir),
             # Read-only copies: a plugin sees neither the keys of model providers nor what others are set to.
@@ -685,25 +709,25 @@ class Gateway:
             options=partial(self.settings.plugin, self.activator.tables(name)),
             registry=registry,
             get_plugin=registry.get,
-            set_status_line=lambda segments: contributions.set_status(name, segments),
-            register_message_renderer=lambda key, value: contributions.add(name, "renderer", key, value),
-            register_shortcut=lambda key, value: contributions.add(name, "shortcut", key, value),
-            register_mention_provider=lambda key, value: contributions.add(name, "mention", key, value),
+            set_status_line=set_status,
+            register_message_renderer=partial(scope.add, contributions.add, name, "renderer"),
+            register_shortcut=partial(scope.add, contributions.add, name, "shortcut"),
+            register_mention_provider=partial(scope.add, contributions.add, name, "mention"),
             ui=self._ui_of(name),
             shutdown=self.shutdown,
             submit=self._submit,
             announce=None if self._tables is None else partial(self._announce, name),
-            questions=None if self._plugin_questions is None else self._plugin_questions.of(name),
-            tasks=registry.tasks(name),
+            questions=None if questions is None else owned(questions, scope, "on_answer"),
+            tasks=scope.tasks,
             table=None if self._tables is None else partial(self._tables.open, name),
-            providers=self.providers,
+            providers=owned(self.providers, scope, "register", "add_factory"),
             models=self.models,
-            channels=self.channels,
-            sessions=self._sessions,
+            channels=owned(self.channels, scope, "register"),
+            sessions=None if self._sessions is None else OwnedSessions(self._sessions, events),
             activity=self.activity.of_plugin(events),
             events=events,
-            agents=self.agents,
-            set_agents_registry=self._publish_agents,
+            agents=owned(self._agent_registries[-1], scope, "register_source"),
+            set_agents_registry=publish_agents,
         )
 
     async def _announce(
@@ -739,6 +763,12 @@ class Gateway:
         variables = self.providers.variables(provider_id)
         kept = self._kept.get(provider_id)
         return provider_config(self.settings, self._environ, provider_id, variables, kept, self._kept)
+
+
+async def _run_after(earlier: Sequence[asyncio.Task[None]], supervisor: Supervisor) -> None:
+    if earlier:
+        await asyncio.wait(earlier)
+    await supervisor.run()
 
 
 async def _stop_step(part: str, close: Callable[[], Awaitable[None]]) -> None:

@@ -13,12 +13,13 @@ import structlog
 from msgspec.structs import replace
 
 from gateway.access import Access
-from gateway.contract.channel import InboundMessage
+from gateway.contract.channel import InboundMessage, SenderRole
 from gateway.contract.errors import TrunklineError
 from gateway.contract.messages import ErrorPart, Message, TextPart
 from gateway.contract.plugin import Intercept, Transform
 from gateway.contract.provider import TurnOptions
 from gateway.counters import Counters
+from gateway.extensions.generation import Lease
 from gateway.extensions.registry import PluginRegistry
 from gateway.pipeline.agent import Agent
 from gateway.session import Sessions, Turn
@@ -57,11 +58,18 @@ class EphemeralRunner:
             return ""
         options = TurnOptions(max_tokens=tokens, tools=())
         message = replace(message, unattended=True, options=options)
+        with self._registry.lease() as lease:
+            return await self._answer(channel, message, role, lease, seconds)
+
+    async def _answer(
+        self, channel: str, message: InboundMessage, role: SenderRole, lease: Lease, seconds: float
+    ) -> str:
         session = self._sessions.temporary(message.session, channel, message.sender.id, message.address)
         entry = Entry.of(channel, message, 1, 1)
-        turn = EphemeralTurn(session, entry, role=role, agent=self._agent.agent_for(session, entry))
+        agent = self._agent.agent_for(session, entry)
+        turn = EphemeralTurn(session, entry, role=role, agent=agent, lease=lease)
         try:
-            verdict = await self._registry.get_hooks().transform_user_input(message.text, turn.ctx)
+            verdict = await turn.plugins.hooks.transform_user_input(message.text, turn.ctx)
         except TrunklineError as error:
             log.info("a hook refused a message", session=session.id, error=error.name, reason=str(error))
             return ""

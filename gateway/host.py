@@ -104,7 +104,7 @@ class Host:
 
     def commands(self) -> Sequence[SlashCommand]:
         """Return the slash commands, sorted by name."""
-        return sorted(self._registry.get_commands().values(), key=lambda command: command.name)
+        return [command for _, (command, _) in sorted(self._registry.current.commands().items())]
 
     async def press(self, key: str) -> bool:
         """Run a plugin's handler for a key such as ``ctrl+t``. Returns whether it handled the key."""
@@ -123,7 +123,7 @@ class Host:
         nor its session is stored or loaded.
         """
         await self._access.confirm(channel, message)
-        role, found = self._access.policy.role(channel, message), self._registry.find_command(command)
+        role, found = self._access.policy.role(channel, message), self._registry.current.find_command(command)
         if role is None or found is None or (found[0].admin and role != "admin"):
             return ()
         if self.attention(channel, message) != "answer":
@@ -302,7 +302,7 @@ class Host:
         Nothing is stored. Empty without such a command, for an unauthorised user, and for a chat without a
         conversation.
         """
-        found, role = self._registry.find_command(command), await self.role(channel, message)
+        found, role = self._registry.current.find_command(command), await self.role(channel, message)
         if found is None or role is None or (found[0].admin and role != "admin"):
             return ""
         try:

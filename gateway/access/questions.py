@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import nullcontext
 from contextvars import Context
 from functools import partial
 from typing import Any, cast
@@ -290,7 +291,7 @@ class Questions:
             if self._stopping:
                 worker.cancel()
         try:
-            with paused():
+            with paused(), turn.waiting() if turn is not None else nullcontext():
                 answer = await asyncio.shield(held.settled)
                 if held.closing is not None:
                     await asyncio.wait([held.closing])

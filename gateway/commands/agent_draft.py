@@ -18,7 +18,6 @@ from gateway.access.permissions import Permissions
 from gateway.access.rooms import Rooms
 from gateway.contract.errors import InvalidRequestError, ProviderError, SettingsError
 from gateway.conversations.titles import HiddenTurn
-from gateway.extensions.registry import PluginRegistry
 from gateway.models import Agents, Models
 from gateway.pipeline.model_call import ModelCaller
 from gateway.session import RunOverrides, Turn
@@ -53,7 +52,6 @@ class AgentDrafts:
 
     def __init__(
         self,
-        registry: PluginRegistry,
         models: Models,
         agents: Agents,
         caller: ModelCaller,
@@ -61,7 +59,6 @@ class AgentDrafts:
         rooms: Rooms,
         folder: Path,
     ) -> None:
-        self._registry = registry
         self._models = models
         self._agents = agents
         self._caller = caller
@@ -75,7 +72,7 @@ class AgentDrafts:
             raise InvalidRequestError(f"describe it in at most {_LONGEST_DESCRIPTION:,} characters")
         tools = await self._tools_of(turn)
         request = f"{description}\n\nThe tools are: {', '.join(sorted(tools)) or 'none'}."
-        hidden = HiddenTurn(turn.session, turn.entry, DRAFTER, request)
+        hidden = HiddenTurn(turn.session, turn.entry, DRAFTER, request, turn.lease)
         route = await self._models.resolve(model)
         _, stop = await self._caller.call(hidden, route, self._agents.get(DRAFTER).system_prompt, ())
         return await self._checked(hidden.build_message(stop).text, tools)
@@ -102,7 +99,7 @@ class AgentDrafts:
 
     async def _tools_of(self, turn: Turn) -> frozenset[str]:
         """Return the tools that the author of a draft has here."""
-        offered = await self._registry.get_filtered_tools(turn.ctx)
+        offered = await turn.plugins.filtered_tools(turn.ctx)
         role = turn.ctx.role
         names = frozenset(t.name for t in offered if not self._permissions.denies(t.name, role))
         room = self._rooms.of(turn.entry.channel, turn.entry.inbound).tools

@@ -78,7 +78,7 @@ class Commands(Plugin):
         )
 
     async def _help(self, _rest: str, ctx: CommandContext) -> str:
-        commands = sorted(self._registry.get_commands().values(), key=lambda command: command.name)
+        commands = [command for _, (command, _) in sorted(self._registry.current.commands().items())]
         usable = [command for command in commands if ctx.role == "admin" or not command.admin]
         return "\n".join(f"- `/{command.name}` {command.description}" for command in usable)
 

@@ -19,7 +19,8 @@ from gateway.contract.errors import CATCHABLE, NotFoundError, TrunklineError, is
 from gateway.contract.events import AgentEvent
 from gateway.contract.messages import Message, TextPart, new_id
 from gateway.contract.provider import TurnOptions
-from gateway.extensions.registry import ChannelRegistry
+from gateway.extensions.generation import Lease
+from gateway.extensions.registry import ChannelRegistry, PluginRegistry
 from gateway.models import Agents, Models
 from gateway.pipeline.model_call import ModelCaller
 from gateway.session import Session, Sessions, Turn
@@ -66,12 +67,12 @@ class HiddenTurn(Turn):
 
     durable = False
 
-    def __init__(self, session: Session, entry: Entry, agent: str, request: str) -> None:
+    def __init__(self, session: Session, entry: Entry, agent: str, request: str, lease: Lease | None) -> None:
         inbound = msgspec.structs.replace(entry.inbound, unattended=True, options=TurnOptions(tools=()))
         hidden = msgspec.structs.replace(
             entry, id=new_id(), answer_id=new_id(), inbound=inbound, attempts=1, merged=(), late=False
         )
-        super().__init__(session, hidden, agent=agent)
+        super().__init__(session, hidden, agent=agent, lease=lease)
         self._request = Message(session_id=session.id, role="user", parts=(TextPart(request),))
 
     def _apply(self, delta: Delta) -> None:
@@ -97,6 +98,7 @@ class Titles:
     def __init__(
         self,
         sessions: Sessions,
+        registry: PluginRegistry,
         models: Models,
         agents: Agents,
         caller: ModelCaller,
@@ -105,6 +107,7 @@ class Titles:
         enabled: bool | None,
     ) -> None:
         self._sessions = sessions
+        self._registry = registry
         self._models = models
         self._agents = agents
         self._caller = caller
@@ -139,7 +142,7 @@ class Titles:
         asked = "\n\n".join(one.text for _, one in turn.shown if one.role == "user" and one.for_model)
         if len(answers) <= _LAST_EXCHANGE and asked.strip():
             request = _request(asked, answer.text)
-            self._put(lambda: self._make(HiddenTurn(session, turn.entry, TITLE, request), model))
+            self._put(lambda: self._make(session, turn.entry, request, model))
 
     async def rename(self, session: Session, title: str) -> None:
         """Set the title that a user chose. Durable when it returns."""
@@ -163,12 +166,14 @@ class Titles:
                 raise
             log.exception("a title failed")
 
-    async def _make(self, turn: HiddenTurn, model: str) -> None:
+    async def _make(self, session: Session, entry: Entry, request: str, model: str) -> None:
         route = await self._models.resolve(model)
-        _, stop = await self._caller.call(turn, route, self._agents.get(TITLE).system_prompt, ())
+        with self._registry.lease() as lease:
+            turn = HiddenTurn(session, entry, TITLE, request, lease)
+            _, stop = await self._caller.call(turn, route, self._agents.get(TITLE).system_prompt, ())
         title = clean_title(turn.build_message(stop).text)
         try:
-            session = await self._sessions.find(turn.session.id)
+            session = await self._sessions.find(session.id)
         except NotFoundError:
             return  # deleted in the meantime
         # Checked after the call: a user may have set a title, or a later exchange may have been faster.

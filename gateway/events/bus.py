@@ -132,24 +132,24 @@ class EventBus:
 
         ``session`` limits it to the events of one session. ``owner`` is named in the log.
         """
-        return self._add(_Subscription(self, handler, owner, kind, session))
+        return self.add(_Subscription(self, handler, owner, kind, session))
 
     def subscribe_all(self, handler: Callable[[BusEvent], object], *, owner: str = "") -> Unregister:
         """Call ``handler`` with each event whose type is not detailed, until the result is called."""
-        return self._add(_Subscription(self, handler, owner))
+        return self.add(_Subscription(self, handler, owner))
 
     def once(
         self, kind: type[E], handler: Callable[[E], object], *, session: str = "", owner: str = ""
     ) -> Unregister:
         """Call ``handler`` with the next such event alone, unless the result is called before."""
-        return self._add(_Subscription(self, handler, owner, kind, session, once=True))
+        return self.add(_Subscription(self, handler, owner, kind, session, once=True))
 
-    def remove_owner(self, owner: str) -> None:
-        """Remove the subscriptions of an owner, and cancel those of its handlers that run."""
+    def remove_view(self, view: OwnedEvents) -> None:
+        """Remove the subscriptions of one view, and cancel those of its handlers that run."""
         kinds = (self._by_type, *self._by_session.values())
         typed = [each for kind in kinds for found in kind.values() for each in found]
         for each in (*typed, *self._of_all, *self._busy):
-            if each.owner == owner:
+            if each.view is view:
                 self.remove(each)
                 each.cancel()
 
@@ -164,7 +164,8 @@ class EventBus:
         """Forget a worker that ended."""
         self._busy.pop(subscription, None)
 
-    def _add(self, added: _Subscription) -> Unregister:
+    def add(self, added: _Subscription) -> Unregister:
+        """Deliver events to a subscription from now on; the result ends that."""
         if self._disposed:
             return lambda: None
         # Tuples are replaced, not changed: an event that is being delivered keeps its subscribers.
@@ -208,8 +209,10 @@ class _Subscription:
         session: str = "",
         *,
         once: bool = False,
+        view: OwnedEvents | None = None,
     ) -> None:
         self.owner = owner
+        self.view = view
         self.kind = kind
         self.session = session
         self.active = True
@@ -225,6 +228,8 @@ class _Subscription:
     def offer(self, event: BusEvent) -> None:
         """Call the handler, or queue the event for it."""
         if not self.active:  # unsubscribed while this event was being delivered
+            return
+        if self.view is not None and not self.view.is_open:
             return
         if self._once:
             self._bus.remove(self)
@@ -305,23 +310,55 @@ def _discard(item: object) -> None:
 
 
 class OwnedEvents:
-    """The bus as one plugin sees it: its subscriptions have its name, and end with it."""
+    """The bus as one plugin sees it: its subscriptions have its name, and end with it.
+
+    Its handlers get no new event while it is closed. Events that wait already are still delivered.
+    """
 
     def __init__(self, bus: EventBus, owner: str) -> None:
         self._bus = bus
         self._owner = owner
+        self._ended = False
+        self.is_open = True
+
+    def open(self) -> Unregister:
+        """Deliver events from now on; the result ends that."""
+        self.is_open = True
+        return self._close
+
+    def _close(self) -> None:
+        self.is_open = False
+
+    def end(self) -> None:
+        """Remove all subscriptions, cancel the handlers that run, and accept no more."""
+        self._ended = True
+        self._bus.remove_view(self)
 
     def subscribe(self, kind: type[E], handler: Callable[[E], object], *, session: str = "") -> Unregister:
         """Call ``handler`` with each event of this type; see ``EventBus.subscribe``."""
-        return self._bus.subscribe(kind, handler, session=session, owner=self._owner)
+        return self._add(handler, kind, session)
 
     def subscribe_all(self, handler: Callable[[BusEvent], object]) -> Unregister:
         """Call ``handler`` with each event whose type is not detailed."""
-        return self._bus.subscribe_all(handler, owner=self._owner)
+        return self._add(handler)
 
     def once(self, kind: type[E], handler: Callable[[E], object], *, session: str = "") -> Unregister:
         """Call ``handler`` with the next such event alone."""
-        return self._bus.once(kind, handler, session=session, owner=self._owner)
+        return self._add(handler, kind, session, once=True)
+
+    def _add(
+        self,
+        handler: Callable[[Any], object],
+        kind: type[BusEvent] | None = None,
+        session: str = "",
+        *,
+        once: bool = False,
+    ) -> Unregister:
+        if self._ended:
+            return lambda: None
+        return self._bus.add(
+            _Subscription(self._bus, handler, self._owner, kind, session, once=once, view=self)
+        )
 
     def wants(self, kind: type[BusEvent], session: str = "") -> bool:
         """Return whether there is a subscriber to such an event."""

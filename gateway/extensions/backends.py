@@ -55,6 +55,21 @@ class ProviderRegistry(Registry[Provider]):
         self._configure = configure
         self._factories: dict[str, ProviderEntry] = {}
         self._making: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._made_by: dict[str, ProviderEntry] = {}
+        """The factory of each provider that one has created."""
+        self._removed: list[Provider] = []
+        """Providers to close at the end: a running turn may still use them."""
+
+    def register(self, entry: Provider) -> Unregister:
+        """Add a provider. Raises AlreadyRegisteredError if the id is taken; the result removes it."""
+        unregister = super().register(entry)
+
+        def remove() -> None:
+            if self.get(entry.id) is entry:
+                unregister()
+                self._removed.append(entry)
+
+        return remove
 
     def add_factory(
         self,
@@ -76,14 +91,23 @@ class ProviderRegistry(Registry[Provider]):
         """
         if provider_id in self._factories:
             raise AlreadyRegisteredError(f"provider {provider_id!r} is already registered")
-        self._factories[provider_id] = ProviderEntry(
+        entry = self._factories[provider_id] = ProviderEntry(
             factory, variables or {}, first_model, optional, load, stand_in, needs_key, key_of
         )
 
         def remove() -> None:
-            self._factories.pop(provider_id, None)
+            if self._factories.get(provider_id) is entry:
+                del self._factories[provider_id]
+                self._drop_made(entry)
 
         return remove
+
+    def _drop_made(self, entry: ProviderEntry) -> None:
+        """Remove the providers that a factory has created; the next call creates them anew, if it can."""
+        for made in [name for name, factory in self._made_by.items() if factory is entry]:
+            del self._made_by[made]
+            if (provider := self._entries.pop(made, None)) is not None:
+                self._removed.append(provider)
 
     def known(self) -> tuple[str, ...]:
         """Return the ids of all created providers and factories."""
@@ -162,7 +186,12 @@ class ProviderRegistry(Registry[Provider]):
         async with self._making[provider_id]:
             made = self.get(provider_id)
             if made is None:
-                made = self._entries[provider_id] = await _made(entry.factory, config)
+                made = await _made(entry.factory, config)
+                if self._entry(config) is not entry:
+                    # Removed in the meantime: this call may use it, later ones may not.
+                    self._removed.append(made)
+                    return made
+                self._entries[provider_id], self._made_by[provider_id] = made, entry
             return made
 
     async def load(self, provider_id: str) -> None:
@@ -183,8 +212,8 @@ class ProviderRegistry(Registry[Provider]):
             log.warning("a provider needs a restart to use new credentials", provider=provider_id)
 
     async def close(self) -> None:
-        """Close every created provider."""
-        for provider in self.list():
+        """Close every created provider, also those that were removed."""
+        for provider in (*self.list(), *self._removed):
             try:
                 await provider.close()
             except Exception:

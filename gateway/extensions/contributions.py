@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -44,7 +45,7 @@ class Contributions:
 
         return remove
 
-    def add_choices(self, plugin: str, command: str, choices: MentionProvider) -> None:
+    def add_choices(self, plugin: str, command: str, choices: MentionProvider) -> Unregister:
         """Complete the text after a slash command with its choices, those that begin with it first."""
         trigger = choices_trigger(command)
 
@@ -57,7 +58,7 @@ class Contributions:
             ]
             return sorted(offers, key=lambda one: not one.value.lower().startswith(trigger + typed))
 
-        self.add(plugin, "mention", trigger, complete)
+        return self.add(plugin, "mention", trigger, complete)
 
     def find(self, kind: str, key: str) -> tuple[Any, ...]:
         """Return all values of a kind and key, oldest first."""
@@ -90,24 +91,30 @@ class Contributions:
                 log.exception("a completer failed", trigger=trigger)
         return tuple(structs.replace(offer, label=offer.label or offer.value) for offer in offers)
 
-    def set_status(self, plugin: str, segments: Iterable[StatusSegment]) -> None:
-        """Replace a plugin's status segments and notify listeners of a change; an empty value clears them."""
+    def set_status(self, plugin: str, segments: Iterable[StatusSegment]) -> Unregister:
+        """Replace a plugin's status segments and notify listeners of a change; the result clears them."""
         new = tuple(segments)
-        if new == self.status.get(plugin, ()):
-            return
-        if new:
-            self.status[plugin] = new
-        else:
-            self.status.pop(plugin, None)
-        self._tell("status")
+        if new != self.status.get(plugin, ()):
+            if new:
+                self.status[plugin] = new
+            else:
+                self.status.pop(plugin, None)
+            self._tell("status")
+        return partial(self._clear_status, plugin)
 
-    def drop(self, plugin: str) -> None:
-        """Remove everything of a plugin."""
-        kinds = {kind for owner, kind, _, _ in self._entries if owner == plugin}
-        self._entries = [entry for entry in self._entries if entry[0] != plugin]
-        for kind in sorted(kinds):
-            self._tell(kind)
-        self.set_status(plugin, ())
+    def _clear_status(self, plugin: str) -> None:
+        if self.status.pop(plugin, None):
+            self._tell("status")
+
+    def place_of(self, plugin: str) -> int:
+        """Return the number of entries before the first one of a plugin."""
+        return next((i for i, entry in enumerate(self._entries) if entry[0] == plugin), len(self._entries))
+
+    def move(self, plugin: str, place: int) -> None:
+        """Move the entries of a plugin behind the first ``place`` entries of others."""
+        own = [entry for entry in self._entries if entry[0] == plugin]
+        others = [entry for entry in self._entries if entry[0] != plugin]
+        self._entries = [*others[:place], *own, *others[place:]]
 
     def on_change(self, kind: str, listener: Callable[[], None]) -> Unregister:
         """Call ``listener`` whenever entries of a kind (or ``status``) change."""

@@ -95,12 +95,23 @@ def without_deadline() -> Context:
     return context
 
 
+class Calls:
+    """The number of a plugin's calls that run. ``on_end`` is called when one ends."""
+
+    __slots__ = ("on_end", "running")
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.on_end: Callable[[], None] | None = None
+
+
 class Limit(Struct, frozen=True):
-    """The time limit of a plugin function. ``hook`` names the function in the log."""
+    """The time limit of a plugin function. ``hook`` names it in the log; ``calls`` counts its calls."""
 
     plugin: str
     hook: str
     seconds: float
+    calls: Calls | None = None
 
     async def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a sync or async function and return its result. Raises TimeoutError past the limit."""
@@ -111,6 +122,17 @@ class Limit(Struct, frozen=True):
             self.note(time.perf_counter() - begun)
         if not inspect.isawaitable(result):
             return result
+        if self.calls is None:
+            return await self._await(result)
+        self.calls.running += 1
+        try:
+            return await self._await(result)
+        finally:
+            self.calls.running -= 1
+            if self.calls.on_end is not None:
+                self.calls.on_end()
+
+    async def _await(self, result: Awaitable[Any]) -> Any:
         deadline = Deadline(self.seconds)
         try:
             async with deadline:

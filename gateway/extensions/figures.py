@@ -27,16 +27,16 @@ _LABEL = re.compile(r"[a-z][a-z0-9_]*")
 
 
 async def collect_figures(
-    plugins: Iterable[tuple[Plugin, float]],
+    plugins: Iterable[tuple[Plugin, Limit]],
 ) -> tuple[Mapping[str, Sequence[Figure]], Sequence[str]]:
-    """Return figures by full name, and the plugins that failed. The number is a plugin's limit in seconds.
+    """Return figures by full name, and the plugins that failed.
 
     All plugins are asked at once. One that fails, is too slow or returns a wrong figure is logged and left
     out as a whole; so is one whose names another plugin has taken.
     """
     asked = tuple(plugins)
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(_figures_of(plugin, seconds)) for plugin, seconds in asked]
+        running = [tasks.create_task(_figures_of(plugin, limit)) for plugin, limit in asked]
     found: dict[str, list[Figure]] = {}
     failed: list[str] = []
     for (plugin, _), task in zip(asked, running, strict=True):
@@ -51,10 +51,10 @@ async def collect_figures(
     return found, failed
 
 
-async def _figures_of(plugin: Plugin, seconds: float) -> dict[str, list[Figure]] | None:
+async def _figures_of(plugin: Plugin, limit: Limit) -> dict[str, list[Figure]] | None:
     """Return a plugin's figures by full name; None if it failed."""
     try:
-        return _checked(plugin.name, await Limit(plugin.name, "figures", seconds).call(plugin.figures))
+        return _checked(plugin.name, await limit.call(plugin.figures))
     except CATCHABLE as error:
         if is_cancellation_requested(error):
             raise

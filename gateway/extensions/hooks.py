@@ -25,6 +25,7 @@ would be skipped, ``open`` skips it where it would block.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, cast
 
 import msgspec
@@ -130,11 +131,10 @@ class Hook:
 
     __slots__ = ("_allowed", "_function", "_limit", "is_closed", "label", "plugin")
 
-    def __init__(
-        self, plugin: Plugin, name: str, seconds: float, on_failure: OnFailure | None = None
-    ) -> None:
+    def __init__(self, plugin: Plugin, name: str, limit: Limit, on_failure: OnFailure | None = None) -> None:
         self.plugin = plugin
-        self._limit = Limit(plugin.name, name, max(seconds, _SECONDS.get(name, 0)))
+        seconds = max(limit.seconds, _SECONDS.get(name, 0))
+        self._limit = limit if seconds == limit.seconds else msgspec.structs.replace(limit, seconds=seconds)
         self.is_closed = name not in _OPEN if on_failure is None else on_failure == "closed"
         shown = name.replace("_", ".") if name in DECISIONS else name
         self.label = f"plugin {plugin.name!r} failed in {shown}"
@@ -165,22 +165,21 @@ class Hook:
 
 
 class Hooks:
-    """The composed hooks of a list of plugins. A plugin without an override adds no call.
+    """The composed hooks of a list of plugins, each with a function that returns the time limit of a hook.
 
-    ``seconds`` returns the time limit of a plugin's hooks, ``on_failure`` what its settings say of failures.
+    A plugin without an override adds no call. ``on_failure`` has what settings say of failures, by plugin.
     """
 
     def __init__(
         self,
-        plugins: Sequence[Plugin] = (),
-        seconds: Callable[[Plugin], float] = lambda _plugin: 2.0,
-        on_failure: Callable[[Plugin], OnFailure | None] = lambda _plugin: None,
+        plugins: Sequence[tuple[Plugin, Callable[[str], Limit]]] = (),
+        on_failure: Mapping[str, OnFailure | None] = MappingProxyType({}),
     ) -> None:
         self._hooks = {
             name: tuple(
-                Hook(plugin, name, seconds(plugin), on_failure(plugin))
-                for plugin in plugins
-                if overrides(plugin, name)
+                Hook(one, name, limit(name), on_failure.get(one.name))
+                for one, limit in plugins
+                if overrides(one, name)
             )
             for name in (*HOOKS, *DECISIONS)
         }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -13,7 +16,7 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from gateway.contract.channel import Channel
-from gateway.contract.errors import PluginError, SettingsError
+from gateway.contract.errors import CATCHABLE, PluginError, SettingsError
 from gateway.contract.plugin import Plugin
 from gateway.settings import Settings
 from gateway.settings.validation import hint
@@ -43,15 +46,15 @@ def check_siblings() -> None:
 
 
 def load_plugin(name: str, base: Path = Path()) -> Plugin:
-    """Load a plugin by name: built in, a module, or a file ending in ``.py``. Raises PluginError.
+    """Load a plugin by name: built in, a module, a file ending in ``.py``, or a folder. Raises PluginError.
 
-    A relative file name is relative to ``base``. The module (or file) has a function ``create()`` or a plugin
-    named ``plugin``.
+    A name with a slash is a folder, whose ``main.py`` is imported as a package. A relative path is relative
+    to ``base``. The module (or file) has a function ``create()`` or a plugin named ``plugin``.
     """
     try:
         module = _module(name, base)
         made: object = module.create() if hasattr(module, "create") else getattr(module, "plugin", None)
-    except Exception as error:
+    except CATCHABLE as error:
         raise PluginError(f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(made, Plugin):
         raise PluginError(f"plugin {name!r} has neither create() nor a Plugin named plugin")
@@ -69,26 +72,52 @@ def check_plugin_settings(settings: Settings, name: str, plugin: Plugin) -> None
         settings.plugin(tuple(dict.fromkeys((name, plugin.name))), plugin.settings_model)
     except SettingsError as error:
         raise PluginError(str(error)) from error
-    except Exception as error:  # of a validator
+    except CATCHABLE as error:  # of a validator
         raise PluginError(
             f"plugin {name!r} cannot validate its settings: {type(error).__name__}: {error}"
         ) from error
 
 
 def _module(name: str, base: Path) -> ModuleType:
+    path = base / Path(name).expanduser()
     if name.endswith(".py"):
-        return _from_file(base / Path(name).expanduser())
+        return _from_file(path, path.stem)
+    if "/" in name:
+        return _from_file(path / "main.py", path.name, [str(path)])
     builtin = name.isidentifier() and find_spec(f"plugins.{name}") is not None
     return import_module(f"plugins.{name}" if builtin else name)
 
 
-def _from_file(path: Path) -> ModuleType:
-    spec = spec_from_file_location(f"plugins.{path.stem}", path)
+def _from_file(path: Path, stem: str, folder: list[str] | None = None) -> ModuleType:
+    """Import a file as a module of its own, under a name that no other load has.
+
+    With ``folder`` the module is a package, whose submodules are there.
+    """
+    spec = spec_from_file_location(_free_name(path, stem), path, submodule_search_locations=folder)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    # Before the import: dataclasses and annotations look up the module of a class by its name.
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        _forget(spec.name)
+        raise
     return module
+
+
+def _free_name(path: Path, stem: str) -> str:
+    """Return an unused module name for a file: equal stems stay separate, and so do two loads of one file."""
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    names = (f"trunkline_plugin_{stem}_{digest}_{number}" for number in itertools.count(1))
+    return next(name for name in names if name not in sys.modules)
+
+
+def _forget(name: str) -> None:
+    """Remove a module and its submodules."""
+    for each in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
+        del sys.modules[each]
 
 
 def channel_options(settings: Settings, name: str, account: str | None = None) -> Any:
@@ -145,7 +174,7 @@ def _channel_module(name: str) -> ModuleType:
         raise SettingsError(f"channels.{name}: {sources} both have a channel of this name; uninstall one")
     try:
         module: object = entries[0].load()
-    except Exception as error:
+    except CATCHABLE as error:
         told = f"the entry point {entries[0].value!r} of {source} cannot be loaded"
         raise SettingsError(f"channels.{name}: {told}: {type(error).__name__}: {error}") from error
     if not callable(getattr(module, "create", None)):
@@ -178,7 +207,7 @@ def load_channel(host: object, settings: Settings, name: str, account: str | Non
         made: object = module.create(host, channel_id, options)
     except SettingsError:
         raise
-    except Exception as error:
+    except CATCHABLE as error:
         raise SettingsError(
             f"channels.{channel_id}: create() failed: {type(error).__name__}: {error}"
         ) from error

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import Context
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -14,6 +16,7 @@ from gateway.contract.channel import Channel
 from gateway.contract.errors import (
     CATCHABLE,
     AlreadyRegisteredError,
+    InvalidStateError,
     PluginActivationError,
     PluginError,
     SettingsError,
@@ -21,14 +24,12 @@ from gateway.contract.errors import (
 )
 from gateway.contract.messages import Message
 from gateway.contract.plugin import (
-    AgentLoop,
     Figure,
     MentionProvider,
     MessageRenderer,
     Plugin,
     PluginContext,
     ShortcutHandler,
-    SlashCommand,
     StatusSegment,
     TurnContext,
 )
@@ -39,15 +40,20 @@ from gateway.events.types import PluginRegistered, PluginUnregistered
 from gateway.extensions.contributions import Contributions
 from gateway.extensions.deadlines import Limit
 from gateway.extensions.figures import collect_figures
+from gateway.extensions.generation import ActivePlugin, Generation, Lease, offered
 from gateway.extensions.hooks import Hooks, overrides
 from gateway.extensions.routes import PluginRoute, check_routes
-from gateway.extensions.tasks import PluginTasks
+from gateway.extensions.scope import Scope
 from gateway.settings import PluginSettings
 
 log = structlog.get_logger("trunkline.registry")
 
 _DEACTIVATE_SECONDS = 5
 """Time limit of ``Plugin.deactivate``."""
+_LONGEST_WAIT = 60.0
+"""Seconds that turns which only wait for a person keep a replaced plugin."""
+_LONGEST_USE = 600.0
+"""Seconds that any turn keeps a replaced plugin."""
 
 
 class Named(Protocol):
@@ -58,7 +64,6 @@ class Named(Protocol):
 
 
 N = TypeVar("N", bound=Named)
-V = TypeVar("V")
 
 
 class Registry(Generic[N]):
@@ -91,9 +96,26 @@ class Registry(Generic[N]):
 
 
 class ChannelRegistry(Registry[Channel]):
-    """The channels that the gateway runs."""
+    """The channels that the gateway runs. ``on_add`` and ``on_remove`` are called with each change."""
 
     kind = "channel"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_add: Callable[[Channel], None] = lambda _channel: None
+        self.on_remove: Callable[[Channel], None] = lambda _channel: None
+
+    def register(self, entry: Channel) -> Unregister:
+        """Add a channel; see ``Registry.register``."""
+        unregister = super().register(entry)
+        self.on_add(entry)
+
+        def remove() -> None:
+            if self.get(entry.id) is entry:
+                unregister()
+                self.on_remove(entry)
+
+        return remove
 
 
 class AgentSources:
@@ -120,32 +142,32 @@ class AgentSources:
 
 
 class PluginRegistry:
-    """The plugins and their contributions, read live.
+    """The plugins and their contributions. Each change replaces ``current``, which turns hold by a lease.
 
-    ``context`` creates the context of a plugin with the services of the host. ``settings`` returns the
-    settings of a plugin by name, time limits included.
+    ``context`` creates the context of a plugin with the services of the host; the scope owns what the plugin
+    registers with them. ``settings`` returns the settings of a plugin by name, time limits included.
     """
 
     def __init__(
         self,
-        context: Callable[[PluginRegistry, Plugin], PluginContext],
+        context: Callable[[PluginRegistry, Plugin, Scope], PluginContext],
         settings: Callable[[str], PluginSettings] = lambda _name: PluginSettings(),
         events: EventBus | None = None,
     ) -> None:
         self.events = EventBus() if events is None else events
-        self._context = context
-        self._settings = settings
-        self._plugins: dict[str, Plugin] = {}
-        self._contexts: dict[str, PluginContext] = {}
-        self._hooks = Hooks()
+        self.current = Generation()
         self.routes: Mapping[str, tuple[PluginRoute, ...]] = {}
         """The HTTP routes by plugin. The mapping is replaced when they change."""
-        self._tool_plugins: list[Plugin] = []
-        self._built_in: set[str] = set()
-        self._tasks: dict[str, PluginTasks] = {}
         self.task_group: asyncio.TaskGroup | None = None
         """The group of the plugins' tasks, while the gateway runs."""
         self.contributions = Contributions(self.events)
+        self._context = context
+        self._settings = settings
+        self._active: dict[str, ActivePlugin] = {}
+        self._leases: set[Lease] = set()
+        self._ending: dict[asyncio.Task[None], asyncio.Event] = {}
+        """The tasks that end replaced plugins, with what wakes them."""
+        self._stopping = False
 
     async def register(self, plugin: Plugin, *, built_in: bool = False) -> None:
         """Activate a plugin and add it; a plugin that fails to activate is not registered.
@@ -155,141 +177,216 @@ class PluginRegistry:
         """
         if not plugin.name:
             raise PluginError(f"plugin {type(plugin).__name__} has no name")
-        if plugin.name in self._plugins:
+        if plugin.name in self._active:
             raise AlreadyRegisteredError(f"plugin {plugin.name!r} is already registered")
-        self._refuse_duplicates(plugin)
-        context = self._context(self, plugin)
-        self._plugins[plugin.name], self._contexts[plugin.name] = plugin, context
-        if built_in and not plugin.asks_by_default:
-            self._built_in.add(plugin.name)
-        self._compose()
-        limit = Limit(plugin.name, "activate", self._settings(plugin.name).activate_timeout_ms / 1000)
+        new = self._prepare(plugin, built_in=built_in)
+        self._active[new.name] = new
+        self._publish()
+        try:
+            await self._activate(new)
+        except BaseException:
+            self._active.pop(new.name, None)
+            self._publish()
+            raise
+        self._publish()
+        self._announce(new)
+
+    async def replace(self, name: str, plugin: Plugin) -> None:
+        """Put a plugin in the place of the one with its name; turns that run keep that one for some time.
+
+        The new plugin is activated first. If that fails, or it registers what another plugin has, the old
+        one stays. Raises the errors of ``register``.
+        """
+        old = self._active.get(name)
+        if old is None:
+            raise PluginError(f"plugin {name!r} is not registered and cannot be replaced")
+        if plugin.name != name:
+            raise PluginError(f"plugin {plugin.name!r} cannot replace {name!r}; their names must be equal")
+        new = self._prepare(plugin, built_in=old.built_in, instead_of=old)
+        await self._activate(new)
+        try:
+            # No other code runs until both are exchanged, so that no event or request meets both or neither.
+            self._exchange(old, new)
+        except CATCHABLE as error:  # a plain function cannot have been cancelled
+            await self._end(new)
+            raise PluginError(f"plugin {name!r} cannot be replaced: {error}") from error
+        self._announce(new)
+        if self.task_group is None or self._stopping:
+            await self._end(old)
+        else:
+            wake = asyncio.Event()
+            # An empty context: the turn or hook that replaces the plugin ends before.
+            ending = self._end_when_unused(old, wake)
+            task = self.task_group.create_task(ending, name=f"end of {name}", context=Context())
+            self._ending[task] = wake
+            task.add_done_callback(self._ending.pop)
+
+    async def unregister(self, name: str) -> None:
+        """Remove a plugin with its contributions, and deactivate it; ignore an unknown name.
+
+        Turns that run do without it from their next call on.
+        """
+        old = self._active.pop(name, None)
+        if old is None:
+            return
+        old.scope.retire()
+        self._publish()
+        self._move_leases(old)
+        await self._end(old)
+        self.events.emit(PluginUnregistered(name))
+
+    async def shutdown(self) -> None:
+        """End the plugins that were replaced, then unregister all, the latest first."""
+        self._stopping = True
+        ending = [*self._ending]
+        self._wake()
+        if ending:
+            await asyncio.wait(ending)
+        for name in reversed(tuple(self._active)):
+            await self.unregister(name)
+
+    @contextmanager
+    def lease(self) -> Generator[Lease]:
+        """Hold the current generation for a turn."""
+        lease = Lease(self.current, self._wake)
+        self._leases.add(lease)
+        try:
+            yield lease
+        finally:
+            self._leases.discard(lease)
+            self._wake()
+
+    def _prepare(
+        self, plugin: Plugin, *, built_in: bool, instead_of: ActivePlugin | None = None
+    ) -> ActivePlugin:
+        """Return a plugin with its context. Raises AlreadyRegisteredError for a tool that another one has."""
+        self._refuse_duplicates(plugin, instead_of)
+        scope = Scope(plugin.name, self.task_group, is_open=instead_of is None)
+        context = self._context(self, plugin, scope)
+        return ActivePlugin(plugin, context, scope, self._settings(plugin.name), built_in=built_in)
+
+    async def _activate(self, new: ActivePlugin) -> None:
+        plugin, context = new.plugin, new.context
         try:
             if plugin.settings_model is not None:
                 context.options(plugin.settings_model)
-            await limit.call(plugin.activate, context)
-            routes = check_routes(plugin.name, plugin.routes())
+            await new.limit("activate", new.settings.activate_timeout_ms).call(plugin.activate, context)
+            new.routes = check_routes(plugin.name, plugin.routes())
         except CATCHABLE as error:
-            await self._end_tasks(plugin.name)
-            self._forget(plugin.name)
+            new.scope.retire()
+            await new.scope.end_tasks()
+            new.scope.release()
             if is_cancellation_requested(error):
                 raise
             lasting = isinstance(error, SettingsError | PluginError)
             kind = PluginError if lasting else PluginActivationError
             raise kind(f"plugin {plugin.name!r} failed to activate: {error}") from error
-        if routes:
-            self.routes = {**self.routes, plugin.name: routes}
-        commands = self._commands()
-        for command in _offered(plugin, plugin.commands):
-            if command.choices is not None and commands[command.name][1] == plugin.name:
-                self.contributions.add_choices(plugin.name, command.name, command.choices)
-        self.events.emit(PluginRegistered(plugin.name, plugin.version))
 
-    async def unregister(self, name: str) -> None:
-        """Deactivate a plugin and remove its contributions; ignore an unknown name."""
-        plugin = self._plugins.get(name)
-        if plugin is None:
-            return
-        # First, because the tasks may use what the plugin releases.
-        await self._end_tasks(name)
+    def _exchange(self, old: ActivePlugin, new: ActivePlugin) -> None:
+        if self._active.get(old.name) is not old:
+            raise InvalidStateError("it was changed in the meantime")
+        place = self.contributions.place_of(old.name)
+        old.scope.close()
+        try:
+            new.scope.open()
+        except CATCHABLE:
+            new.scope.close()
+            old.scope.open()
+            raise
+        finally:
+            self.contributions.move(old.name, place)
+        old.scope.retire()
+        self._active[old.name] = new
+        self._publish()
+
+    def _publish(self) -> None:
+        self.current = Generation(tuple(self._active.values()))
+        routes = {name: one.routes for name, one in self._active.items() if one.routes}
+        if routes != self.routes:
+            self.routes = routes
+
+    def _announce(self, new: ActivePlugin) -> None:
+        """Register the choices of a plugin's commands, and emit that it is there."""
+        commands = self.current.commands()
+        for command in new.commands():
+            if command.choices is not None and commands[command.name][1] is new:
+                new.scope.add(self.contributions.add_choices, new.name, command.name, command.choices)
+        self.events.emit(PluginRegistered(new.name, new.plugin.version))
+
+    async def _end_when_unused(self, old: ActivePlugin, wake: asyncio.Event) -> None:
+        """End a replaced plugin after the last turn that uses it, or when it has had its time."""
+        old.scope.calls.on_end = wake.set
+        begun = asyncio.get_running_loop().time()
+        for seconds in (_LONGEST_WAIT, _LONGEST_USE):
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(begun + seconds):
+                    while self._uses(old) and not self._stopping:
+                        if seconds == _LONGEST_USE:
+                            self._move_leases(old, only_waiting=True)
+                            if not self._uses(old):
+                                break
+                        wake.clear()
+                        await wake.wait()
+                    break
+        self._move_leases(old)
+        await self._end(old)
+
+    def _uses(self, old: ActivePlugin) -> bool:
+        """Return whether a turn holds a plugin, or one of its calls runs."""
+        return bool(old.scope.calls.running) or any(old in each.generation.active for each in self._leases)
+
+    def _move_leases(self, old: ActivePlugin, *, only_waiting: bool = False) -> None:
+        """Let turns use the current generation from their next call on."""
+        for lease in self._leases:
+            if old in lease.generation.active and (lease.only_waits or not only_waiting):
+                lease.generation = self.current
+
+    def _wake(self) -> None:
+        for event in self._ending.values():
+            event.set()
+
+    async def _end(self, old: ActivePlugin) -> None:
+        """Deactivate a plugin that is not registered any more, and release all that it has."""
+        old.scope.retire()
+        # Before the plugin, because the tasks may use what it releases.
+        await old.scope.end_tasks()
         try:
             async with asyncio.timeout(_DEACTIVATE_SECONDS):
-                await _awaited(plugin.deactivate())
-        except Exception:
-            log.exception("a plugin failed to deactivate", plugin=name)
-        self._forget(name)
-        self.events.emit(PluginUnregistered(name))
-
-    async def shutdown(self) -> None:
-        """Unregister all plugins, the latest first."""
-        for name in reversed(tuple(self._plugins)):
-            await self.unregister(name)
-
-    def tasks(self, name: str) -> PluginTasks | None:
-        """Return the tasks of a plugin that is being registered; None if the gateway does not run."""
-        if self.task_group is None:
-            return None
-        tasks = self._tasks[name] = PluginTasks(name, self.task_group)
-        return tasks
-
-    async def _end_tasks(self, name: str) -> None:
-        tasks = self._tasks.pop(name, None)
-        if tasks is not None:
-            await tasks.end()
+                await _awaited(old.plugin.deactivate())
+        except CATCHABLE as error:
+            if is_cancellation_requested(error):
+                raise
+            log.exception("a plugin failed to deactivate", plugin=old.name)
+        old.scope.release()
 
     def get(self, name: str) -> Plugin | None:
         """Return the plugin with this name, or None."""
-        return self._plugins.get(name)
+        found = self._active.get(name)
+        return None if found is None else found.plugin
 
     def list(self) -> tuple[Plugin, ...]:
-        """Return all plugins, oldest first."""
-        return tuple(self._plugins.values())
+        """Return all plugins in their order."""
+        return tuple(one.plugin for one in self._active.values())
 
     def get_tools(self) -> tuple[Tool, ...]:
         """Return all tools, in plugin order; skip a plugin that fails to list its tools."""
-        return tuple(tool for plugin in self._tool_plugins for tool in _offered(plugin, plugin.tools))
-
-    def limit_of(self, tool: Tool) -> Limit:
-        """Return the time limit of a tool: its own, or the one in the settings of its plugin."""
-        plugins = self._plugins.values()
-        names = (p.name for p in plugins for each in _offered(p, p.tools) if each.name == tool.name)
-        owner = next(names, "")
-        timeout_ms = tool.timeout_ms or self._settings(owner).tool_timeout_ms
-        return Limit(owner, f"tool {tool.name}", timeout_ms / 1000)
-
-    def owner_of(self, tool: Tool) -> Plugin | None:
-        """Return the plugin that offers a tool of this name, or None."""
-        return next(
-            (p for p in self._tool_plugins if any(each.name == tool.name for each in _offered(p, p.tools))),
-            None,
-        )
-
-    def asks_by_default(self, tool: Tool) -> bool:
-        """Return whether only a rule that names a tool allows it without an approval."""
-        owner = self.owner_of(tool)
-        return owner is not None and owner.asks_by_default
-
-    def is_built_in(self, tool: Tool) -> bool:
-        """Return whether a plugin that comes with Trunkline offers exactly this tool.
-
-        A tool of the same name that a hook substituted is not built in.
-        """
-        plugins = [plugin for name, plugin in self._plugins.items() if name in self._built_in]
-        return any(tool is offered for plugin in plugins for offered in _offered(plugin, plugin.tools))
+        return self.current.tools()
 
     async def get_filtered_tools(self, ctx: TurnContext) -> tuple[Tool, ...]:
         """Return the tools that the plugins allow in this turn."""
-        return await self._hooks.filter_tools(self.get_tools(), ctx)
+        return await self.current.filtered_tools(ctx)
 
     def get_hooks(self) -> Hooks:
         """Return the composed hooks."""
-        return self._hooks
+        return self.current.hooks
 
     async def get_system_prompts(self) -> tuple[str, ...]:
         """Return the plugins' system prompts in order, without empty ones."""
-        found: list[str] = []
-        for plugin in self.list():
-            prompt = plugin.system_prompt
-            if prompt and (text := prompt if isinstance(prompt, str) else await self._prompt(plugin, prompt)):
-                found.append(text)
-        return tuple(found)
+        return await self.current.system_prompts()
 
     async def apply_system_prompt_transforms(self, prompt: str, ctx: TurnContext) -> str:
         """Return the prompt after every plugin's ``transform_system_prompt``."""
-        return await self._hooks.transform_system_prompt(prompt, ctx)
-
-    def get_commands(self) -> Mapping[str, SlashCommand]:
-        """Return the slash commands by name; the first plugin that offers a name wins."""
-        return {name: command for name, (command, _) in self._commands().items()}
-
-    def find_command(self, name: str) -> tuple[SlashCommand, Mapping[str, Any]] | None:
-        """Return a slash command with the settings of its plugin, or None."""
-        found = self._commands().get(name)
-        return None if found is None else (found[0], self._contexts[found[1]].config)
-
-    def get_agent_loop(self) -> AgentLoop | None:
-        """Return the agent loop of the first plugin that has one."""
-        return next((p.agent_loop for p in self._plugins.values() if p.agent_loop is not None), None)
+        return await self.current.hooks.transform_system_prompt(prompt, ctx)
 
     def get_renderer(self, custom_type: str) -> MessageRenderer | None:
         """Return the first registered renderer of a message type."""
@@ -306,7 +403,7 @@ class PluginRegistry:
     def get_status_segments(self) -> tuple[StatusSegment, ...]:
         """Return the segments of the status line, in plugin order."""
         status = self.contributions.status
-        return tuple(segment for name in self._plugins for segment in status.get(name, ()))
+        return tuple(segment for name in self._active for segment in status.get(name, ()))
 
     def get_shortcuts(self) -> tuple[str, ...]:
         """Return the keys that have a handler."""
@@ -327,63 +424,24 @@ class PluginRegistry:
             log.exception("a renderer failed", custom_type=message.custom_type)
             return None
 
-    async def _prompt(self, plugin: Plugin, prompt: Callable[[PluginContext], Any]) -> str:
-        limit = Limit(plugin.name, "system_prompt", self._hook_seconds(plugin))
-        try:
-            return await limit.call(prompt, self._contexts[plugin.name])
-        except CATCHABLE as error:
-            if is_cancellation_requested(error):
-                raise
-            raise PluginError(f"plugin {plugin.name!r} failed in its system prompt: {error}") from error
-
-    def _compose(self) -> None:
-        # Tools are listed for every model call; most plugins have none.
-        self._tool_plugins = [plugin for plugin in self.list() if overrides(plugin, "tools")]
-        self._hooks = Hooks(self.list(), self._hook_seconds, lambda p: self._settings(p.name).on_failure)
-
     async def collect_figures(self) -> tuple[Mapping[str, Sequence[Figure]], Sequence[str]]:
         """Return the metrics of all plugins by full name, and the plugins that failed to give theirs."""
-        plugins = [plugin for plugin in self.list() if overrides(plugin, "figures")]
-        return await collect_figures([(plugin, self._hook_seconds(plugin)) for plugin in plugins])
+        active = [one for one in self._active.values() if overrides(one.plugin, "figures")]
+        return await collect_figures([(one.plugin, one.hook_limit("figures")) for one in active])
 
     def limit_of_route(self, found: PluginRoute) -> Limit:
         """Return the time limit of one request: that of the plugin's tools."""
-        seconds = self._settings(found.plugin).tool_timeout_ms / 1000
-        return Limit(found.plugin, f"route {found.route.method} {found.route.path}", seconds)
+        owner = self._active[found.plugin]
+        return owner.limit(f"route {found.route.method} {found.route.path}", owner.settings.tool_timeout_ms)
 
-    def _hook_seconds(self, plugin: Plugin) -> float:
-        return self._settings(plugin.name).hook_timeout_ms / 1000
-
-    def _commands(self) -> dict[str, tuple[SlashCommand, str]]:
-        commands: dict[str, tuple[SlashCommand, str]] = {}
-        for plugin in self._plugins.values():
-            for command in _offered(plugin, plugin.commands):
-                commands.setdefault(command.name, (command, plugin.name))
-        return commands
-
-    def _refuse_duplicates(self, plugin: Plugin) -> None:
-        taken = {tool.name for tool in self.get_tools()}
-        for tool in _offered(plugin, plugin.tools):
+    def _refuse_duplicates(self, plugin: Plugin, instead_of: ActivePlugin | None) -> None:
+        others = (one for one in self._active.values() if one is not instead_of)
+        taken = {tool.name for one in others for tool in one.tools()}
+        for tool in offered(plugin, plugin.tools):
             if tool.name in taken:
                 detail = f"plugin {plugin.name!r}: tool {tool.name!r} is already registered"
                 raise AlreadyRegisteredError(detail)
             taken.add(tool.name)
-
-    def _forget(self, name: str) -> None:
-        del self._plugins[name], self._contexts[name]
-        self._built_in.discard(name)
-        self.routes = {owner: routes for owner, routes in self.routes.items() if owner != name}
-        self._compose()
-        self.events.remove_owner(name)
-        self.contributions.drop(name)
-
-
-def _offered(plugin: Plugin, offer: Callable[[], Sequence[V]]) -> Sequence[V]:
-    try:
-        return offer()
-    except Exception:
-        log.exception("a plugin failed to list its contributions", plugin=plugin.name)
-        return ()
 
 
 async def _awaited(answer: Any) -> None:

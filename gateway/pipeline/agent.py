@@ -25,7 +25,6 @@ from gateway.contract.plugin import AgentLoop, LoopRun, ToolCall, TurnResult
 from gateway.contract.tool import Tool, ToolOutput
 from gateway.events.bus import ActivityBus
 from gateway.events.types import AgentStarted
-from gateway.extensions.registry import PluginRegistry
 from gateway.models import Agents, Models, Profile, Route
 from gateway.pipeline.agent_loop import follow, turn_result
 from gateway.pipeline.model_call import ModelCaller
@@ -65,7 +64,6 @@ class Agent:
 
     def __init__(
         self,
-        registry: PluginRegistry,
         sessions: Sessions,
         models: Models,
         agents: Agents,
@@ -76,7 +74,6 @@ class Agent:
         defaults: AgentDefaults,
         rooms: Rooms,
     ) -> None:
-        self._registry = registry
         self._models = models
         self._agents = agents
         self._model_caller = model_caller
@@ -105,7 +102,7 @@ class Agent:
         finally:
             reason = "aborted" if turn.aborted else "complete"
             report_end(turn, stop)
-            await self._registry.get_hooks().after_agent_run(reason, turn.ctx)
+            await turn.plugins.hooks.after_agent_run(reason, turn.ctx)
             self._activity.emit("agent_end", turn.ctx.agent, reason)
 
     async def _run_to_end(self, turn: Turn) -> StopReason:
@@ -132,7 +129,7 @@ class Agent:
         prompt = await self._system_prompt(turn)
         if turn.is_repeated:
             await self._tool_calls.resume(turn, await self._tools(turn))
-        loop = self._registry.get_agent_loop()
+        loop = turn.plugins.agent_loop()
         own_tools = turn.options.tools is not None
         if loop is not None and not turn.depth and not own_tools:
             return await self._run_custom_loop(turn, loop, route, prompt)
@@ -182,9 +179,10 @@ class Agent:
         """
         if turn.options.tools is not None:
             return ()
-        tools = await self._registry.get_filtered_tools(turn.ctx)
+        plugins = turn.plugins
+        tools = await plugins.filtered_tools(turn.ctx)
         if turn.is_read_only:
-            tools = tuple(tool for tool in tools if tool.read_only and self._registry.is_built_in(tool))
+            tools = tuple(tool for tool in tools if tool.read_only and plugins.is_built_in(tool))
         hidden = {*_hidden_mode_tools(turn, tools), *_hidden_task(turn, tools)}
         tools = tuple(tool for tool in tools if tool.name not in hidden)
         allowed = turn.overrides.tools
@@ -198,9 +196,9 @@ class Agent:
         mode = PLAN_INSTRUCTION if turn.session.row.mode == "plan" and not turn.depth else ""
         if turn.is_read_only and not mode:
             mode = _READ_ONLY
-        prompts = (first, room, mode, *await self._registry.get_system_prompts())
+        prompts = (first, room, mode, *await turn.plugins.system_prompts())
         prompt = "\n\n".join(prompt for prompt in prompts if prompt)
-        return await self._registry.apply_system_prompt_transforms(prompt, turn.ctx)
+        return await turn.plugins.hooks.transform_system_prompt(prompt, turn.ctx)
 
     async def _run_custom_loop(self, turn: Turn, loop: AgentLoop, route: Route, prompt: str) -> StopReason:
         """Run a plugin's agent loop in place of the built-in one."""
@@ -230,7 +228,8 @@ class Agent:
         options = self._model_caller.options(turn, route, prompt, tools)
         run = LoopRun(turn.transcript(), options, tools, call_model, call_tool)
         try:
-            await follow(turn, loop.run(run))
+            with turn.pinned():
+                await follow(turn, loop.run(run))
         except TrunklineError:
             raise
         except CATCHABLE as error:

@@ -21,7 +21,6 @@ from gateway.contract.messages import Message, TextPart, new_id, sound
 from gateway.contract.plugin import Compacting
 from gateway.contract.provider import ChatOptions, ToolDefinition
 from gateway.events.types import SessionCompacted, SessionCompacting
-from gateway.extensions.registry import PluginRegistry
 from gateway.models import Agents, ContextWindow, Models, Profile, Route, Spending, clamp_max_tokens
 from gateway.models.meter import overhead_tokens
 from gateway.rooms.envelope import Envelopes
@@ -98,14 +97,12 @@ class Compactor:
 
     def __init__(
         self,
-        registry: PluginRegistry,
         agents: Agents,
         models: Models,
         spending: Spending,
         envelopes: Envelopes,
         history: int,
     ) -> None:
-        self._registry = registry
         self._agents = agents
         self._models = models
         self._spending = spending
@@ -222,13 +219,14 @@ class Compactor:
         if not covered:
             return 0
         trusted = not (turn.is_untrusted or turn.holds_others_content)
-        hooks = self._registry.get_hooks()
         trigger = "manual" if manual else "auto"
         before = session.context_tokens
         if session.events.wants(SessionCompacting, session.id):
             session.events.emit(SessionCompacting(session.id, trigger, instructions))
         try:
-            asked = await hooks.session_compacting(Compacting(trigger, session.id, instructions), turn.ctx)
+            asked = await turn.plugins.hooks.session_compacting(
+                Compacting(trigger, session.id, instructions), turn.ctx
+            )
         except PluginError as error:
             raise _NoSummaryError(str(error)) from error
         text = asked.summary

@@ -18,7 +18,6 @@ from gateway.contract.events import PermissionAsked, ToolStarting
 from gateway.contract.plugin import Plugin, ToolBlock, ToolCall
 from gateway.contract.tool import Tool, ToolOutput
 from gateway.events.types import PermissionReplied, ToolFinished
-from gateway.extensions.registry import PluginRegistry
 from gateway.session import Turn
 
 
@@ -37,8 +36,7 @@ class Decision(Struct, frozen=True):
 class CallDecisions:
     """Asks plugins and users about tool calls, and reports calls on the event bus."""
 
-    def __init__(self, registry: PluginRegistry, approvals: Approvals) -> None:
-        self._registry = registry
+    def __init__(self, approvals: Approvals) -> None:
         self._approvals = approvals
 
     async def approve(
@@ -56,7 +54,7 @@ class CallDecisions:
 
         ``by_rule``: a rule of the settings demands the question.
         """
-        events, hooks = turn.session.events, self._registry.get_hooks()
+        events, hooks = turn.session.events, turn.plugins.hooks
         asked: PermissionAsked | None = None
         plugin = ""
 
@@ -66,7 +64,7 @@ class CallDecisions:
                 return None
             asked = _asked(turn, tool, arguments)
             events.emit(asked)
-            owner = self._registry.owner_of(tool)
+            owner = turn.plugins.owner_of(tool)
 
             def may_allow(other: Plugin) -> bool:
                 return not (reason or by_rule) and other is not owner
@@ -89,7 +87,7 @@ class CallDecisions:
 
     async def start(self, turn: Turn, call: ToolCall) -> ToolBlock | None:
         """Let plugins block a permitted call. Returns the block, or None."""
-        events, hooks = turn.session.events, self._registry.get_hooks()
+        events, hooks = turn.session.events, turn.plugins.hooks
         session = turn.root.session.id
         if not (hooks.uses("tool_execute_before") or events.wants(ToolStarting, session)):
             return None

@@ -36,7 +36,6 @@ from gateway.contract.messages import (
 from gateway.contract.provider import ChatOptions, ToolDefinition
 from gateway.contract.tool import Tool
 from gateway.counters import Counters, observe
-from gateway.extensions.registry import PluginRegistry
 from gateway.models import (
     Agents,
     CallCost,
@@ -71,7 +70,6 @@ class ModelCaller:
 
     def __init__(
         self,
-        registry: PluginRegistry,
         agents: Agents,
         tool_runner: ToolRunner,
         spending: Spending,
@@ -82,7 +80,6 @@ class ModelCaller:
         self._compactor = compactor
         self._counters = counters
         self._envelopes = envelopes
-        self._registry = registry
         self._agents = agents
         self._tool_runner = tool_runner
         self._spending = spending
@@ -232,8 +229,7 @@ class ModelCaller:
         transcript = turn.transcript() if messages is None else tuple(messages)
         if messages is not None or turn.session.has_client_results:
             transcript = tuple(with_results(transcript))
-        hooks = self._registry.get_hooks()
-        sent, options = await hooks.before_llm_call(transcript, options, turn.ctx)
+        sent, options = await turn.plugins.hooks.before_llm_call(transcript, options, turn.ctx)
         if request.shorten_to is not None:
             sent = shorten(sent, request.shorten_to)
         sent = self._envelopes.apply(turn.session, sent)
@@ -295,7 +291,7 @@ class ModelCaller:
     async def _after_call(self, turn: Turn, first: int, usage: MetadataDelta) -> None:
         total = usage.input_tokens + usage.output_tokens
         turn.notify(UsageEvent(total, usage.cached_tokens))
-        hooks = self._registry.get_hooks()
+        hooks = turn.plugins.hooks
         if hooks.uses("after_llm_call"):
             before = turn_result(turn, first, total, usage.cached_tokens)
             after = await hooks.after_llm_call(before, turn.ctx)

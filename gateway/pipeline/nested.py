@@ -242,7 +242,7 @@ class NestedRunner:
         session.begin(turn, ())
         session.has_read_others = parent.holds_others_content
         # Registered with its parent, whose abort ends it, too.
-        parent.children.add(turn)
+        parent.add_child(turn)
         if parent.aborted:
             turn.abort()
         self._runs.activity.emit("task_started", agent, turn.overrides.task)
@@ -259,7 +259,7 @@ class NestedRunner:
             if turn.aborted and not turn.committed:
                 await self._runs.commit(turn, "cancelled")
             session.finish(turn)
-            parent.children.discard(turn)
+            parent.remove_child(turn)
             parent.usage.add_nested(turn.usage)
             turn.report_step("invocation_end", {"outcome": outcome})
             self._runs.activity.emit("task_completed" if outcome == "done" else "task_error", agent, outcome)
@@ -287,7 +287,7 @@ class NestedTurn(Turn):
             late=False,
             interrupted=None,
         )
-        super().__init__(session, entry, agent=parent.agent)
+        super().__init__(session, entry, agent=parent.agent, lease=parent.lease)
         self.parent = parent
         self.purpose = f'{parent.purpose} Task "{description}".'.strip()
         self.overrides = overrides

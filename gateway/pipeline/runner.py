@@ -29,6 +29,7 @@ from gateway.contract.plugin import CommandContext, Intercept, Pass, Transform
 from gateway.counters import Counters
 from gateway.delivery.deliverer import AnswerDelivery, Deliverer
 from gateway.events.types import SessionError, SlashCommandExecuted, TurnFinished, TurnStarted
+from gateway.extensions.generation import Lease
 from gateway.extensions.registry import PluginRegistry
 from gateway.pipeline.agent import Agent, error_part
 from gateway.pipeline.revisions import should_answer
@@ -121,8 +122,14 @@ class Runner:
             await self._access.confirm(one.channel, one.inbound)
             # Also for one that is not answered: its context is stored for those after it.
             await self._context.drop_deleted(one)
-        role = self._access.role(entry)
-        turn = Turn(session, entry, role=role or "user", agent=self._agent.agent_for(session, entry))
+        with self._registry.lease() as lease:
+            return await self._answer_with(lease, session, entry, delivery)
+
+    async def _answer_with(
+        self, lease: Lease, session: Session, entry: Entry, delivery: AnswerDelivery
+    ) -> Turn:
+        role, agent = self._access.role(entry), self._agent.agent_for(session, entry)
+        turn = Turn(session, entry, role=role or "user", agent=agent, lease=lease)
         if session.events.wants(TurnStarted):
             session.events.emit(TurnStarted(session.id, turn.message_id, entry.channel))
         turn.worker = asyncio.current_task()
@@ -144,7 +151,7 @@ class Runner:
 
     async def _process(self, turn: Turn, delivery: AnswerDelivery) -> None:
         """Apply the hooks to an authorised user's message, then run its command or the agent."""
-        entry, hooks = turn.entry, self._registry.get_hooks()
+        entry = turn.entry
         if entry.refused and not entry.silent:
             await self._reply(turn, delivery, TextPart(_TOO_MANY))
             return
@@ -158,7 +165,7 @@ class Runner:
         newest = wanted[-1]
         text = newest.inbound.text
         try:
-            verdict = await hooks.transform_user_input(text, turn.ctx)
+            verdict = await turn.plugins.hooks.transform_user_input(text, turn.ctx)
         except TrunklineError as error:
             await self._reply(turn, delivery, error_part(error))
             return
@@ -182,7 +189,7 @@ class Runner:
 
     async def _chat(self, turn: Turn, delivery: AnswerDelivery, newest: Entry, text: str) -> None:
         """Let ``chat.message`` handlers pass, change or answer a message, then run the agent."""
-        events, hooks = turn.session.events, self._registry.get_hooks()
+        events, hooks = turn.session.events, turn.plugins.hooks
         if hooks.uses("chat_message") or events.wants(ChatMessage, turn.session.id):
             kinds = tuple(str(type(part).__struct_config__.tag) for part in newest.inbound.parts)
             event = ChatMessage(turn.session.id, text, turn.sender.id, kinds)
@@ -200,7 +207,7 @@ class Runner:
 
     async def _run_command(self, turn: Turn, command: re.Match[str]) -> Part | None:
         name, arguments = command[1], (command[2] or "").strip()
-        found = self._registry.find_command(name)
+        found = turn.plugins.find_command(name)
         if found is None:
             return TextPart(f"Unknown command: /{name}. Type /help for a list.")
         known, config = found
@@ -208,7 +215,8 @@ class Runner:
             return TextPart(f"/{name} is for admins.")
         context, ok = self._command_context(turn, config), False
         try:
-            reply = await known.execute(arguments, context)
+            with turn.pinned():
+                reply = await known.execute(arguments, context)
             ok = True
         except TrunklineError as error:
             return error_part(error)

@@ -50,7 +50,6 @@ from gateway.contract.tool import (
 )
 from gateway.events.bus import ActivityBus
 from gateway.extensions.deadlines import paused
-from gateway.extensions.registry import PluginRegistry
 from gateway.files import ToolOutputs
 from gateway.pipeline.decisions import CallDecisions, Decision
 from gateway.session import Turn, calling
@@ -242,7 +241,6 @@ class ToolRunner:
 
     def __init__(
         self,
-        registry: PluginRegistry,
         permissions: Permissions,
         approvals: Approvals,
         rooms: Rooms,
@@ -251,9 +249,8 @@ class ToolRunner:
         changing: Callable[[Turn], Changing],
         watching: Callable[[Turn], Watching],
     ) -> None:
-        self._registry = registry
         self._permissions = permissions
-        self._decisions = CallDecisions(registry, approvals)
+        self._decisions = CallDecisions(approvals)
         self.approvals = approvals
         self._rooms = rooms
         self._activity = activity
@@ -307,16 +304,17 @@ class ToolRunner:
     async def _call(
         self, turn: Turn, tools: Mapping[str, Tool], part: ToolCallPart, services: CallServices
     ) -> ToolOutput:
-        hooks = self._registry.get_hooks()
         named = _find_tool(tools, part.tool_name)
         name = part.tool_name if named is None else named.name
         original = ToolCall(part.tool_call_id, name, part.arguments)
         if part.invalid_arguments is not None:
-            content = await hooks.after_tool_exec(original, "Error: Invalid JSON arguments", turn.ctx)
+            content = await turn.plugins.hooks.after_tool_exec(
+                original, "Error: Invalid JSON arguments", turn.ctx
+            )
             return _shown(ToolOutput(content, is_error=True), services.show)
         call = await self._prepared(turn, tools, original)
         if isinstance(call, ToolBlock):
-            content = await hooks.after_tool_exec(original, call.content, turn.ctx)
+            content = await turn.plugins.hooks.after_tool_exec(original, call.content, turn.ctx)
             return _shown(ToolOutput(content, is_error=call.is_error), services.show)
         tool = tools[call.name]
         await services.begin(tool)
@@ -324,7 +322,7 @@ class ToolRunner:
         begun = time.monotonic()
         output = await self._execute(turn, tool, call, progress, services)
         took_ms = round((time.monotonic() - begun) * 1000)
-        changed = await hooks.after_tool_exec(call, output.content, turn.ctx)
+        changed = await turn.plugins.hooks.after_tool_exec(call, output.content, turn.ctx)
         session = turn.session
         shortened = await self._outputs.shorten(changed, session.id, session.redactor.redact_text)
         output = msgspec.structs.replace(output, content=shortened)
@@ -339,7 +337,7 @@ class ToolRunner:
         allowed = await self._admitted(turn, tools, call)
         if isinstance(allowed, ToolBlock):
             return allowed
-        rewritten = await self._registry.get_hooks().before_tool_exec(call, turn.ctx)
+        rewritten = await turn.plugins.hooks.before_tool_exec(call, turn.ctx)
         if isinstance(rewritten, ToolBlock) or rewritten == call:
             return rewritten
         # Permission and guards covered the original arguments only: a rewritten call needs its own.
@@ -356,8 +354,8 @@ class ToolRunner:
         tool = tools.get(call.name)
         if tool is None:
             return ToolBlock(_unknown_tool(call.name, tools))
-        built_in, role = self._registry.is_built_in(tool), turn.ctx.role
-        by_default = self._registry.asks_by_default(tool)
+        built_in, role = turn.plugins.is_built_in(tool), turn.ctx.role
+        by_default = turn.plugins.asks_by_default(tool)
         action = self._permissions.decide(
             tool, call.arguments, role, built_in=built_in, ask_by_default=by_default
         )
@@ -404,7 +402,7 @@ class ToolRunner:
             watching=self._watching(turn),
         )
         try:
-            limit = self._registry.limit_of(tool)
+            limit = turn.plugins.limit_of(tool)
             return as_output(await limit.call(tool.execute, call.arguments, context))
         except ToolError as error:
             return ToolOutput(f"Error: {error}", is_error=True)

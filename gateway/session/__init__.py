@@ -6,7 +6,16 @@ the contract.
 """
 
 from gateway.session.session import Session
-from gateway.session.sessions import Sessions
+from gateway.session.sessions import OwnedSessions, Sessions
 from gateway.session.turn import RunOverrides, Turn, calling, clamp_usage, running
 
-__all__ = ["RunOverrides", "Session", "Sessions", "Turn", "calling", "clamp_usage", "running"]
+__all__ = [
+    "OwnedSessions",
+    "RunOverrides",
+    "Session",
+    "Sessions",
+    "Turn",
+    "calling",
+    "clamp_usage",
+    "running",
+]

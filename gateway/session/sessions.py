@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
 
 from gateway.contract.channel import Address
 from gateway.contract.errors import InvalidStateError, NotFoundError, TrunklineError
+from gateway.contract.events import AgentEvent
 from gateway.contract.messages import Message
-from gateway.events.bus import EventBus
-from gateway.events.types import SessionCreated, SessionDeleted, SessionResumed
+from gateway.contract.services import SessionView, Unregister
+from gateway.events.bus import EventBus, OwnedEvents
+from gateway.events.types import AgentProgress, SessionCreated, SessionDeleted, SessionResumed
 from gateway.session.loader import SessionLoader
 from gateway.session.log import (
     DROP_CHILDREN,
@@ -244,3 +247,45 @@ class Sessions:
                 self._drop(oldest.id)
             else:
                 self._sessions.move_to_end(oldest.id)
+
+
+class OwnedSessions:
+    """The sessions as one plugin sees them: listeners that it adds to a session end with it."""
+
+    def __init__(self, sessions: Sessions, events: OwnedEvents) -> None:
+        self._sessions = sessions
+        self._events = events
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sessions, name)
+
+    def get(self, session_id: str) -> SessionView | None:
+        """Return a session that is in memory, or None."""
+        session = self._sessions.get(session_id)
+        return None if session is None else self._owned(session)
+
+    def live(self) -> Sequence[SessionView]:
+        """Return the sessions that are in memory."""
+        return [self._owned(session) for session in self._sessions.live()]
+
+    async def find(self, session_id: str) -> SessionView:
+        """Return a stored session. Raises NotFoundError."""
+        return self._owned(await self._sessions.find(session_id))
+
+    def _owned(self, session: Session) -> SessionView:
+        return cast("SessionView", _OwnedSession(session, self._events))
+
+
+class _OwnedSession:
+    def __init__(self, session: Session, events: OwnedEvents) -> None:
+        self._session = session
+        self._events = events
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def subscribe(self, listener: Callable[[AgentEvent], None]) -> Unregister:
+        """Call ``listener`` with the events of turns, until the returned function is called."""
+        return self._events.subscribe(
+            AgentProgress, lambda progress: listener(progress.event), session=self._session.id
+        )

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from decimal import Decimal
 from typing import Any, TypeVar, cast
@@ -25,6 +26,7 @@ from gateway.contract.deltas import (
     Tokens,
     deltas_of,
 )
+from gateway.contract.errors import InvalidStateError
 from gateway.contract.events import AgentEvent, AgentEventMapper, MessagesEvent
 from gateway.contract.messages import (
     Message,
@@ -39,6 +41,7 @@ from gateway.contract.messages import (
 from gateway.contract.plugin import TurnContext
 from gateway.contract.provider import TurnOptions
 from gateway.events.types import AgentProgress
+from gateway.extensions.generation import Generation, Lease
 from gateway.session.frames import Frame, TurnStart
 from gateway.session.session import Session
 from gateway.store.inbox import Entry
@@ -134,6 +137,7 @@ class Turn:
     """One run of the agent for one accepted message.
 
     ``emit`` passes every delta to the assembler and to the session's readers. ``clock`` returns seconds.
+    ``lease`` is its hold on the plugins, which nested runs share; None for a turn that calls no plugin.
     """
 
     durable = True
@@ -150,9 +154,9 @@ class Turn:
         clock: Callable[[], float] = time.monotonic,
         role: SenderRole = "user",
         agent: str = "main",
+        lease: Lease | None = None,
     ) -> None:
-        self.session = session
-        self.entry = entry
+        self.session, self.entry, self.lease = session, entry, lease
         self.message_id = entry.answer_id
         self.writer = DeltaWriter(self.message_id)
         self.assembler = Assembler(session.id, self.message_id)
@@ -167,8 +171,7 @@ class Turn:
         self.changed_files: list[str] = []
         """Paths that tools changed since the last result; nested runs share the list."""
         self.ctx = TurnContext(session.id, entry.inbound.sender, session.bus, entry.inbound, agent, role)
-        self._clock = clock
-        self._started = clock()
+        self._clock, self._started = clock, clock()
         # The first report is due at once.
         self._metadata_at = -_METADATA_SECONDS + self._started
         self._task: asyncio.Task[object] | None = None
@@ -208,6 +211,34 @@ class Turn:
     def root(self) -> Turn:
         """The turn of the user's message: itself, or the one that this nested run works for."""
         return self
+
+    @property
+    def plugins(self) -> Generation:
+        """The plugins that this turn uses now. Raises InvalidStateError without a lease."""
+        if self.lease is None:
+            raise InvalidStateError("the turn has no lease of plugins")
+        return self.lease.generation
+
+    def add_child(self, child: Turn) -> None:
+        """Add a running nested run."""
+        # The first one takes the place of this turn, which waits for it.
+        if self.lease is not None and self.children:
+            self.lease.branches += 1
+        self.children.add(child)
+
+    def remove_child(self, child: Turn) -> None:
+        """Remove a nested run that ended."""
+        self.children.discard(child)
+        if self.lease is not None and self.children:
+            self.lease.branches -= 1
+
+    def pinned(self) -> AbstractContextManager[None]:
+        """Mark that a command or an agent loop of a plugin runs; see ``Lease.pinned``."""
+        return nullcontext() if self.lease is None else self.lease.pinned()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Mark that this turn, or one of its nested runs, waits for a person."""
+        return nullcontext() if self.lease is None else self.lease.waiting()
 
     @property
     def is_repeated(self) -> bool:

@@ -67,8 +67,8 @@ class PluginsSettings(OpenSection):
     )
 
     def tables_of_others(self, names: Collection[str]) -> list[str]:
-        """Return the names of tables without a plugin; a file also counts by its stem."""
-        stems = {name.rpartition("/")[2].removesuffix(".py").rpartition(".")[2] for name in names}
+        """Return the names of tables without a plugin; files and folders also count by their stems."""
+        stems = {name.rstrip("/").rpartition("/")[2].removesuffix(".py").rpartition(".")[2] for name in names}
         return [name for name in self.__pydantic_extra__ or {} if name not in names and name not in stems]
 
     def of(self, *names: str) -> PluginSettings:

@@ -14,12 +14,13 @@ from structlog.testing import capture_logs
 
 from gateway import Message, Plugin, PluginContext, SettingsError, Tool, tool_from
 from gateway.app import Gateway
+from gateway.contract.channel import Address
 from gateway.contract.errors import InvalidStateError, PluginActivationError, TrunklineError
 from gateway.events.bus import ActivityBus, OwnedEvents
 from gateway.extensions.backends import ProviderRegistry
 from gateway.extensions.loader import load_plugin
 from gateway.extensions.registry import ChannelRegistry, PluginRegistry
-from gateway.session import Sessions
+from gateway.session import OwnedSessions, Sessions
 from gateway.settings import PluginsSettings, Settings, load_settings
 from gateway.testing.chat import CHANNEL, chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
@@ -403,14 +404,18 @@ async def test_002_43_the_handle_has_five_registries_and_shutdown(tmp_path: Path
         assert isinstance(gateway.activity, ActivityBus)
         assert isinstance(gateway.providers, ProviderRegistry)
         ctx = plugin.ctx
-        assert (ctx.registry, ctx.sessions, ctx.channels) == (
-            gateway.registry,
-            gateway.parts.sessions,
-            gateway.channels,
+        assert ctx.registry is gateway.registry
+        assert ctx.channels is not None
+        assert ctx.providers is not None
+        assert ctx.channels.list() == gateway.channels.list()
+        session = await gateway.parts.sessions.get_or_create(
+            "s", channel="test", owner="ada", address=Address("test")
         )
+        assert isinstance(ctx.sessions, OwnedSessions)
+        assert [one.id for one in ctx.sessions.live()] == [session.id]
         assert isinstance(ctx.activity, ActivityBus)
         assert isinstance(ctx.events, OwnedEvents)
-        assert ctx.providers is gateway.providers
+        assert ctx.providers.get("script") is gateway.providers.get("script")
         gateway.shutdown()
         assert (gateway.stop.is_set(), gateway.exit_code) == (True, 0)
 

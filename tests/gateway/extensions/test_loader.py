@@ -41,6 +41,115 @@ def test_a_plugin_may_be_a_file(tmp_path: Path, way: str) -> None:
     assert load_plugin(str(file)).name == "mine"
 
 
+ANNOTATED = """
+from __future__ import annotations
+from dataclasses import KW_ONLY, dataclass
+import msgspec
+from gateway import Plugin
+
+@dataclass
+class Note:
+    text: str
+    _: KW_ONLY
+    later: Note | None = None
+
+class Tree(msgspec.Struct):
+    leaf: Leaf
+
+class Leaf(msgspec.Struct):
+    name: str
+
+class Mine(Plugin):
+    name = "mine"
+    note = Note("a", later=Note("b"))
+    tree = msgspec.json.decode('{"leaf": {"name": "x"}}', type=Tree)
+
+plugin = Mine()
+"""
+
+
+def modules_of_files() -> set[str]:
+    """The names of the modules that plugin files have now."""
+    return {name for name in sys.modules if name.startswith("trunkline_plugin_")}
+
+
+def test_a_file_may_have_dataclasses_and_forward_references(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(ANNOTATED)
+    plugin: Any = load_plugin("mine.py", tmp_path)
+    assert (plugin.note.later.text, plugin.tree.leaf.name) == ("b", "x")
+    assert sys.modules[type(plugin).__module__].plugin is plugin
+
+
+def test_two_files_with_one_name_are_two_modules(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(f"{PLUGIN}    place = {folder!r}\nplugin = Mine()\n")
+    one: Any = load_plugin("a/mine.py", tmp_path)
+    other: Any = load_plugin("b/mine.py", tmp_path)
+    again: Any = load_plugin("a/mine.py", tmp_path)
+    assert (one.place, other.place, again.place) == ("a", "b", "a")
+    assert len({type(each).__module__ for each in (one, other, again)}) == 3
+
+
+@pytest.mark.parametrize("text", ["raise KeyboardInterrupt", "def create(): raise KeyboardInterrupt"])
+def test_an_interrupt_during_an_import_ends_the_gateway(tmp_path: Path, text: str) -> None:
+    (tmp_path / "odd.py").write_text(text)
+    with pytest.raises(KeyboardInterrupt):
+        load_plugin("odd.py", tmp_path)
+
+
+def folder_plugin(folder: Path, place: str) -> None:
+    """Write a plugin that is a folder with submodules."""
+    (folder / "parts").mkdir(parents=True)
+    (folder / "main.py").write_text(
+        "from . import place\nfrom .parts.words import WORD\n" + PLUGIN + "    found = (place.PLACE, WORD)\n"
+        "    def late(self):\n        from . import late\n        return late.PLACE\n\nplugin = Mine()\n"
+    )
+    (folder / "place.py").write_text(f"PLACE = {place!r}\n")
+    (folder / "late.py").write_text(f"PLACE = {place!r}\n")
+    (folder / "parts/words.py").write_text("from ..place import PLACE\nWORD = PLACE.upper()\n")
+
+
+def test_a_plugin_may_be_a_folder_whose_modules_import_one_another(tmp_path: Path) -> None:
+    folder_plugin(tmp_path / "a/mine", "here")
+    folder_plugin(tmp_path / "b/mine", "there")
+    (tmp_path / "a/mine.py").write_text(PLUGIN + "plugin = Mine()\n")
+    one: Any = load_plugin("a/mine", tmp_path)
+    other: Any = load_plugin("b/mine/", tmp_path)
+    assert (one.found, one.late()) == (("here", "HERE"), "here")
+    assert (other.found, other.late()) == (("there", "THERE"), "there")
+    assert not hasattr(load_plugin("a/mine.py", tmp_path), "found")
+
+
+def test_a_folder_that_fails_to_load_leaves_no_module(tmp_path: Path) -> None:
+    before = modules_of_files()
+    folder_plugin(tmp_path / "mine", "here")
+    (tmp_path / "mine/parts/words.py").write_text("from ..place import PLACE\n1 / 0\n")
+    with pytest.raises(PluginError, match=r"'\./mine' cannot be loaded: ZeroDivisionError"):
+        load_plugin("./mine", tmp_path)
+    with pytest.raises(PluginError, match=r"FileNotFoundError.*nothing.main\.py"):
+        load_plugin("./nothing", tmp_path)
+    assert modules_of_files() == before
+
+
+def test_a_folder_is_relative_to_the_settings_that_list_it_and_has_a_table(tmp_path: Path) -> None:
+    folder_plugin(tmp_path / "mine", "here")
+    (tmp_path / "own.toml").write_text("plugins.enabled = ['./mine']\n[plugins.mine]\noptional = true\n")
+    settings = load_settings(tmp_path / "own.toml", environ={})
+    plugin: Any = load_plugin("./mine", settings.plugin_base("./mine"))
+    assert plugin.found == ("here", "HERE")
+    assert settings.plugins.tables_of_others(settings.plugins.enabled) == []
+    assert settings.plugins.tables_of_others(["./mine/"]) == []
+
+
+def test_a_file_that_fails_to_load_leaves_no_module(tmp_path: Path) -> None:
+    before = modules_of_files()
+    (tmp_path / "odd.py").write_text("1 / 0")
+    with pytest.raises(PluginError, match="ZeroDivisionError"):
+        load_plugin("odd.py", tmp_path)
+    assert modules_of_files() == before
+
+
 def test_a_plugin_may_be_any_module_that_python_finds(tmp_path: Path) -> None:
     (tmp_path / "my_plugins").mkdir()
     (tmp_path / "my_plugins/mine.py").write_text(PLUGIN + "plugin = Mine()\n")
@@ -61,6 +170,8 @@ def test_a_plugin_may_be_any_module_that_python_finds(tmp_path: Path) -> None:
     [
         (None, "cannot be loaded: FileNotFoundError"),
         ("1 / 0", "cannot be loaded: ZeroDivisionError"),
+        ("import sys; sys.exit(3)", "cannot be loaded: SystemExit: 3"),
+        ("def create(): raise SystemExit('no key')", "cannot be loaded: SystemExit: no key"),
         ("def create(:", "cannot be loaded: SyntaxError"),
         ("", "neither create"),
         ("plugin = 5", "neither create"),
@@ -221,6 +332,8 @@ def test_a_declared_key_may_be_similar_to_one_of_the_gateway(pigeons: Pigeons) -
         ("pigeon = loft", None, "cannot be loaded: ModuleNotFoundError"),
         ("pigeon = loft:Missing", "", "cannot be loaded: AttributeError"),
         ("pigeon = loft", "", r"'loft' of loft 1.2 has no function create\(\)"),
+        ("pigeon = loft", "raise SystemExit(1)", "cannot be loaded: SystemExit: 1"),
+        ("pigeon = loft", "def create(*given): raise SystemExit(1)", r"create\(\) failed: SystemExit: 1"),
         ("pigeon = loft", "def create(*given): return {}['x']", r"create\(\) failed: KeyError: 'x'"),
         ("pigeon = loft", "def create(*given): return 5", r"create\(\) has not returned a Channel"),
     ],

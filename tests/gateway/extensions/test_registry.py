@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +26,28 @@ from gateway.channel import MessageFrame
 from gateway.contract.errors import AlreadyRegisteredError
 from gateway.extensions.contributions import ConsoleUI
 from gateway.extensions.registry import AgentSources, ChannelRegistry, PluginRegistry
+from gateway.extensions.scope import Scope
 from gateway.testing.chat import chatting
 from gateway.testing.letterbox import Letterbox
 
 
-def context_for(registry: PluginRegistry, plugin: Plugin, **extras: Any) -> PluginContext:
+def context_for(registry: PluginRegistry, plugin: Plugin, scope: Scope, **extras: Any) -> PluginContext:
     """A context with nothing that a host may lack."""
     contributions, name = registry.contributions, plugin.name
+
+    def set_status(segments: Sequence[StatusSegment]) -> None:
+        scope.put("status", contributions.set_status, name, segments)
+
     return PluginContext(
         cwd="/",
         config={},
         options=lambda model: model(),
         registry=registry,
         get_plugin=registry.get,
-        set_status_line=lambda segments: contributions.set_status(name, segments),
-        register_message_renderer=lambda key, value: contributions.add(name, "renderer", key, value),
-        register_shortcut=lambda key, value: contributions.add(name, "shortcut", key, value),
-        register_mention_provider=lambda key, value: contributions.add(name, "mention", key, value),
+        set_status_line=set_status,
+        register_message_renderer=partial(scope.add, contributions.add, name, "renderer"),
+        register_shortcut=partial(scope.add, contributions.add, name, "shortcut"),
+        register_mention_provider=partial(scope.add, contributions.add, name, "mention"),
         **extras,
     )
 
@@ -85,8 +91,8 @@ async def test_002_09_all_contributions_are_optional() -> None:
 
     registry = await registered(Bare())
     assert registry.get_tools() == ()
-    assert registry.get_commands() == {}
-    assert registry.get_agent_loop() is None
+    assert registry.current.commands() == {}
+    assert registry.current.agent_loop() is None
     assert await registry.get_system_prompts() == ()
     assert registry.get_status_segments() == ()
 
@@ -347,7 +353,7 @@ async def test_002_28_plugins_survive_absent_extras() -> None:
     from plugins.tools import create as tools
 
     registry = await registered(providers(), tools())
-    ctx = context_for(registry, tools())
+    ctx = context_for(registry, tools(), Scope("tools"))
     extras = ("ui", "shutdown", "submit", "providers", "channels", "sessions", "activity", "agents")
     assert [getattr(ctx, extra) for extra in extras] == [None] * len(extras)
     assert [plugin.name for plugin in registry.list()] == ["providers", "tools"]
@@ -395,8 +401,9 @@ async def test_002_36_a_published_registry_is_what_later_plugins_get(tmp_path: P
     own.register_source(tmp_path / "agents")
     earlier, publisher, later = Noted("earlier"), Publisher("publisher"), Noted("later")
     async with chatting(tmp_path, earlier, publisher, later) as chat:
-        assert earlier.ctx.agents is not own
-        assert later.ctx.agents is own
+        assert earlier.ctx.agents is not None
+        assert later.ctx.agents is not None
+        assert (earlier.ctx.agents.list(), later.ctx.agents.list()) == ((), own.list())
         assert "poet" in chat.gateway.profiles.all
 
 
@@ -427,9 +434,8 @@ async def test_unregistering_takes_everything_of_a_plugin_away() -> None:
     plugin.ctx.register_shortcut("tab", lambda: None)
     plugin.ctx.register_message_renderer("card", lambda message: "")
     plugin.ctx.register_mention_provider("@", lambda partial: ())
-    commands: Mapping[str, SlashCommand] = registry.get_commands()
-    assert list(commands) == ["full"]
+    assert list(registry.current.commands()) == ["full"]
     await registry.unregister("full")
-    assert registry.get_commands() == {}
+    assert registry.current.commands() == {}
     assert (registry.get_shortcut("tab"), registry.get_renderer("card")) == (None, None)
     assert registry.get_mention_providers() == ()

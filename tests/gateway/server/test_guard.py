@@ -294,7 +294,8 @@ class Saboteur(Plugin):
                 raise RuntimeError("sabotage")
             return ()
 
-        ctx.sessions.live = live
+        # The gateway's own sessions: the plugin's view of them calls their methods.
+        ctx.sessions._sessions.live = live
 
 
 async def test_many_sockets_at_once_are_told_apart(tmp_path: Path) -> None:
