@@ -79,6 +79,7 @@ from gateway.pipeline.model_call import ModelCaller
 from gateway.pipeline.runner import Runner
 from gateway.pipeline.submission import Submission
 from gateway.pipeline.tools import ToolRunner
+from gateway.plugin_services import PluginActions, PluginCompletions, PluginGrants
 from gateway.rooms.context import RoomContext
 from gateway.rooms.envelope import Envelopes
 from gateway.session import OwnedSessions, Session, Sessions
@@ -136,6 +137,9 @@ class RunningGateway:
     branches: Branches
     search: SearchIndex
     drafts: AgentDrafts
+    grants: PluginGrants
+    actions: PluginActions
+    completions: PluginCompletions
     host: Host
 
 
@@ -187,6 +191,8 @@ class Gateway:
         """Set before plugins are activated, which are given the sessions before the other parts exist."""
         self._parts: RunningGateway | None = None
         self._tables: PluginTables | None = None
+        self._grants: PluginGrants
+        self._actions: PluginActions
         self._opened = asyncio.Event()
         """Set once announcements and questions of plugins are accepted."""
         self._background: list[asyncio.Task[None]] = []
@@ -234,6 +240,11 @@ class Gateway:
             await access.load()
             self._questions = questions = Questions(store, access, self.channels, sessions, self.redactor)
             await questions.load()
+            self._grants = PluginGrants(
+                store, access, self.channels, sessions, questions, settings.limits.approval_timeout_ms
+            )
+            await self._grants.load()
+            self._actions = PluginActions(store)
             await self._register_plugins(sessions, access, questions)
             await asyncio.to_thread(self._kept.load)
             self._mask_secrets()
@@ -245,6 +256,7 @@ class Gateway:
                 self._background.append(tasks.create_task(store.monitor.run(), name="store monitor"))
                 self._parts = self._assemble(tasks, permissions, store, sessions, access, questions)
                 self._background.append(tasks.create_task(questions.run(), name="questions"))
+                self._background.append(tasks.create_task(self._actions.run(), name="plugin actions"))
                 self._register_channels(self._parts)
                 await self.recover()
                 sessions.post = self._parts.intake.post
@@ -385,6 +397,11 @@ class Gateway:
             DeadLetters(store, intake.take_up),
             *own,
             self._drafts(caller, permissions, access),
+            self._grants,
+            self._actions,
+            PluginCompletions(
+                sessions, self.models, self.profiles, caller, spending.ledger, lambda: self.model
+            ),
             host,
         )
 

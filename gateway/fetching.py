@@ -11,16 +11,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
-from msgspec import Struct
+from msgspec import Struct, structs
 from yarl import URL
 
 from gateway.contract.errors import AddressRefusedError, FetchError
+
+T = TypeVar("T")
 
 Network = IPv4Network | IPv6Network
 
@@ -70,6 +72,25 @@ REACH = Reach()
 """The default limits."""
 
 
+class Request(Struct, frozen=True):
+    """A request. ``check`` is called with each address that it is redirected to, and raises to refuse it."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+    check: Callable[[URL], None] = lambda _address: None
+
+
+class Response(Struct, frozen=True):
+    """An answer of any status: its final address, its headers and its bytes."""
+
+    url: str
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
+
+
 class Fetched(Struct, frozen=True):
     """A fetched document: its final address, its media type and charset as declared, and its bytes."""
 
@@ -93,16 +114,36 @@ async def fetch(url: str, reach: Reach = REACH) -> Fetched:
     Raises AddressRefusedError if it, or an address that it redirects to, is not allowed, and FetchError if
     the request fails.
     """
-    address = _address(url, reach)
+    return await _follow(Request("GET", url), reach, _content)
+
+
+async def request(asked: Request, reach: Reach = REACH) -> Response:
+    """Make a request with any method and return the answer of any status; see ``fetch``."""
+    return await _follow(asked, reach, _response)
+
+
+async def _follow(
+    asked: Request, reach: Reach, read: Callable[[URL, aiohttp.ClientResponse, int], Awaitable[T]]
+) -> T:
+    """Make a request, follow its redirects, and read the answer."""
+    address = _address(asked.url, reach)
     try:
         async with asyncio.timeout(reach.seconds), _session(reach) as session:
             for _ in range(REDIRECTS + 1):
-                async with session.get(address, allow_redirects=False) as answer:
+                async with session.request(
+                    asked.method,
+                    address,
+                    headers=asked.headers,
+                    data=asked.body or None,
+                    allow_redirects=False,
+                ) as answer:
                     if answer.status not in (301, 302, 303, 307, 308):
-                        return await _content(address, answer, reach.most_bytes)
+                        return await read(address, answer, reach.most_bytes)
                     target = _address(str(address.join(URL(answer.headers.get("Location", "")))), reach)
                     if reach.same_host and not _is_same_host(address, target):
                         raise FetchError(f"{_place(address)} redirects to another host: {target}")
+                    asked.check(target)
+                    asked = _redirected(asked, answer.status, address, target)
                     address = target
     except aiohttp.ClientConnectorError as error:
         if isinstance(error.os_error, _NotPublic):
@@ -113,6 +154,15 @@ async def fetch(url: str, reach: Reach = REACH) -> Fetched:
     except (aiohttp.ClientError, OSError, ValueError):
         raise FetchError(f"{_place(address)} did not answer with valid HTTP") from None
     raise FetchError(f"{_place(address)} redirects too often")
+
+
+def _redirected(asked: Request, status: int, address: URL, target: URL) -> Request:
+    """Return the request to make after a redirect, as browsers do."""
+    # Credentials and other headers were meant for the first host.
+    headers = asked.headers if _is_same_host(address, target) else dict[str, str]()
+    if status in (307, 308) or asked.method in ("GET", "HEAD"):
+        return structs.replace(asked, headers=headers)
+    return structs.replace(asked, method="GET", headers=headers, body=b"")
 
 
 class _NotPublic(OSError):
@@ -178,6 +228,15 @@ def _is_same_host(address: URL, target: URL) -> bool:
 async def _content(address: URL, answer: aiohttp.ClientResponse, most: int) -> Fetched:
     if answer.status != 200:
         raise FetchError(f"{_place(address)} answered with status {answer.status}")
+    data = await _body(address, answer, most)
+    return Fetched(str(address), answer.content_type, data, answer.charset or "")
+
+
+async def _response(address: URL, answer: aiohttp.ClientResponse, most: int) -> Response:
+    return Response(str(address), answer.status, dict(answer.headers), await _body(address, answer, most))
+
+
+async def _body(address: URL, answer: aiohttp.ClientResponse, most: int) -> bytes:
     if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise FetchError(f"{_place(address)} sent a compressed answer that was not requested")
     pieces, size = list[bytes](), 0
@@ -186,7 +245,7 @@ async def _content(address: URL, answer: aiohttp.ClientResponse, most: int) -> F
         if size > most:
             raise FetchError(f"{_place(address)} sent more than {most} bytes")
         pieces.append(piece)
-    return Fetched(str(address), answer.content_type, b"".join(pieces), answer.charset or "")
+    return b"".join(pieces)
 
 
 def _place(address: URL) -> str:

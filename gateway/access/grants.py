@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec import Struct
 from sqlalchemy import Connection, select
 
-from gateway.access.patterns import granted
 from gateway.access.people import UserRef
 from gateway.contract.errors import NotFoundError
 from gateway.contract.messages import new_id, now_ms
 from gateway.contract.tool import Tool
+from gateway.patterns import granted
 from gateway.store import Op, Store
 from gateway.store import schema as t
 from gateway.store.writes import Write, audit_op

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import structlog
 
-from gateway.access import patterns
+from gateway import patterns
 from gateway.contract.channel import SenderRole
 from gateway.contract.errors import SettingsError
 from gateway.contract.tool import Tool

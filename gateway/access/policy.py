@@ -114,6 +114,12 @@ class AccessPolicy:
         sender = Sender("" if bot else author)
         return self.role(channel, replace(message, sender=sender, role=None)) is not None
 
+    def admins(self, channel: str) -> tuple[str, ...]:
+        """Return the ids of a channel's admins, sorted, without those whom only a group makes admins."""
+        listed = self.rules(channel).admins
+        members = (one for one in self._members.list() if one.channel == channel and one.role == "admin")
+        return tuple(sorted((frozenset(listed) - _groups_in(listed)) | {one.user_id for one in members}))
+
     def listed(self, channel: str) -> frozenset[str]:
         """Return the ids and groups that the rules of a channel and its rooms name, without ``*``."""
         rules = self.rules(channel)

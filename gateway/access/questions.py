@@ -178,6 +178,8 @@ class Questions:
     ) -> None:
         self.handler_of: Callable[[str], Handler | None] = lambda _owner: None
         """Returns the handler for the answers to an owner's questions."""
+        self.handlers: dict[str, Handler] = {}
+        """The handlers of the gateway's own owners."""
         self.effects: dict[str, Effects] = {}
         """For each owner, what is committed together with an answer."""
         self.announcing: Callable[[str], asyncio.Task[None] | None] = lambda _session: None
@@ -349,6 +351,21 @@ class Questions:
         """Return an open question, or None."""
         held = self._held.get(question_id)
         return held.question if held is not None and held.is_open else None
+
+    def find(self, question_id: str) -> Held | None:
+        """Return a question that is open, or whose owner has not taken its end yet."""
+        return self._held.get(question_id)
+
+    def find_open(self, owner: str, subject: str) -> Held | None:
+        """Return the open question of an owner about a subject, or None."""
+        return next(
+            (
+                held
+                for held in self._held.values()
+                if held.is_open and held.question.owner == owner and held.subject == subject
+            ),
+            None,
+        )
 
     def may_answer(self, channel: str, session: Session, message: InboundMessage) -> bool:
         """Return whether a typed message is the answer to its sender's question."""
@@ -670,7 +687,7 @@ class Questions:
 
     async def _deliver(self, held: Held) -> None:
         """Call the owner's handler until it returns, then keep the answer no longer."""
-        handler = self.handler_of(held.question.owner)
+        handler = self._handler_of(held.question.owner)
         if handler is None or held.delivering or held.answer is None:
             return
         held.delivering = True
@@ -687,11 +704,14 @@ class Questions:
                 failures += 1
                 log.exception("an owner failed to take an answer", owner=held.question.owner)
             await asyncio.sleep(_DELIVERY.pause(failures))
-            handler = self.handler_of(held.question.owner)
+            handler = self._handler_of(held.question.owner)
         held.delivering = False
         if handler is not None:
             await self._store.write((ACKNOWLEDGE, (held.question.id, now_ms())))
             self._held.pop(held.question.id, None)
+
+    def _handler_of(self, owner: str) -> Handler | None:
+        return self.handlers.get(owner) or self.handler_of(owner)
 
     def _masked(self, question: Question) -> Question:
         """Return a question with the configured secrets masked in all that is shown."""

@@ -4,7 +4,8 @@ In: the contract. Out: these names; ``extensions`` checks what plugins return, a
 import this module.
 """
 
+from gateway.api.beneath import FOLDER, open_below
 from gateway.contract.plugin import ApiCall, ApiRoute, Figure
 from gateway.contract.tool import FileChange
 
-__all__ = ["ApiCall", "ApiRoute", "Figure", "FileChange"]
+__all__ = ["FOLDER", "ApiCall", "ApiRoute", "Figure", "FileChange", "open_below"]

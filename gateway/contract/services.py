@@ -7,9 +7,11 @@ that the host does not have is ``None`` in the context.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+from msgspec import Struct
 
 from gateway.contract.channel import Address, Channel, InboundMessage, Responder
 from gateway.contract.events import Activity, ActivityKind, AgentEvent, BusEvent, SubAgentEvent
@@ -420,4 +422,91 @@ class UIService(Protocol):
 
     def clear_status(self, key: str) -> None:
         """Remove the status line of a key."""
+        ...
+
+
+class GrantService(Protocol):
+    """The grants of confined plugins that were given or refused since their installation."""
+
+    def given(self, plugin: str) -> Collection[str]:
+        """Return the grants that a plugin was given."""
+        ...
+
+    def refused(self, plugin: str) -> Collection[str]:
+        """Return the grants that a plugin was refused for good."""
+        ...
+
+    async def ask(
+        self, plugin: str, grant: str, action: str, session: str
+    ) -> Literal["once", "always", "never"] | None:
+        """Ask an admin of the session's chat for a grant. None if none can be asked, or none answers.
+
+        ``action`` completes the sentence "The plugin x wants to …". "always" and "never" are durable when
+        this returns.
+        """
+        ...
+
+
+class CapabilityLog(Protocol):
+    """The audit log of what confined plugins do."""
+
+    def record(
+        self,
+        plugin: tuple[str, str, str],
+        action: str,
+        value: str,
+        arguments: object = (),
+        *,
+        allowed: bool = True,
+        microseconds: int = 0,
+    ) -> None:
+        """Note an action, to be written soon. ``plugin`` is its name, version and content hash.
+
+        Only a digest of ``arguments`` is stored.
+        """
+        ...
+
+
+class SizedTable(Table, Protocol):
+    """A table that knows its size."""
+
+    async def size(self, *, without: str = "") -> int:
+        """Return the bytes of all values as JSON, except that of one key."""
+        ...
+
+
+class SendService(Protocol):
+    """Sends a text to the chat of a session, once for each key. Returns once it is durable."""
+
+    async def __call__(self, session: str, text: str, key: str) -> None: ...
+
+
+class Completion(Struct, frozen=True):
+    """The answer of a model to a plugin. ``cost`` is in US dollars, None without a known price."""
+
+    text: str
+    input_tokens: int
+    output_tokens: int
+    cost: float | None
+
+
+class CompletionService(Protocol):
+    """Calls models for plugins."""
+
+    async def complete(
+        self,
+        plugin: str,
+        session: str,
+        prompt: str,
+        *,
+        system: str = "",
+        model: str = "",
+        max_tokens: int = 1_000,
+        budget: float | None = None,
+    ) -> Completion:
+        """Call a model for a plugin that works in a session.
+
+        ``budget`` is in US dollars, for this plugin in this session. Raises BudgetExceededError and
+        ProviderError.
+        """
         ...

@@ -83,6 +83,11 @@ def paused() -> Generator[None]:
         deadline.resume()
 
 
+def current() -> Deadline | None:
+    """Return the clock of the current plugin call, or None. Another task may pause it."""
+    return _current.get()
+
+
 def is_limited() -> bool:
     """Return whether this is part of a plugin call with a time limit."""
     return _current.get() is not None

@@ -65,6 +65,7 @@ _DIMENSIONS: Mapping[BudgetScope, Dimension] = {
     "agent": "agent",
     "provider": "provider",
     "model": "model",
+    "plugin": "plugin",
 }
 _OWNER_TEXT: Mapping[BudgetScope, str] = {
     "all": "the",
@@ -74,6 +75,7 @@ _OWNER_TEXT: Mapping[BudgetScope, str] = {
     "agent": "this agent's",
     "provider": "this provider's",
     "model": "this model's",
+    "plugin": "this plugin's",
 }
 _PERIOD_TEXT: Mapping[PeriodKind, str] = {"day": " for today", "month": " for this month", "ever": ""}
 
@@ -186,6 +188,8 @@ class Budgets:
         """Return the accounts that a call is charged to."""
         accounts: list[Account] = []
         for budget in self.all:
+            if budget.scope == "plugin" and not caller.plugin:
+                continue
             keys = await self._keys(budget, caller)
             if not budget.only or budget.only & keys:
                 accounts.append(await self._account(budget, keys, now))
@@ -204,7 +208,7 @@ class Budgets:
                 return frozenset({caller.person, *await self._linked(caller.person)})
             case "model":
                 return frozenset({f"{caller.provider}/{caller.model}"})
-            case "session" | "channel" | "agent" | "provider" as scope:
+            case "session" | "channel" | "agent" | "provider" | "plugin" as scope:
                 return frozenset({structs.asdict(caller)[scope]})
             case _:
                 assert_never(budget.scope)

@@ -46,12 +46,12 @@ def format_usd(usd: Decimal) -> str:
 
 
 State = Literal["reserved", "estimated", "counted"]
-Dimension = Literal["day", "session", "channel", "person", "agent", "provider", "model"]
-"""Column to group amounts by. A model is named with its provider."""
+Dimension = Literal["day", "session", "channel", "person", "agent", "provider", "model", "plugin"]
+"""Column to group amounts by. A model is named with its provider; "" as plugin is a turn's own calls."""
 
 _COLUMNS = (
     "id at state session channel person agent provider model"
-    " input_tokens output_tokens cached_tokens cache_write_tokens nano_usd"
+    " input_tokens output_tokens cached_tokens cache_write_tokens nano_usd plugin"
 )
 PUT_SPEND = Write("upsert", 70, t.spend, _COLUMNS)
 DROP_SPEND = Write("delete", 71, t.spend, "id")
@@ -61,7 +61,10 @@ _EPOCH = date(1970, 1, 1).toordinal()
 
 
 class Caller(Struct, frozen=True):
-    """The session, user, agent and model of a call. ``person`` is channel and user id."""
+    """The session, user, agent and model of a call. ``person`` is channel and user id.
+
+    ``plugin`` is the plugin that made the call, "" for a turn.
+    """
 
     session: str
     channel: str
@@ -69,6 +72,7 @@ class Caller(Struct, frozen=True):
     agent: str
     provider: str
     model: str
+    plugin: str = ""
 
 
 class UsageRow(Struct, frozen=True, kw_only=True):
@@ -144,7 +148,7 @@ class Ledger:
 def _row(call_id: str, caller: Caller, at: int, state: State, tokens: Tokens, nano_usd: int | None) -> Op:
     user = (caller.session, caller.channel, caller.person, caller.agent, caller.provider, caller.model)
     counts = (tokens.input, tokens.output, tokens.cached, tokens.cache_write)
-    return PUT_SPEND, (call_id, at, state, *user, *counts, nano_usd)
+    return PUT_SPEND, (call_id, at, state, *user, *counts, nano_usd, caller.plugin)
 
 
 def _key(dimension: Dimension) -> ColumnElement[Any]:
@@ -154,7 +158,7 @@ def _key(dimension: Dimension) -> ColumnElement[Any]:
             return s.at // _DAY_MS
         case "model":
             return s.provider + "/" + s.model
-        case "session" | "channel" | "person" | "agent" | "provider":
+        case "session" | "channel" | "person" | "agent" | "provider" | "plugin":
             return s[dimension]
         case _:
             assert_never(dimension)

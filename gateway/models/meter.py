@@ -273,6 +273,7 @@ class Spending:
             agent=turn.ctx.agent,
             provider=route.provider.id,
             model=route.model,
+            plugin=turn.plugin,
         )
 
         def report(spent: CallCost) -> None:

@@ -14,7 +14,7 @@ from gateway.models.budgets import Budget, PeriodKind, period_at
 from gateway.models.ledger import Dimension, Ledger, UsageRow, to_usd
 from gateway.settings import BudgetScope
 
-By = Literal["day", "session", "channel", "user", "agent", "provider", "model"]
+By = Literal["day", "session", "channel", "user", "agent", "provider", "model", "plugin"]
 _DAY_MS = 86_400_000
 _MAX_HOLDERS = 50
 

@@ -144,6 +144,8 @@ class Turn:
     """The effects of its tools are recorded, so that a crash does not repeat them."""
     purpose = ""
     """The task of a nested run in plain words, for the questions that it asks; empty for others."""
+    plugin = ""
+    """The plugin whose own model call it is; empty for all turns of messages."""
     runs = open_runs = 0
     """Numbers of nested runs for its message, at every depth: of all, and of those that still run."""
 

@@ -236,7 +236,7 @@ AgentTables = Annotated[dict[str, AgentSettings], AfterValidator(checked_names)]
 ModelTables = Annotated[dict[str, ModelSettings], AfterValidator(_models)]
 
 
-BudgetScope = Literal["all", "user", "session", "channel", "agent", "provider", "model"]
+BudgetScope = Literal["all", "user", "session", "channel", "agent", "provider", "model", "plugin"]
 Amount = Annotated[Decimal, Field(ge=0, le=10**9)]
 
 

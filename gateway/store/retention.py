@@ -19,6 +19,7 @@ log = structlog.get_logger("trunkline.retention")
 FORGET_ROOM = Write("delete", 74, t.room, "id")
 FORGET_FEEDBACK = Write("delete", 76, t.feedback, "id")
 FORGET_QUESTION = Write("delete", 90, t.question, "id")
+FORGET_ACTION = Write("delete", 93, t.plugin_action, "id")
 
 _DAY_MS = 86_400_000
 _ROOM_DAYS = 365
@@ -53,6 +54,7 @@ class Retention:
         for write, table, column, states, before in (
             (FORGET_INBOX, t.inbox, "received_at", ("done", "merged"), horizon),
             (FORGET_OUTBOX, t.outbox, "sent_at", ("final", "removed"), horizon),
+            (FORGET_ACTION, t.plugin_action, "at", (), horizon),
             (FORGET_ROOM, t.room, "seen_at", (), rooms),
             (FORGET_FEEDBACK, t.feedback, "at", (), rooms),
             (FORGET_QUESTION, t.question, "settled_at", ("answered", "expired", "withdrawn"), rooms),

@@ -419,11 +419,12 @@ spend = Table(
     Column("cached_tokens", BigInteger, nullable=False),
     Column("cache_write_tokens", BigInteger, nullable=False),
     Column("nano_usd", BigInteger),
+    Column("plugin", Text, nullable=False, server_default=""),
     Index("spend_at", "at"),
     Index("spend_session", "session"),
 )
 """Model calls. ``state`` is reserved (running, or cut off by a crash), estimated or counted; ``nano_usd`` is
-a billionth of a US dollar, and null if no price is known."""
+a billionth of a US dollar, and null if no price is known. ``plugin`` is empty unless one made the call."""
 
 allowance = Table(
     "allowance",
@@ -450,6 +451,40 @@ approval_grant = Table(
     UniqueConstraint("session", "channel", "user_id", "tool", "matches", name="approval_grant_call"),
 )
 """Permanent approvals: of one user, in one session, for calls that match exactly this text."""
+
+plugin_grant = Table(
+    "plugin_grant",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("plugin", Text, nullable=False),
+    Column("capability", Text, nullable=False),
+    Column("allowed", BigInteger, nullable=False),
+    Column("decided_by", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    UniqueConstraint("plugin", "capability", name="plugin_grant_of"),
+)
+"""Decisions about capabilities of confined plugins that were made after the installation: 1 allows, 0 refuses
+for good."""
+
+plugin_action = Table(
+    "plugin_action",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("at", BigInteger, nullable=False),
+    Column("plugin", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("content", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("value", Text, nullable=False),
+    Column("arguments", Text, nullable=False),
+    Column("allowed", BigInteger, nullable=False),
+    Column("risk", BigInteger, nullable=False),
+    Column("microseconds", BigInteger, nullable=False),
+    Index("plugin_action_of", "plugin", "at"),
+    Index("plugin_action_at", "at"),
+)
+"""Audit log of confined plugins. ``content`` is the hash of the plugin's files, ``arguments`` a digest,
+``risk`` 50 to 100."""
 
 question = Table(
     "question",

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from weakref import WeakValueDictionary
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from gateway.contract.errors import InvalidRequestError
 from gateway.contract.messages import now_ms
@@ -113,6 +113,14 @@ class PluginTable:
     async def items(self, prefix: str = "") -> list[tuple[str, Any]]:
         """Return the entries whose keys have a prefix, sorted by key."""
         return [(key, json.loads(text)) for key, text in await self._entries(prefix)]
+
+    async def size(self, *, without: str = "") -> int:
+        """Return the characters of all values as JSON, except that of one key."""
+        e = t.plugin_entry.c
+        query = select(func.coalesce(func.sum(func.length(e.value)), 0)).where(
+            e.plugin == self._plugin, e.name == self._name, e.key != without
+        )
+        return await self._store.read(lambda c: c.execute(query).scalar_one())
 
     async def _write(self, row_id: str, op: Op, key: str, expected: Any, *, present: bool = False) -> bool:
         """Make a write if the entry is as expected; with ``present`` only if there is one."""

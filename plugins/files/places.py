@@ -7,28 +7,21 @@ cannot lead the operation elsewhere.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import posixpath
 import stat
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
 from msgspec import Struct
 
 from gateway import ToolError
+from gateway.api import FOLDER, open_below
 from plugins.files.settings import SYSTEM
 
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-_SYS_OPENAT2 = 437
-_NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x02, 0x04, 0x08
-_RETRIES = 20
-"""openat2 reports EAGAIN if a folder is renamed during the call."""
 _LONGEST_PATH = 4096
 
 
@@ -134,20 +127,6 @@ def open_folder(place: Place) -> int:
         os.close(base)
 
 
-def open_below(base: int, parts: Sequence[str], flags: int) -> int:
-    """Open a path below a folder; no part of it may be a link. Raises OSError."""
-    if not parts:
-        return os.open(".", flags, dir_fd=base)
-    if not _has_openat2():
-        return _open_stepwise(base, parts, flags)
-    for _ in range(_RETRIES):
-        try:
-            return _openat2(base, "/".join(parts), flags)
-        except BlockingIOError:
-            continue
-    return _open_stepwise(base, parts, flags)
-
-
 def refuse(place: Place, error: OSError, base: int | None = None) -> NoReturn:
     """Raise the ToolError for a failed operation on a place."""
     if error.errno in (errno.ELOOP, errno.ENOTDIR) and (link := _link_in(place, base)):
@@ -190,59 +169,3 @@ def _link_in(place: Place, base: int | None) -> str:
     finally:
         os.close(opened)
     return ""
-
-
-def _open_stepwise(base: int, parts: Sequence[str], flags: int) -> int:
-    """Open a path one part after the other, for systems without openat2."""
-    opened = os.dup(base)
-    try:
-        for part in parts[:-1]:
-            following = os.open(part, FOLDER, dir_fd=opened)
-            os.close(opened)
-            opened = following
-        return os.open(parts[-1], flags | os.O_NOFOLLOW, dir_fd=opened)
-    finally:
-        os.close(opened)
-
-
-class _How(ctypes.Structure):
-    """``struct open_how`` of openat2(2)."""
-
-    _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
-
-
-@cache
-def _library() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _openat2(base: int, path: str, flags: int) -> int:
-    how = _How(flags, 0, _BENEATH | _NO_SYMLINKS | _NO_MAGICLINKS)
-    call = _library().syscall
-    call.restype = ctypes.c_long
-    descriptor: int = call(
-        ctypes.c_long(_SYS_OPENAT2),
-        ctypes.c_int(base),
-        ctypes.c_char_p(os.fsencode(path)),
-        ctypes.byref(how),
-        ctypes.c_size_t(ctypes.sizeof(how)),
-    )
-    if descriptor < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
-    return descriptor
-
-
-@cache
-def _has_openat2() -> bool:
-    """Return whether the kernel has openat2 and a sandbox allows it."""
-    if not hasattr(os, "O_PATH"):
-        return False
-    base = os.open("/", FOLDER)
-    try:
-        os.close(_openat2(base, ".", FOLDER))
-    except OSError:
-        return False
-    finally:
-        os.close(base)
-    return True

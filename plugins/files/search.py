@@ -17,8 +17,9 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from gateway import ToolError
+from gateway.api import FOLDER
 from plugins.files.content import read_in
-from plugins.files.places import FOLDER, Place, Places, folder_of, open_folder
+from plugins.files.places import Place, Places, folder_of, open_folder
 
 MOST_RESULTS = 1_000
 

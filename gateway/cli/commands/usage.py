@@ -24,7 +24,7 @@ from gateway.settings import Settings
 _BAR_WIDTH = 30
 
 By = Annotated[
-    Literal["day", "session", "channel", "user", "agent", "provider", "model"],
+    Literal["day", "session", "channel", "user", "agent", "provider", "model", "plugin"],
     typer.Option(help="Group by."),
 ]
 Days = Annotated[int, typer.Option(min=1, max=3660, help="Number of days, including today (UTC).")]

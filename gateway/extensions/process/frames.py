@@ -1,8 +1,8 @@
 """Frames: calls, results and events in both directions over one socket.
 
-A frame is a length of 4 bytes, big-endian, and UTF-8 JSON of at most 1 MiB. ``{"i", "m", "p", "d"}`` is a call
-with ``d`` ms left, ``{"i", "r"}`` its result, ``{"i", "e"}`` its error; a frame without ``i`` is an event. Each
-direction numbers its own calls. A result with ``"f": 1`` brings a descriptor, sent with its first byte.
+A frame is a length of 4 bytes, big-endian, and UTF-8 JSON of at most 1 MiB. ``{"i", "m", "p", "d"}`` is a
+call with ``d`` ms left, ``{"i", "r"}`` its result, ``{"i", "e"}`` its error; one without ``i`` is an event.
+Each direction numbers its own calls. A result with ``"f": 1`` brings a descriptor, sent with its first byte.
 
 The other side is not trusted. All it sends is bounded, and what it may never send ends the connection with
 ProtocolViolation: a broken frame, an answer to a call that was never made, or too many frames.

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from gateway import ToolError
-from plugins.files import places
+from gateway.api import FOLDER, beneath, open_below
 from plugins.files.changes import Change, Changes
 from plugins.files.content import read_file
-from plugins.files.places import FOLDER, Places, open_below
+from plugins.files.places import Places
 from plugins.files.search import Walk, list_folder
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
@@ -35,15 +35,15 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture(params=["openat2", "stepwise"])
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
     """Both ways to open a path: with openat2, and without it as on other systems."""
-    if request.param == "openat2" and not places._has_openat2():
+    if request.param == "openat2" and not beneath._has_openat2():
         pytest.skip("this kernel has no openat2")
-    kept = places._has_openat2
+    kept = beneath._has_openat2
     if request.param == "stepwise":
-        places._has_openat2 = lambda: False  # type: ignore[assignment]
+        beneath._has_openat2 = lambda: False  # type: ignore[assignment]
     try:
         yield request.param
     finally:
-        places._has_openat2 = kept
+        beneath._has_openat2 = kept
 
 
 def test_a_path_is_made_normal_by_its_text(root: Path) -> None:

@@ -133,6 +133,8 @@ _STARTERS = frozenset(
         ),
     )
 )
+_RUNNERS = frozenset(("bunx", "npx", "pnpx", "pipx", "uvx"))
+"""Programs whose first argument is the package that they run."""
 _VERSIONED = re.compile(r"(?P<name>.+?)[-.]?[0-9][0-9.]*[a-z]?")
 """A name with a version, such as python3.11 or gcc-12."""
 _LOADER = re.compile(r"ld(-linux[\w-]*|-musl[\w-]*)?\.so(\.[0-9]+)*|ld-[0-9.]+\.so")
@@ -219,6 +221,24 @@ def granted(grant: str, key: str) -> bool:
         return False
     leading = _leading(command)
     return leading == len(stored.argv) and stored.argv == command.argv[:leading]
+
+
+def granted_pattern(pattern: str, program: str, arguments: Sequence[str]) -> bool:
+    """Return whether a pattern that was granted to a plugin covers a command.
+
+    ``program`` is the absolute path that was found for the pattern's first word. A command that starts other
+    programs is covered by an exact pattern; a package runner also by one that names the package.
+    """
+    words = shlex.split(pattern)[1:]
+    command = Command("", (program, *arguments))
+    if tuple(words) == command.argv[1:]:
+        return True
+    if not _matches_arguments(words, command.argv[1:]):
+        return False
+    names_package = bool(words) and not (_GLOB.search(words[0]) or words[0].startswith("-"))
+    if names_package and not _RUNNERS.isdisjoint(_names(program)):
+        return True
+    return not starts_programs(command)
 
 
 def starts_programs(command: Command) -> bool:

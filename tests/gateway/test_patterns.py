@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from gateway import Plugin, SettingsError, Tool, tool_from
-from gateway.access.patterns import commands, decide, granted, offer
 from gateway.access.permissions import Permissions
+from gateway.patterns import commands, decide, granted, offer
 from gateway.testing.chat import chatting
 from gateway.testing.fake_models.script import Reply, Use
 from tests.gateway.access.test_approvals import ask, result

@@ -2,9 +2,10 @@
 
 In: a kind (text, path, command or URL), a pattern and the key of a call. Out: the action that the pattern
 decides, the text that an "always" stores, and whether a stored one covers a later call. It knows no tool and
-no store; only ``gateway.access`` imports it.
+no store. Permissions and the broker of confined plugins import it.
 """
 
-from gateway.access.patterns.kinds import check, decide, granted, offer
+from gateway.patterns.commands import granted_pattern
+from gateway.patterns.kinds import check, decide, granted, offer
 
-__all__ = ["check", "decide", "granted", "offer"]
+__all__ = ["check", "decide", "granted", "granted_pattern", "offer"]

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Literal, assert_never
 
-from gateway.access.patterns import commands, urls
 from gateway.contract.tool import MatchKind
+from gateway.patterns import commands, urls
 
 Action = Literal["allow", "deny", "ask"]
 

@@ -1,0 +1,13 @@
+"""Services of confined plugins: their grants, with the questions for them, their audit log, and model calls.
+
+In: the calls that a plugin's broker lets through, and decisions of admins. Out: durable grants, rows of the
+audit log, and answers of models. Only ``app`` and the CLI import it; the broker sees the protocols of
+``gateway.contract.services``.
+"""
+
+from gateway.plugin_services.actions import Action, PluginActions
+from gateway.plugin_services.brokers import Brokers
+from gateway.plugin_services.completions import PluginCompletions
+from gateway.plugin_services.grants import PluginGrant, PluginGrants
+
+__all__ = ["Action", "Brokers", "PluginActions", "PluginCompletions", "PluginGrant", "PluginGrants"]

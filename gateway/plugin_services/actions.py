@@ -1,0 +1,165 @@
+"""The audit log of confined plugins: every use of a capability, granted or denied, and each start and end.
+
+Noting an action only appends to a queue, because it happens within turns. A background task digests the
+arguments and writes what was noted, several times a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import structlog
+from msgspec import Struct
+from sqlalchemy import Connection, select
+
+from gateway.contract.messages import new_id, now_ms
+from gateway.store import Op, Store
+from gateway.store import schema as t
+from gateway.store.writes import Write
+
+log = structlog.get_logger("trunkline.plugins")
+
+ADD_ACTION = Write(
+    "insert",
+    92,
+    t.plugin_action,
+    "id at plugin version content action value arguments allowed risk microseconds",
+)
+
+_MOST_WAITING = 10_000
+_SECONDS = 0.25
+_BATCH = 500
+_LONGEST_VALUE = 300
+_RISKS = {
+    "docker": 100,
+    "exec": 100,
+    "filesystem.delete": 90,
+    "filesystem.write": 90,
+    "messages": 75,
+    "network": 75,
+    "filesystem.read": 75,
+    "llm": 75,
+    "send": 75,
+}
+_LOW_RISK = 50
+
+
+class Action(Struct, frozen=True):
+    """An action of a plugin. ``content`` is the hash of its files, ``arguments`` a digest.
+
+    ``at`` is milliseconds, ``risk`` 50 (low), 75, 90 or 100 (critical).
+    """
+
+    at: int
+    plugin: str
+    version: str
+    content: str
+    action: str
+    value: str
+    arguments: str
+    allowed: bool
+    risk: int
+    microseconds: int
+
+
+class _Noted(NamedTuple):
+    """An action that is not written yet. Ids grow in the order of the actions."""
+
+    id: str
+    at: int
+    plugin: tuple[str, str, str]
+    action: str
+    value: str
+    arguments: object
+    allowed: bool
+    microseconds: int
+
+
+class PluginActions:
+    """The audit log. ``run`` writes; what was noted before a crash and not written is lost."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        # A process adds its own ending, so that two never make the same id in one millisecond.
+        self._process = new_id()[-8:]
+        self._numbers = itertools.count()
+        self._waiting: deque[_Noted] = deque(maxlen=_MOST_WAITING)
+        self._noted = asyncio.Event()
+
+    def record(
+        self,
+        plugin: tuple[str, str, str],
+        action: str,
+        value: str,
+        arguments: object = (),
+        *,
+        allowed: bool = True,
+        microseconds: int = 0,
+    ) -> None:
+        """Note an action, to be written soon."""
+        at = now_ms()
+        row_id = f"{at:013x}{next(self._numbers) & 0xFFFFFF:06x}{self._process}"
+        self._waiting.append(_Noted(row_id, at, plugin, action, value, arguments, allowed, microseconds))
+        self._noted.set()
+
+    async def run(self) -> None:
+        """Write what is noted until cancelled, and the rest then."""
+        try:
+            while True:
+                await self._noted.wait()
+                self._noted.clear()
+                await self.flush()
+                await asyncio.sleep(_SECONDS)
+        finally:
+            await asyncio.shield(self.flush())
+
+    async def flush(self) -> None:
+        """Write all that is noted."""
+        while self._waiting:
+            batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+            await self._store.write(*await asyncio.to_thread(_rows, batch))
+
+    async def latest(self, plugin: str, after: int = 0, limit: int = 100) -> list[Action]:
+        """Return the newest actions of a plugin after a time in ms, oldest first."""
+        a = t.plugin_action.c
+        query = (
+            select(t.plugin_action).where(a.plugin == plugin, a.at > after).order_by(a.id.desc()).limit(limit)
+        )
+
+        def read(connection: Connection) -> list[Action]:
+            return [
+                Action(
+                    row.at,
+                    row.plugin,
+                    row.version,
+                    row.content,
+                    row.action,
+                    row.value,
+                    row.arguments,
+                    bool(row.allowed),
+                    row.risk,
+                    row.microseconds,
+                )
+                for row in connection.execute(query)
+            ]
+
+        return (await self._store.read(read))[::-1]
+
+
+def _rows(noted: Sequence[_Noted]) -> list[Op]:
+    return [_row(one) for one in noted]
+
+
+def _row(noted: _Noted) -> Op:
+    text = msgspec.json.encode(noted.arguments, enc_hook=repr, order="deterministic")
+    digest = hashlib.sha256(text).hexdigest()
+    risk = _RISKS.get(noted.action, _LOW_RISK)
+    value, allowed = noted.value[:_LONGEST_VALUE], int(noted.allowed)
+    start = (noted.id, noted.at, *noted.plugin, noted.action, value)
+    return ADD_ACTION, (*start, digest, allowed, risk, noted.microseconds)

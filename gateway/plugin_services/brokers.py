@@ -1,0 +1,95 @@
+"""The brokers of confined plugins, each with the gateway's services that its plugin may use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gateway.contract.services import (
+    Announce,
+    Completion,
+    CompletionService,
+    GrantService,
+    NoticeLevel,
+    SessionService,
+)
+from gateway.events.bus import OwnedEvents
+from gateway.extensions.admission.manifest import Admitted
+from gateway.extensions.broker import Broker, BrokerServices, Gate
+from gateway.extensions.broker.programs import RunsPrograms
+from gateway.extensions.registry import PluginRegistry
+from gateway.plugin_services.actions import PluginActions
+from gateway.session import Sessions
+from gateway.settings import Settings
+from gateway.tables import PluginTables
+
+_TABLE = "kv"
+
+
+class Brokers:
+    """Makes brokers. ``models`` returns the service that calls models, once the gateway has one.
+
+    ``announce`` returns the announcements of a plugin, ``secret`` one of its secrets.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        registry: PluginRegistry,
+        sessions: Sessions,
+        tables: PluginTables,
+        grants: GrantService,
+        actions: PluginActions,
+        announce: Callable[[str], Announce],
+        models: Callable[[], CompletionService],
+        run: RunsPrograms,
+        secret: Callable[[str, str], str | None],
+        notify: Callable[[str, str, NoticeLevel], None],
+    ) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._sessions = sessions
+        self._tables = tables
+        self._grants = grants
+        self._actions = actions
+        self._announce = announce
+        self._models = models
+        self._run = run
+        self._secret = secret
+        self._notify = notify
+
+    def of(self, admitted: Admitted, stop: Callable[[str], None]) -> Broker:
+        """Return the broker of a plugin. ``stop`` ends the plugin, with a reason."""
+        name = admitted.manifest.name
+        sessions: SessionService = self._sessions
+        services = BrokerServices(
+            workspace=Path.cwd(),
+            private=self._settings.fetch.allow,
+            events=OwnedEvents(self._registry.events, name),
+            sessions=sessions,
+            send=partial(self._send, name),
+            models=_LateModels(self._models),
+            table=self._tables.open(name, _TABLE),
+            run=self._run,
+            secret=partial(self._secret, name),
+            tools=self._registry.get_tools,
+            notify=partial(self._notify, name),
+        )
+        return Broker(admitted, Gate(admitted, self._grants, self._actions, stop), services)
+
+    async def _send(self, plugin: str, session: str, text: str, key: str) -> None:
+        found = await self._sessions.find(session)
+        await self._announce(plugin)(found.address, text, key)
+
+
+class _LateModels:
+    """Calls of models by plugins that are made before the part that calls models."""
+
+    def __init__(self, models: Callable[[], CompletionService]) -> None:
+        self._models = models
+
+    async def complete(self, plugin: str, session: str, prompt: str, **options: Any) -> Completion:
+        """Call a model."""
+        return await self._models().complete(plugin, session, prompt, **options)

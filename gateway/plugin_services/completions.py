@@ -1,0 +1,123 @@
+"""Model calls of confined plugins: through the fallback chain, metered, and within budgets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
+from gateway.contract.errors import BudgetExceededError, OverloadedError
+from gateway.contract.services import Completion
+from gateway.conversations.titles import HiddenTurn
+from gateway.models import Agents, Models
+from gateway.models.ledger import Ledger, to_usd
+from gateway.pipeline.intake import own_entry
+from gateway.pipeline.model_call import ModelCaller
+from gateway.session import Session, Sessions
+from gateway.store.inbox import Entry
+
+_MOST_AT_ONCE = 4
+"""Calls of one plugin at once: a plugin whose own hook calls a model would otherwise call itself for ever."""
+_MOST_TOKENS = 32_000
+_MOST_SESSIONS = 10_000
+"""Sessions whose spending is in memory; that of others is read again from the ledger."""
+
+
+class _PluginTurn(HiddenTurn):
+    """A model call of a plugin, as a turn that nobody sees."""
+
+    def __init__(self, session: Session, entry: Entry, plugin: str, prompt: str, max_tokens: int) -> None:
+        super().__init__(session, entry, session.row.agent or "main", prompt, None, max_tokens)
+        self.plugin = plugin
+
+
+class PluginCompletions:
+    """Calls models for plugins; see ``gateway.contract.services.CompletionService``.
+
+    ``default_model`` returns the model of the gateway.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        models: Models,
+        agents: Agents,
+        caller: ModelCaller,
+        ledger: Ledger,
+        default_model: Callable[[], str],
+    ) -> None:
+        self._default_model = default_model
+        self._sessions = sessions
+        self._models = models
+        self._agents = agents
+        self._caller = caller
+        self._ledger = ledger
+        self._spent: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._running: Counter[str] = Counter()
+
+    async def complete(
+        self,
+        plugin: str,
+        session: str,
+        prompt: str,
+        *,
+        system: str = "",
+        model: str = "",
+        max_tokens: int = 1_000,
+        budget: float | None = None,
+    ) -> Completion:
+        """Call a model for a plugin that works in a session."""
+        if self._running[plugin] >= _MOST_AT_ONCE:
+            raise OverloadedError(f"the plugin {plugin!r} makes {_MOST_AT_ONCE} model calls already")
+        self._running[plugin] += 1
+        try:
+            if budget is None:
+                return await self._call(plugin, session, prompt, system, model, max_tokens)
+            # One after the other, so that calls at once do not exceed the budget together.
+            lock = self._locks.setdefault((plugin, session), asyncio.Lock())
+            async with lock:
+                spent = await self._check(plugin, session, budget)
+                made = await self._call(plugin, session, prompt, system, model, max_tokens)
+                self._spent[plugin, session] = spent + (made.cost or 0.0)
+                return made
+        finally:
+            self._running[plugin] -= 1
+
+    async def _call(
+        self, plugin: str, session: str, prompt: str, system: str, model: str, max_tokens: int
+    ) -> Completion:
+        found = await self._sessions.find(session)
+        running = found.turn
+        entry = (
+            running.entry
+            if running is not None
+            else own_entry(found, found.row.channel, found.address, "", f"({plugin})")
+        )
+        turn = _PluginTurn(found, entry, plugin, prompt, max(1, min(max_tokens, _MOST_TOKENS)))
+        profile = self._agents.get(turn.agent)
+        route = await self._models.resolve(
+            model or profile.small_model or self._agents.model_of(found.row) or self._default_model()
+        )
+        _, stop = await self._caller.call(turn, route, system, ())
+        usage = turn.usage
+        cost = None if usage.cost is None else float(usage.cost)
+        text = turn.build_message(stop).text
+        return Completion(text, usage.input_tokens, usage.output_tokens, cost)
+
+    async def _check(self, plugin: str, session: str, budget: float) -> float:
+        """Return what the plugin spent in this session. Raises BudgetExceededError at its budget."""
+        spent = self._spent.get((plugin, session))
+        if spent is None:
+            rows = await self._ledger.usage_by("plugin", 0, 1 << 60, session=session, plugin=plugin)
+            spent = float(to_usd(sum(row.nano_usd or 0 for row in rows)))
+            self._spent[plugin, session] = spent
+            if len(self._spent) > _MOST_SESSIONS:
+                self._spent.popitem(last=False)
+        if spent >= budget:
+            raise BudgetExceededError(
+                f"the plugin {plugin!r} has spent its ${budget:g} in this conversation "
+                "(capabilities.llm.budget in its plugin.yml)"
+            )
+        return spent

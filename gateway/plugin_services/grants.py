@@ -1,0 +1,216 @@
+"""Grants of confined plugins that were decided after their installation, and the questions for them.
+
+A decision is one row, committed together with the answer of the question that led to it. So an admin who
+pressed "always" is not asked again after a crash, although the call that waited for it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from typing import Literal, cast
+from weakref import WeakValueDictionary
+
+import structlog
+from msgspec import Struct
+from sqlalchemy import Connection, select
+
+from gateway.access import THE_OWNER, Access, UserRef
+from gateway.access.questions import Held, Questions
+from gateway.contract.channel import Address, FollowsSession
+from gateway.contract.errors import NotFoundError
+from gateway.contract.messages import new_id, now_ms
+from gateway.contract.questions import Answer, AsksQuestions, Choice, Question
+from gateway.extensions.registry import ChannelRegistry
+from gateway.session import Sessions
+from gateway.store import Op, Store
+from gateway.store import schema as t
+from gateway.store.writes import Write, audit_op
+
+log = structlog.get_logger("trunkline.plugins")
+
+PUT_GRANT = Write("upsert", 94, t.plugin_grant, "id plugin capability allowed decided_by at")
+DROP_GRANT = Write("delete", 95, t.plugin_grant, "id")
+
+OWNER = "capability"
+"""The owner of these questions."""
+_PAUSE_SECONDS = 60.0
+"""Time between two questions for one plugin: more would train admins to press "always"."""
+_CHOICES = (
+    Choice("once", "Once", style="good"),
+    Choice("always", "Always"),
+    Choice("never", "Never", style="bad"),
+)
+
+Decision = Literal["once", "always", "never"]
+
+
+class PluginGrant(Struct, frozen=True):
+    """A decision: whether a plugin may use a capability. ``at`` is milliseconds."""
+
+    plugin: str
+    capability: str
+    allowed: bool
+    decided_by: str
+    at: int
+
+    @property
+    def id(self) -> str:
+        """The key of its row: there is one decision for a capability of a plugin."""
+        return f"{self.plugin}\n{self.capability}"
+
+    def put(self) -> Op:
+        """Return the write that stores the decision."""
+        row = (self.id, self.plugin, self.capability, int(self.allowed), self.decided_by, self.at)
+        return PUT_GRANT, row
+
+
+class PluginGrants:
+    """All decisions, in memory. Call ``load`` before plugins are activated.
+
+    ``clock`` returns seconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        access: Access,
+        channels: ChannelRegistry,
+        sessions: Sessions,
+        questions: Questions,
+        timeout_ms: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._access = access
+        self._channels = channels
+        self._sessions = sessions
+        self._questions = questions
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        self._known: dict[str, PluginGrant] = {}
+        self._asked_at: dict[str, float] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        questions.effects[OWNER] = self._effects
+        questions.handlers[OWNER] = self._acknowledge
+
+    async def load(self) -> None:
+        """Read the stored decisions."""
+        self._known = {one.id: one for one in await self.all()}
+
+    async def all(self) -> list[PluginGrant]:
+        """Return all decisions, the latest first."""
+        table = t.plugin_grant
+        query = select(table).order_by(table.c.at.desc(), table.c.id)
+
+        def read(connection: Connection) -> list[PluginGrant]:
+            return [
+                PluginGrant(row.plugin, row.capability, bool(row.allowed), row.decided_by, row.at)
+                for row in connection.execute(query)
+            ]
+
+        return await self._store.read(read)
+
+    def given(self, plugin: str) -> Collection[str]:
+        """Return the grants that a plugin was given."""
+        return {one.capability for one in self._known.values() if one.plugin == plugin and one.allowed}
+
+    def refused(self, plugin: str) -> Collection[str]:
+        """Return the grants that a plugin was refused for good."""
+        return {one.capability for one in self._known.values() if one.plugin == plugin and not one.allowed}
+
+    async def give(self, plugin: str, capability: str, by: UserRef = THE_OWNER) -> None:
+        """Store a grant. It is durable when this returns."""
+        await self._decide(PluginGrant(plugin, capability, allowed=True, decided_by=str(by), at=now_ms()))
+
+    async def revoke(self, plugin: str, capability: str, by: UserRef = THE_OWNER) -> None:
+        """Remove a decision, so that the next use asks again. Raises NotFoundError."""
+        known = self._known.get(f"{plugin}\n{capability}")
+        if known is None:
+            raise NotFoundError(f"the plugin {plugin!r} has no decision about {capability!r}")
+        audit = audit_op(str(by), "capability.revoke", plugin, capability)
+        await self._store.write((DROP_GRANT, (known.id,)), audit)
+        self._known.pop(known.id, None)
+
+    async def ask(self, plugin: str, grant: str, action: str, session: str) -> Decision | None:
+        """Ask an admin of the session's chat; see ``gateway.contract.services.GrantService``."""
+        subject = f"{plugin}\n{grant}"
+        # Calls that need the same grant wait for one question.
+        lock = self._locks.setdefault(subject, asyncio.Lock())
+        async with lock:
+            held = await self._ask(subject, plugin, action, session)
+        if held is None:
+            return None
+        answer = await asyncio.shield(held.settled)
+        self._note(held, answer)
+        return cast("Decision", answer.value) if answer.state == "answered" else None
+
+    async def _ask(self, subject: str, plugin: str, action: str, session_id: str) -> Held | None:
+        """Return the open question for a grant, or ask it. None if no admin can be asked now."""
+        open_already = self._questions.find_open(OWNER, subject)
+        if open_already is not None:
+            return open_already
+        now = self._clock()
+        last = self._asked_at.get(plugin)
+        if not session_id or (last is not None and now - last < _PAUSE_SECONDS):
+            return None
+        session = await self._sessions.find(session_id)
+        address = session.address
+        answerers = self._admins(address)
+        if answerers is None:
+            return None
+        self._asked_at[plugin] = now
+        created = now_ms()
+        question = Question(
+            key=new_id(),
+            owner=OWNER,
+            session=session.id,
+            address=address,
+            answerers=answerers,
+            title=f"The plugin {plugin} wants to {action}. Allow it?",
+            detail="Always and Never also count after a restart, in all chats.",
+            choices=_CHOICES,
+            created_at=created,
+            expires_at=created + self._timeout_ms,
+        )
+        return await self._questions.ask(question, subject=subject)
+
+    def _admins(self, address: Address) -> tuple[str, ...] | None:
+        """Return the admins of a chat who can be asked there; None if there are none."""
+        channel = self._channels.get(address.channel)
+        if isinstance(channel, FollowsSession):
+            return ()  # every user of the page has the gateway's token
+        admins = self._access.policy.admins(address.channel)
+        return admins if admins and isinstance(channel, AsksQuestions) else None
+
+    def _effects(self, held: Held, answer: Answer) -> list[Op]:
+        """Return what is committed with an answer: its audit row, and a lasting decision."""
+        plugin, _, capability = held.subject.partition("\n")
+        ops = [audit_op(answer.by, f"capability.{answer.value}", plugin, capability)]
+        if answer.value in ("always", "never"):
+            ops.append(self._lasting(held, answer).put())
+        return ops
+
+    async def _acknowledge(self, answer: Answer) -> None:
+        """Take an answer over: it is durable by now."""
+        held = self._questions.find(answer.question_id)
+        if held is not None:
+            self._note(held, answer)
+
+    def _note(self, held: Held, answer: Answer) -> None:
+        """Keep a lasting decision in memory."""
+        if answer.value in ("always", "never"):
+            lasting = self._lasting(held, answer)
+            self._known[lasting.id] = lasting
+
+    def _lasting(self, held: Held, answer: Answer) -> PluginGrant:
+        plugin, _, capability = held.subject.partition("\n")
+        return PluginGrant(plugin, capability, answer.value == "always", answer.by, now_ms())
+
+    async def _decide(self, grant: PluginGrant) -> None:
+        action = "capability.grant" if grant.allowed else "capability.refuse"
+        await self._store.write(
+            grant.put(), audit_op(grant.decided_by, action, grant.plugin, grant.capability)
+        )
+        self._known[grant.id] = grant

@@ -1,0 +1,181 @@
+"""Grants of confined plugins: asked of admins in the chat, durable, and revocable."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from gateway import Answer, NotFoundError, Plugin, PluginContext
+from gateway.access import UserRef
+from gateway.access.questions import Questions
+from gateway.channel import Placed, Question, UnauthorizedError
+from gateway.plugin_services import PluginGrants
+from gateway.store import schema as t
+from gateway.testing.chat import Chat, chatting
+from gateway.testing.letterbox import Letterbox
+
+ADMINS = {"channels": {"room": {"allow": "*", "admins": ["ada"]}}}
+GRANT = "network:api.example.org"
+
+
+class Room(Letterbox):
+    """A platform that shows questions."""
+
+    def __init__(self) -> None:
+        super().__init__("room")
+        self.asked: list[Question] = []
+        self.news = asyncio.Condition()
+
+    async def ask_question(self, question: Question) -> Placed:
+        async with self.news:
+            self.asked.append(question)
+            self.news.notify_all()
+        return Placed(f"m{len(self.asked)}", 50)
+
+    async def question_closed(self, question: Question, answer: Answer, shown: Placed | None) -> None:
+        pass
+
+    async def until_asked(self, number: int = 1) -> Question:
+        async with self.news:
+            await self.news.wait_for(lambda: len(self.asked) >= number)
+        return self.asked[number - 1]
+
+
+class Brings(Plugin):
+    """Registers a channel."""
+
+    name = "brings"
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+
+    async def activate(self, ctx: PluginContext) -> None:
+        assert ctx.channels is not None
+        ctx.channels.register(self._room)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def grants_of(chat: Chat, clock: Clock) -> PluginGrants:
+    gateway, parts = chat.gateway, chat.gateway.parts
+    grants = PluginGrants(
+        parts.store, parts.access, gateway.channels, parts.sessions, parts.questions, 60_000, clock
+    )
+    await grants.load()
+    return grants
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+async def test_an_admin_allows_a_plugin_for_good_with_a_button(tmp_path: Path, clock: Clock) -> None:
+    room = Room()
+    async with chatting(tmp_path, Brings(room), **ADMINS) as chat:
+        await chat.say("hello", channel="room")
+        grants = await grants_of(chat, clock)
+        asking = asyncio.create_task(grants.ask("weather", GRANT, "talk to api.example.org", "s"))
+        question = await room.until_asked()
+        assert question.title == "The plugin weather wants to talk to api.example.org. Allow it?"
+        assert question.answerers == ("ada",)
+        questions: Questions = chat.gateway.parts.questions
+        with pytest.raises(UnauthorizedError):
+            await questions.settle(question.id, ["always"], channel="room", user="bob")
+        await questions.settle(question.id, ["always"], channel="room", user="ada")
+        assert await asking == "always"
+        assert grants.given("weather") == {GRANT}
+        again = await grants_of(chat, clock)
+        assert again.given("weather") == {GRANT}
+        await again.revoke("weather", GRANT)
+        assert (await grants_of(chat, clock)).given("weather") == set()
+        with pytest.raises(NotFoundError, match="no decision"):
+            await again.revoke("weather", GRANT)
+        actions = await chat.gateway.parts.store.read(
+            lambda c: list(c.execute(select(t.audit.c.action, t.audit.c.subject).order_by(t.audit.c.id)))
+        )
+    assert [tuple(row) for row in actions] == [
+        ("capability.always", "weather"),
+        ("capability.revoke", "weather"),
+    ]
+
+
+async def test_calls_that_need_the_same_grant_ask_once(tmp_path: Path, clock: Clock) -> None:
+    room = Room()
+    async with chatting(tmp_path, Brings(room), **ADMINS) as chat:
+        await chat.say("hello", channel="room")
+        grants = await grants_of(chat, clock)
+        both = [
+            asyncio.create_task(grants.ask("weather", GRANT, "talk to api.example.org", "s"))
+            for _ in range(2)
+        ]
+        question = await room.until_asked()
+        await asyncio.sleep(0)
+        await chat.gateway.parts.questions.settle(question.id, ["never"], channel="room", user="ada")
+        assert [await one for one in both] == ["never", "never"]
+        assert grants.refused("weather") == {GRANT}
+        assert len(room.asked) == 1
+
+
+async def test_a_plugin_asks_once_a_minute(tmp_path: Path, clock: Clock) -> None:
+    room = Room()
+    async with chatting(tmp_path, Brings(room), **ADMINS) as chat:
+        await chat.say("hello", channel="room")
+        grants = await grants_of(chat, clock)
+        first = asyncio.create_task(grants.ask("weather", GRANT, "talk to api.example.org", "s"))
+        question = await room.until_asked()
+        await chat.gateway.parts.questions.settle(question.id, ["once"], channel="room", user="ada")
+        assert await first == "once"
+        assert await grants.ask("weather", "llm", "call models", "s") is None
+        clock.now = 61.0
+        second = asyncio.create_task(grants.ask("weather", "llm", "call models", "s"))
+        await room.until_asked(2)
+        second.cancel()
+        assert grants.given("weather") == set()
+
+
+async def test_without_an_admin_or_a_session_nobody_is_asked(tmp_path: Path, clock: Clock) -> None:
+    room = Room()
+    settings = {"channels": {"room": {"allow": "*"}}}
+    async with chatting(tmp_path, Brings(room), **settings) as chat:
+        await chat.say("hello", channel="room")
+        grants = await grants_of(chat, clock)
+        assert await grants.ask("weather", GRANT, "talk to api.example.org", "s") is None
+        assert await grants.ask("weather", GRANT, "talk to api.example.org", "") is None
+        assert room.asked == []
+
+
+async def test_a_decision_outlives_a_restart_although_its_call_is_gone(tmp_path: Path, clock: Clock) -> None:
+    first, second = Room(), Room()
+    async with chatting(tmp_path, Brings(first), **ADMINS) as chat:
+        await chat.say("hello", channel="room")
+        grants = await grants_of(chat, clock)
+        asking = asyncio.create_task(grants.ask("weather", GRANT, "talk to api.example.org", "s"))
+        question = await first.until_asked()
+        asking.cancel()
+    async with chatting(tmp_path, Brings(second), **ADMINS) as chat:
+        grants = await grants_of(chat, clock)
+        await chat.gateway.parts.questions.settle(question.id, ["always"], channel="room", user="ada")
+        again = await grants_of(chat, clock)
+        assert again.given("weather") == {GRANT}
+
+
+async def test_a_grant_can_be_given_without_a_question(tmp_path: Path, clock: Clock) -> None:
+    async with chatting(tmp_path) as chat:
+        grants = await grants_of(chat, clock)
+        await grants.give("weather", "llm", UserRef("room", "ada"))
+        (stored,) = await (await grants_of(chat, clock)).all()
+    assert (stored.plugin, stored.capability, stored.allowed, stored.decided_by) == (
+        "weather",
+        "llm",
+        True,
+        "room:ada",
+    )
