@@ -172,7 +172,8 @@ class Gateway:
         self.models = Models(self.providers, ConfiguredModels.of(settings))
         self.profiles = Agents.of(settings, self.models)
         self.registry = PluginRegistry(self._context, lambda name: self.activator.settings(name), self.events)
-        self.activator = PluginActivator(self.registry, self.providers, settings.plugins)
+        team = settings.teams.plugins
+        self.activator = PluginActivator(self.registry, self.providers, settings.plugins, team)
         self.supervisors: list[Supervisor] = []
         self.left_out: dict[str, str] = {}
         """Channels that could not be created, with the reason."""

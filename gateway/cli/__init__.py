@@ -180,6 +180,45 @@ COMMANDS: Mapping[str, Entry] = {
             ),
         },
     ),
+    "plugin": Group(
+        "List, install, approve, enable, check and pack plugins",
+        {
+            "list": Command(
+                "plugins.listing:list_",
+                "List the plugins with their rights: confined, or all rights of the gateway",
+            ),
+            "info": Command(
+                "plugins.listing:info", "Show a plugin: origin, capabilities, grants, and what it offers"
+            ),
+            "install": Command(
+                "plugins.installing:install",
+                "Install a plugin from the package index, git, a folder or a wheel; asks before it grants",
+            ),
+            "update": Command(
+                "plugins.installing:update", "Install the newest version; asks for new capabilities"
+            ),
+            "approve": Command(
+                "plugins.installing:approve", "Approve the present content of a plugin in a folder"
+            ),
+            "uninstall": Command(
+                "plugins.installing:uninstall", "Remove an installed plugin, its approval and its grants"
+            ),
+            "enable": Command("plugins.switching:enable", "Enable a plugin in the settings file"),
+            "disable": Command("plugins.switching:disable", "Disable a plugin in the settings file"),
+            "new": Command("plugins.authoring:new", "Create a folder with a new plugin"),
+            "scan": Command(
+                "plugins.authoring:scan", "Search a plugin's code for what its manifest does not declare"
+            ),
+            "pack": Command("plugins.authoring:pack", "Pack a folder as a wheel, reproducibly"),
+            "secret": Group(
+                "Set and unset the secrets of a plugin",
+                {
+                    "set": Command("plugins.switching:set_secret", "Store a secret that its manifest names"),
+                    "unset": Command("plugins.switching:unset_secret", "Delete a stored secret"),
+                },
+            ),
+        },
+    ),
     "config": Group(
         "Check, show and describe the settings",
         {

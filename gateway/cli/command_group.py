@@ -70,7 +70,7 @@ def _import_structlog() -> None:
 class Group:
     """Commands below a common name."""
 
-    def __init__(self, help: str, commands: Mapping[str, Command]) -> None:
+    def __init__(self, help: str, commands: Mapping[str, Entry]) -> None:
         self.help = help
         self.commands = commands
 

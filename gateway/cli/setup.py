@@ -17,9 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-import tomlkit
 import typer
-from tomlkit.exceptions import TOMLKitError
 
 from gateway.access import THE_OWNER
 from gateway.app import Gateway
@@ -28,6 +26,7 @@ from gateway.cli.models.auth import check_credential, sign_in
 from gateway.cli.models.provider_info import idle_gateway
 from gateway.cli.options import REFUSED, File, fail, refuse
 from gateway.cli.output import quiet
+from gateway.cli.settings_file import SettingsFile
 from gateway.contract.errors import (
     ModelNotFoundError,
     NotFoundError,
@@ -132,57 +131,6 @@ _UNIT = "trunkline.service"
 
 class ChannelNotConnectedError(TrunklineError):
     """The channel cannot connect to its platform with the given settings."""
-
-
-class SettingsFile:
-    """A TOML settings file that keeps its comments and order when a value changes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        if path.suffix != ".toml":
-            raise SettingsError(f"{path}: setup writes TOML files only; name one with --config")
-        try:
-            self._before = path.read_text(encoding="utf-8") if path.exists() else ""
-            self._document = tomlkit.parse(self._before)
-        except (OSError, UnicodeDecodeError, TOMLKitError) as error:
-            raise SettingsError(f"{path}: cannot be read: {error}") from None
-        if not path.exists():
-            self._write("# Settings of Trunkline; config/example.toml shows every key.\n")
-            self._document = tomlkit.parse(self._before)
-
-    def put(self, section: tuple[str, ...], values: Mapping[str, Any]) -> None:
-        """Set values of a table and write the file. Raises SettingsError if one is wrong."""
-        table: Any = self._document
-        for name in section:
-            if name not in table:
-                table[name] = tomlkit.table(is_super_table=name != section[-1])
-            table = table[name]
-        for key, value in values.items():
-            table[key] = value
-        before = self._before
-        self._write(tomlkit.dumps(self._document))
-        try:
-            load_settings(self.path)
-        except SettingsError:
-            self._write(before)
-            self._document = tomlkit.parse(before)
-            raise
-
-    def drop(self, section: tuple[str, str]) -> None:
-        """Remove a table and write the file."""
-        parent, name = section
-        self._document[parent].remove(name)  # type: ignore[union-attr]
-        self._write(tomlkit.dumps(self._document))
-
-    def _write(self, text: str) -> None:
-        draft = self.path.with_name(f".{self.path.name}.part")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(self.path)
-        except OSError as error:
-            raise SettingsError(f"{self.path}: cannot be written: {error.strerror}") from None
-        self._before = text
 
 
 class FirstSetup:

@@ -14,7 +14,7 @@ from gateway.contract.plugin import Plugin
 from gateway.extensions.backends import ProviderRegistry
 from gateway.extensions.loader import SHIPPED_PLUGINS
 from gateway.extensions.registry import PluginRegistry
-from gateway.settings import PluginSettings, PluginsSettings
+from gateway.settings import PluginSettings, PluginsSettings, TeamPlugins
 
 log = structlog.get_logger("trunkline")
 
@@ -29,13 +29,18 @@ class PluginActivator:
     """
 
     def __init__(
-        self, registry: PluginRegistry, providers: ProviderRegistry, settings: PluginsSettings
+        self,
+        registry: PluginRegistry,
+        providers: ProviderRegistry,
+        settings: PluginsSettings,
+        team: TeamPlugins | None = None,
     ) -> None:
         self.failed: dict[str, str] = {}
         self.provider_owner: dict[str, str] = {}
         self._registry = registry
         self._providers = providers
         self._settings = settings
+        self._team = team or TeamPlugins()
         self._names: dict[str, str] = {}
         self._required_failures: dict[str, PluginError] = {}
         self._skipped: dict[str, Plugin | None] = {}
@@ -54,8 +59,12 @@ class PluginActivator:
             before = self._providers.known()
             plugin: Plugin | None = None
             try:
+                if not built_in:
+                    self._check_team(name, Path(name).stem)
                 plugin = resolve(name)
                 if plugin is not None:
+                    if not built_in:
+                        self._check_team(plugin.name, name, Path(name).stem)
                     self._names[plugin.name] = name
                     await self._registry.register(plugin, built_in=built_in or name in SHIPPED_PLUGINS)
             except PluginError as error:
@@ -66,8 +75,9 @@ class PluginActivator:
         """Raise for every plugin that failed and is not optional.
 
         Raises PluginActivationError if a later start may succeed, and SettingsError if one of them cannot
-        be loaded or registered at all.
+        be loaded or registered at all, or if one that the team requires is missing.
         """
+        self._check_required()
         if not self._required_failures:
             return
         lines = [
@@ -109,6 +119,24 @@ class PluginActivator:
                 silent.append(Path(name).stem if plugin is None else plugin.name)
         return any(_plain(tool).startswith(_plain(name)) for name in silent)
 
+    def _check_team(self, *names: str) -> None:
+        """Raise PluginError if the rules of the team refuse a plugin with these names."""
+        if reason := self._team.refusal(*names):
+            raise PluginError(reason)
+
+    def _check_required(self) -> None:
+        """Raise SettingsError for plugins that the team requires and that are not registered."""
+        entries = {name for plugin, name in self._names.items() if self._registry.get(plugin) is not None}
+        # Those of a failure that is raised anyway say more.
+        entries |= self._required_failures.keys()
+        lines = [
+            missing_required(name, self._settings.disabled, self.failed.get(name))
+            for name in self._team.required
+            if self._registry.get(name) is None and name not in entries
+        ]
+        if lines:
+            raise SettingsError("\n".join(lines))
+
     def _record_failure(self, name: str, plugin: Plugin | None, error: PluginError) -> None:
         self.failed[name] = str(error)
         if self._settings.of(name, *([plugin.name] if plugin else [])).optional:
@@ -119,6 +147,14 @@ class PluginActivator:
 
     def _record_owners(self, name: str, before: Collection[str]) -> None:
         self.provider_owner |= {each: name for each in self._providers.known() if each not in before}
+
+
+def missing_required(name: str, disabled: Collection[str], failure: str | None = None) -> str:
+    """Return the complaint about a missing plugin that the team requires."""
+    said = f"teams.plugins.required: plugin {name!r}"
+    if name in disabled:
+        return f"{said} must not be disabled; remove it from plugins.disabled"
+    return f"{said} failed: {failure}" if failure else f"{said} is missing; add it to plugins.enabled"
 
 
 def _tools(plugin: Plugin | None) -> Collection[str]:

@@ -18,7 +18,7 @@ from gateway.settings.models import (
     ModelSettings,
     ProviderSettings,
 )
-from gateway.settings.plugins import PluginSettings, PluginsSettings
+from gateway.settings.plugins import PluginSettings, PluginsSettings, TeamPlugins
 from gateway.settings.sections import (
     Action,
     Limits,
@@ -53,6 +53,7 @@ __all__ = [
     "Settings",
     "ShareSettings",
     "StoreSettings",
+    "TeamPlugins",
     "is_loopback",
     "load_settings",
     "parse_agent",

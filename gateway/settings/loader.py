@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from gateway.contract.errors import SettingsError
 from gateway.settings.agents import FOLDER, SUFFIX, agent_files
-from gateway.settings.documents import read_document
+from gateway.settings.documents import SUFFIXES, read_document
 from gateway.settings.entries import ENABLED, Entry, Layer, flat, merged, resolved, split_plugin_entry
 from gateway.settings.environment import FILE_VARIABLE, read_variables
 from gateway.settings.layers.files import (
@@ -28,7 +28,14 @@ from gateway.settings.layers.files import (
     trusted_folders,
 )
 from gateway.settings.layers.remote import Copy, RemoteFile
-from gateway.settings.layers.rules import TRUSTED, check_references, check_size, misplaced, refused
+from gateway.settings.layers.rules import (
+    TRUSTED,
+    check_references,
+    check_size,
+    misplaced,
+    operators_own,
+    refused,
+)
 from gateway.settings.sections import Origin, RemoteFields, Settings, Source
 from gateway.settings.validation import known_entries, validated
 
@@ -105,17 +112,37 @@ class _Loading:
         entries = [*(self._organization(remote, refresh=refresh) if remote else ()), *local]
         self._complaints += refused(entries)
         single = self._collected(entries, split_plugin_entry)
+        self._complaints += operators_own(single)
         found = self._collected(merged(single), self._resolved)
         given = {layer for entry in entries for layer in entry.layers}
         self._sources += [Source(layer, name) for layer, name in _NOT_FILES.items() if layer in given]
-        origin = Origin(tuple(found), _bases(single), tuple(self._sources), tuple(self._warnings), remote)
+        origin = Origin(
+            tuple(found),
+            _bases(single),
+            tuple(self._sources),
+            tuple(self._warnings),
+            remote,
+            self._operators_file(path),
+        )
         return _build(origin, self._complaints, self._cwd)
+
+    def _named(self, path: Path | None) -> Path | None:
+        """Return the only settings file to read, if one is named."""
+        named = path or (Path(self._environ[FILE_VARIABLE]) if self._environ.get(FILE_VARIABLE) else None)
+        return self._cwd / named.expanduser() if named else None
+
+    def _operators_file(self, path: Path | None) -> Path | None:
+        """Return the operator's settings file; that of the user if there is none in the working directory."""
+        if file := self._named(path):
+            return file
+        personal = personal_folder(self._environ)
+        folders = [self._cwd / "config", *((personal,) if personal else ())]
+        files = (folder / f"trunkline{suffix}" for folder in folders for suffix in SUFFIXES)
+        return next((file for file in files if file.is_file()), None)
 
     def _files(self, path: Path | None) -> list[Entry]:
         """Read the files of this machine, in the order of their layers."""
-        named = path or (Path(self._environ[FILE_VARIABLE]) if self._environ.get(FILE_VARIABLE) else None)
-        if named:
-            file = self._cwd / named.expanduser()
+        if file := self._named(path):
             listed = [file, *agent_files(file.parent / FOLDER)]
             return self._read([SettingsFile("operator", each, shown(each, self._cwd)) for each in listed])
         folder = personal_folder(self._environ)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from gateway.settings.section import Milliseconds, OpenSection
+from gateway.settings.section import Milliseconds, OpenSection, Section
 
 _PLUGIN_WITH_SETTINGS: dict[str, JsonValue] = {
     "type": "object",
@@ -40,12 +40,15 @@ class PluginSettings(OpenSection):
     activate_timeout_ms: Milliseconds = Field(
         default=5_000, gt=0, description="Timeout of the activation, in ms; default 5000"
     )
+    trust: Literal["sandbox", "full"] = Field(
+        default="sandbox",
+        description="Of a plugin with plugin.yml: sandbox confines it to its own process, full runs it in "
+        "the gateway's process with all its rights; default sandbox",
+    )
     on_failure: Literal["open", "closed"] | None = Field(
         default=None,
-        description=(
-            "What a failing hook does: closed blocks what it was called for, open changes nothing; "
-            "default: closed where it decides or protects, open elsewhere"
-        ),
+        description="What a failing hook does: closed blocks what it was called for, open changes nothing; "
+        "default: closed where it decides or protects, open elsewhere",
     )
 
 
@@ -66,6 +69,12 @@ class PluginsSettings(OpenSection):
         default=(), description="Plugins not to load, built-in ones included; default none"
     )
 
+    sandbox: Literal["standard", "strict"] = Field(
+        default="standard",
+        description="Confinement of plugins with plugin.yml: standard uses the namespaces that the kernel "
+        "offers, strict requires all of them; default standard",
+    )
+
     def tables_of_others(self, names: Collection[str]) -> list[str]:
         """Return the names of tables without a plugin; files and folders also count by their stems."""
         stems = {name.rstrip("/").rpartition("/")[2].removesuffix(".py").rpartition(".")[2] for name in names}
@@ -78,3 +87,33 @@ class PluginsSettings(OpenSection):
             return tables[0]
         given = {key: getattr(table, key) for table in tables for key in table.model_fields_set}
         return PluginSettings(**given)
+
+
+class TeamPlugins(Section):
+    """The rules of a team for plugins: blocklist before allowlist, and both before ``plugins``."""
+
+    allowlist: tuple[str, ...] | None = Field(
+        default=None, description="The only plugins that may be enabled, by name; default all"
+    )
+    blocklist: tuple[str, ...] = Field(
+        default=(), description="Plugins that must not be enabled, by name; default none"
+    )
+    required: tuple[str, ...] = Field(
+        default=(),
+        description="Plugins that must be enabled and must not fail; without one the gateway does not start; "
+        "default none",
+    )
+
+    def refusal(self, *names: str) -> str | None:
+        """Return why a plugin with these names must not be enabled, or None."""
+        if blocked := next((name for name in names if name in self.blocklist), None):
+            return f"plugin {blocked!r} is in teams.plugins.blocklist; remove it from plugins.enabled"
+        if self.allowlist is not None and not {*names} & {*self.allowlist}:
+            return f"plugin {names[0]!r} is not in teams.plugins.allowlist; remove it from plugins.enabled"
+        return None
+
+
+class TeamsSettings(Section):
+    """Rules for all users of a team."""
+
+    plugins: TeamPlugins = Field(default=TeamPlugins(), description="Which plugins may and must be enabled")

@@ -39,7 +39,7 @@ from gateway.settings.models import (
     StopSequences,
     Trigger,
 )
-from gateway.settings.plugins import PluginSettings, PluginsSettings
+from gateway.settings.plugins import PluginSettings, PluginsSettings, TeamsSettings
 from gateway.settings.secrets import MASK, Secret, sounds_secret, without_passwords
 from gateway.settings.section import Days, Milliseconds, Minutes, Seconds, Section
 from gateway.settings.validation import (
@@ -311,7 +311,8 @@ class Source(Struct, frozen=True):
 class Origin(Struct, frozen=True):
     """The origin of settings: their written values and sources, without defaults.
 
-    ``bases`` has the folder of the settings file that lists each plugin.
+    ``bases`` has the folder of the settings file that lists each plugin. ``file`` is the operator's settings
+    file, or the user's if there is no other.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -319,6 +320,7 @@ class Origin(Struct, frozen=True):
     sources: tuple[Source, ...] = ()
     warnings: tuple[str, ...] = ()
     remote: RemoteFile | None = None
+    file: Path | None = None
 
 
 class Settings(BaseSettings):
@@ -438,6 +440,7 @@ class Settings(BaseSettings):
     plugins: PluginsSettings = Field(
         default=PluginsSettings(), description="Plugins to load, and the settings of each"
     )
+    teams: TeamsSettings = Field(default=TeamsSettings(), description="Rules for all users of a team")
     permissions: Annotated[dict[str, Action | dict[str, Action]], AfterValidator(_known_roles)] = Field(
         default={},
         description=(
@@ -501,6 +504,11 @@ class Settings(BaseSettings):
     def origin(self) -> Origin:
         """All written values with their places, and the sources in effect."""
         return self._origin
+
+    @property
+    def file(self) -> Path:
+        """The operator's settings file, which commands edit; it need not exist."""
+        return self._origin.file or Path("config/trunkline.toml")
 
     @property
     def entries(self) -> tuple[Entry, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 
 from gateway.access.permissions import Permissions, Rule
 from gateway.app import Gateway
@@ -17,6 +18,9 @@ from gateway.cli.doctor.finding import Finding, fail, ok, warn
 from gateway.contract.errors import PluginError, SettingsError, StoreError
 from gateway.contract.plugin import Plugin
 from gateway.contract.tool import Tool
+from gateway.extensions.activation import missing_required
+from gateway.extensions.admission.admission import Admission
+from gateway.extensions.admission.config_schema import plugin_config
 from gateway.extensions.loader import (
     BUILTIN_PLUGINS,
     channel_options,
@@ -121,11 +125,20 @@ def _store(settings: Settings) -> Iterator[Finding]:
 def _plugins(settings: Settings) -> tuple[list[Plugin], list[Finding]]:
     loaded: list[Plugin] = []
     findings: list[Finding] = []
+    admitted: set[str] = set()
+    admission = Admission(settings, home=Path.home())
     for name in (*BUILTIN_PLUGINS, *settings.plugins.enabled):
         if name in settings.plugins.disabled:
             continue
         names = [name]
         try:
+            if name not in BUILTIN_PLUGINS:
+                admission.check_team(name, Path(name).stem)
+            if name not in BUILTIN_PLUGINS and admission.owns(name):
+                manifest = admission.admit(name).manifest
+                admitted.add(manifest.name)
+                plugin_config(settings, (name, manifest.name), manifest.config)
+                continue
             plugin = load_plugin(name, settings.plugin_base(name))
             names.append(plugin.name)
             loaded.append(plugin)
@@ -135,7 +148,14 @@ def _plugins(settings: Settings) -> tuple[list[Plugin], list[Finding]]:
             findings.append(
                 tell(f"plugin {name}", str(error), "correct it, or remove it from plugins.enabled")
             )
-    names = {plugin.name for plugin in loaded}
+    names = {plugin.name for plugin in loaded} | admitted
+    findings += [
+        fail(
+            f"plugin {name}", missing_required(name, settings.plugins.disabled), "the gateway does not start"
+        )
+        for name in settings.teams.plugins.required
+        if name not in names and name not in settings.plugins.enabled
+    ]
     findings += [each for each in plugin_tables(settings) if each.name.removeprefix("plugin ") not in names]
     return loaded, findings
 

@@ -1,7 +1,7 @@
 """Capabilities: what a plugin declares that it needs, as grants that can be given and revoked one by one.
 
-A grant is a text: ``llm``, or ``network:api.example.org`` for one value of a capability. What the
-manifest does not declare can never be granted; what it declares can be used once it was granted.
+A grant is a text: ``llm``, or ``network:api.example.org`` for one value of a capability. A capability that
+the manifest does not declare can never be granted; one that is declared can be used once it was granted.
 """
 
 from __future__ import annotations

@@ -77,6 +77,21 @@ def refused(entries: Sequence[Entry]) -> Iterator[str]:
             yield from _by_project(entry, own)
 
 
+def operators_own(entries: Iterable[Entry]) -> Iterator[str]:
+    """Yield a complaint for each value in the file of a trusted project that only the operator may set.
+
+    A project may bring plugins; that they run without confinement is not its decision.
+    """
+    for entry in entries:
+        kept = entry.path[:1] == ("teams",) or entry.path == ("plugins", "sandbox")
+        trust = len(entry.path) == _TOOLS and entry.path[0] == "plugins" and entry.path[2] == "trust"
+        if "trusted project" in entry.layers and (kept or trust):
+            yield (
+                f"{entry.place}: {entry.key} must not be set by the file of a project, even a trusted one; "
+                "move it to config/trunkline.toml or to your personal settings"
+            )
+
+
 def misplaced(entry: Entry) -> str | None:
     """Return a complaint about ``trusted_projects`` outside of the personal settings."""
     if entry.path[:1] != TRUSTED or entry.layers == ("personal",):

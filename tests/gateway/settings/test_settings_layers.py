@@ -488,3 +488,31 @@ def test_joined_lists_keep_the_first_of_each_in_order(lists: list[list[str]]):
     layers = [entries({"plugins": {"enabled": each}}) for each in lists]
     [found] = both(*layers)
     assert found.value == list(dict.fromkeys(name for each in lists for name in each))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[plugins.audit]\ntrust = "full"',
+        '[plugins]\nsandbox = "standard"',
+        '[teams.plugins]\nallowlist = ["audit"]',
+        '[plugins]\nenabled = [{ name = "audit", config = { trust = "full" } }]',
+    ],
+)
+def test_only_the_operator_decides_how_plugins_are_confined(machine: Machine, text: str) -> None:
+    machine.trust()
+    machine.of_project(text)
+    assert "must not be set by the file of a project, even a trusted one" in machine.refusal()
+    machine.of_project("")
+    machine.operator(text)
+    machine.load()
+
+
+def test_commands_edit_the_operators_file_or_else_the_users(machine: Machine) -> None:
+    assert machine.load().file == Path("config/trunkline.toml")
+    machine.trust()
+    machine.of_project("")
+    assert machine.load().file == machine.home / ".config/trunkline/trunkline.toml"
+    file = machine.operator("")
+    assert machine.load().file == file
+    assert load_settings(file, environ={}, cwd=machine.home).file == file

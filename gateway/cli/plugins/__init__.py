@@ -1,0 +1,1 @@
+"""``trunkline plugin``: find, install, approve, enable, describe, check and pack plugins."""

@@ -1,0 +1,185 @@
+"""``trunkline plugin install | update | approve | uninstall``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli.options import AsJson, File
+from gateway.cli.output import echo_json
+from gateway.cli.plugins.operator import Allow, Name, Operator, Yes, one_line_errors
+from gateway.contract.errors import PluginError
+from gateway.extensions.admission.admission import IN_PLACE, checked
+from gateway.extensions.admission.capabilities import Grant
+from gateway.extensions.admission.consent import added, describe_grant
+from gateway.extensions.admission.lock import granted
+from gateway.extensions.admission.manifest import Manifest
+from gateway.extensions.admission.packages.installer import Prepared, kept_grants
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="NAME or NAME==VERSION of the package index, git+https://HOST/PATH@REF, a folder or a wheel.",
+    ),
+]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to", metavar="SOURCE", help="Another source or version; default: the newest.", show_default=False
+    ),
+]
+
+
+def install(
+    source: Source, allow: Allow = None, yes: Yes = False, as_json: AsJson = False, config: File = None
+) -> None:
+    """Install a plugin: show what it may do, ask, and record its content in the lock.
+
+    Nothing of it runs. It is neither installed into the gateway's environment nor enabled.
+
+    \b
+    Examples:
+      trunkline plugin install trunkline-plugin-weather
+      trunkline plugin install git+https://example.org/weather.git@v1.2 --yes --allow network
+      trunkline plugin install ./weather
+    """
+    with one_line_errors():
+        operator = Operator(config)
+        with operator.installer.prepare(source) as prepared:
+            name = prepared.manifest.name
+            if prepared.before is not None:
+                origin = prepared.before.source
+                raise PluginError(
+                    f"plugin {name!r} is installed from {origin}; run `trunkline plugin update {name}`"
+                )
+            question = "Install it and grant this?"
+            new = operator.consent(
+                prepared.manifest,
+                tuple(prepared.manifest.capabilities.grants()),
+                allow=allow or (),
+                yes=yes,
+                question=question,
+            )
+            operator.installer.place(prepared, granted(new, operator.name), operator.name)
+        _report(
+            prepared.manifest, new, "installed", f'enable it with `trunkline plugin enable "{name}"`', as_json
+        )
+
+
+def update(
+    name: Name,
+    to: To = None,
+    allow: Allow = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    config: File = None,
+) -> None:
+    """Install the newest version of a plugin: show the difference, and ask for new capabilities.
+
+    \b
+    Examples:
+      trunkline plugin update weather
+      trunkline plugin update weather --to trunkline-plugin-weather==1.2
+    """
+    with one_line_errors():
+        operator = Operator(config)
+        locked = operator.admission.lock().get(name)
+        if locked is None or locked.source.startswith(IN_PLACE):
+            raise PluginError(
+                f"plugin {name!r} is not installed; run `trunkline plugin install` with its source"
+            )
+        source = to or locked.requested.partition("==")[0]
+        with operator.installer.prepare(source) as prepared:
+            if prepared.manifest.name != name:
+                raise PluginError(f"{source} has the plugin {prepared.manifest.name!r}, not {name!r}")
+            before = {each.grant for each in locked.grants}
+            if prepared.digest == locked.digest:
+                _report(prepared.manifest, (), "is up to date", "nothing was changed", as_json)
+                return
+            _difference(prepared)
+            question = "Update it and grant this?"
+            wanted = added(prepared.manifest, before)
+            new = operator.consent(prepared.manifest, wanted, allow=allow or (), yes=yes, question=question)
+            grants = (*prepared.kept, *granted(new, operator.name))
+            operator.installer.place(prepared, grants, operator.name)
+        _report(prepared.manifest, new, "updated", operator.effect(), as_json)
+
+
+def approve(
+    name: Name, allow: Allow = None, yes: Yes = False, as_json: AsJson = False, config: File = None
+) -> None:
+    """Approve the present content of a plugin in a folder, and grant what it may do.
+
+    The folder is in .trunkline/plugins, or NAME is the path of another one. A changed plugin is refused
+    until it is approved again.
+
+    \b
+    Examples:
+      trunkline plugin approve weather
+      trunkline plugin approve ./weather --yes --allow network:api.example.org
+    """
+    with one_line_errors():
+        operator = Operator(config)
+        entry = name if "/" not in name or name.startswith("@") else str(Path(name).expanduser().absolute())
+        manifest = checked(operator.admission.find(entry))
+        before = {each.grant for each in kept_grants(manifest, operator.admission.lock().get(manifest.name))}
+        new = operator.consent(
+            manifest,
+            added(manifest, before),
+            allow=allow or (),
+            yes=yes,
+            question="Approve its content and grant this?",
+        )
+        operator.installer.approve(entry, new, operator.name)
+        _report(manifest, new, "approved", operator.effect(), as_json)
+
+
+def uninstall(
+    name: Name,
+    purge: Annotated[bool, typer.Option("--purge", help="Also delete its secrets.")] = False,
+    as_json: AsJson = False,
+    config: File = None,
+) -> None:
+    """Remove an installed plugin, its approval and its grants.
+
+    A plugin in a folder of yours stays there, but is refused until it is approved again.
+
+    \b
+    Examples:
+      trunkline plugin uninstall weather
+      trunkline plugin uninstall weather --purge
+    """
+    with one_line_errors():
+        operator = Operator(config)
+        if name in operator.settings.plugins.enabled and name not in operator.settings.plugins.disabled:
+            raise PluginError(f"plugin {name!r} is enabled; run `trunkline plugin disable {name}` first")
+        if not operator.installer.remove(name, purge=purge):
+            raise PluginError(f"plugin {name!r} is not installed; `trunkline plugin list` shows the others")
+        if as_json:
+            echo_json({"name": name, "removed": True, "purged": purge})
+        else:
+            typer.echo(f"{name} is removed")
+
+
+def _difference(prepared: Prepared) -> None:
+    """Print what an update changes."""
+    assert prepared.before is not None
+    manifest = prepared.manifest
+    typer.echo(f"{manifest.name}: {prepared.before.version} → {manifest.version}", err=True)
+    declared = {*manifest.capabilities.grants()}
+    for each in prepared.before.grants:
+        if each.grant not in declared:
+            typer.echo(f"  no longer needed: {each.grant}", err=True)
+
+
+def _report(manifest: Manifest, new: tuple[Grant, ...], what: str, then: str, as_json: bool) -> None:
+    if as_json:
+        report: dict[str, Any] = {"name": manifest.name, "version": manifest.version, "granted": list(new)}
+        echo_json({**report, "outcome": what, "next": then})
+        return
+    typer.echo(f"{manifest.name} {manifest.version} {what}; {then}")
+    for grant in new:
+        typer.echo(f"  granted {grant}: {describe_grant(manifest, grant)}")

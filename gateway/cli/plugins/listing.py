@@ -1,0 +1,174 @@
+"""``trunkline plugin list | info``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import typer
+from msgspec import Struct
+from rich.table import Table
+from rich.text import Text
+
+from gateway.cli.options import AsJson, File
+from gateway.cli.output import echo_json, plain, print_table
+from gateway.cli.plugins.operator import Name, Operator, one_line_errors
+from gateway.contract.errors import PluginError
+from gateway.extensions.admission.admission import checked, rights
+from gateway.extensions.admission.consent import describe_grant, describe_rest
+from gateway.extensions.admission.locations import Found
+from gateway.extensions.admission.secrets import PluginSecrets
+
+
+class Row(Struct, frozen=True):
+    """A plugin in the list. ``state`` is ok, or what keeps it from being started."""
+
+    name: str
+    version: str
+    enabled: bool
+    rights: str
+    state: str
+    location: str
+    folder: str
+
+
+def list_(as_json: AsJson = False, config: File = None) -> None:
+    """List the plugins: those that are enabled, and all with a manifest that are found.
+
+    A plugin is confined to its own process, or has all rights of the gateway.
+
+    \b
+    Examples:
+      trunkline plugin list
+      trunkline plugin list --json
+    """
+    with one_line_errors():
+        operator = Operator(config)
+        rows = [*_modules(operator), *_found(operator)]
+    if as_json:
+        echo_json(rows)
+    elif rows:
+        _print(rows)
+    else:
+        typer.echo("No plugin is enabled or found.", err=True)
+
+
+def info(name: Name, as_json: AsJson = False, config: File = None) -> None:
+    """Show a plugin: its origin, what it may do, what was granted by whom, and what it offers.
+
+    \b
+    Examples:
+      trunkline plugin info weather
+      trunkline plugin info @example/weather --json
+    """
+    with one_line_errors():
+        operator = Operator(config)
+        found = operator.admission.find(name)
+        shown = _about(operator, found, name)
+    if as_json:
+        echo_json(shown)
+        return
+    for key, value in shown.items():
+        for at, line in enumerate(([value] if isinstance(value, str) else value) or ["none"]):
+            typer.echo(f"{key if at == 0 else '':<14}{plain(line)}")
+
+
+def _about(operator: Operator, found: Found, entry: str) -> Mapping[str, str | list[str]]:
+    manifest = checked(found)
+    locked = operator.admission.lock().get(manifest.name)
+    given = {each.grant: each for each in locked.grants} if locked else {}
+    secrets = PluginSecrets(operator.settings.data_dir).of(manifest.name)
+    capabilities = [
+        f"{grant}: {describe_grant(manifest, grant)} - "
+        + (f"granted by {given[grant].by} at {given[grant].at}" if grant in given else "not granted yet")
+        for grant in manifest.capabilities.grants()
+    ]
+    return {
+        "name": manifest.name,
+        "version": manifest.version,
+        "description": manifest.description,
+        "author": manifest.author,
+        "license": manifest.license,
+        "state": _state(operator, entry),
+        "rights": rights(operator.settings.plugins.of(entry, manifest.name).trust),
+        "folder": str(found.folder),
+        "source": locked.source if locked else "",
+        "hash": locked.digest if locked else "",
+        "approved": f"by {locked.approved_by} at {locked.approved_at}" if locked else "no",
+        "capabilities": capabilities,
+        "receives": [*describe_rest(manifest)],
+        "hooks": list(manifest.hooks),
+        "secrets": [f"{each}: {'set' if each in secrets else 'not set'}" for each in manifest.secrets],
+        "schedule": [f"{each.name}: {each.cron} ({each.timezone})" for each in manifest.schedule],
+    }
+
+
+def _modules(operator: Operator) -> list[Row]:
+    """Return the enabled plugins that are modules; they are not imported."""
+    plugins = operator.settings.plugins
+    team = operator.settings.teams.plugins
+    return [
+        Row(
+            name=entry,
+            version="",
+            enabled=entry not in plugins.disabled,
+            rights=rights("full"),
+            state=team.refusal(entry) or "ok",
+            location="module",
+            folder="",
+        )
+        for entry in plugins.enabled
+        if not operator.admission.owns(entry)
+    ]
+
+
+def _found(operator: Operator) -> list[Row]:
+    plugins = operator.settings.plugins
+    owned = [entry for entry in plugins.enabled if operator.admission.owns(entry)]
+    entries: dict[str, Found | None] = {}
+    for entry in owned:
+        try:
+            entries[entry] = operator.admission.find(entry)
+        except PluginError:
+            entries[entry] = None
+    folders = {found.folder for found in entries.values() if found}
+    names = {found.name for found in entries.values() if found}
+    rows = [_row(operator, entry, found, enabled=True) for entry, found in entries.items()]
+    for found in operator.admission.discover():
+        if found.folder not in folders and found.name not in names:
+            names.add(found.name)
+            rows.append(_row(operator, found.name, found, enabled=False))
+    return rows
+
+
+def _row(operator: Operator, entry: str, found: Found | None, *, enabled: bool) -> Row:
+    manifest = found.manifest if found else None
+    name = found.name if found else entry
+    plugins = operator.settings.plugins
+    return Row(
+        name=name,
+        version=manifest.version if manifest else "",
+        enabled=enabled and not {entry, name} & {*plugins.disabled},
+        rights=rights(plugins.of(entry, name).trust),
+        state=_state(operator, entry),
+        location=found.location if found else "",
+        folder=str(found.folder) if found else "",
+    )
+
+
+def _state(operator: Operator, entry: str) -> str:
+    try:
+        operator.admission.admit(entry)
+    except PluginError as error:
+        return str(error)
+    return "ok"
+
+
+def _print(rows: list[Row]) -> None:
+    table = Table(box=None, header_style="bold")
+    for title in ("plugin", "version", "enabled", "rights", "from", "state"):
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        enabled = "yes" if row.enabled else "no"
+        cells = (row.name, row.version, enabled, row.rights, row.location, row.state)
+        table.add_row(*(Text(" ".join(plain(cell).split())) for cell in cells))
+    print_table(table)

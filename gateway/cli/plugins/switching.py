@@ -1,0 +1,135 @@
+"""``trunkline plugin enable | disable`` and ``trunkline plugin secret``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.cli.options import AsJson, File
+from gateway.cli.output import echo_json
+from gateway.cli.plugins.operator import Name, Operator, one_line_errors
+from gateway.cli.settings_file import SettingsFile
+from gateway.contract.errors import PluginError
+from gateway.extensions.activation import missing_required
+from gateway.extensions.admission.admission import checked, is_module
+from gateway.extensions.admission.secrets import PluginSecrets
+from gateway.settings import Settings, load_settings
+
+Secret = Annotated[str, typer.Argument(metavar="SECRET", help="Name of the secret, as the manifest has it.")]
+
+
+def enable(name: Name, as_json: AsJson = False, config: File = None) -> None:
+    """Enable a plugin in the settings file; comments in it stay.
+
+    NAME is the name of a plugin with a manifest or of a module, or the path of a folder or Python file.
+
+    \b
+    Examples:
+      trunkline plugin enable weather
+      trunkline plugin enable ./plugins/weather
+      trunkline plugin enable web
+    """
+    with one_line_errors():
+        operator = Operator(config)
+        settings, file = operator.settings, SettingsFile(operator.settings.file)
+        entry = _entry(name, settings)
+        if operator.admission.owns(entry):
+            operator.admission.admit(entry)
+        elif not (is_module(entry) or (settings.plugin_base(entry) / entry).exists()):
+            raise PluginError(f"plugin {name!r} is not found; correct the name, or install it")
+        operator.admission.check_team(entry, Path(entry).stem)
+        changed = file.change_list(("plugins",), "disabled", remove=entry)
+        if entry not in settings.plugins.enabled:
+            changed |= file.change_list(("plugins",), "enabled", add=entry)
+        _report(operator, entry, enabled=True, changed=changed, as_json=as_json)
+
+
+def disable(name: Name, as_json: AsJson = False, config: File = None) -> None:
+    """Disable a plugin in the settings file; its approval, grants and data stay.
+
+    \b
+    Examples:
+      trunkline plugin disable weather
+      trunkline plugin disable spending
+    """
+    with one_line_errors():
+        operator = Operator(config)
+        if name in operator.settings.teams.plugins.required:
+            raise PluginError(missing_required(name, (name,)))
+        file = SettingsFile(operator.settings.file)
+        entry = _entry(name, operator.settings)
+        changed = file.change_list(("plugins",), "enabled", remove=entry)
+        # Another layer may enable it, and built-in plugins are enabled without being listed.
+        now = load_settings(config).plugins
+        if (entry in now.enabled or not changed) and entry not in now.disabled:
+            changed |= file.change_list(("plugins",), "disabled", add=entry)
+        _report(operator, entry, enabled=False, changed=changed, as_json=as_json)
+
+
+def set_secret(name: Name, secret: Secret, as_json: AsJson = False, config: File = None) -> None:
+    """Store a secret that the manifest of a plugin names; the value is read from the terminal or from stdin.
+
+    \b
+    Examples:
+      trunkline plugin secret set weather API_TOKEN
+      trunkline plugin secret set weather API_TOKEN < token.txt
+    """
+    with one_line_errors():
+        operator = Operator(config)
+        manifest = checked(operator.admission.find(name))
+        if secret not in manifest.secrets:
+            listed = ", ".join(manifest.secrets) or "none"
+            raise PluginError(
+                f"plugin {manifest.name!r} has no secret {secret!r}; its manifest names {listed}"
+            )
+        asks = sys.stdin.isatty()
+        value = typer.prompt(secret, hide_input=True, err=True) if asks else sys.stdin.read()
+        if not value.strip():
+            raise PluginError(f"the value of {secret} is empty; nothing was changed")
+        PluginSecrets(operator.settings.data_dir).put(manifest.name, secret, value.strip())
+        _tell_secret(manifest.name, secret, "set", as_json)
+
+
+def unset_secret(name: Name, secret: Secret, as_json: AsJson = False, config: File = None) -> None:
+    """Delete a stored secret of a plugin.
+
+    \b
+    Examples:
+      trunkline plugin secret unset weather API_TOKEN
+    """
+    with one_line_errors():
+        operator = Operator(config)
+        if not PluginSecrets(operator.settings.data_dir).drop(name, secret):
+            raise PluginError(f"plugin {name!r} has no stored secret {secret!r}")
+        _tell_secret(name, secret, "deleted", as_json)
+
+
+def _entry(name: str, settings: Settings) -> str:
+    """Return a name as the settings list it. A path at the command line begins in the working directory."""
+    if name.startswith("@") or not ("/" in name or name.endswith(".py")):
+        return name
+    path = Path(os.path.normpath(Path(name).expanduser().absolute()))
+    for entry in settings.plugins.enabled:
+        listed = settings.plugin_base(entry) / Path(entry).expanduser()
+        if "/" in entry and Path(os.path.normpath(listed.absolute())) == path:
+            return entry
+    return str(path)
+
+
+def _report(operator: Operator, entry: str, *, enabled: bool, changed: bool, as_json: bool) -> None:
+    then = operator.effect() if changed else "nothing was changed"
+    if as_json:
+        echo_json({"name": entry, "enabled": enabled, "changed": changed, "next": then})
+    else:
+        typer.echo(f"{entry} is {'enabled' if enabled else 'disabled'}; {then}")
+
+
+def _tell_secret(name: str, secret: str, outcome: str, as_json: bool) -> None:
+    if as_json:
+        echo_json({"name": name, "secret": secret, "outcome": outcome})
+    else:
+        typer.echo(f"{secret} of {name} is {outcome}")

@@ -1,0 +1,185 @@
+"""Admission: decides whether a plugin with a manifest may be started, from its content and the lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from gateway.contract.errors import PluginError
+from gateway.extensions.admission.locations import SHIPPED, Found, Locations, first
+from gateway.extensions.admission.lock import LOCK, Lock, Locked
+from gateway.extensions.admission.manifest import MANIFEST, Admitted, Manifest, Trust, is_name
+from gateway.extensions.admission.tree import SITE, tree_digest
+from gateway.settings import Settings
+
+IN_PLACE = "path:"
+"""Begins the source of a plugin that was approved where it is."""
+
+
+class Admission:
+    """The plugins with a manifest that the settings and the lock allow.
+
+    ``home`` is the user's home directory, whose plugins are found after those of the working directory.
+    """
+
+    def __init__(self, settings: Settings, cwd: Path | None = None, home: Path | None = None) -> None:
+        self.lock_file = settings.file.parent / LOCK
+        self.locations = Locations(cwd or Path.cwd(), home, settings.data_dir)
+        self._settings = settings
+        self._failures: dict[str, str] = {}
+
+    def lock(self) -> Lock:
+        """Return the lock as it is now. Raises PluginError."""
+        return Lock.read(self.lock_file)
+
+    def discover(self) -> list[Found]:
+        """Return all plugins with a manifest, those of earlier locations first. Raises PluginError."""
+        return list(self.locations.discover(self.lock()))
+
+    def owns(self, entry: str) -> bool:
+        """Return whether an entry of ``plugins.enabled`` denotes a plugin with a manifest, not a module.
+
+        A module keeps its name although a folder of this name appears, unless the operator approved that.
+        """
+        if entry.startswith("@"):
+            return True
+        if "/" in entry:
+            return not entry.endswith(".py") and self._owns_folder(self._folder(entry))
+        if not is_name(entry):
+            return False
+        if (SHIPPED / entry / MANIFEST).is_file() or "-" in entry:
+            return True
+        if self.lock().get(entry) is not None:
+            return True
+        return not is_module(entry) and self._named(entry) is not None
+
+    def _owns_folder(self, folder: Path) -> bool:
+        """Return whether a folder is a plugin with a manifest, or was one when the operator approved it."""
+        if (folder / MANIFEST).exists() or not (folder / "main.py").exists():
+            return True
+        source = f"{IN_PLACE}{folder.absolute()}"
+        return any(locked.source == source for locked in self.lock().plugins.values())
+
+    def _folder(self, entry: str) -> Path:
+        return self._settings.plugin_base(entry) / Path(entry).expanduser()
+
+    def find(self, entry: str) -> Found:
+        """Return the plugin that an entry of ``plugins.enabled`` denotes. Raises PluginError."""
+        found = self._path(entry) or self._named(entry)
+        if found is None:
+            said = f"plugin {entry!r} is not installed"
+            if (reason := self._failures.get(entry)) is not None:
+                raise PluginError(f"{said}: {reason}")
+            raise PluginError(f"{said}; run `trunkline plugin install`, or remove it from plugins.enabled")
+        return found
+
+    def admit(self, entry: str) -> Admitted:
+        """Return the plugin that may be started for an entry of ``plugins.enabled``.
+
+        Compares its folder with the lock. Raises PluginError, which names the command that approves it.
+        """
+        found = self.find(entry)
+        manifest = checked(found)
+        self.check_team(manifest.name, entry)
+        digest = tree_digest(found.folder, compiled=found.location == "environment")
+        locked = self.lock().get(manifest.name)
+        if found.location != "shipped":
+            self._check(found, manifest, digest, locked)
+        declared = {*manifest.capabilities.grants()}
+        site = found.folder / SITE
+        return Admitted(
+            manifest=manifest,
+            folder=found.folder,
+            digest=digest,
+            grants=frozenset({each.grant for each in locked.grants} & declared if locked else ()),
+            trust=self._settings.plugins.of(entry, manifest.name).trust,
+            site=site if site.is_dir() else None,
+            source=locked.source if locked else f"{found.location}:{found.folder}",
+        )
+
+    def check_team(self, *names: str) -> None:
+        """Raise PluginError if the rules of the team refuse a plugin with these names."""
+        if reason := self._settings.teams.plugins.refusal(*names):
+            raise PluginError(reason)
+
+    def install_missing(self, entries: Iterable[str], environ: Mapping[str, str]) -> None:
+        """Install plugins that are locked, but not on this machine; nothing else is installed.
+
+        Takes as long as the downloads. ``admit`` raises the failures.
+        """
+        lock = self.lock()
+        for entry in entries:
+            locked = lock.get(entry)
+            if locked is None or locked.source.startswith(IN_PLACE) or self._named(entry) is not None:
+                continue
+            # At first use: most starts install nothing.
+            from gateway.extensions.admission.packages.installer import Installer
+
+            try:
+                Installer(self, environ).restore(entry, locked)
+            except PluginError as error:
+                self._failures[entry] = str(error)
+
+    def _path(self, entry: str) -> Found | None:
+        """Return the plugin in the folder that an entry names, or None for a name."""
+        return self.locations.at(self._folder(entry)) if "/" in entry and not is_name(entry) else None
+
+    def _named(self, name: str) -> Found | None:
+        return first(self.discover(), name)
+
+    def _check(self, found: Found, manifest: Manifest, digest: str, locked: Locked | None) -> None:
+        """Raise PluginError unless the lock has this content."""
+        name, approve = manifest.name, _approve(found, manifest)
+        if locked is None:
+            raise PluginError(f"plugin {name!r} in {found.folder} is not approved; {approve}")
+        if locked.digest == digest:
+            return
+        approved = self._approved_folder(name, locked)
+        if approved is not None and approved != found.folder:
+            raise PluginError(
+                f"plugin {name!r} in {found.folder} hides the approved one in {approved}; "
+                f"remove that folder, or {approve}"
+            )
+        raise PluginError(
+            f"plugin {name!r} in {found.folder} was changed after its approval "
+            f"({locked.approved_at}); {approve}"
+        )
+
+    def _approved_folder(self, name: str, locked: Locked) -> Path | None:
+        if locked.source.startswith(IN_PLACE):
+            return Path(locked.source.removeprefix(IN_PLACE))
+        folder = self.locations.folder(name, locked.digest)
+        return folder if folder.is_dir() else None
+
+
+def checked(found: Found) -> Manifest:
+    """Return the manifest of a plugin. Raises PluginError with its mistakes."""
+    if found.manifest is None:
+        raise PluginError(found.problem)
+    return found.manifest
+
+
+def rights(trust: Trust) -> str:
+    """Return the rights of a plugin in words."""
+    return "all rights of the gateway" if trust == "full" else "confined"
+
+
+def _approve(found: Found, manifest: Manifest) -> str:
+    target = str(found.folder) if found.location == "path" else manifest.name
+    shown = f"'{target}'" if " " in target else target
+    return f"read it, then run `trunkline plugin approve {shown}`"
+
+
+def is_module(name: str) -> bool:
+    """Return whether a name is a plugin module: one of ours, or one that Python finds. Does not import it."""
+    return _has_module(f"plugins.{name}") or _has_module(name)
+
+
+def _has_module(name: str) -> bool:
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        return False
+    # A folder without code has no origin.
+    return spec is not None and spec.origin is not None

@@ -1,0 +1,72 @@
+"""Secrets of plugins: those that a manifest names, and the operator gives. Each plugin has its own file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from gateway.contract.errors import PluginError
+from gateway.extensions.admission.lock import sync_folder
+from gateway.extensions.admission.manifest import is_name
+
+FOLDER = "plugin_secrets"
+
+
+class PluginSecrets:
+    """The secrets of all plugins, in files with mode 600 below the data directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._folder = data_dir / FOLDER
+
+    def of(self, plugin: str) -> Mapping[str, str]:
+        """Return the secrets of a plugin by name, as they are now. Raises PluginError."""
+        file = self._file(plugin)
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            raise PluginError(
+                f"{file} cannot be read: {error}; delete it and set the secrets again"
+            ) from None
+
+    def put(self, plugin: str, name: str, value: str) -> None:
+        """Store a secret; durable afterwards. Raises PluginError."""
+        self._write(plugin, {**self.of(plugin), name: value})
+
+    def drop(self, plugin: str, name: str) -> bool:
+        """Delete a secret. Return whether there was one. Raises PluginError."""
+        found = dict(self.of(plugin))
+        if found.pop(name, None) is None:
+            return False
+        self._write(plugin, found)
+        return True
+
+    def forget(self, plugin: str) -> None:
+        """Delete all secrets of a plugin."""
+        self._file(plugin).unlink(missing_ok=True)
+
+    def _file(self, plugin: str) -> Path:
+        if not is_name(plugin):
+            raise PluginError(
+                f"{plugin!r} is not the name of a plugin; write one like audit-log or @scope/name"
+            )
+        return self._folder / f"{plugin.replace('/', '+')}.json"
+
+    def _write(self, plugin: str, secrets: Mapping[str, str]) -> None:
+        file = self._file(plugin)
+        draft = file.with_suffix(f".{os.getpid()}.part")
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as opened:
+                opened.write(msgspec.json.encode(secrets))
+                opened.flush()
+                os.fsync(opened.fileno())
+            draft.replace(file)
+            sync_folder(self._folder)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise PluginError(f"{file} cannot be written: {error.strerror}") from None

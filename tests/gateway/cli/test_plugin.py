@@ -1,0 +1,244 @@
+"""``trunkline plugin``, run as a program."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.cli.processes import Terminal, trunkline
+
+pytestmark = pytest.mark.slow
+
+MANIFEST = """\
+api: 1
+name: weather
+version: {version}
+description: Tells the weather
+events: [chat.message]
+tools: [forecast]
+capabilities:
+  network: {{enabled: true, allowlist: [api.example.org{hosts}]}}
+  send: true
+secrets: [API_TOKEN]
+config: {{type: object, properties: {{days: {{type: integer, default: 3}}}}, additionalProperties: false}}
+"""
+SETTINGS = """\
+# Mine
+[plugins]
+enabled = [
+  "todo",  # A list
+]
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/trunkline.toml").write_text(SETTINGS)
+    return tmp_path
+
+
+def plugin(home: Path, folder: str = "weather", version: str = "1.0", hosts: str = "") -> Path:
+    place = home / folder
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "plugin.yml").write_text(MANIFEST.format(version=version, hosts=hosts))
+    (place / "main.py").write_text("raise SystemExit('nothing may run this')\n")
+    return place
+
+
+def run(home: Path, *args: str, stdin: str = "", status: int = 0) -> str:
+    """Run ``trunkline plugin``; returns what it prints."""
+    done = trunkline("plugin", *args, home=home, stdin=stdin)
+    assert done.returncode == status, (done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+def listed(home: Path) -> dict[str, dict[str, object]]:
+    return {row["name"]: row for row in json.loads(run(home, "list", "--json"))}
+
+
+def test_001_32_a_plugin_is_installed_enabled_shown_disabled_and_uninstalled(home: Path) -> None:
+    plugin(home)
+    said = run(home, "install", "./weather", "--yes", "--allow", "network")
+    assert "connect to api.example.org (GET, HEAD)" in said
+    assert "see the messages of chats, and change or answer what users write" in said
+    assert "is notified of chat.message" in said
+    assert "granted network:api.example.org: connect to api.example.org" in said
+    assert "is enabled; it takes effect at the next start" in run(home, "enable", "weather")
+    text = (home / "config/trunkline.toml").read_text()
+    assert '# Mine\n[plugins]\nenabled = [\n  "todo",  # A list\n' in text
+    rows = listed(home)
+    assert (rows["weather"]["enabled"], rows["weather"]["state"]) == (True, "ok")
+    assert rows["weather"]["rights"] == "confined"
+    assert rows["todo"]["rights"] == "all rights of the gateway"
+    about = json.loads(run(home, "info", "weather", "--json"))
+    assert about["capabilities"][0].startswith("network:api.example.org: connect to")
+    assert re.search(r"granted by cli:\w+ at 20", about["capabilities"][0])
+    assert about["capabilities"][-1].endswith("not granted yet")
+    assert about["secrets"] == ["API_TOKEN: not set"]
+    assert "1.0" in run(home, "info", "weather")
+    assert "run `trunkline plugin disable weather` first" in run(home, "uninstall", "weather", status=1)
+    run(home, "disable", "weather")
+    assert listed(home)["weather"]["enabled"] is False
+    assert "weather is removed" in run(home, "uninstall", "weather", "--purge")
+    assert "weather" not in listed(home)
+
+
+def test_an_update_asks_for_new_capabilities_only(home: Path) -> None:
+    plugin(home)
+    run(home, "install", "./weather", "--yes", "--allow", "network", "--allow", "messages")
+    assert "is up to date" in run(home, "update", "weather")
+    plugin(home, version="1.1", hosts=", other.example.org")
+    said = run(home, "update", "weather", "--yes")
+    assert "weather: 1.0 → 1.1" in said
+    assert "connect to other.example.org" in said
+    assert "connect to api.example.org" not in said
+    grants = json.loads(run(home, "info", "weather", "--json"))["capabilities"]
+    assert [each.split(" - ")[0].split(": ")[0] for each in grants if "granted by" in each] == [
+        "network:api.example.org",
+        "messages:change",
+    ]
+
+
+def test_consent_is_asked_at_the_terminal(home: Path) -> None:
+    plugin(home)
+    assert "stdin is not a terminal: give --yes" in run(home, "install", "./weather", status=1)
+    for answer, status in (("n", 1), ("y", 0)):
+        terminal = Terminal(home, "plugin", "install", "./weather")
+        try:
+            terminal.expect("Install it and grant this")
+            terminal.type(f"{answer}\n")
+            assert terminal.wait() == status
+        finally:
+            terminal.close()
+        assert ("weather" in listed(home)) == (answer == "y")
+    about = json.loads(run(home, "info", "weather", "--json"))
+    assert all("granted by" in each for each in about["capabilities"])
+
+
+def test_a_plugin_of_a_project_is_approved_in_its_place(home: Path) -> None:
+    place = plugin(home, ".trunkline/plugins/weather")
+    assert "trunkline plugin approve weather" in run(home, "enable", "weather", status=1)
+    run(home, "approve", "weather", "--yes")
+    run(home, "enable", "weather")
+    (place / "main.py").write_text("changed")
+    assert "was changed after its approval" in str(listed(home)["weather"]["state"])
+    check = trunkline("config", "check", home=home)
+    assert check.returncode == 2
+    assert "trunkline plugin approve weather" in check.stderr
+
+
+def test_a_folder_is_enabled_by_its_path(home: Path) -> None:
+    plugin(home, "plugins/weather")
+    run(home, "approve", "./plugins/weather", "--yes")
+    run(home, "enable", "./plugins/weather")
+    assert listed(home)["weather"]["state"] == "ok"
+    assert str(home / "plugins/weather") in (home / "config/trunkline.toml").read_text()
+    run(home, "disable", "plugins/weather")
+    assert listed(home)["todo"]["enabled"]
+    assert "plugins/weather" not in (home / "config/trunkline.toml").read_text()
+
+
+def test_settings_of_a_plugin_are_checked_with_its_schema(home: Path) -> None:
+    plugin(home)
+    run(home, "install", "./weather", "--yes")
+    run(home, "enable", "weather")
+    file = home / "config/trunkline.toml"
+    file.write_text(file.read_text() + '\n[plugins.weather]\ndays = "many"\n')
+    check = trunkline("config", "check", home=home)
+    assert check.returncode == 2
+    assert re.search(r"config/trunkline\.toml:\d+: plugins\.weather\.days is wrong", check.stderr)
+
+
+def test_disabling_a_built_in_plugin_lists_it(home: Path) -> None:
+    run(home, "disable", "spending")
+    assert 'disabled = ["spending"]' in (home / "config/trunkline.toml").read_text()
+    run(home, "enable", "todo")
+    assert "nothing was changed" in run(home, "disable", "spending")
+
+
+@pytest.mark.parametrize("name", ["../../x", "@scope/..", "no-such", "./none", "no_such_module"])
+def test_an_unknown_plugin_is_refused_in_one_line(home: Path, name: str) -> None:
+    for command in ("enable", "info", "uninstall", "update"):
+        said = run(home, command, name, status=1)
+        assert len(said.strip().splitlines()) == 1, said
+    assert "todo" in (home / "config/trunkline.toml").read_text()
+
+
+def test_secrets_are_stored_for_their_plugin_alone(home: Path) -> None:
+    plugin(home)
+    run(home, "install", "./weather", "--yes")
+    assert "has no secret 'OTHER'; its manifest names API_TOKEN" in run(
+        home, "secret", "set", "weather", "OTHER", stdin="x", status=1
+    )
+    said = run(home, "secret", "set", "weather", "API_TOKEN", stdin="hunter2-hunter2\n")
+    assert "hunter2" not in said
+    file = home / "data/plugin_secrets/weather.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert json.loads(file.read_text()) == {"API_TOKEN": "hunter2-hunter2"}
+    assert json.loads(run(home, "info", "weather", "--json"))["secrets"] == ["API_TOKEN: set"]
+    run(home, "secret", "unset", "weather", "API_TOKEN")
+    assert "no stored secret" in run(home, "secret", "unset", "weather", "API_TOKEN", status=1)
+
+
+def test_001_43_the_rules_of_a_team_override_the_user(home: Path) -> None:
+    plugin(home)
+    file = home / "config/trunkline.toml"
+    before = file.read_text()
+    file.write_text(before + '[teams.plugins]\nblocklist = ["weather"]\nallowlist = ["weather", "todo"]\n')
+    assert "is in teams.plugins.blocklist" in run(home, "install", "./weather", "--yes", status=1)
+    file.write_text(before + '[teams.plugins]\nallowlist = ["todo"]\n')
+    assert "is not in teams.plugins.allowlist" in run(home, "install", "./weather", "--yes", status=1)
+    file.write_text(before + '[teams.plugins]\nrequired = ["todo"]\n')
+    assert "must not be disabled" in run(home, "disable", "todo", status=1)
+    file.write_text(before + '[teams.plugins]\nrequired = ["todo", "weather"]\n')
+    check = trunkline("config", "check", home=home)
+    assert check.returncode == 2
+    assert "'weather' is missing; add it to plugins.enabled" in check.stderr
+    start = trunkline("run", "--port", "0", home=home)
+    assert (start.returncode, "'weather' is missing" in start.stderr) == (2, True), start.stderr
+
+
+def test_a_new_plugin_is_valid_and_clean_and_packed_reproducibly(home: Path) -> None:
+    run(home, "new", "@example/audit-log")
+    assert "exists already" in run(home, "new", "audit-log", status=1)
+    assert "0 findings" in run(home, "scan", "./audit-log")
+    assert "is not a name" in run(home, "new", "../x", status=1)
+    wheels = []
+    for output in ("one", "two"):
+        wheel = json.loads(run(home, "pack", "audit-log", "--output", output, "--json"))["wheel"]
+        wheels.append((home / wheel).read_bytes())
+        for file in (home / "audit-log").iterdir():
+            file.touch()
+    assert wheels[0] == wheels[1]
+    assert Path(wheel).name == "trunkline_plugin_example_audit_log-0.1.0-py3-none-any.whl"
+    run(home, "install", wheel if "/" in wheel else f"./{wheel}", "--yes")
+    assert listed(home)["@example/audit-log"]["state"] == "ok"
+
+
+def test_a_scan_reports_what_the_manifest_does_not_declare(home: Path) -> None:
+    place = plugin(home)
+    (place / "main.py").write_text(
+        "import subprocess, socket\nimport ctypes\nfrom http import client\nimport os\n"
+        "os.system('ls')\neval('1')\nname = 'a\u202eb'\nkey = 'sk-abcdefghijklmnopqrstuvwx'\n"
+    )
+    (place / "requirements.txt").write_text("requests==2.0\n")
+    report = json.loads(run(home, "scan", "weather", "--json", status=1))
+    found = [(each["file"], each["line"], each["kind"]) for each in report["findings"]]
+    assert found == [
+        ("main.py", 1, "refused"),
+        ("main.py", 1, "undeclared"),
+        ("main.py", 2, "code"),
+        ("main.py", 3, "refused"),
+        ("main.py", 5, "undeclared"),
+        ("main.py", 6, "code"),
+        ("main.py", 7, "hidden text"),
+        ("main.py", 8, "secret"),
+        ("requirements.txt", 0, "dependency"),
+    ]
+    assert "not found" in report["limits"]
+    assert "sk-abc" not in json.dumps(report)
