@@ -12,7 +12,6 @@ import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -51,6 +50,7 @@ from gateway.ephemeral import EphemeralRunner
 from gateway.events.bus import ActivityBus, EventBus, OwnedEvents
 from gateway.events.types import AccessRevoked, GatewayReady, ModelChanged
 from gateway.extensions.activation import PluginActivator, PluginResolver
+from gateway.extensions.admission.admission import Admission
 from gateway.extensions.backends import ProviderRegistry
 from gateway.extensions.contributions import ConsoleUI
 from gateway.extensions.deadlines import is_limited, paused
@@ -58,7 +58,7 @@ from gateway.extensions.loader import BUILTIN_PLUGINS, enabled_channels, load_ch
 from gateway.extensions.registry import AgentSources, ChannelRegistry, PluginRegistry
 from gateway.extensions.scope import Scope, owned
 from gateway.files import FileReader, OutputReader, Snapshots, ToolOutputs
-from gateway.host import Host, HostLimits
+from gateway.host import Host, HostLimits, RunningGateway
 from gateway.models import (
     Agents,
     ConfiguredModels,
@@ -80,6 +80,7 @@ from gateway.pipeline.runner import Runner
 from gateway.pipeline.submission import Submission
 from gateway.pipeline.tools import ToolRunner
 from gateway.plugin_services import PluginActions, PluginCompletions, PluginGrants
+from gateway.plugin_services.confined import ConfinedPlugins, list_only
 from gateway.rooms.context import RoomContext
 from gateway.rooms.envelope import Envelopes
 from gateway.session import OwnedSessions, Session, Sessions
@@ -113,34 +114,6 @@ def die(error: BaseException) -> None:
     # Not SystemExit: stopping in order would wait for turns that cannot be committed.
     log.critical("the store failed; the gateway exits so that it can be restarted", error=str(error))
     os._exit(STORE_FAILED)
-
-
-@dataclass(frozen=True)
-class RunningGateway:
-    """The parts of a gateway that exist only while it runs, because they need the open store."""
-
-    store: Store
-    sessions: Sessions
-    access: Access
-    approvals: Approvals
-    questions: Questions
-    spending: Spending
-    dispatcher: Dispatcher
-    intake: Intake
-    announcements: Announcements
-    submission: Submission
-    dead_letters: DeadLetters
-    titles: Titles
-    forks: Forks
-    shares: Shares
-    undo: Undo
-    branches: Branches
-    search: SearchIndex
-    drafts: AgentDrafts
-    grants: PluginGrants
-    actions: PluginActions
-    completions: PluginCompletions
-    host: Host
 
 
 class Gateway:
@@ -194,6 +167,8 @@ class Gateway:
         self._tables: PluginTables | None = None
         self._grants: PluginGrants
         self._actions: PluginActions
+        self._confined: ConfinedPlugins | None = None
+        """Makes plugins with a manifest, while the gateway runs."""
         self._opened = asyncio.Event()
         """Set once announcements and questions of plugins are accepted."""
         self._background: list[asyncio.Task[None]] = []
@@ -246,6 +221,17 @@ class Gateway:
             )
             await self._grants.load()
             self._actions = PluginActions(store)
+            self._confined = ConfinedPlugins(
+                settings,
+                self.registry,
+                sessions,
+                self._tables,
+                self._grants,
+                self._actions,
+                lambda plugin: partial(self._announce, plugin),
+                lambda: self.parts.completions,
+            )
+            stack.push_async_callback(_stop_step, "launcher", self._confined.close)
             await self._register_plugins(sessions, access, questions)
             await asyncio.to_thread(self._kept.load)
             self._mask_secrets()
@@ -608,7 +594,12 @@ class Gateway:
         return list(dict.fromkeys((*of_plugins, self.settings.data_dir / FOLDER)))
 
     def _load(self, name: str) -> Plugin:
-        return load_plugin(name, self.settings.plugin_base(name))
+        admission = Admission(self.settings, home=Path.home())
+        if not admission.owns(name):
+            return load_plugin(name, self.settings.plugin_base(name))
+        if self._confined is None:
+            return list_only(self.settings, admission, name)
+        return self._confined.make(admission, name)
 
     def check_permissions(self) -> None:
         """Raise SettingsError for a permission rule that matches no tool."""

@@ -96,7 +96,7 @@ class InProcess:
         admitted = self._admitted
         site = None if admitted.site is None else str(admitted.site)
         try:
-            runtime: Any = _load_runtime()
+            runtime: Any = load_runtime()
             await runtime.serve(sock, str(admitted.folder), admitted.manifest.entry, site, self.objects)
         except CATCHABLE as error:
             if is_cancellation_requested(error):
@@ -106,7 +106,7 @@ class InProcess:
             sock.close()
 
 
-def _load_runtime() -> object:
+def load_runtime() -> object:
     """Import the runtime as a top-level package: the name that authors import."""
     if SDK not in sys.modules:
         init = _CHILD / SDK / "__init__.py"

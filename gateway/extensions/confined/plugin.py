@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import structlog
@@ -32,6 +32,7 @@ from gateway.contract.plugin import (
     UserInput,
 )
 from gateway.contract.provider import ChatOptions, ToolDefinition
+from gateway.contract.services import TaskService
 from gateway.contract.tool import Tool, ToolContext, ToolOutput
 from gateway.extensions.admission.capabilities import Grant
 from gateway.extensions.admission.manifest import Admitted
@@ -74,11 +75,6 @@ class Process(Protocol):
         """Why it does not run; "" while it does."""
         ...
 
-    @property
-    def objects(self) -> Mapping[str, Any]:
-        """What the code returned that cannot cross a process boundary; empty for a confined process."""
-        ...
-
     async def start(self, seconds: float) -> None:
         """Start the process and activate the plugin in it."""
         ...
@@ -93,6 +89,16 @@ class Process(Protocol):
 
     def notify(self, method: str, params: Mapping[str, Any] | Struct) -> None:
         """Send an event to the process."""
+        ...
+
+
+@runtime_checkable
+class BringsObjects(Protocol):
+    """A process that is the gateway's: it returns objects, too."""
+
+    @property
+    def objects(self) -> Mapping[str, Any]:
+        """What the code returned beside handlers, such as model providers, by key."""
         ...
 
 
@@ -160,7 +166,8 @@ class Token(Struct, frozen=True):
 class ConfinedPlugin(Plugin):
     """The gateway's side of a plugin with a manifest.
 
-    ``holds`` returns whether a grant was given; ``make_process`` creates the process.
+    ``holds`` returns whether a grant was given; ``make_process`` creates the process. ``config`` are its own
+    settings, with the defaults of the manifest; without them it gets those of its context.
     """
 
     def __init__(
@@ -170,6 +177,7 @@ class ConfinedPlugin(Plugin):
         broker: Answers,
         make_process: MakeProcess,
         holds: Callable[[Grant], bool],
+        config: Mapping[str, Any] | None = None,
     ) -> None:
         manifest = admitted.manifest
         self.name, self.version = manifest.name, manifest.version
@@ -183,6 +191,8 @@ class ConfinedPlugin(Plugin):
         self._tool_seconds = settings.tool_timeout_ms / 1000
         self._activate_seconds = settings.activate_timeout_ms / 1000
         self.process = make_process(self._serve, self._on_start)
+        self._config = config
+        self._tasks: TaskService | None = None
         self._params: dict[str, Any] = {}
         self._progress: dict[str, Callable[[str], None]] = {}
         self._tools: tuple[Tool, ...] = ()
@@ -213,16 +223,24 @@ class ConfinedPlugin(Plugin):
         manifest = self.admitted.manifest
         self._params = {
             "name": self.name,
-            "config": dict(ctx.config),
+            "config": dict(ctx.config if self._config is None else self._config),
             "project": {"root": ctx.cwd, "worktree": ctx.cwd},
             "in_flight": manifest.limits.in_flight,
         }
+        self._tasks = ctx.tasks
         await self.process.start(self._activate_seconds)
         for name in manifest.events:
             kind = kind_of(name)
             if kind is not None and name not in DECIDING and ctx.events is not None:
-                ctx.events.subscribe(kind, partial(self._observe, name))
-        self._adopt(ctx)
+                ctx.events.subscribe(kind, partial(self._observe, self._written(name)))
+        if isinstance(self.process, BringsObjects):
+            self._adopt(ctx, dict(self.process.objects))
+
+    def stop_soon(self, reason: str) -> None:
+        """Stop the plugin for good: it misused what it may do."""
+        log.error("a plugin is stopped", plugin=self.name, reason=reason)
+        if self._tasks is not None:
+            self._tasks.create_task(self.process.stop(), name=f"stop {self.name}")
 
     async def deactivate(self) -> None:
         """Let the plugin end, and end its process."""
@@ -257,7 +275,7 @@ class ConfinedPlugin(Plugin):
     def _check_grants(self) -> None:
         manifest = self.admitted.manifest
         for handler in (*manifest.events, *manifest.hooks):
-            needed = _NEEDED.get(ALIASES.get(handler, handler), ())
+            needed = _NEEDED.get(_canonical(handler), ())
             declared = [grant for grant in needed if grant in self._needs.grants()]
             if needed and not declared:
                 capability, value = needed[0].split(":")
@@ -282,20 +300,23 @@ class ConfinedPlugin(Plugin):
         unknown = [event for event in found.events if kind_of(event) is None]
         if unknown:
             raise PluginError(f"it handles {unknown[0]!r}, which is no event")
-        _compare("events", manifest.events, found.events)
+        _compare("events", map(_canonical, manifest.events), map(_canonical, found.events))
         _compare("hooks", manifest.hooks, found.hooks)
         if manifest.tools is not None:
             _compare("tools", manifest.tools, [each.name for each in found.tools])
         if manifest.commands is not None:
             _compare("commands", manifest.commands, [each.name for each in found.commands])
 
+    def _written(self, event: str) -> str:
+        """Return the name that the plugin's code uses for an event: the given one, or an alias."""
+        return next((e for e in self.declaration.events if _canonical(e) == _canonical(event)), event)
+
     def _granted(self, *grants: Grant) -> bool:
         declared = tuple(self._needs.grants())
         return any(grant in declared and self._holds(grant) for grant in grants)
 
-    def _adopt(self, ctx: PluginContext) -> None:
+    def _adopt(self, ctx: PluginContext, objects: dict[str, Any]) -> None:
         """Register what a plugin with full trust returned beside handlers. Raises PluginError."""
-        objects = dict(self.process.objects)
         self.agent_loop = objects.pop("agent_loop", None)
         assert ctx.providers is not None, "the gateway has the registries that a plugin gets"
         assert ctx.channels is not None, "the gateway has the registries that a plugin gets"
@@ -518,9 +539,14 @@ class ConfinedPlugin(Plugin):
             raise PluginError(f"plugin {self.name!r} returned no token with expires_at") from None
 
 
-def _compare(kind: str, listed: Iterable[str], found: Iterable[str]) -> None:
+def _canonical(event: str) -> str:
+    return ALIASES.get(event, event)
+
+
+def _compare(kind: str, in_manifest: Iterable[str], in_code: Iterable[str]) -> None:
     """Raise PluginError unless the code has exactly what the manifest lists."""
-    extra, missing = set(found) - set(listed), set(listed) - set(found)
+    listed, found = set(in_manifest), set(in_code)
+    extra, missing = found - listed, listed - found
     if extra:
         raise PluginError(
             f"its code has {sorted(extra)[0]!r}, which {kind} in plugin.yml does not list; add it"
