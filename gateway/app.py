@@ -198,6 +198,7 @@ class Gateway:
             store = await self.open_store()
             stack.push_async_callback(_stop_step, "store", store.close)
             stack.push_async_callback(_stop_step, "providers", self.providers.close)
+            stack.push_async_callback(_stop_step, "launcher", self._close_launcher)
             self._tables = PluginTables(store)
             # It ends after the plugins, which cancel their tasks. An error of the start is not its own.
             group = self.registry.task_group = await asyncio.TaskGroup().__aenter__()
@@ -231,7 +232,6 @@ class Gateway:
                 lambda plugin: partial(self._announce, plugin),
                 lambda: self.parts.completions,
             )
-            stack.push_async_callback(_stop_step, "launcher", self._confined.close)
             await self._register_plugins(sessions, access, questions)
             await asyncio.to_thread(self._kept.load)
             self._mask_secrets()
@@ -268,6 +268,10 @@ class Gateway:
                     # Channels end first, so that nothing new is accepted while the running turns end.
                     await self.stop_background()
                     await self._drain(self._parts)
+
+    async def _close_launcher(self) -> None:
+        if self._confined is not None:
+            await self._confined.close()
 
     async def _forget(self, session: str) -> None:
         """Delete the files of a session that was deleted."""
