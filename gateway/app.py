@@ -217,21 +217,7 @@ class Gateway:
             await access.load()
             self._questions = questions = Questions(store, access, self.channels, sessions, self.redactor)
             await questions.load()
-            self._grants = PluginGrants(
-                store, access, self.channels, sessions, questions, settings.limits.approval_timeout_ms
-            )
-            await self._grants.load()
-            self._actions = PluginActions(store)
-            self._confined = ConfinedPlugins(
-                settings,
-                self.registry,
-                sessions,
-                self._tables,
-                self._grants,
-                self._actions,
-                lambda plugin: partial(self._announce, plugin),
-                lambda: self.parts.completions,
-            )
+            await self._open_plugin_services(store, sessions, access, questions)
             await self._register_plugins(sessions, access, questions)
             await asyncio.to_thread(self._kept.load)
             self._mask_secrets()
@@ -268,6 +254,26 @@ class Gateway:
                     # Channels end first, so that nothing new is accepted while the running turns end.
                     await self.stop_background()
                     await self._drain(self._parts)
+
+    async def _open_plugin_services(
+        self, store: Store, sessions: Sessions, access: Access, questions: Questions
+    ) -> None:
+        settings = self.settings
+        self._grants = PluginGrants(
+            store, access, self.channels, sessions, questions, settings.limits.approval_timeout_ms
+        )
+        await self._grants.load()
+        self._actions = PluginActions(store)
+        self._confined = ConfinedPlugins(
+            settings,
+            self.registry,
+            sessions,
+            PluginTables(store),
+            self._grants,
+            self._actions,
+            lambda plugin: partial(self._announce, plugin),
+            lambda: self.parts.completions,
+        )
 
     async def _close_launcher(self) -> None:
         if self._confined is not None:
