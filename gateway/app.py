@@ -12,11 +12,10 @@ import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -51,6 +50,7 @@ from gateway.ephemeral import EphemeralRunner
 from gateway.events.bus import ActivityBus, EventBus, OwnedEvents
 from gateway.events.types import AccessRevoked, GatewayReady, ModelChanged
 from gateway.extensions.activation import PluginActivator, PluginResolver
+from gateway.extensions.admission.admission import Admission
 from gateway.extensions.backends import ProviderRegistry
 from gateway.extensions.contributions import ConsoleUI
 from gateway.extensions.deadlines import is_limited, paused
@@ -59,7 +59,7 @@ from gateway.extensions.process.service import Processes
 from gateway.extensions.registry import AgentSources, ChannelRegistry, PluginRegistry
 from gateway.extensions.scope import Scope, owned
 from gateway.files import FileReader, OutputReader, Snapshots, ToolOutputs
-from gateway.host import Host, HostLimits
+from gateway.host import Host, HostLimits, RunningGateway
 from gateway.models import (
     Agents,
     ConfiguredModels,
@@ -99,6 +99,9 @@ from gateway.tables import PluginTables
 from gateway.tables.uploads import Uploads
 from gateway.version import VERSION
 
+if TYPE_CHECKING:
+    from gateway.plugin_services.confined import ConfinedPlugins
+
 log = structlog.get_logger("trunkline")
 
 STORE_FAILED = 70
@@ -115,34 +118,6 @@ def die(error: BaseException) -> None:
     # Not SystemExit: stopping in order would wait for turns that cannot be committed.
     log.critical("the store failed; the gateway exits so that it can be restarted", error=str(error))
     os._exit(STORE_FAILED)
-
-
-@dataclass(frozen=True)
-class RunningGateway:
-    """The parts of a gateway that exist only while it runs, because they need the open store."""
-
-    store: Store
-    sessions: Sessions
-    access: Access
-    approvals: Approvals
-    questions: Questions
-    spending: Spending
-    dispatcher: Dispatcher
-    intake: Intake
-    announcements: Announcements
-    submission: Submission
-    dead_letters: DeadLetters
-    titles: Titles
-    forks: Forks
-    shares: Shares
-    undo: Undo
-    branches: Branches
-    search: SearchIndex
-    drafts: AgentDrafts
-    grants: PluginGrants
-    actions: PluginActions
-    completions: PluginCompletions
-    host: Host
 
 
 class Gateway:
@@ -173,7 +148,7 @@ class Gateway:
         self.providers = ProviderRegistry(self._provider_config)
         self.models = Models(self.providers, ConfiguredModels.of(settings))
         self.profiles = Agents.of(settings, self.models)
-        self.processes = Processes()
+        self.processes = Processes(settings.plugins.sandbox)
         """Confined processes; the first one that is needed starts what they need."""
         self.registry = PluginRegistry(self._context, lambda name: self.activator.settings(name), self.events)
         self.activator: PluginActivator = PluginActivator(self.registry, self.providers, settings)
@@ -197,6 +172,9 @@ class Gateway:
         self._tables: PluginTables | None = None
         self._grants: PluginGrants
         self._actions: PluginActions
+        self._admission = Admission(settings, home=Path.home())
+        self._confined: ConfinedPlugins | None = None
+        """Makes plugins with a manifest, while the gateway runs."""
         self._opened = asyncio.Event()
         """Set once announcements and questions of plugins are accepted."""
         self._background: list[asyncio.Task[None]] = []
@@ -244,11 +222,7 @@ class Gateway:
             await access.load()
             self._questions = questions = Questions(store, access, self.channels, sessions, self.redactor)
             await questions.load()
-            self._grants = PluginGrants(
-                store, access, self.channels, sessions, questions, settings.limits.approval_timeout_ms
-            )
-            await self._grants.load()
-            self._actions = PluginActions(store)
+            await self._open_plugin_services(store, sessions, access, questions)
             await self._register_plugins(sessions, access, questions)
             await asyncio.to_thread(self._kept.load)
             self._mask_secrets()
@@ -285,6 +259,16 @@ class Gateway:
                     # Channels end first, so that nothing new is accepted while the running turns end.
                     await self.stop_background()
                     await self._drain(self._parts)
+
+    async def _open_plugin_services(
+        self, store: Store, sessions: Sessions, access: Access, questions: Questions
+    ) -> None:
+        settings = self.settings
+        self._grants = PluginGrants(
+            store, access, self.channels, sessions, questions, settings.limits.approval_timeout_ms
+        )
+        await self._grants.load()
+        self._actions = PluginActions(store)
 
     async def _forget(self, session: str) -> None:
         """Delete the files of a session that was deleted."""
@@ -603,6 +587,10 @@ class Gateway:
         await self.activator.activate(BUILTIN_PLUGINS, load_plugin, built_in=True)
         if self._resolve_plugin is not None:
             resolve = self._load if self._resolve_plugin is load_plugin else self._resolve_plugin
+            if self._sessions is not None and resolve == self._load:
+                # Those that the lock names and this machine does not have.
+                missing = self._admission.install_missing
+                await asyncio.to_thread(missing, self.settings.plugins.enabled, self._environ)
             await self.activator.activate(self.settings.plugins.enabled, resolve)
         for plugin in self._plugins:
             await self.registry.register(plugin)
@@ -622,7 +610,26 @@ class Gateway:
         return list(dict.fromkeys((*of_plugins, self.settings.data_dir / FOLDER)))
 
     def _load(self, name: str) -> Plugin:
-        return load_plugin(name, self.settings.plugin_base(name))
+        if not self._admission.owns(name):
+            return load_plugin(name, self.settings.plugin_base(name))
+        # Here, because a gateway without such plugins shall not pay for their code.
+        from gateway.plugin_services.confined import ConfinedPlugins, list_only
+
+        if self._sessions is None or self._tables is None:
+            return list_only(self.settings, self._admission, name)
+        if self._confined is None:
+            self._confined = ConfinedPlugins(
+                self.settings,
+                self.registry,
+                self.processes,
+                self._sessions,
+                self._tables,
+                self._grants,
+                self._actions,
+                lambda plugin: partial(self._announce, plugin),
+                lambda: self.parts.completions,
+            )
+        return self._confined.make(self._admission, name)
 
     def check_permissions(self) -> None:
         """Raise SettingsError for a permission rule that matches no tool."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from msgspec import Struct, structs
 
 from gateway.access import Access
+from gateway.access.approvals import Approvals
 from gateway.access.questions import Questions
 from gateway.access.tokens import Auth
+from gateway.commands.agent_draft import AgentDrafts
 from gateway.contract.channel import (
     Attention,
     Audio,
@@ -29,17 +32,23 @@ from gateway.contract.provider import TurnOptions
 from gateway.contract.questions import Answer, Question
 from gateway.contract.services import Unregister
 from gateway.conversations import Branches, ChangeLog, Forks, SearchIndex, Shares, Titles, Undo
+from gateway.conversations.announcements import Announcements
 from gateway.counters import Counters
 from gateway.ephemeral import EphemeralRunner
 from gateway.extensions.contributions import choices_trigger
 from gateway.extensions.registry import PluginRegistry
 from gateway.files import FileReader
+from gateway.models import Spending
 from gateway.pipeline.intake import Intake
+from gateway.pipeline.mailbox import Dispatcher
 from gateway.pipeline.submission import Submission
+from gateway.plugin_services import PluginActions, PluginCompletions, PluginGrants
 from gateway.session import Session, Sessions
+from gateway.session.dead_letters import DeadLetters
 from gateway.session.feed import Feed
 from gateway.session.frames import Event, LogChanged, MessageFrame
 from gateway.session.log import SessionRow
+from gateway.store import Store
 from gateway.store.inbox import Inbox
 from gateway.tables.uploads import Content, Uploads
 
@@ -423,3 +432,31 @@ def _complete(message: InboundMessage, uploads: Sequence[Content]) -> InboundMes
         )
     message = structs.replace(message, parts=(*message.parts, *parts))
     return structs.replace(message, audio=voices[0], kind="audio") if voices else message
+
+
+@dataclass(frozen=True)
+class RunningGateway:
+    """The parts of a gateway that exist only while it runs, because they need the open store."""
+
+    store: Store
+    sessions: Sessions
+    access: Access
+    approvals: Approvals
+    questions: Questions
+    spending: Spending
+    dispatcher: Dispatcher
+    intake: Intake
+    announcements: Announcements
+    submission: Submission
+    dead_letters: DeadLetters
+    titles: Titles
+    forks: Forks
+    shares: Shares
+    undo: Undo
+    branches: Branches
+    search: SearchIndex
+    drafts: AgentDrafts
+    grants: PluginGrants
+    actions: PluginActions
+    completions: PluginCompletions
+    host: Host

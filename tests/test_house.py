@@ -33,7 +33,7 @@ MOST_MODULES = 12
 SHORTEST_MODULE = 40
 
 CORE = ("contract", "store", "session", "pipeline", "delivery")
-MOST_CORE_LINES = 9_500
+MOST_CORE_LINES = 9_700
 """Lines of code (no docstrings, comments or blank lines) of the core path."""
 COMMENTED = ("pipeline", "delivery", "store", "session")
 FEWEST_COMMENTS = 2.0
@@ -52,6 +52,7 @@ SHORT_MODULES = {
     "gateway/store/migrations/env.py": "Alembic's entry point",
     "gateway/testing/database.py": "loaded by test fixtures alone",
     "gateway/version.py": "read by the build",
+    "plugins/budget-alert/main.py": "a whole plugin with a manifest",
     "plugins/providers/openai/oauth.py": "OAuth tokens, apart from the adapter",
 }
 """Modules of fewer lines, each with the reason why it is one."""

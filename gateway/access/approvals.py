@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import msgspec
@@ -62,6 +62,7 @@ class Approvals:
         recorded: bool = False,
         reason: str = "",
         always: str | None = None,
+        consult: Callable[[], Awaitable[Outcome | None]] | None = None,
     ) -> Outcome:
         """Ask in the turn's session and wait for a decision, at most the configured timeout.
 
@@ -70,7 +71,7 @@ class Approvals:
         ``used`` with the step that the call becomes. Otherwise a decision is kept until the message is
         answered, and a repeated turn uses it once. With a ``reason``, which the question shows, grants of the
         match text do not count. "Always" is then offered only for the text ``always``, and a grant of that
-        text counts.
+        text counts. ``consult`` is called before a new question, and may decide in its place.
         """
         matches, digest = match_text(tool, arguments), digest_of(arguments)
         if reason:
@@ -84,6 +85,8 @@ class Approvals:
         held = self._earlier(turn, subject)
         decided_before = held is not None and held.answer is not None
         if held is None:
+            if consult is not None and (decided := await consult()) is not None:
+                return decided
             if not self.questions.can_ask(turn):
                 return "nobody"
             offered = None if matches is None else always_text(tool, matches)

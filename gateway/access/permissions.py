@@ -68,6 +68,14 @@ class Permissions:
         key = match_text(tool, arguments)
         return "deny" if key is None else patterns.decide(tool.match_kind, rule, key)
 
+    def asks_by_rule(self, tool: Tool, arguments: Mapping[str, Any], role: SenderRole) -> bool:
+        """Return whether a rule demands a question about this call, not only the lack of a rule."""
+        rule = self._rule(tool.name, role) or self._rules.get(f"*@{role}") or self._default
+        if rule is None or isinstance(rule, str):
+            return rule == "ask"
+        key = match_text(tool, arguments)
+        return key is not None and patterns.decide(tool.match_kind, rule, key) == "ask"
+
     def denies(self, name: str, role: SenderRole) -> bool:
         """Return whether the rules allow no call of a tool, for any arguments."""
         rule = self._rule(name, role)

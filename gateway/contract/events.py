@@ -30,6 +30,42 @@ class BusEvent(Struct, frozen=True, tag_field="name"):
         return str(cls.__struct_config__.tag)
 
 
+class ToolStarting(BusEvent, frozen=True, tag="tool.execute.before"):
+    """A permitted tool call that is about to be made. ``args`` are its arguments."""
+
+    detailed = True
+    session: str
+    tool: str
+    args: Mapping[str, Any]
+    call_id: str
+
+
+class PermissionAsked(BusEvent, frozen=True, tag="permission.ask"):
+    """A tool call that a user is about to be asked about.
+
+    ``command`` is the text that permission patterns are compared with, "" if the tool has none; ``user`` is
+    the id of the sender, ``role`` their role.
+    """
+
+    detailed = True
+    session: str
+    tool: str
+    command: str
+    args: Mapping[str, Any]
+    user: str
+    role: str
+
+
+class ChatMessage(BusEvent, frozen=True, tag="chat.message"):
+    """A user's message that is about to reach the agent. ``attachments`` are the types of its other parts."""
+
+    detailed = True
+    session: str
+    text: str
+    sender: str
+    attachments: tuple[str, ...] = ()
+
+
 class ContentEvent(Struct, frozen=True, tag_field="type", tag="content"):
     """All text of the current call of the model so far."""
 

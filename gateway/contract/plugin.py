@@ -14,7 +14,7 @@ from msgspec import Struct
 from gateway.confinement.programs import ProcessService
 from gateway.contract.channel import InboundMessage, Sender, SenderRole
 from gateway.contract.errors import TrunklineError
-from gateway.contract.events import AgentEvent
+from gateway.contract.events import AgentEvent, ChatMessage, PermissionAsked, ToolStarting
 from gateway.contract.messages import Message
 from gateway.contract.provider import ChatOptions
 from gateway.contract.services import (
@@ -291,12 +291,14 @@ class Plugin:
     Attributes of a subclass are open to sibling plugins through ``ctx.get_plugin(name)``. ``environ`` names
     the environment variables that ``ctx.environ`` is to hold. ``settings_model`` is the pydantic model of the
     plugin's own settings: ``trunkline config check`` and the gateway, before ``activate``, validate them with
-    it. None accepts any settings.
+    it. None accepts any settings. With ``asks_by_default`` its tools need an approval unless a rule of the
+    settings names them, also where the default allows other tools.
     """
 
     name: str = ""
     version: str = "0"
     environ: Sequence[str] = ()
+    asks_by_default: bool = False
     settings_model: type[BaseModel] | None = None
     system_prompt: str | Callable[[PluginContext], str | Awaitable[str]] = ""
     agent_loop: AgentLoop | None = None
@@ -359,6 +361,19 @@ class Plugin:
 
     async def session_compacting(self, compacting: Compacting, ctx: TurnContext) -> Compacting | None:
         """Change the instructions of a summary, or give the summary."""
+
+    async def tool_execute_before(self, event: ToolStarting, ctx: TurnContext) -> ToolBlock | None:
+        """Block a call that was permitted, before ``before_tool_exec``. Raising blocks too."""
+
+    async def permission_ask(self, event: PermissionAsked, ctx: TurnContext) -> bool | None:
+        """Allow or refuse a call that a user would be asked about; None leaves it to the user.
+
+        A refusal of any plugin counts. An approval does not count for the plugin's own tools, where a rule
+        demands the question, and in a conversation with content of others.
+        """
+
+    async def chat_message(self, event: ChatMessage, ctx: TurnContext) -> UserInput | None:
+        """Pass, transform or intercept a message that is no command, after ``transform_user_input``."""
 
     async def after_agent_run(self, reason: AgentEndReason, ctx: TurnContext) -> None:
         """React to the end of a turn, complete or aborted."""

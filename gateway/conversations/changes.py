@@ -16,13 +16,14 @@ import structlog
 from msgspec import Struct, structs
 from sqlalchemy import Connection, RowMapping, select
 
-from gateway.contract.messages import new_id, now_ms
+from gateway.contract.messages import ToolCallPart, new_id, now_ms
 from gateway.contract.tool import Changing, FileChange, Watching, text_of, unified_diff
 from gateway.events.types import FileDeleted, FileModified
 from gateway.files import SnapshotError, Snapshots, State, Watch, put_state, read_state
 from gateway.session import Turn, calling
 from gateway.store import Store
 from gateway.store import schema as t
+from gateway.store.steps import make_key
 from gateway.store.writes import Op, OwnStatement, Row, Write
 
 log = structlog.get_logger("trunkline.changes")
@@ -305,7 +306,15 @@ def _cut(text: str) -> str:
 def _report(turn: Turn, changes: Sequence[FileChange], rows: Sequence[Row]) -> None:
     turn.changed_files[calling.get()] += [change.path for change in changes]
     diffs = {row[3]: str(row[8]) for row in rows}
+    by = _running_tool(turn)
     for change in changes:
         event = FileDeleted if change.after is None else FileModified
         diff = diffs.get(change.path, "")
-        turn.session.events.emit(event(turn.root.session.id, change.path, turn.answer_id, diff))
+        turn.session.events.emit(event(turn.root.session.id, change.path, turn.answer_id, diff, by))
+
+
+def _running_tool(turn: Turn) -> str:
+    """Return the name of the tool whose call runs in this task; "" for one that another tool calls."""
+    key = calling.get()
+    parts = (part for _, part in turn.assembler.parts_from(0) if isinstance(part, ToolCallPart))
+    return next((p.tool_name for p in parts if make_key(turn.entry.id, p.tool_call_id) == key), "")

@@ -43,7 +43,7 @@ class ActivePlugin:
         self.context = context
         self.scope = scope
         self.settings = settings
-        self.built_in = built_in
+        self.built_in = built_in and not plugin.asks_by_default
         self.routes: tuple[PluginRoute, ...] = ()
 
     def limit(self, function: str, timeout_ms: float) -> Limit:
@@ -68,7 +68,10 @@ class Generation:
 
     def __init__(self, active: Sequence[ActivePlugin] = ()) -> None:
         self.active = tuple(active)
-        self.hooks = Hooks([(one.plugin, one.hook_limit) for one in active])
+        self.hooks = Hooks(
+            [(one.plugin, one.hook_limit) for one in active],
+            {one.name: one.settings.on_failure for one in active},
+        )
         # Tools are listed for every model call; most plugins have none.
         self._with_tools = tuple(one for one in active if overrides(one.plugin, "tools"))
 
@@ -87,6 +90,16 @@ class Generation:
             if any(each.name == tool.name for each in one.tools()):
                 return one.limit(name, tool.timeout_ms or one.settings.tool_timeout_ms)
         return Limit("", name, (tool.timeout_ms or PluginSettings().tool_timeout_ms) / 1000)
+
+    def owner_of(self, tool: Tool) -> Plugin | None:
+        """Return the plugin that offers a tool of this name, or None."""
+        owners = (one for one in self._with_tools if any(each.name == tool.name for each in one.tools()))
+        return next((one.plugin for one in owners), None)
+
+    def asks_by_default(self, tool: Tool) -> bool:
+        """Return whether only a rule that names a tool allows it without an approval."""
+        owner = self.owner_of(tool)
+        return owner is not None and owner.asks_by_default
 
     def is_built_in(self, tool: Tool) -> bool:
         """Return whether a plugin that comes with Trunkline offers exactly this tool.

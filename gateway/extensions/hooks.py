@@ -9,23 +9,31 @@ filter_tools              fold; the result is cut to what was offered
 transform_system_prompt   fold, left to right
 transform_user_input      fold over the text; an intercept ends the chain
 session_compacting        fold; a hook that raises is logged and skipped
+tool_execute_before       the first block ends the chain; a hook that raises blocks
+permission_ask            the first refusal ends the chain, else the first approval; raising refuses
+chat_message              fold over the text, as transform_user_input; a hook that raises is skipped
 after_agent_run           all are called; one that raises is logged
 ========================  =========================================================================
 
 Elsewhere a hook that raises ends the turn with a PluginError that names plugin and hook. A hook that returns
 another type than the table of types allows, or misses its deadline, counts as one that raises.
+
+The setting ``on_failure`` of a plugin changes both: ``closed`` blocks what the hook was called for where it
+would be skipped, ``open`` skips it where it would block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, Literal, cast
 
 import msgspec
 import structlog
 from msgspec import Struct
 
 from gateway.contract.errors import CATCHABLE, PluginError, is_cancellation_requested
+from gateway.contract.events import ChatMessage, PermissionAsked, ToolStarting
 from gateway.contract.messages import Message
 from gateway.contract.plugin import (
     AgentEndReason,
@@ -57,6 +65,17 @@ HOOKS = (
     "session_compacting",
     "after_agent_run",
 )
+DECISIONS = ("tool_execute_before", "permission_ask", "chat_message")
+"""The hooks behind events that decide: ``tool.execute.before``, ``permission.ask`` and ``chat.message``."""
+
+_OPEN = frozenset(
+    ("after_llm_call", "after_tool_exec", "session_compacting", "chat_message", "after_agent_run")
+)
+"""The hooks that are skipped when they fail, unless the settings of their plugin say otherwise."""
+_SECONDS = {"session_compacting": 30.0}
+"""Time limits of hooks that may call a model or a program."""
+
+OnFailure = Literal["open", "closed"]
 
 
 class AllowedResult(Struct, frozen=True):
@@ -81,7 +100,7 @@ class AllowedResult(Struct, frozen=True):
         return f"a list of {names}{others}" if self.several else names
 
 
-_SETTABLE = (
+SETTABLE = (
     "temperature",
     "top_p",
     "seed",
@@ -101,17 +120,24 @@ _ALLOWED: Mapping[str, AllowedResult] = {
     "transform_system_prompt": AllowedResult((str,)),
     "transform_user_input": AllowedResult((Pass, Transform, Intercept)),
     "session_compacting": AllowedResult((Compacting,)),
+    "tool_execute_before": AllowedResult((ToolBlock,)),
+    "permission_ask": AllowedResult((bool,)),
+    "chat_message": AllowedResult((Pass, Transform, Intercept)),
 }
 
 
 class Hook:
     """One hook of one plugin."""
 
-    __slots__ = ("_allowed", "_function", "_limit", "label")
+    __slots__ = ("_allowed", "_function", "_limit", "is_closed", "label", "plugin")
 
-    def __init__(self, plugin: Plugin, name: str, limit: Limit) -> None:
-        self._limit = limit
-        self.label = f"plugin {plugin.name!r} failed in {name}"
+    def __init__(self, plugin: Plugin, name: str, limit: Limit, on_failure: OnFailure | None = None) -> None:
+        self.plugin = plugin
+        seconds = max(limit.seconds, _SECONDS.get(name, 0))
+        self._limit = limit if seconds == limit.seconds else msgspec.structs.replace(limit, seconds=seconds)
+        self.is_closed = name not in _OPEN if on_failure is None else on_failure == "closed"
+        shown = name.replace("_", ".") if name in DECISIONS else name
+        self.label = f"plugin {plugin.name!r} failed in {shown}"
         self._function: Callable[..., Any] = getattr(plugin, name)
         self._allowed = _ALLOWED.get(name)
 
@@ -127,17 +153,35 @@ class Hook:
             raise PluginError(f"{self.label}: it must return {self._allowed}, not {type(answer).__name__}")
         return answer
 
+    async def ask(self, *args: Any) -> Any:
+        """Call the hook; one that fails and is not closed is logged, and changes nothing."""
+        try:
+            return await self(*args)
+        except PluginError as error:
+            if self.is_closed:
+                raise
+            log.warning("a hook raised and was skipped", error=str(error))
+            return None
+
 
 class Hooks:
     """The composed hooks of a list of plugins, each with a function that returns the time limit of a hook.
 
-    A plugin without an override adds no call.
+    A plugin without an override adds no call. ``on_failure`` has what settings say of failures, by plugin.
     """
 
-    def __init__(self, plugins: Sequence[tuple[Plugin, Callable[[str], Limit]]] = ()) -> None:
+    def __init__(
+        self,
+        plugins: Sequence[tuple[Plugin, Callable[[str], Limit]]] = (),
+        on_failure: Mapping[str, OnFailure | None] = MappingProxyType({}),
+    ) -> None:
         self._hooks = {
-            name: tuple(Hook(one, name, limit(name)) for one, limit in plugins if overrides(one, name))
-            for name in HOOKS
+            name: tuple(
+                Hook(one, name, limit(name), on_failure.get(one.name))
+                for one, limit in plugins
+                if overrides(one, name)
+            )
+            for name in (*HOOKS, *DECISIONS)
         }
 
     def uses(self, name: str) -> bool:
@@ -149,9 +193,9 @@ class Hooks:
     ) -> tuple[tuple[Message, ...], ChatOptions]:
         """Return the messages and options of the model call."""
         for hook in self._hooks["before_llm_call"]:
-            answer = await hook(messages, options, ctx)
+            answer = await hook.ask(messages, options, ctx)
             if isinstance(answer, ChatOptions):
-                changed = {name: getattr(answer, name) for name in _SETTABLE}
+                changed = {name: getattr(answer, name) for name in SETTABLE}
                 options = msgspec.structs.replace(options, **changed)
             elif answer is not None:
                 messages = tuple(answer)
@@ -160,14 +204,15 @@ class Hooks:
     async def after_llm_call(self, result: TurnResult, ctx: TurnContext) -> TurnResult:
         """Return the model's answer, as changed by the hooks."""
         for hook in self._hooks["after_llm_call"]:
-            result = await _or_skip(hook, result, result, ctx)
+            answer = await hook.ask(result, ctx)
+            result = result if answer is None else answer
         return result
 
     async def before_tool_exec(self, call: ToolCall, ctx: TurnContext) -> ToolCall | ToolBlock:
         """Return the tool call to run, or the block that replaces it."""
         for hook in self._hooks["before_tool_exec"]:
             try:
-                answer = await hook(call, ctx)
+                answer = await hook.ask(call, ctx)
             except PluginError as error:
                 log.warning("a hook raised; the call is blocked", error=str(error), session=ctx.session)
                 return ToolBlock(f"Error: {error}")
@@ -179,13 +224,17 @@ class Hooks:
     async def after_tool_exec(self, call: ToolCall, result: str, ctx: TurnContext) -> str:
         """Return the tool's output, as changed by the hooks."""
         for hook in self._hooks["after_tool_exec"]:
-            result = await _or_skip(hook, result, call, result, ctx)
+            try:
+                answer = await hook.ask(call, result, ctx)
+            except PluginError as error:
+                answer = f"Error: {error}"
+            result = result if answer is None else answer
         return result
 
     async def filter_tools(self, tools: tuple[Tool, ...], ctx: TurnContext) -> tuple[Tool, ...]:
         """Return the allowed tools, a subset of the given ones."""
         for hook in self._hooks["filter_tools"]:
-            answer = await hook(tools, ctx)
+            answer = await hook.ask(tools, ctx)
             if answer is not None:
                 kept = {tool.name for tool in answer}
                 tools = tuple(tool for tool in tools if tool.name in kept)
@@ -194,7 +243,7 @@ class Hooks:
     async def transform_system_prompt(self, prompt: str, ctx: TurnContext) -> str:
         """Return the system prompt, as changed by the hooks."""
         for hook in self._hooks["transform_system_prompt"]:
-            answer = await hook(prompt, ctx)
+            answer = await hook.ask(prompt, ctx)
             prompt = prompt if answer is None else answer
         return prompt
 
@@ -202,34 +251,74 @@ class Hooks:
         """Return the verdict on the user's text; a pass after a transform keeps the transformed text."""
         verdict: UserInput = Pass()
         for hook in self._hooks["transform_user_input"]:
-            answer: UserInput | None = await hook(text, ctx)
+            answer: UserInput | None = await hook.ask(text, ctx)
             if isinstance(answer, Intercept):
                 return answer
             if isinstance(answer, Transform):
                 text, verdict = answer.text, answer
         return verdict
 
+    async def chat_message(self, event: ChatMessage, ctx: TurnContext) -> UserInput:
+        """Return the verdict on a message that is about to reach the agent."""
+        verdict: UserInput = Pass()
+        for hook in self._hooks["chat_message"]:
+            answer: UserInput | None = await hook.ask(event, ctx)
+            if isinstance(answer, Intercept):
+                return answer
+            if isinstance(answer, Transform):
+                event, verdict = msgspec.structs.replace(event, text=answer.text), answer
+        return verdict
+
+    async def tool_execute_before(self, event: ToolStarting, ctx: TurnContext) -> ToolBlock | None:
+        """Return the block of the first plugin that refuses a call, or None."""
+        for hook in self._hooks["tool_execute_before"]:
+            try:
+                answer = await hook.ask(event, ctx)
+            except PluginError as error:
+                log.warning("a hook raised; the call is blocked", error=str(error), session=ctx.session)
+                return ToolBlock(f"Error: {error}")
+            if answer is not None:
+                return answer
+        return None
+
+    async def permission_ask(
+        self, event: PermissionAsked, ctx: TurnContext, may_allow: Callable[[Plugin], bool]
+    ) -> tuple[bool, Plugin] | None:
+        """Return a decision and the plugin that made it; None leaves it to the user.
+
+        ``may_allow`` returns whether the approval of a plugin counts. Deny overrides allow, so that an
+        approval still asks the plugins after it.
+        """
+        allowed: Plugin | None = None
+        for hook in self._hooks["permission_ask"]:
+            try:
+                answer = await hook.ask(event, ctx)
+            except PluginError as error:
+                log.warning("a hook raised; the call is refused", error=str(error), session=ctx.session)
+                answer = False
+            if answer is False:
+                return False, hook.plugin
+            if answer and allowed is None and may_allow(hook.plugin):
+                allowed = hook.plugin
+        return None if allowed is None else (True, allowed)
+
     async def session_compacting(self, compacting: Compacting, ctx: TurnContext) -> Compacting:
         """Return the instructions or the summary of a compaction, as changed by the hooks."""
         for hook in self._hooks["session_compacting"]:
-            compacting = await _or_skip(hook, compacting, compacting, ctx)
+            answer = await hook.ask(compacting, ctx)
+            compacting = compacting if answer is None else answer
         return compacting
 
     async def after_agent_run(self, reason: AgentEndReason, ctx: TurnContext) -> None:
         """Notify every plugin that the run ended."""
         for hook in self._hooks["after_agent_run"]:
-            await _or_skip(hook, None, reason, ctx)
+            try:
+                await hook.ask(reason, ctx)
+            except PluginError as error:
+                # The run has ended: there is nothing to block.
+                log.warning("a hook raised and was skipped", error=str(error))
 
 
 def overrides(plugin: Plugin, name: str) -> bool:
     """Return whether a plugin has a method of this name of its own."""
     return getattr(type(plugin), name, None) is not getattr(Plugin, name) or name in vars(plugin)
-
-
-async def _or_skip(hook: Hook, unchanged: Any, *args: Any) -> Any:
-    try:
-        answer = await hook(*args)
-    except PluginError as error:
-        log.warning("a hook raised and was skipped", error=str(error))
-        return unchanged
-    return unchanged if answer is None else answer

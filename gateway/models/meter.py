@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -22,6 +23,8 @@ from gateway.contract.messages import (
 )
 from gateway.contract.provider import ChatOptions, ToolDefinition
 from gateway.contract.tool import Tool, ToolContext
+from gateway.events.bus import EventBus
+from gateway.events.types import BudgetExceeded, CostUpdated
 from gateway.models.budgets import Account, Budget, Budgets
 from gateway.models.ledger import Caller, Ledger, State, format_usd, to_nano, to_usd
 from gateway.models.prices import Prices, Tariff
@@ -71,8 +74,10 @@ class Meter:
         messages: Sequence[Message],
         options: ChatOptions,
         at: int,
+        on_spent: Callable[[CallCost], None] = lambda _spent: None,
     ) -> None:
         self.caller = caller
+        self._on_spent = on_spent
         self.options = options
         self.at = at
         self._ledger = ledger
@@ -127,6 +132,7 @@ class Meter:
         state: State = "counted" if reported and finished else "estimated"
         call_id = None if self._reserved is None else self._reserved[0]
         self._ledger.record(call_id, self.caller, self.at, state, spent.tokens, amount)
+        self._on_spent(spent)
         return spent
 
     def _settle(self, amount: int) -> None:
@@ -162,6 +168,50 @@ _MIN_TOKENS = 64
 
 log = structlog.get_logger("trunkline.spending")
 
+INTERVAL_SECONDS = 0.5
+"""Shortest time between two ``cost.updated`` of a session; calls in between are added to the later one."""
+
+
+class CostEvents:
+    """Reports costs to the event bus. Without a subscriber nothing is built or kept."""
+
+    def __init__(self) -> None:
+        self._later: dict[str, CostUpdated | None] = {}
+        """The next event of each session that had one within the interval; None if there is none yet."""
+
+    def spent(self, turn: Turn, caller: Caller, usd: float, tokens: int) -> None:
+        """Report a call that was paid, at once or with the next ones of its session."""
+        events, root = turn.session.events, turn.root
+        if not events.wants(CostUpdated, caller.session):
+            return
+        # The running turn is added to its session when it ends.
+        total = root.session.row.cost + float(root.usage.cost or 0) + usd
+        event = CostUpdated(caller.session, total, caller.provider, caller.model, tokens)
+        if caller.session not in self._later:
+            self._emit(events, event)
+            return
+        earlier = self._later[caller.session]
+        tokens += 0 if earlier is None else earlier.tokens
+        self._later[caller.session] = msgspec.structs.replace(event, tokens=tokens)
+
+    def refused(self, turn: Turn, account: Account) -> None:
+        """Report a call that a budget refused."""
+        events, session = turn.session.events, turn.root.session.id
+        if events.wants(BudgetExceeded, session):
+            budget = account.budget
+            limit = float(to_usd(budget.stop or budget.ask or 0))
+            events.emit(BudgetExceeded(session, budget.name, limit, float(to_usd(account.spent))))
+
+    def _emit(self, events: EventBus, event: CostUpdated) -> None:
+        self._later[event.session] = None
+        events.emit(event)
+        asyncio.get_running_loop().call_later(INTERVAL_SECONDS, self._emit_later, events, event.session)
+
+    def _emit_later(self, events: EventBus, session: str) -> None:
+        event = self._later.pop(session)
+        if event is not None:
+            self._emit(events, event)
+
 
 class Spending:
     """Meters every model call, and refuses calls that a budget does not allow.
@@ -184,6 +234,7 @@ class Spending:
         self._approvals = approvals
         self._payer = payer
         self._clock = clock
+        self._events = CostEvents()
         self._unpriced: set[str] = set()
         """Models without a price that were already logged."""
 
@@ -224,7 +275,12 @@ class Spending:
             model=route.model,
             plugin=turn.plugin,
         )
-        return Meter(self.ledger, self._prices, caller, messages, options, self._clock())
+
+        def report(spent: CallCost) -> None:
+            tokens = spent.tokens.input + spent.tokens.output
+            self._events.spent(turn, caller, float(spent.usd or 0), tokens)
+
+        return Meter(self.ledger, self._prices, caller, messages, options, self._clock(), report)
 
     async def permit(self, turn: Turn, meter: Meter) -> None:
         """Reserve the cost of a call where budgets apply; ask for approval and warn as they require.
@@ -242,7 +298,7 @@ class Spending:
         )
         fitting = reservable(meter, tightest and tightest.remaining, meter.options.max_tokens)
         if fitting is None and tightest is not None:
-            raise _exceeded(tightest, "which is not enough for another answer")
+            raise self._exceeded(turn, tightest, "which is not enough for another answer")
         amount, longest = fitting or (0, 0)
         if amount:
             meter.options = msgspec.structs.replace(meter.options, max_tokens=longest)
@@ -272,10 +328,10 @@ class Spending:
         if not account.needs_approval:
             return
         if turn.entry.inbound.unattended:
-            raise _exceeded(account, f"and no user is present to approve more: {_remedy(account)}")
+            raise self._exceeded(turn, account, f"and no user is present to approve more: {_remedy(account)}")
         outcome = await self._approvals.ask(turn, _CONTINUE, _question(account))
         if outcome not in ("once", "always"):
-            raise _exceeded(account, "and more was not approved")
+            raise self._exceeded(turn, account, "and more was not approved")
         account.grant()
         log.info(
             "budget approved",
@@ -284,6 +340,11 @@ class Spending:
             spent=account.spent_text(),
         )
         await self.budgets.save(account, self._clock())
+
+    def _exceeded(self, turn: Turn, account: Account, why: str) -> BudgetExceededError:
+        self._events.refused(turn, account)
+        said = f"{account.summary()}, {why}{account.reset_text()} (see budgets.{account.budget.name})"
+        return BudgetExceededError(said, elsewhere=account.budget.scope in ("provider", "model"))
 
     async def _warn(self, turn: Turn, accounts: Sequence[Account]) -> None:
         for account in accounts:
@@ -316,8 +377,3 @@ def _question(account: Account) -> dict[str, Any]:
 
 def _remedy(account: Account) -> str:
     return f"raise budgets.{account.budget.name}.ask, or approve it in another chat that this budget covers"
-
-
-def _exceeded(account: Account, why: str) -> BudgetExceededError:
-    said = f"{account.summary()}, {why}{account.reset_text()} (see budgets.{account.budget.name})"
-    return BudgetExceededError(said, elsewhere=account.budget.scope in ("provider", "model"))

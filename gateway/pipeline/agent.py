@@ -24,10 +24,11 @@ from gateway.contract.messages import ErrorMetadata, ErrorPart, Message, Part, T
 from gateway.contract.plugin import AgentLoop, LoopRun, ToolCall, TurnResult
 from gateway.contract.tool import Tool, ToolOutput
 from gateway.events.bus import ActivityBus
+from gateway.events.types import AgentStarted
 from gateway.models import Agents, Models, Profile, Route
 from gateway.pipeline.agent_loop import follow, turn_result
 from gateway.pipeline.model_call import ModelCaller
-from gateway.pipeline.nested import MAX_DEPTH, NestedRuns
+from gateway.pipeline.nested import MAX_DEPTH, NestedRuns, report_agent, report_end
 from gateway.pipeline.tools import ToolCalls, ToolRunner
 from gateway.session import RunOverrides, Session, Sessions, Turn
 from gateway.store.inbox import Entry
@@ -93,12 +94,14 @@ class Agent:
     async def run(self, turn: Turn) -> StopReason:
         """Answer a turn's message. An abort or an error ends it as ``cancelled``, with its output so far."""
         self._activity.emit("agent_start", turn.ctx.agent, turn.root.session.id)
+        stop: StopReason = "cancelled"
         try:
             stop = await self._run_to_end(turn)
             await self._nested.close(turn, self._tool_calls.recall)
             return stop
         finally:
             reason = "aborted" if turn.aborted else "complete"
+            report_end(turn, stop)
             await turn.plugins.hooks.after_agent_run(reason, turn.ctx)
             self._activity.emit("agent_end", turn.ctx.agent, reason)
 
@@ -122,6 +125,7 @@ class Agent:
             turn.overrides = RunOverrides(tools=allowed)
         route = await self._models.resolve(self._model_name(turn, profile))
         turn.model = route.name
+        report_agent(turn, AgentStarted)
         prompt = await self._system_prompt(turn)
         if turn.is_repeated:
             await self._tool_calls.resume(turn, await self._tools(turn))

@@ -16,11 +16,11 @@ import structlog
 
 from gateway.contract.assembler import Assembler
 from gateway.contract.deltas import Complete, MetadataDelta
-from gateway.contract.errors import ContextLengthError, ProviderError
+from gateway.contract.errors import ContextLengthError, PluginError, ProviderError
 from gateway.contract.messages import Message, TextPart, new_id, sound
 from gateway.contract.plugin import Compacting
 from gateway.contract.provider import ChatOptions, ToolDefinition
-from gateway.events.types import SessionCompacted
+from gateway.events.types import SessionCompacted, SessionCompacting
 from gateway.models import Agents, ContextWindow, Models, Profile, Route, Spending, clamp_max_tokens
 from gateway.models.meter import overhead_tokens
 from gateway.rooms.envelope import Envelopes
@@ -220,9 +220,15 @@ class Compactor:
             return 0
         trusted = not (turn.is_untrusted or turn.holds_others_content)
         trigger = "manual" if manual else "auto"
-        asked = await turn.plugins.hooks.session_compacting(
-            Compacting(trigger, session.id, instructions), turn.ctx
-        )
+        before = session.context_tokens
+        if session.events.wants(SessionCompacting, session.id):
+            session.events.emit(SessionCompacting(session.id, trigger, instructions))
+        try:
+            asked = await turn.plugins.hooks.session_compacting(
+                Compacting(trigger, session.id, instructions), turn.ctx
+            )
+        except PluginError as error:
+            raise _NoSummaryError(str(error)) from error
         text = asked.summary
         if text is None:
             text = await self._ask(turn, route, covered, asked.instructions)
@@ -239,7 +245,8 @@ class Compactor:
         await session.summarize(summary, until)
         log.info("compacted", session=session.id, trigger=trigger, messages=len(covered), tokens=size)
         count = sum(not is_summary(each) for each in covered)
-        session.events.emit(SessionCompacted(session.id, trigger, count, summary.id))
+        after = session.context_tokens
+        session.events.emit(SessionCompacted(session.id, trigger, count, summary.id, before, after))
         return count
 
     async def _ask(self, turn: Turn, route: Route, covered: Sequence[Message], instructions: str) -> str:

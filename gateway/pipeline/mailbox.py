@@ -17,6 +17,7 @@ import structlog
 from gateway.backoff import Backoff
 from gateway.contract.errors import CATCHABLE, TrunklineError, is_cancellation_requested
 from gateway.contract.messages import now_ms
+from gateway.events.types import SessionIdle
 from gateway.pipeline.revisions import supersede_older
 from gateway.pipeline.runner import Runner
 from gateway.rooms.context import without_context
@@ -342,6 +343,7 @@ class Dispatcher:
             worker.cancel()
 
     async def _work(self, mailbox: Mailbox, session: Session) -> None:
+        turns = 0
         try:
             while (mailbox.entries or mailbox.stored) and not self.stopping:
                 if not mailbox.entries:
@@ -354,9 +356,12 @@ class Dispatcher:
                 finally:
                     mailbox.running = None
                     self.forget(session)
+                turns += 1
         finally:
             mailbox.working = False
             del self._mailboxes[session.id]
+        if not self.stopping and session.events.wants(SessionIdle, session.id):
+            session.events.emit(SessionIdle(session.id, session.row.channel, session.row.owner, turns))
 
     async def _load(self, mailbox: Mailbox, session: Session) -> None:
         """Bring the next messages of a session from disk to memory."""

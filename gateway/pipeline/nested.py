@@ -41,6 +41,7 @@ from gateway.contract.events import SubAgentEvent, SubAgentKind
 from gateway.contract.messages import ErrorPart, Message, TextPart, ToolResultPart, now_ms
 from gateway.contract.provider import TurnOptions
 from gateway.events.bus import ActivityBus
+from gateway.events.types import AgentCompleted, AgentCreated, AgentFailed, AgentRole, AgentStarted
 from gateway.extensions.deadlines import paused
 from gateway.models import Agents
 from gateway.session import RunOverrides, Session, Sessions, Turn, calling
@@ -210,6 +211,9 @@ class NestedRunner:
         session.pending += 1
         session.row.agent = agent
         self.sessions.append(session.id)
+        if wanted is None and not session.saved and session.events.wants(AgentCreated, root.id):
+            role = AgentRole(agent, self._parent.model)
+            session.events.emit(AgentCreated(root.id, role, self._parent.session.id, description))
         return session
 
     async def _find(self, session_id: str) -> Session | None:
@@ -344,6 +348,25 @@ class NestedTurn(Turn):
             parent = self.parent.entry.id if self.depth > 1 else None
             step = {"session": self.root.session.id, **data}
             events.emit(SubAgentEvent(self.entry.id, parent, self.ctx.agent, kind, now_ms(), step))
+
+
+def report_agent(turn: Turn, kind: type[AgentStarted | AgentCompleted | AgentFailed], **outcome: str) -> None:
+    """Report that the agent of a turn began or ended, to subscribers of its conversation."""
+    events, session = turn.session.events, turn.root.session.id
+    if events.wants(kind, session):
+        parent = turn.parent.session.id if isinstance(turn, NestedTurn) else ""
+        agent = AgentRole(turn.ctx.agent, turn.model)
+        events.emit(kind(session, agent, parent, turn.overrides.task, **outcome))
+
+
+def report_end(turn: Turn, stop: StopReason) -> None:
+    """Report that the agent of a turn ended: completed, or failed with an error."""
+    parts = (part for _, part in turn.assembler.parts_from(0))
+    failure = next((part.error_name for part in parts if isinstance(part, ErrorPart)), "")
+    if stop == "cancelled" and failure and not turn.aborted:
+        report_agent(turn, AgentFailed, outcome=failure)
+    else:
+        report_agent(turn, AgentCompleted, outcome="aborted" if turn.aborted else stop)
 
 
 def final_text(answer: Message) -> str:

@@ -23,11 +23,12 @@ from gateway.access.questions import Questions
 from gateway.contract.channel import Sender
 from gateway.contract.deltas import Complete, StopReason
 from gateway.contract.errors import CATCHABLE, TrunklineError, is_cancellation_requested
+from gateway.contract.events import ChatMessage
 from gateway.contract.messages import ErrorPart, Message, Metadata, Origin, Part, TextPart
 from gateway.contract.plugin import CommandContext, Intercept, Pass, Transform
 from gateway.counters import Counters
 from gateway.delivery.deliverer import AnswerDelivery, Deliverer
-from gateway.events.types import TurnFinished, TurnStarted
+from gateway.events.types import SessionError, SlashCommandExecuted, TurnFinished, TurnStarted
 from gateway.extensions.generation import Lease
 from gateway.extensions.registry import PluginRegistry
 from gateway.pipeline.agent import Agent, error_part
@@ -184,7 +185,25 @@ class Runner:
         elif entry.inbound.kind == "audio" and not (text or entry.inbound.parts):
             await self._reply(turn, delivery, TextPart(_NO_SPEECH_TO_TEXT))
         else:
-            await self._run_agent(turn, delivery, newest, text)
+            await self._chat(turn, delivery, newest, text)
+
+    async def _chat(self, turn: Turn, delivery: AnswerDelivery, newest: Entry, text: str) -> None:
+        """Let ``chat.message`` handlers pass, change or answer a message, then run the agent."""
+        events, hooks = turn.session.events, turn.plugins.hooks
+        if hooks.uses("chat_message") or events.wants(ChatMessage, turn.session.id):
+            kinds = tuple(str(type(part).__struct_config__.tag) for part in newest.inbound.parts)
+            event = ChatMessage(turn.session.id, text, turn.sender.id, kinds)
+            events.emit(event)
+            try:
+                verdict = await hooks.chat_message(event, turn.ctx)
+            except TrunklineError as error:
+                await self._reply(turn, delivery, error_part(error))
+                return
+            if isinstance(verdict, Intercept):
+                await self._reply(turn, delivery, TextPart(verdict.reply) if verdict.reply else None)
+                return
+            text = verdict.text if isinstance(verdict, Transform) else text
+        await self._run_agent(turn, delivery, newest, text)
 
     async def _run_command(self, turn: Turn, command: re.Match[str]) -> Part | None:
         name, arguments = command[1], (command[2] or "").strip()
@@ -194,10 +213,11 @@ class Runner:
         known, config = found
         if known.admin and turn.ctx.role != "admin":
             return TextPart(f"/{name} is for admins.")
-        context = self._command_context(turn, config)
+        context, ok = self._command_context(turn, config), False
         try:
             with turn.pinned():
                 reply = await known.execute(arguments, context)
+            ok = True
         except TrunklineError as error:
             return error_part(error)
         except CATCHABLE as error:
@@ -205,6 +225,11 @@ class Runner:
                 raise
             log.exception("a command failed", command=name, session=turn.session.id)
             return _internal_error(error)
+        finally:
+            events = turn.session.events
+            if events.wants(SlashCommandExecuted, turn.session.id):
+                masked = turn.session.redactor.redact_text(arguments)
+                events.emit(SlashCommandExecuted(turn.session.id, name, masked, ok))
         return TextPart(reply) if reply else None
 
     def _command_context(self, turn: Turn, config: Mapping[str, Any]) -> CommandContext:
@@ -305,6 +330,10 @@ class Runner:
         error = "" if failed is None else failed.error_name
         spent, session = answer.metadata, turn.session.id
         self._report(turn, outcome, error, spent)
+        events, row = turn.session.events, turn.session.row
+        if failed is not None and events.wants(SessionError, session):
+            text = turn.session.redactor.redact_text(failed.message)
+            events.emit(SessionError(session, row.channel, row.owner, error, text))
         self._counters.count_turn(turn.entry.channel, outcome, spent, turn.first_text_seconds, error)
         log.info(
             "turn",

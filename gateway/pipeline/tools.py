@@ -1,8 +1,8 @@
 """Tool calls: ``ToolCalls`` records and shows the calls of a turn, ``ToolRunner`` runs a single one.
 
-The order for one call: permission (and a person's approval), ``before_tool_exec`` hooks, the durable record
-that the tool begins, the tool, ``after_tool_exec`` hooks, the durable result. Failures become results, so
-that the model can react to them.
+The order for one call: permission (``permission.ask``, a person's approval), ``tool.execute.before``,
+``before_tool_exec`` hooks, the durable record that the tool begins, the tool, ``after_tool_exec`` hooks,
+``tool.execute.after``, the durable result. Failures become results, so that the model can react to them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from gateway.access.approvals import Approvals, Outcome
+from gateway.access.approvals import Approvals
 from gateway.access.permissions import Permissions, rule_to_add
 from gateway.access.rooms import Rooms
 from gateway.contract.deltas import PartDelta, ToolResultStart
@@ -51,6 +51,7 @@ from gateway.contract.tool import (
 from gateway.events.bus import ActivityBus
 from gateway.extensions.deadlines import paused
 from gateway.files import ToolOutputs
+from gateway.pipeline.decisions import CallDecisions, Decision
 from gateway.pipeline.nested import MOST_AT_ONCE
 from gateway.session import Turn, calling
 from gateway.store.steps import Steps, make_key
@@ -313,6 +314,7 @@ class ToolRunner:
         watching: Callable[[Turn], Watching],
     ) -> None:
         self._permissions = permissions
+        self._decisions = CallDecisions(approvals)
         self.approvals = approvals
         self._rooms = rooms
         self._activity = activity
@@ -356,11 +358,12 @@ class ToolRunner:
         reason = _reason_to_ask(turn, foreign, built_in=False)
         if action == "allow" and not reason:
             return True
-        outcome = await self.approvals.ask(turn, foreign, arguments, reason=reason)
-        if outcome in ("nobody", "unshown"):
-            why = _refusal(turn, tool, outcome, reason)
+        by_rule = self._permissions.asks_by_rule(foreign, arguments, turn.ctx.role)
+        decision = await self._decisions.approve(turn, foreign, arguments, reason=reason, by_rule=by_rule)
+        if decision.outcome in ("nobody", "unshown"):
+            why = _refusal(turn, tool, decision, reason)
             log.warning("refused a tool of a backend", session=turn.session.id, reason=why)
-        return outcome in ("once", "always")
+        return decision.allows
 
     async def _call(
         self, turn: Turn, tools: Mapping[str, Tool], part: ToolCallPart, services: CallServices
@@ -380,11 +383,14 @@ class ToolRunner:
         tool = tools[call.name]
         await services.begin(tool)
         progress = _Progress(services.show, self._outputs.most_bytes)
+        begun = time.monotonic()
         output = await self._execute(turn, tool, call, progress, services)
+        took_ms = round((time.monotonic() - begun) * 1000)
         changed = await turn.plugins.hooks.after_tool_exec(call, output.content, turn.ctx)
         session = turn.session
         shortened = await self._outputs.shorten(changed, session.id, session.redactor.redact_text)
         output = msgspec.structs.replace(output, content=shortened)
+        self._decisions.finished(turn, call, output, took_ms)
         # After progress, the whole result replaces it at the end instead of being appended to it.
         if output.content and not progress.shown:
             services.show(output.content)
@@ -392,26 +398,36 @@ class ToolRunner:
 
     async def _prepared(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> ToolCall | ToolBlock:
         """Return the call as it will run, or the reason not to run it."""
-        allowed = await self._permitted(turn, tools, call)
+        allowed = await self._admitted(turn, tools, call)
         if isinstance(allowed, ToolBlock):
             return allowed
         rewritten = await turn.plugins.hooks.before_tool_exec(call, turn.ctx)
         if isinstance(rewritten, ToolBlock) or rewritten == call:
             return rewritten
-        # The permission covered the original arguments only: a rewritten call needs one of its own.
-        return await self._permitted(turn, tools, rewritten)
+        # Permission and guards covered the original arguments only: a rewritten call needs its own.
+        return await self._admitted(turn, tools, rewritten)
+
+    async def _admitted(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> ToolCall | ToolBlock:
+        """Return a call that is permitted and that no plugin blocks, or the reason not to run it."""
+        allowed = await self._permitted(turn, tools, call)
+        if isinstance(allowed, ToolBlock):
+            return allowed
+        return await self._decisions.start(turn, call) or call
 
     async def _permitted(self, turn: Turn, tools: Mapping[str, Tool], call: ToolCall) -> ToolCall | ToolBlock:
         tool = tools.get(call.name)
         if tool is None:
             return ToolBlock(_unknown_tool(call.name, tools))
-        built_in = turn.plugins.is_built_in(tool)
-        action = self._permissions.decide(tool, call.arguments, turn.ctx.role, built_in=built_in)
+        built_in, role = turn.plugins.is_built_in(tool), turn.ctx.role
+        by_default = turn.plugins.asks_by_default(tool)
+        action = self._permissions.decide(
+            tool, call.arguments, role, built_in=built_in, ask_by_default=by_default
+        )
         if action == "deny":
             return ToolBlock(f"Error: Tool '{call.name}' denied by the permissions.")
         reason = _reason_to_ask(turn, tool, call.id, built_in=built_in)
         try:
-            ask = tool.asks(call.arguments, turn.ctx.role) if tool.asks is not None else None
+            ask = tool.asks(call.arguments, role) if tool.asks is not None else None
         except ToolError as error:
             return ToolBlock(f"Error: {error}")
         except Exception:
@@ -422,12 +438,16 @@ class ToolRunner:
         # An "always" must not answer the question that another reason demands.
         always = ask.always if ask is not None and not reason else None
         reason = " ".join(filter(None, (reason, ask and ask.reason)))
-        outcome = await self.approvals.ask(
-            turn, tool, call.arguments, recorded=True, reason=reason, always=always
+        decision = await self._decisions.approve(
+            turn,
+            tool,
+            call.arguments,
+            recorded=True,
+            reason=reason,
+            always=always,
+            by_rule=self._permissions.asks_by_rule(tool, call.arguments, role),
         )
-        if outcome in ("once", "always"):
-            return call
-        return ToolBlock(f"Error: {_refusal(turn, call.name, outcome, reason)}")
+        return call if decision.allows else ToolBlock(f"Error: {_refusal(turn, call.name, decision, reason)}")
 
     async def _execute(
         self, turn: Turn, tool: Tool, call: ToolCall, progress: _Progress, services: CallServices
@@ -524,10 +544,12 @@ def _unknown_tool(name: str, tools: Mapping[str, Tool]) -> str:
     return f"Error: Unknown tool: {name}.{hint}"
 
 
-def _refusal(turn: Turn, tool: str, outcome: Outcome, reason: str) -> str:
+def _refusal(turn: Turn, tool: str, decision: Decision, reason: str) -> str:
     """Return why a tool may not run, and how to allow it. ``reason`` is why rules and grants do not."""
     channel, session = turn.address.channel, turn.session.id
-    match outcome:
+    if decision.plugin:
+        return f"Tool '{tool}' denied by the plugin '{decision.plugin}'."
+    match decision.outcome:
         case "nobody" if reason:
             return f"Tool '{tool}' needs a person's approval, and nobody can be asked here. {reason}"
         case "nobody":
@@ -545,7 +567,7 @@ def _refusal(turn: Turn, tool: str, outcome: Outcome, reason: str) -> str:
         case "once" | "always" | "deny":
             return f"Tool '{tool}' denied by user."
         case _:
-            assert_never(outcome)
+            assert_never(decision.outcome)
 
 
 async def _run_by_backend(arguments: Mapping[str, Any], context: ToolContext) -> str:

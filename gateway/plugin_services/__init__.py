@@ -6,8 +6,7 @@ audit log, and answers of models. Only ``app`` and the CLI import it; the broker
 """
 
 from gateway.plugin_services.actions import Action, PluginActions
-from gateway.plugin_services.brokers import Brokers
 from gateway.plugin_services.completions import PluginCompletions
 from gateway.plugin_services.grants import PluginGrant, PluginGrants
 
-__all__ = ["Action", "Brokers", "PluginActions", "PluginCompletions", "PluginGrant", "PluginGrants"]
+__all__ = ["Action", "PluginActions", "PluginCompletions", "PluginGrant", "PluginGrants"]

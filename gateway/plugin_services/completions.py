@@ -7,9 +7,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
+from msgspec import Struct
+
 from gateway.contract.errors import BudgetExceededError, OverloadedError
 from gateway.conversations.titles import HiddenTurn
-from gateway.extensions.broker import Completion
 from gateway.extensions.generation import Lease
 from gateway.extensions.registry import PluginRegistry
 from gateway.models import Agents, Models
@@ -24,6 +25,15 @@ _MOST_AT_ONCE = 4
 _MOST_TOKENS = 32_000
 _MOST_SESSIONS = 10_000
 """Sessions whose spending is in memory; that of others is read again from the ledger."""
+
+
+class Completion(Struct, frozen=True):
+    """The answer of a model to a plugin. ``cost`` is in US dollars, None without a known price."""
+
+    text: str
+    input_tokens: int
+    output_tokens: int
+    cost: float | None
 
 
 class _PluginTurn(HiddenTurn):

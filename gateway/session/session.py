@@ -17,7 +17,13 @@ from gateway.contract.events import AgentEvent
 from gateway.contract.messages import Message, TextPart, has_results, is_untrusted, now_ms, size_of
 from gateway.contract.services import Unregister
 from gateway.events.bus import EventBus
-from gateway.events.types import AgentProgress, SessionTitled
+from gateway.events.types import (
+    AgentProgress,
+    MessageAdded,
+    MessageRemoved,
+    MessageUpdated,
+    SessionTitled,
+)
 from gateway.session.bus import MessageBus
 from gateway.session.compaction import MOST_MESSAGES, Context
 from gateway.session.feed import Feed
@@ -333,10 +339,11 @@ class Session:
 
     def forget_deleted(self, ids: Collection[str]) -> None:
         """Forget messages that were deleted from the store."""
-        for _, message in self._log:
-            if message.id in ids:
-                self._count(message, -1)
+        deleted = [message for _, message in self._log if message.id in ids]
+        for message in deleted:
+            self._count(message, -1)
         self._forget(ids)
+        self._report(MessageRemoved, deleted)
         self.bus.notify()
 
     def forget_context(self, source: str) -> None:
@@ -364,6 +371,7 @@ class Session:
         ops += [(DROP_INJECTED, (message.id,)) for message in turn.injected]
         await self._store.write(self._put_row(seq), *ops, *settled)
         turn.committed = True
+        self._report(MessageAdded, [message for _, message in added])
         return seq
 
     def complete(self, answer: Message, seq: int, done: Complete) -> None:
@@ -487,6 +495,7 @@ class Session:
         written = self._store.submit([*self._add(message), *settled])
         self.bus.notify()
         await written
+        self._report(MessageAdded, [message])
 
     def replace_message(self, message: Message, settled: Sequence[Op]) -> asyncio.Future[Inserted]:
         """Replace a message of the log by its id, durable together with the writes of ``settled``."""
@@ -498,6 +507,7 @@ class Session:
             self._context.replace(message)
             self._changed_at = self.publish(self._frame(message))
             self._changed.append((self._changed_at, message))
+            self._report(MessageUpdated, [message])
         written = self._store.submit([self._put_row(self.seq), *ops, *settled])
         self.bus.notify()
         return written
@@ -508,6 +518,7 @@ class Session:
         Returns the number of this change, and the writes that make it durable; ``show_anew`` follows them.
         """
         shown = len(self._log)
+        self._report(MessageRemoved, [message for _, message in self._log if message.id in ids])
         self._forget(ids)
         self._changed = deque((one for one in self._changed if one[1].id not in ids), _CHANGES)
         changed = self._change_log(len(self._log) - shown)
@@ -523,6 +534,7 @@ class Session:
             if seq > self.row.context_from:
                 self._show_to_model(seq, message)
         changed = self._change_log(len(restored))
+        self._report(MessageAdded, [message for _, message in restored])
         return [*changed, *(op for _, message in restored for op in hide_message(message.id, None))]
 
     def _change_log(self, added: int) -> list[Op]:
@@ -539,6 +551,7 @@ class Session:
 
     def _append(self, message: Message) -> None:
         added = self._add(message)
+        self._report(MessageAdded, [message])
         # Without a poster (before the pipeline is up) the message is stored, but placed nowhere. A nested
         # run has no chat: only its parent's answer is placed.
         if self._post is None or self.row.root is not None:
@@ -565,6 +578,13 @@ class Session:
         row.input_tokens += times * (taken.input_tokens or 0)
         row.output_tokens += times * (taken.output_tokens or 0)
         row.cost += times * (taken.cost or 0.0)
+
+    def _report(
+        self, kind: type[MessageAdded | MessageUpdated | MessageRemoved], messages: Iterable[Message]
+    ) -> None:
+        if self.events.wants(kind, self.id):
+            for message in messages:
+                self.events.emit(kind(self.id, message.id, message.role, message.text))
 
     def _frame(self, message: Message) -> MessageFrame:
         return MessageFrame(message, None if message.custom_type is None else self._render(message))

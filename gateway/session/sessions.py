@@ -12,7 +12,7 @@ from gateway.contract.events import AgentEvent
 from gateway.contract.messages import Message
 from gateway.contract.services import SessionView, Unregister
 from gateway.events.bus import EventBus, OwnedEvents
-from gateway.events.types import AgentProgress, SessionCreated, SessionDeleted
+from gateway.events.types import AgentProgress, SessionCreated, SessionDeleted, SessionResumed
 from gateway.session.loader import SessionLoader
 from gateway.session.log import (
     DROP_CHILDREN,
@@ -107,7 +107,7 @@ class Sessions:
             row = SessionRow(id=session_id, channel=channel, owner=owner, address=address)
             session = self._keep(self._create(row, [], []))
             if self.events.wants(SessionCreated):
-                self.events.emit(SessionCreated(session_id, channel))
+                self.events.emit(SessionCreated(session_id, channel, owner))
         # A chat that the bot wrote in first belongs to the first user who writes there.
         session.row.owner = session.row.owner or owner
         self._sessions.move_to_end(session_id)
@@ -194,7 +194,10 @@ class Sessions:
         stored = await self._loader.load(session_id)
         if stored is None:
             return None
-        return self._keep(self._create(*stored))
+        session, row = self._keep(self._create(*stored)), stored[0]
+        if session.row is row and self.events.wants(SessionResumed, session_id):
+            self.events.emit(SessionResumed(session_id, row.channel, row.owner, row.messages))
+        return session
 
     def _create(
         self, row: SessionRow, log: list[tuple[int, Message]], injected: Sequence[Message]

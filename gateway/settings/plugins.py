@@ -45,10 +45,10 @@ class PluginSettings(OpenSection):
         description="Of a plugin with plugin.yml: sandbox confines it to its own process, full runs it in "
         "the gateway's process with all its rights; default sandbox",
     )
-    on_failure: Literal["closed", "open"] | None = Field(
+    on_failure: Literal["open", "closed"] | None = Field(
         default=None,
-        description="Of a plugin with plugin.yml: closed blocks an action if the plugin fails to decide "
-        "about it, open continues; default by event",
+        description="What a failing hook does: closed blocks what it was called for, open changes nothing; "
+        "default: closed where it decides or protects, open elsewhere",
     )
 
 

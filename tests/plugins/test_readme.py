@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,19 @@ from aiohttp.test_utils import TestServer
 from msgspec import structs
 from pydantic import BaseModel
 
-from gateway import Capabilities, ErrorPart, Plugin, ToolResultPart
+from gateway import Capabilities, ErrorPart, Plugin, Tool, ToolResultPart
 from gateway.app import Gateway
 from gateway.channel import Address
 from gateway.contract.deltas import TextDelta
 from gateway.events import BusEvent
+from gateway.extensions.admission.manifest import Admitted, parse_manifest
+from gateway.extensions.confined.inprocess import InProcess
+from gateway.extensions.confined.plugin import ConfinedPlugin
 from gateway.extensions.hooks import HOOKS
 from gateway.extensions.loader import load_plugin
+from gateway.provider_http import ToolDefinition
 from gateway.session.frames import ApprovalAsked, MessageFrame
-from gateway.settings import load_settings
+from gateway.settings import PluginSettings, load_settings
 from gateway.testing.chat import chatting, written
 from gateway.testing.fake_models.script import Gate, Reply, Say, Use
 from gateway.testing.served import serving
@@ -57,6 +62,47 @@ def test_every_program_is_named_and_tried_here() -> None:
     assert set(PROGRAMS) == tried
 
 
+async def test_the_first_confined_plugin_blocks_what_it_says(tmp_path: Path) -> None:
+    [manifest] = re.findall(r"```yaml\n(api: 1\n.*?)```", TEXT, re.DOTALL)
+    folder = saved("main", tmp_path).parent
+    parsed = parse_manifest(manifest.encode())
+    admitted = Admitted(parsed, folder, "sha256:readme", frozenset(parsed.capabilities.grants()))
+    confined = ConfinedPlugin(
+        admitted,
+        PluginSettings(),
+        _NoCalls(),
+        lambda serve, on_start: InProcess(admitted, serve, on_start),
+        lambda grant: grant in admitted.grants,
+    )
+    shell = Tool(definition=ToolDefinition("shell", "Run.", {"type": "object"}), execute=_run)
+    async with chatting(tmp_path / "data", confined, _Shell(shell)) as chat:
+        chat.model.then(Reply((Use("shell", '{"command": "rm -rf x"}'),), "tools"))
+        [result] = [part for part in (await chat.say("go")).parts if isinstance(part, ToolResultPart)]
+    assert result.output == "Error: blocked by the plugin 'no-deletes': nothing is deleted here"
+
+
+class _Shell(Plugin):
+    name = "fake_shell"
+
+    def __init__(self, tool: Tool) -> None:
+        self._tool = tool
+
+    def tools(self) -> list[Tool]:
+        return [self._tool]
+
+
+async def _run(_arguments: Any, _context: Any) -> str:
+    return "ran"
+
+
+class _NoCalls:
+    async def serve(self, method: str, _params: Any) -> Any:
+        raise AssertionError(method)
+
+    def working_in(self, _session: str) -> nullcontext[None]:
+        return nullcontext()
+
+
 def test_what_is_named_is_exported() -> None:
     doors = [
         import_module(name)
@@ -64,10 +110,15 @@ def test_what_is_named_is_exported() -> None:
     ]
     public = {name for door in doors for name in door.__all__}
     named = re.findall(r"^from gateway import \(?(.*?)\)?$", TEXT.replace("\n    ", " "), re.MULTILINE)
-    assert len(named) == len(PROGRAMS) - 1
+    assert len(named) == len(PROGRAMS) - 2
     words = {word for line in named for word in re.findall(r"\w+", line)}
     assert words <= set(doors[0].__all__)
-    assert set(re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", TEXT)) <= {*public, "Makefile", "FakeModels"}
+    assert set(re.findall(r"`([A-Z][a-z]+[A-Z]\w+)`", TEXT)) <= {
+        *public,
+        "Makefile",
+        "FakeModels",
+        "CapabilityDenied",
+    }
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "plugins").glob("[!_]*.py")), ids=lambda path: path.stem)

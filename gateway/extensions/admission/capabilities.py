@@ -51,7 +51,10 @@ class LlmAccess(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Capabilities(Struct, frozen=True, forbid_unknown_fields=True):
-    """All that a manifest declares. ``storage_mb`` bounds the plugin's durable values."""
+    """All that a manifest declares. ``storage_mb`` bounds the plugin's durable values.
+
+    ``messages_last`` is the number of newest messages that a hook gets; 0 is all of them.
+    """
 
     filesystem: FilesystemAccess = FilesystemAccess()
     network: NetworkAccess = NetworkAccess()
@@ -64,6 +67,7 @@ class Capabilities(Struct, frozen=True, forbid_unknown_fields=True):
     schedule: bool = False
     routes: Literal["none", "token", "public"] = "none"
     docker: bool = False
+    messages_last: int = 0
 
     def grants(self) -> Iterator[Grant]:
         """Yield each grant that the plugin can be given, in the order of this class."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal, Protocol
 
-from msgspec import Struct
-
 from gateway.contract.services import Table
 
 
@@ -66,13 +64,17 @@ class SendService(Protocol):
     async def __call__(self, session: str, text: str, key: str) -> None: ...
 
 
-class Completion(Struct, frozen=True):
+class Completion(Protocol):
     """The answer of a model to a plugin. ``cost`` is in US dollars, None without a known price."""
 
-    text: str
-    input_tokens: int
-    output_tokens: int
-    cost: float | None
+    @property
+    def text(self) -> str: ...
+    @property
+    def input_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def cost(self) -> float | None: ...
 
 
 class CompletionService(Protocol):

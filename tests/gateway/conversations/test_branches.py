@@ -110,7 +110,7 @@ class Writer:
     async def switch(self, version: str) -> None:
         await self.branches.switch(await self.session(), version)
 
-    async def read(self, version: str) -> list[Message]:
+    async def read_version(self, version: str) -> list[Message]:
         """The conversation with a version that is not shown."""
         return [message for _, message in await self.branches.read(await self.session(), version)]
 
@@ -201,13 +201,13 @@ async def test_a_version_is_read_without_being_shown(tmp_path: Path) -> None:
             ["two", "You said: two"],
         ]
         one = ["one", "You said: one"]
-        assert [m.text for m in await writer.read(first)] == [*one, "zwei", "You said: zwei"]
+        assert [m.text for m in await writer.read_version(first)] == [*one, "zwei", "You said: zwei"]
         # Also a version inside of one that is not shown.
-        assert [m.text for m in await writer.read(second)] == [*one, "two", "You said: two"]
-        assert await writer.read(await writer.find("eins")) == shown == await writer.log()
+        assert [m.text for m in await writer.read_version(second)] == [*one, "two", "You said: two"]
+        assert await writer.read_version(await writer.find("eins")) == shown == await writer.log()
         for version in ("unknown", hidden[0].messages[1].id):
             with pytest.raises(NotFoundError, match=f"branch: session 's' has no version {version!r}; GET"):
-                await writer.read(version)
+                await writer.read_version(version)
 
 
 async def test_a_version_that_is_not_reachable_is_refused(tmp_path: Path) -> None:
@@ -474,7 +474,7 @@ async def test_any_order_of_steps_keeps_every_version(
                     kept = log.index(before)
                     edited = await writer.log()
                     assert edited[:kept] == log[:kept]
-                    assert await writer.read(before.id) == log
+                    assert await writer.read_version(before.id) == log
                     await writer.switch(before.id)
                     assert await writer.log() == log
                     await writer.switch(edited[kept].id)

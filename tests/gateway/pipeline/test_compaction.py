@@ -308,7 +308,11 @@ async def test_compact_summarizes_at_once_with_instructions(tmp_path: Path) -> N
         assert [m.text.splitlines()[-1] for m in chat.model.calls[-1].messages] == ["> Summary 1", "Go on"]
         assert "/compact" in (await chat.say("/help")).text
         stored = [m for _, m in await chat.gateway.parts.sessions.read("s") if is_summary(m)]
-        assert second.compacted == [SessionCompacted("s", "manual", 4, stored[0].id)]
+        [compacted] = second.compacted
+        assert compacted == SessionCompacted(
+            "s", "manual", 4, stored[0].id, compacted.before, compacted.after
+        )
+        assert compacted.before > compacted.after > 0
         second.small.then(Reply())
         assert "unchanged: the summary was empty" in (await chat.say("/compact")).text
 
@@ -345,7 +349,7 @@ async def test_compaction_can_be_off_and_then_the_window_is_cut_to_half(tmp_path
 
 
 async def test_an_agent_may_have_a_share_of_its_own(tmp_path: Path) -> None:
-    agents = {"early": {"compaction": 0.54}, "never": {"compaction": False}}
+    agents = {"early": {"compaction": 0.56}, "never": {"compaction": False}}
     async with small(tmp_path, agents=agents) as (chat, _):
         for name, made in (("early", 1), ("never", 0)):
             for n in range(3):

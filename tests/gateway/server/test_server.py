@@ -193,6 +193,8 @@ async def test_every_route_is_described(tmp_path: Path) -> None:
         }
         assert document["openapi"] == "3.1.0"
         assert described == {
+            ("POST", "/api/files"),
+            ("DELETE", "/api/files/{file_id}"),
             ("GET", "/api/search"),
             ("POST", "/api/sessions/{id}/share"),
             ("GET", "/api/sessions/{id}/shares"),

@@ -33,8 +33,9 @@ from gateway.extensions.admission.capabilities import (
     NetworkAccess,
 )
 from gateway.extensions.admission.manifest import Admitted, Manifest
-from gateway.extensions.broker import Broker, BrokerServices, CapabilityDenied, Completion, Gate, Reply
+from gateway.extensions.broker import Broker, BrokerServices, CapabilityDenied, Gate, Reply
 from gateway.extensions.deadlines import Limit
+from gateway.plugin_services.completions import Completion
 
 
 class Grants:

@@ -1,0 +1,31 @@
+"""The API of confined plugins: a factory returns what it handles, and the gateway calls it.
+
+    from trunkline_plugin import Block, plugin
+
+    @plugin
+    async def security(ctx):
+        async def before(event):
+            if event.tool == "shell" and "rm -rf /" in event.args.get("command", ""):
+                raise Block("dangerous command")
+
+        return {"on": {"tool.execute.before": before}}
+
+The package uses only the standard library. It runs in the plugin's process, or with ``trust = "full"`` in the
+gateway's; the gateway imports it only then.
+"""
+
+from .api import Block, CapabilityDenied, Command, Data, Factory, Tool, plugin, tool
+from .context import CallContext, Context
+
+__all__ = [
+    "Block",
+    "CallContext",
+    "CapabilityDenied",
+    "Command",
+    "Context",
+    "Data",
+    "Factory",
+    "Tool",
+    "plugin",
+    "tool",
+]

@@ -1,0 +1,225 @@
+"""Runs a plugin: loads its code, calls its factory, and answers the calls of the gateway.
+
+``main`` is the process of a confined plugin; ``serve`` alone runs a plugin with ``trust = "full"``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from .api import Command, Data, Factory, Handler, Tool, tool, wrap
+from .context import Ambient, CallContext, Context
+from .frames import Peer
+
+OBSERVING_SECONDS = {"file.modified": 30.0, "file.deleted": 30.0}
+"""Time limits of observing handlers; 5 s for the other events."""
+_KEYS = ("on", "hooks", "tools", "commands", "auth")
+
+
+def main(fd: int, folder: str, entry: str, site: str | None) -> None:
+    """Run a plugin on an inherited socket until the gateway closes it."""
+    asyncio.run(serve(socket.socket(fileno=fd), folder, entry, site))
+
+
+async def serve(
+    sock: socket.socket,
+    folder: str,
+    entry: str,
+    site: str | None,
+    objects: dict[str, Any] | None = None,
+) -> None:
+    """Run a plugin on a socket.
+
+    ``objects`` receives what cannot cross a process boundary, such as model providers: only for a plugin
+    that runs in the gateway's process.
+    """
+    runtime = Runtime(folder, entry, site, objects)
+    peer = runtime.peer = Peer(sock, runtime.answer)
+    try:
+        await peer.run()
+    finally:
+        runtime.unload()
+        sock.close()
+
+
+class Runtime:
+    """One plugin: its module, and its handlers by name."""
+
+    peer: Peer
+
+    def __init__(
+        self, folder: str, entry: str, site: str | None, objects: dict[str, Any] | None = None
+    ) -> None:
+        self._folder = Path(folder)
+        self._entry = entry
+        self._site = site
+        self._objects = objects
+        self._ambient = Ambient()
+        self._module = f"_plugin_{id(self):x}"
+        self._on: dict[str, Handler] = {}
+        self._hooks: dict[str, Handler] = {}
+        self._tools: dict[str, Tool] = {}
+        self._commands: dict[str, Command] = {}
+        self._auth: dict[str, Handler] = {}
+        self._methods: dict[str, Callable[[Any], Any]] = {
+            "activate": self._activate,
+            "hook": self._hook,
+            "event": self._event,
+            "tool": self._tool,
+            "command": self._command,
+            "auth": self._token,
+            "deactivate": lambda _: None,
+        }
+
+    def answer(self, method: str, params: Any) -> Any:
+        """Answer a call: return its result, or an awaitable of it."""
+        known = self._methods.get(method)
+        if known is None:
+            raise LookupError(f"this plugin does not know {method!r}")
+        return known(params)
+
+    def unload(self) -> None:
+        """Remove the plugin's modules, so that a later version is loaded anew."""
+        for name in [name for name in sys.modules if name.partition(".")[0] == self._module]:
+            del sys.modules[name]
+
+    async def _activate(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.peer.in_flight = params.get("in_flight") or self.peer.in_flight
+        self._context = Context(self.peer, self._ambient, params)
+        factory = self._find_factory(self._load())
+        made: Any = factory(self._context)
+        if inspect.isawaitable(made):
+            made = await made
+        if not isinstance(made, Mapping | None):
+            raise TypeError(f"the factory must return a mapping, not {type(made).__name__}")
+        return self._declare(cast("Mapping[str, Any]", made or {}))
+
+    def _load(self) -> ModuleType:
+        if self._site is not None and self._site not in sys.path:
+            sys.path.append(self._site)
+        spec = spec_from_file_location(
+            self._module, self._folder / self._entry, submodule_search_locations=[str(self._folder)]
+        )
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{self._entry} is not a Python file")
+        module = sys.modules[self._module] = module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except SystemExit as error:
+            raise ImportError(f"{self._entry} ended with sys.exit({error.code})") from None
+        return module
+
+    def _find_factory(self, module: ModuleType) -> Factory:
+        found = [value for value in vars(module).values() if isinstance(value, Factory)]
+        if len(found) != 1:
+            raise ImportError(f"{self._entry} must have one function with @plugin, not {len(found)}")
+        return found[0]
+
+    def _declare(self, made: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._on = dict(made.get("on") or {})
+        self._hooks = dict(made.get("hooks") or {})
+        self._tools = {each.name: each for each in map(_as_tool, made.get("tools") or ())}
+        self._commands = {each.name: each for each in map(_as_command, made.get("commands") or ())}
+        auth: Mapping[str, Any] = made.get("auth") or {}
+        self._auth = dict(auth.get("providers") or {})
+        for kind, handlers in (("on", self._on), ("hooks", self._hooks), ("auth.providers", self._auth)):
+            for name, handler in handlers.items():
+                if not callable(handler):
+                    raise TypeError(f"{kind}: {name!r} is not a function")
+        others = [key for key in made if key not in _KEYS]
+        if self._objects is not None:
+            self._objects.update({key: made[key] for key in others})
+        return {
+            "tools": [
+                {"name": each.name, "description": each.description, "schema": dict(each.schema)}
+                for each in self._tools.values()
+            ],
+            "commands": [
+                {"name": each.name, "description": each.description, "admin": each.admin}
+                for each in self._commands.values()
+            ],
+            "hooks": list(self._hooks),
+            "events": list(self._on),
+            "auth": list(self._auth),
+            "others": others,
+        }
+
+    def _hook(self, params: Mapping[str, Any]) -> Any:
+        args: Sequence[Any] = params["args"]
+        self._ambient.session.set(args[-1].get("session", ""))
+        return self._hooks[params["name"]](*map(wrap, args))
+
+    def _event(self, params: Mapping[str, Any]) -> Any:
+        name, payload = params["event"], params["payload"]
+        self._ambient.session.set(payload.get("session_id", ""))
+        if params.get("observed"):
+            return self._observe(name, Data(payload))
+        return self._on[name](Data(payload))
+
+    async def _observe(self, name: str, event: Data) -> None:
+        try:
+            async with asyncio.timeout(OBSERVING_SECONDS.get(name, 5.0)):
+                made = self._on[name](event)
+                if inspect.isawaitable(made):
+                    await made
+        except TimeoutError as error:
+            raise TimeoutError(f"{name}: no end within its time") from error
+        except Exception as error:
+            raise RuntimeError(f"{name}: {type(error).__name__}: {error}") from error
+
+    async def _tool(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._enter(params)
+        found = self._tools[params["name"]]
+        result = found.execute(Data(params["args"]), CallContext(self._context, params))
+        if inspect.isawaitable(result):
+            result = await result
+        return _as_result(result)
+
+    async def _command(self, params: Mapping[str, Any]) -> str | None:
+        self._enter(params)
+        found = self._commands[params["name"]]
+        reply = found.execute(params["args"], CallContext(self._context, params))
+        if inspect.isawaitable(reply):
+            reply = await reply
+        return None if reply is None else _as_result(reply)["content"]
+
+    async def _token(self, params: Mapping[str, Any]) -> Any:
+        made = self._auth[params["name"]](wrap(params.get("config") or {}))
+        if inspect.isawaitable(made):
+            made = await made
+        return {"token": made} if isinstance(made, str) else made
+
+    def _enter(self, params: Mapping[str, Any]) -> None:
+        self._ambient.session.set(params.get("session") or "")
+        self._ambient.call_id.set(params.get("call_id") or "")
+
+
+def _as_tool(given: Tool | Mapping[str, Any]) -> Tool:
+    return given if isinstance(given, Tool) else tool(given)
+
+
+def _as_command(given: Command | Mapping[str, Any]) -> Command:
+    return given if isinstance(given, Command) else Command(**given)
+
+
+def _as_result(result: Any) -> dict[str, Any]:
+    """Return the text of a result, and whether it is an error."""
+    failed = False
+    if isinstance(result, Mapping) and isinstance(
+        success := cast("Mapping[str, Any]", result).get("success"), bool
+    ):
+        failed = not success
+        value = cast("Mapping[str, Any]", result).get("error" if failed else "data")
+        result = ("failed" if failed else "done") if value is None else value
+    if not isinstance(result, str):
+        result = json.dumps(result, ensure_ascii=False)
+    return {"content": result, "is_error": failed}

@@ -1,0 +1,178 @@
+"""Makes plugins with a manifest: each with its broker, and with the process that its trust allows.
+
+A sandboxed plugin runs in a confined process, one with full trust in the gateway's. Commands that only list
+plugins start neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct, structs
+
+from gateway.contract.errors import PluginError
+from gateway.contract.services import Announce
+from gateway.extensions.admission.admission import Admission
+from gateway.extensions.admission.capabilities import Grant
+from gateway.extensions.admission.config_schema import plugin_config
+from gateway.extensions.admission.manifest import Admitted
+from gateway.extensions.admission.secrets import PluginSecrets
+from gateway.extensions.broker import CompletionService
+from gateway.extensions.confined.inprocess import InProcess
+from gateway.extensions.confined.plugin import ConfinedPlugin, OnStart, Process
+from gateway.extensions.contributions import ConsoleUI
+from gateway.extensions.process.frames import ProcessEnded, Serve
+from gateway.extensions.process.service import Processes
+from gateway.extensions.process.supervisor import ProcessEvent, ProcessSupervisor
+from gateway.extensions.registry import PluginRegistry
+from gateway.plugin_services.actions import PluginActions
+from gateway.plugin_services.brokers import Brokers
+from gateway.plugin_services.grants import PluginGrants
+from gateway.plugin_services.programs import ProgramRunner
+from gateway.session import Sessions
+from gateway.settings import Settings
+from gateway.tables import PluginTables
+
+SHIPPED = "shipped:"
+"""Begins the source of a plugin that comes with Trunkline; enabling it grants what it declares."""
+
+
+class ConfinedPlugins:
+    """Makes the plugins of a running gateway.
+
+    ``announce`` returns the announcements of a plugin, ``models`` the service that calls models.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        registry: PluginRegistry,
+        processes: Processes,
+        sessions: Sessions,
+        tables: PluginTables,
+        grants: PluginGrants,
+        actions: PluginActions,
+        announce: Callable[[str], Announce],
+        models: Callable[[], CompletionService],
+    ) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._grants = grants
+        self._actions = actions
+        self._processes = processes
+        secrets = PluginSecrets(settings.data_dir)
+        self._brokers = Brokers(
+            settings,
+            registry,
+            sessions,
+            tables,
+            grants,
+            actions,
+            announce,
+            models,
+            self._run_program,
+            lambda plugin, name: secrets.of(plugin).get(name),
+            lambda plugin, message, level: ConsoleUI().notify(f"{plugin}: {message}", level),
+        )
+
+    async def _run_program(
+        self, argv: Sequence[str], data: bytes, seconds: float, *, confined: bool
+    ) -> tuple[int, bytes, bytes]:
+        run = ProgramRunner(self._processes.launcher, Path.cwd())
+        return await run(argv, data, seconds, confined=confined)
+
+    def make(self, admission: Admission, entry: str) -> ConfinedPlugin:
+        """Return the plugin for an entry of ``plugins.enabled``. Raises PluginError."""
+        admitted = with_grants(admission.admit(entry))
+        name = admitted.manifest.name
+        broker = self._brokers.of(admitted, lambda reason: plugin.stop_soon(reason))
+        plugin = ConfinedPlugin(
+            admitted,
+            self._settings.plugins.of(entry, name),
+            broker,
+            partial(self._process, admitted),
+            partial(self._holds, admitted),
+            read_config(self._settings, entry, admitted),
+        )
+        return plugin
+
+    def _process(self, admitted: Admitted, serve: Serve, on_start: OnStart) -> Process:
+        if admitted.trust == "full":
+            return InProcess(admitted, serve, on_start)
+        tasks = self._registry.task_group
+        assert tasks is not None, "the gateway runs"
+        return ProcessSupervisor(
+            admitted.manifest.name,
+            self._processes.launcher,
+            admitted,
+            serve,
+            on_start=on_start,
+            audit=partial(self._record, admitted),
+            tasks=tasks,
+        )
+
+    def _holds(self, admitted: Admitted, grant: Grant) -> bool:
+        name = admitted.manifest.name
+        given = grant in admitted.grants or grant in self._grants.given(name)
+        return given and (admitted.trust == "full" or grant not in self._grants.refused(name))
+
+    def _record(self, admitted: Admitted, event: ProcessEvent) -> None:
+        manifest = admitted.manifest
+        about = (manifest.name, manifest.version, admitted.digest)
+        self._actions.record(about, f"process.{event.kind}", event.reason)
+
+
+def with_grants(admitted: Admitted) -> Admitted:
+    """Return a plugin with all that it declares granted, if it is shipped or has full trust."""
+    if admitted.trust != "full" and not admitted.source.startswith(SHIPPED):
+        return admitted
+    return structs.replace(admitted, grants=frozenset(admitted.manifest.capabilities.grants()))
+
+
+def read_config(settings: Settings, entry: str, admitted: Admitted) -> Mapping[str, Any]:
+    """Return a plugin's own settings with the defaults of its manifest. Raises PluginError."""
+    manifest = admitted.manifest
+    return plugin_config(settings, tuple(dict.fromkeys((entry, manifest.name))), manifest.config)
+
+
+def list_only(settings: Settings, admission: Admission, entry: str) -> ConfinedPlugin:
+    """Return a plugin that offers the tools of its manifest, and does not run."""
+    admitted = admission.admit(entry)
+    return ConfinedPlugin(
+        admitted,
+        settings.plugins.of(entry, admitted.manifest.name),
+        _NoBroker(),
+        lambda _serve, _on_start: _NoProcess(),
+        lambda _grant: True,
+        read_config(settings, entry, admitted),
+    )
+
+
+class _NoBroker:
+    async def serve(self, method: str, params: Any) -> Any:
+        raise PluginError(f"{method}: the gateway does not run")
+
+    def working_in(self, session: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class _NoProcess:
+    state: Literal["stopped"] = "stopped"
+    reason = "the gateway does not run"
+    objects: Mapping[str, Any] = {}
+
+    async def start(self, seconds: float) -> None:
+        """Start nothing."""
+
+    async def stop(self) -> None:
+        """End nothing."""
+
+    async def call(self, method: str, params: Mapping[str, Any] | Struct, seconds: float) -> Any:
+        raise ProcessEnded(self.reason)
+
+    def notify(self, method: str, params: Mapping[str, Any] | Struct) -> None:
+        """Send nothing."""
