@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -50,7 +50,6 @@ from gateway.ephemeral import EphemeralRunner
 from gateway.events.bus import ActivityBus, EventBus, OwnedEvents
 from gateway.events.types import AccessRevoked, GatewayReady, ModelChanged
 from gateway.extensions.activation import PluginActivator, PluginResolver
-from gateway.extensions.admission.admission import Admission
 from gateway.extensions.backends import ProviderRegistry
 from gateway.extensions.contributions import ConsoleUI
 from gateway.extensions.deadlines import is_limited, paused
@@ -80,7 +79,7 @@ from gateway.pipeline.model_call import ModelCaller
 from gateway.pipeline.runner import Runner
 from gateway.pipeline.submission import Submission
 from gateway.pipeline.tools import ToolRunner
-from gateway.plugin_services import PluginActions, PluginCompletions, PluginGrants
+from gateway.plugin_services import OpenServices, PluginActions, PluginCompletions, PluginGrants, Resolver
 from gateway.rooms.context import RoomContext
 from gateway.rooms.envelope import Envelopes
 from gateway.session import OwnedSessions, Session, Sessions
@@ -98,9 +97,6 @@ from gateway.supervisor import Supervisor, watch_health
 from gateway.tables import PluginTables
 from gateway.tables.uploads import Uploads
 from gateway.version import VERSION
-
-if TYPE_CHECKING:
-    from gateway.plugin_services.confined import ConfinedPlugins
 
 log = structlog.get_logger("trunkline")
 
@@ -172,9 +168,13 @@ class Gateway:
         self._tables: PluginTables | None = None
         self._grants: PluginGrants
         self._actions: PluginActions
-        self._admission = Admission(settings, home=Path.home())
-        self._confined: ConfinedPlugins | None = None
-        """Makes plugins with a manifest, while the gateway runs."""
+        self._resolver = Resolver(
+            settings,
+            self.registry,
+            self.processes,
+            lambda plugin: partial(self._announce, plugin),
+            lambda: self.parts.completions,
+        )
         self._opened = asyncio.Event()
         """Set once announcements and questions of plugins are accepted."""
         self._background: list[asyncio.Task[None]] = []
@@ -203,8 +203,8 @@ class Gateway:
         async with AsyncExitStack() as stack:
             store = await self.open_store()
             stack.push_async_callback(_stop_step, "store", store.close)
-            stack.push_async_callback(_stop_step, "providers and processes", self._close_backends)
-            self._tables = PluginTables(store)
+            stack.push_async_callback(_stop_step, "processes", self.processes.close)
+            stack.push_async_callback(_stop_step, "providers", self.providers.close)
             # It ends after the plugins, which cancel their tasks. An error of the start is not its own.
             group = self.registry.task_group = await asyncio.TaskGroup().__aenter__()
             stack.push_async_callback(_stop_step, "plugin tasks", lambda: group.__aexit__(None, None, None))
@@ -231,24 +231,16 @@ class Gateway:
             await self._choose_model()
             permissions = self._permissions()
             async with asyncio.TaskGroup() as tasks:
-                self._background.append(tasks.create_task(store.monitor.run(), name="store monitor"))
+                self._keep(tasks, "store monitor", store.monitor.run())
                 self._parts = self._assemble(tasks, permissions, store, sessions, access, questions)
-                self._background.append(tasks.create_task(questions.run(), name="questions"))
-                self._background.append(tasks.create_task(self._actions.run(), name="plugin actions"))
+                self._keep(tasks, "questions", questions.run())
                 self._register_channels(self._parts)
                 await self.recover()
                 sessions.post = self._parts.intake.post
                 sessions.on_delete = self._forget
-                loading = self._parts.intake.load_sessions()
-                self._background.append(tasks.create_task(loading, name="recovery"))
+                self._keep(tasks, "recovery", self._parts.intake.load_sessions())
                 self._start_channels(tasks, self._parts.intake)
-                retention = Retention(store, settings.store.keep_days)
-                self._background.append(tasks.create_task(retention.run(), name="retention"))
-                self._background.append(tasks.create_task(self.outputs.run(), name="tool outputs"))
-                self._background.append(tasks.create_task(self._parts.titles.run(), name="titles"))
-                self._background.append(tasks.create_task(self._parts.search.run(), name="search"))
-                logins = LoginWatcher(self._kept, self.providers, self.models, self._credentials_changed)
-                self._background.append(tasks.create_task(logins.run(), name="logins"))
+                self._start_background(tasks, self._parts)
                 self.ready = True
                 self.events.emit(GatewayReady())
                 self._opened.set()
@@ -260,15 +252,33 @@ class Gateway:
                     await self.stop_background()
                     await self._drain(self._parts)
 
+    def _keep(self, tasks: asyncio.TaskGroup, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Start a task that runs until the gateway stops."""
+        self._background.append(tasks.create_task(work, name=name))
+
+    def _start_background(self, tasks: asyncio.TaskGroup, parts: RunningGateway) -> None:
+        logins = LoginWatcher(self._kept, self.providers, self.models, self._credentials_changed)
+        for name, work in {
+            "retention": Retention(parts.store, self.settings.store.keep_days).run(),
+            "tool outputs": self.outputs.run(),
+            "titles": parts.titles.run(),
+            "search": parts.search.run(),
+            "plugin actions": self._actions.run(),
+            "logins": logins.run(),
+        }.items():
+            self._keep(tasks, name, work)
+
     async def _open_plugin_services(
         self, store: Store, sessions: Sessions, access: Access, questions: Questions
     ) -> None:
+        tables = self._tables = PluginTables(store)
         settings = self.settings
         self._grants = PluginGrants(
             store, access, self.channels, sessions, questions, settings.limits.approval_timeout_ms
         )
         await self._grants.load()
         self._actions = PluginActions(store)
+        self._resolver.services = OpenServices(sessions, tables, self._grants, self._actions)
 
     async def _forget(self, session: str) -> None:
         """Delete the files of a session that was deleted."""
@@ -370,34 +380,18 @@ class Gateway:
         undo = Undo(store, self.channels, intake, deliverer, changes)
         branches, search = Branches(store, inbox, intake, changes), SearchIndex(store)
         own = (titles, forks, Shares(store, settings.share, self.redactor), undo, branches, search)
+        sources = sessions, self.models, self.profiles, caller, spending
+        completions = PluginCompletions(self.registry, *sources, lambda: self.model)
         parts = intake, submission, ephemeral, inbox, sessions, questions, access
         host = self._host(*parts, *own, changes, Uploads(store))
         return RunningGateway(
-            store,
-            sessions,
-            access,
-            approvals,
-            questions,
-            spending,
-            dispatcher,
-            intake,
+            *(store, sessions, access, approvals, questions, spending, dispatcher, intake),
             Announcements(store, sessions, self.channels, access, dispatcher, intake),
             submission,
             DeadLetters(store, intake.take_up),
             *own,
             self._drafts(caller, permissions, access),
-            self._grants,
-            self._actions,
-            PluginCompletions(
-                self.registry,
-                sessions,
-                self.models,
-                self.profiles,
-                caller,
-                spending.ledger,
-                lambda: self.model,
-            ),
-            host,
+            *(self._grants, self._actions, completions, host),
         )
 
     def _titles(self, sessions: Sessions, caller: ModelCaller) -> Titles:
@@ -586,11 +580,10 @@ class Gateway:
         """Register the built-in plugins, those of the settings and the caller's; load their agents."""
         await self.activator.activate(BUILTIN_PLUGINS, load_plugin, built_in=True)
         if self._resolve_plugin is not None:
-            resolve = self._load if self._resolve_plugin is load_plugin else self._resolve_plugin
-            if self._sessions is not None and resolve == self._load:
-                # Those that the lock names and this machine does not have.
-                missing = self._admission.install_missing
-                await asyncio.to_thread(missing, self.settings.plugins.enabled, self._environ)
+            resolve = self._resolve_plugin
+            if resolve is load_plugin:
+                resolve = self._resolver.load
+                await self._resolver.install_missing(self._environ)
             await self.activator.activate(self.settings.plugins.enabled, resolve)
         for plugin in self._plugins:
             await self.registry.register(plugin)
@@ -608,28 +601,6 @@ class Gateway:
     def _agent_folders(self) -> list[Path]:
         of_plugins = [folder for one in self._agent_registries for folder in one.list()]
         return list(dict.fromkeys((*of_plugins, self.settings.data_dir / FOLDER)))
-
-    def _load(self, name: str) -> Plugin:
-        if not self._admission.owns(name):
-            return load_plugin(name, self.settings.plugin_base(name))
-        # Here, because a gateway without such plugins shall not pay for their code.
-        from gateway.plugin_services.confined import ConfinedPlugins, list_only
-
-        if self._sessions is None or self._tables is None:
-            return list_only(self.settings, self._admission, name)
-        if self._confined is None:
-            self._confined = ConfinedPlugins(
-                self.settings,
-                self.registry,
-                self.processes,
-                self._sessions,
-                self._tables,
-                self._grants,
-                self._actions,
-                lambda plugin: partial(self._announce, plugin),
-                lambda: self.parts.completions,
-            )
-        return self._confined.make(self._admission, name)
 
     def check_permissions(self) -> None:
         """Raise SettingsError for a permission rule that matches no tool."""
@@ -711,12 +682,6 @@ class Gateway:
                 and self.parts.access.policy.user_of(turn.entry.channel, turn.entry.inbound) == user
             ):
                 turn.abort()
-
-    async def _close_backends(self) -> None:
-        try:
-            await self.providers.close()
-        finally:
-            await self.processes.close()
 
     def routes(self) -> list[Any]:
         """Return the routes that channels add to the server."""

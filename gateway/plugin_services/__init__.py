@@ -8,5 +8,14 @@ audit log, and answers of models. Only ``app`` and the CLI import it; the broker
 from gateway.plugin_services.actions import Action, PluginActions
 from gateway.plugin_services.completions import PluginCompletions
 from gateway.plugin_services.grants import PluginGrant, PluginGrants
+from gateway.plugin_services.resolver import OpenServices, Resolver
 
-__all__ = ["Action", "PluginActions", "PluginCompletions", "PluginGrant", "PluginGrants"]
+__all__ = [
+    "Action",
+    "OpenServices",
+    "PluginActions",
+    "PluginCompletions",
+    "PluginGrant",
+    "PluginGrants",
+    "Resolver",
+]

@@ -13,8 +13,8 @@ from gateway.contract.errors import BudgetExceededError, OverloadedError
 from gateway.conversations.titles import HiddenTurn
 from gateway.extensions.generation import Lease
 from gateway.extensions.registry import PluginRegistry
-from gateway.models import Agents, Models
-from gateway.models.ledger import Ledger, to_usd
+from gateway.models import Agents, Models, Spending
+from gateway.models.ledger import to_usd
 from gateway.pipeline.intake import own_entry
 from gateway.pipeline.model_call import ModelCaller
 from gateway.session import Session, Sessions
@@ -59,7 +59,7 @@ class PluginCompletions:
         models: Models,
         agents: Agents,
         caller: ModelCaller,
-        ledger: Ledger,
+        spending: Spending,
         default_model: Callable[[], str],
     ) -> None:
         self._registry = registry
@@ -68,7 +68,7 @@ class PluginCompletions:
         self._models = models
         self._agents = agents
         self._caller = caller
-        self._ledger = ledger
+        self._ledger = spending.ledger
         self._spent: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._running: Counter[str] = Counter()

@@ -1,0 +1,87 @@
+"""Finds the plugins of the settings: modules and files as the loader does, and those with a manifest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from gateway.contract.plugin import Plugin
+from gateway.contract.services import Announce
+from gateway.extensions.admission.admission import Admission
+from gateway.extensions.loader import load_plugin
+from gateway.extensions.process.service import Processes
+from gateway.extensions.registry import PluginRegistry
+from gateway.plugin_services.actions import PluginActions
+from gateway.plugin_services.completions import PluginCompletions
+from gateway.plugin_services.grants import PluginGrants
+from gateway.session import Sessions
+from gateway.settings import Settings
+from gateway.tables import PluginTables
+
+if TYPE_CHECKING:
+    from gateway.plugin_services.confined import ConfinedPlugins
+
+
+class OpenServices(Struct, frozen=True):
+    """What plugins with a manifest use of a gateway whose store is open."""
+
+    sessions: Sessions
+    tables: PluginTables
+    grants: PluginGrants
+    actions: PluginActions
+
+
+class Resolver:
+    """Makes a plugin of an entry of ``plugins.enabled``. Without ``services`` it can only be listed.
+
+    ``announce`` returns the announcements of a plugin, ``completions`` the part that calls models.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        registry: PluginRegistry,
+        processes: Processes,
+        announce: Callable[[str], Announce],
+        completions: Callable[[], PluginCompletions],
+    ) -> None:
+        self.services: OpenServices | None = None
+        self._settings = settings
+        self._registry = registry
+        self._processes = processes
+        self._announce = announce
+        self._completions = completions
+        self._admission = Admission(settings, home=Path.home())
+        self._confined: ConfinedPlugins | None = None
+
+    async def install_missing(self, environ: Mapping[str, str]) -> None:
+        """Install the plugins that the lock names and this machine does not have."""
+        if self.services is not None:
+            await asyncio.to_thread(self._admission.install_missing, self._settings.plugins.enabled, environ)
+
+    def load(self, entry: str) -> Plugin:
+        """Return the plugin. Raises PluginError."""
+        if not self._admission.owns(entry):
+            return load_plugin(entry, self._settings.plugin_base(entry))
+        # Here, because a gateway without such plugins shall not pay for their code.
+        from gateway.plugin_services.confined import ConfinedPlugins, list_only
+
+        if self.services is None:
+            return list_only(self._settings, self._admission, entry)
+        if self._confined is None:
+            self._confined = ConfinedPlugins(
+                self._settings,
+                self._registry,
+                self._processes,
+                self.services.sessions,
+                self.services.tables,
+                self.services.grants,
+                self.services.actions,
+                self._announce,
+                self._completions,
+            )
+        return self._confined.make(self._admission, entry)
