@@ -80,7 +80,7 @@ from gateway.pipeline.runner import Runner
 from gateway.pipeline.submission import Submission
 from gateway.pipeline.tools import ToolRunner
 from gateway.plugin_services import PluginActions, PluginCompletions, PluginGrants
-from gateway.plugin_services.confined import ConfinedPlugins, list_only
+from gateway.plugin_services.confined import ConfinedPlugins, list_only, with_tokens
 from gateway.rooms.context import RoomContext
 from gateway.rooms.envelope import Envelopes
 from gateway.session import OwnedSessions, Session, Sessions
@@ -207,10 +207,7 @@ class Gateway:
             # After the running turns and before the plugins, so that they get the last event.
             await stack.enter_async_context(self.events)
             sessions = self._sessions = Sessions(
-                store,
-                render=self.registry.render,
-                redactor=self.redactor,
-                events=self.events,
+                store, render=self.registry.render, redactor=self.redactor, events=self.events
             )
             access = Access(store, settings.rules, self.channels, events=self.events)
             self.events.subscribe(AccessRevoked, self._end_turns_of)
@@ -238,12 +235,9 @@ class Gateway:
                 self._background.append(tasks.create_task(loading, name="recovery"))
                 self._start_channels(tasks, self._parts.intake)
                 retention = Retention(store, settings.store.keep_days)
-                self._background.append(tasks.create_task(retention.run(), name="retention"))
-                self._background.append(tasks.create_task(self.outputs.run(), name="tool outputs"))
-                self._background.append(tasks.create_task(self._parts.titles.run(), name="titles"))
-                self._background.append(tasks.create_task(self._parts.search.run(), name="search"))
                 logins = LoginWatcher(self._kept, self.providers, self.models, self._credentials_changed)
-                self._background.append(tasks.create_task(logins.run(), name="logins"))
+                for each in (retention, self.outputs, self._parts.titles, self._parts.search, logins):
+                    self._background.append(tasks.create_task(each.run(), name=type(each).__name__))
                 self.ready = True
                 self.events.emit(GatewayReady())
                 self._opened.set()
@@ -350,13 +344,12 @@ class Gateway:
         settings, limits = self.settings, self.settings.limits
         approvals = Approvals(questions, access, limits.approval_timeout_ms)
         spending = Spending.of(settings, store, self.models, access, approvals)
-        inbox, outbox = Inbox(store, settings.store.keep_days), Outbox(store, self.channels)
-        deliverer, changes = Deliverer(outbox, tasks), self._changes(store)
+        inbox, changes = Inbox(store, settings.store.keep_days), self._changes(store)
+        deliverer = Deliverer(Outbox(store, self.channels), tasks)
         tool_runner = self._tool_runner(permissions, approvals, access, changes)
         caller = self._model_caller(tool_runner, spending, access)
         agent = self._agent(tool_runner, store, sessions, caller, access)
-        titles = self._titles(sessions, caller)
-        context = RoomContext(access, self.channels, inbox)
+        titles, context = self._titles(sessions, caller), RoomContext(access, self.channels, inbox)
         runner = self._runner(store, inbox, access, agent, context, deliverer, titles, questions)
         dispatcher = Dispatcher(tasks, runner, store, inbox, limits.max_attempts, limits.session_inbox)
         intake = Intake(
@@ -373,11 +366,11 @@ class Gateway:
             FeedbackLog(store, access, self.activity, self.counters),
         )
         self._open_sessions(sessions, questions, dispatcher)
-        submission = Submission(intake, inbox, sessions, self.profiles)
         ephemeral = EphemeralRunner(sessions, self.registry, access, agent, self.counters)
-        forks = Forks(store, sessions, self.channels, self.profiles)
+        submission, search = Submission(intake, inbox, sessions, self.profiles), SearchIndex(store)
+        branches = Branches(store, inbox, intake, changes)
         undo = Undo(store, self.channels, intake, deliverer, changes)
-        branches, search = Branches(store, inbox, intake, changes), SearchIndex(store)
+        forks = Forks(store, sessions, self.channels, self.profiles)
         own = (titles, forks, Shares(store, settings.share, self.redactor), undo, branches, search)
         host = self._host(intake, submission, ephemeral, inbox, sessions, questions, access, *own, changes)
         return RunningGateway(
@@ -394,12 +387,13 @@ class Gateway:
             DeadLetters(store, intake.take_up),
             *own,
             self._drafts(caller, permissions, access),
-            self._grants,
-            self._actions,
-            PluginCompletions(
-                sessions, self.models, self.profiles, caller, spending.ledger, lambda: self.model
-            ),
+            *(self._grants, self._actions, self._completions(sessions, caller, spending)),
             host,
+        )
+
+    def _completions(self, sessions: Sessions, caller: ModelCaller, spending: Spending) -> PluginCompletions:
+        return PluginCompletions(
+            sessions, self.models, self.profiles, caller, spending.ledger, lambda: self.model
         )
 
     def _titles(self, sessions: Sessions, caller: ModelCaller) -> Titles:
@@ -781,7 +775,8 @@ class Gateway:
     def _provider_config(self, provider_id: str) -> ProviderConfig:
         variables = self.providers.variables(provider_id)
         kept = self._kept.get(provider_id)
-        return provider_config(self.settings, self._environ, provider_id, variables, kept, self._kept)
+        config = provider_config(self.settings, self._environ, provider_id, variables, kept, self._kept)
+        return with_tokens(config, self.settings, self.registry)
 
 
 async def _run_after(earlier: Sequence[asyncio.Task[None]], supervisor: Supervisor) -> None:
